@@ -1,0 +1,45 @@
+"""Failures that people see. Every one is a `GraphoptError` with an exit code; the CLI prints it as one line."""
+
+from __future__ import annotations
+
+
+class GraphoptError(Exception):
+    """Base of all failures of graphopt. The message says what was wrong, where, and what to do."""
+
+    exit_code = 2
+
+
+class ModelLoadError(GraphoptError):
+    """The input is missing, unreadable, not ONNX, truncated, or refers to external data that cannot be used."""
+
+    exit_code = 3
+
+
+class ModelSaveError(GraphoptError):
+    """The output cannot be written, or would overwrite the input."""
+
+    exit_code = 4
+
+
+class OptionError(GraphoptError):
+    """An argument is wrong: an unknown pass, target, input name or shape."""
+
+    exit_code = 5
+
+
+class InvariantError(GraphoptError):
+    """A pass broke an invariant of the model. Nothing was written. This is a bug of graphopt."""
+
+    exit_code = 6
+
+
+class RuntimeMissingError(GraphoptError):
+    """ONNX Runtime, or our native library, is needed for this and is not there."""
+
+    exit_code = 7
+
+
+class VerifyError(GraphoptError):
+    """The two models could not be compared (which is not the same as being different)."""
+
+    exit_code = 2

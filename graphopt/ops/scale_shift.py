@@ -1,0 +1,33 @@
+"""ScaleShift[Add][act]: Y = act(X * scale + shift + R), what remains of a BatchNormalization at inference.
+
+X [N, C, D1, ..., Dk], scale and shift [C, 1, ..., 1] (one dimension less than X, so that they broadcast as they are),
+R like X. float and float16.
+"""
+
+from __future__ import annotations
+
+from graphopt.ops.activation import ACTIVATIONS, Activation
+from graphopt.ops.schema import Array, OpSpec, widen
+
+
+def _spec(activation: Activation, add: bool) -> OpSpec:
+    def reference(x: Array, scale: Array, shift: Array, *residual: Array, **attributes: float) -> tuple[Array, ...]:
+        y = widen(x) * widen(scale) + widen(shift)
+        for r in residual:
+            y = y + widen(r)
+        return (activation.reference(y, **attributes),)
+
+    body = "  scaled = Mul(X, scale)\n"
+    body += "  shifted = Add(scaled, shift)\n  sum = Add(shifted, R)\n" if add else "  sum = Add(scaled, shift)\n"
+    return OpSpec(
+        name=f"ScaleShift{'Add' if add else ''}{activation.suffix}",
+        inputs=("X", "scale", "shift", "R") if add else ("X", "scale", "shift"),
+        outputs=("Y",),
+        attributes=activation.attribute_types,
+        body=body + activation.statements("sum", "Y"),
+        reference=reference,
+        summary=f"Y = {activation.suffix or 'id'}(X * scale + shift{' + R' if add else ''}), per channel",
+    )
+
+
+SPECS = tuple(_spec(a, add) for add in (False, True) for a in ACTIVATIONS.values())

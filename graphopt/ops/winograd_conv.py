@@ -1,0 +1,44 @@
+"""WinogradConv[Add][act]: Y = act(conv3x3(X, W) + B + R), strides, dilations and group 1.
+
+X [N, C, H, W], W [M, C, 3, 3] (the original OIHW weights; the kernel transforms them once), B [M], R like Y,
+pads = [top, left, bottom, right] >= 0. float and float16.
+A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.activation import ACTIVATIONS, Activation
+from graphopt.ops.schema import Array, OpSpec, widen
+
+
+def _spec(activation: Activation, add: bool) -> OpSpec:
+    def reference(
+        x: Array, w: Array, b: Array, *residual: Array, pads: Sequence[int], **attributes: float
+    ) -> tuple[Array, ...]:
+        top, left, bottom, right = pads
+        padded = np.pad(widen(x), ((0, 0), (0, 0), (top, bottom), (left, right)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        y = np.einsum("nchwij,mcij->nmhw", windows, widen(w), optimize=True) + widen(b)[:, None, None]
+        for r in residual:
+            y = y + widen(r)
+        return (activation.reference(y, **attributes),)
+
+    body = "  conv = Conv <pads: ints = @pads, kernel_shape = [3, 3]> (X, W, B)\n"
+    body += "  sum = Add(conv, R)\n" if add else ""
+    return OpSpec(
+        name=f"WinogradConv{'Add' if add else ''}{activation.suffix}",
+        inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
+        outputs=("Y",),
+        attributes={"pads": ir.AttributeType.INTS, **activation.attribute_types},
+        body=body + activation.statements("sum" if add else "conv", "Y"),
+        reference=reference,
+        summary=f"Y = {activation.suffix or 'id'}(conv3x3(X, W) + B{' + R' if add else ''})",
+    )
+
+
+SPECS = tuple(_spec(a, add) for add in (False, True) for a in ACTIVATIONS.values())

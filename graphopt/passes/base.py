@@ -1,0 +1,378 @@
+"""What a pass is, and the only way in which passes change a graph.
+
+A pass is one file that states its equation and why it is legal, and has three steps:
+
+- `match(node, editor)` looks at the neighbourhood of one anchor node. It returns what it found, or None when the node
+  is not a candidate at all (no remark), or raises `Refusal` when it is one that cannot be rewritten.
+- `legal(match, editor)` raises `Refusal` unless every condition holds. It changes nothing.
+- `rewrite(match, editor)` builds the new nodes and calls `editor.replace`. It cannot fail.
+
+State goes from step to step in the match object, never on the pass.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code, Refusal
+from graphopt.targets import Target
+
+Dim = int | str | None
+Attribute = int | float | str | Sequence[int] | Sequence[float]
+MatchT = TypeVar("MatchT")
+
+
+class Numerics(enum.IntEnum):
+    """How far a rewrite may move numbers; a model has the largest class of its applied passes (verify/tolerances.py)."""
+
+    EXACT = 0
+    REASSOCIATED = 1
+    APPROXIMATE = 2
+    FP16 = 3
+
+
+class Editor:
+    """A model that is being rewritten: what passes may ask of it and do to it.
+
+    Every question is O(1) or linear in the answer. `touched` collects the nodes around each change, which is how the
+    pipeline knows where to look again without scanning the graph.
+    """
+
+    def __init__(self, model: ir.Model, target: Target, *, all_sites: bool = False) -> None:
+        self.model = model
+        self.target = target
+        self.all_sites = all_sites
+        self.touched: list[ir.Node] = []
+        self._names = {v.name for graph in self._graphs() for v in _values(graph) if v.name}
+        self._node_names = {n.name for graph in self._graphs() for n in graph if n.name}
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def _graphs(self) -> Iterator[ir.Graph]:
+        yield self.model.graph
+        yield from self.model.graph.subgraphs()
+        for function in self.model.functions.values():
+            yield function.graph
+            yield from function.subgraphs()
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
+        yield self.model.graph
+        yield from self.model.graph.subgraphs()
+        for function in self.model.functions.values():
+            if function.domain != DOMAIN:
+                yield function.graph
+                yield from function.subgraphs()
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
+        if value is None or (value.is_initializer() and value.is_graph_input()):
+            return None
+        return ir.convenience.get_const_tensor(value)
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        return self.tensor(value) is not None
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """The data of a constant value, or None."""
+        tensor = self.tensor(value)
+        return None if tensor is None else tensor.numpy()
+
+    def require_constant(self, value: ir.Value | None, what: str, *nodes: ir.Node) -> Array:
+        """The data of a constant value.
+
+        Raises:
+            Refusal: NOT_CONSTANT or OVERRIDABLE.
+
+        """
+        array = self.constant(value)
+        if array is None:
+            overridable = value is not None and value.is_initializer()
+            code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
+            raise Refusal(code, f"{what} is {value.name if value is not None else 'absent'}", *nodes)
+        return array
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """The number that a constant of size 1 holds, or None."""
+        tensor = self.tensor(value)
+        if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+            return None
+        return float(tensor.numpy().reshape(-1)[0])
+
+    def only_use(self, value: ir.Value) -> bool:
+        """True when exactly one node input reads the value (captures by subgraphs count) and it is no graph output."""
+        return len(value.uses()) == 1 and not value.is_graph_output()
+
+    def require_only_use(self, value: ir.Value, *nodes: ir.Node) -> None:
+        """Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.
+        """
+        if value.is_graph_output():
+            raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", *nodes)
+        if len(value.uses()) != 1:
+            raise Refusal(Code.OTHER_USES, f"{value.name} has {len(value.uses())} readers", *nodes)
+
+    def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
+        """Dimensions as int, symbol or None (unknown); None when not even the rank is known."""
+        if value is None:
+            return None
+        if value.shape is None:
+            tensor = self.tensor(value)
+            return None if tensor is None else tuple(int(d) for d in tensor.shape)
+        return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        if value is None:
+            return None
+        if value.dtype is not None:
+            return value.dtype
+        tensor = self.tensor(value)
+        return None if tensor is None else tensor.dtype
+
+    def opset(self, node: ir.Node) -> int:
+        """The version of the node's domain that holds where the node stands (0 when it is not imported)."""
+        if node.version is not None:
+            return node.version
+        graph = node.graph
+        while graph is not None:
+            if node.domain in graph.opset_imports:
+                return graph.opset_imports[node.domain]
+            parent = getattr(graph, "parent_node", None)
+            graph = parent.graph if parent is not None else None
+        return self.model.opset_imports.get(node.domain, 0)
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def _unique(self, hint: str, taken: set[str]) -> str:
+        name, n = hint, 0
+        while name in taken:
+            n += 1
+            name = f"{hint}_{n}"
+        taken.add(name)
+        return name
+
+    def initializer(self, anchor: ir.Node, array: Array, hint: str) -> ir.Value:
+        """A new constant beside `anchor`: an initializer of its graph, or a Constant node in a function's body."""
+        name = self._unique(hint, self._names)
+        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        graph = anchor.graph
+        assert graph is not None
+        if self._in_function(graph):
+            node = ir.Node(
+                "", "Constant", [], [ir.AttrTensor("value", tensor)], name=self._unique(name, self._node_names)
+            )
+            node.outputs[0].name = name
+            node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, ir.Shape(array.shape)
+            graph.insert_before(anchor, node)
+            return node.outputs[0]
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        graph.register_initializer(value)
+        return value
+
+    def _in_function(self, graph: ir.Graph) -> bool:
+        return any(f.graph is graph for f in self.model.functions.values())
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        hint: str,
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Node:
+        """A new node, not yet in a graph. `hint` names it; the name is made unique."""
+        name = self._unique(hint, self._node_names)
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
+        for i, output in enumerate(node.outputs):
+            output.name = self._unique(f"{name}_out{i}" if outputs > 1 else f"{name}_out", self._names)
+        return node
+
+    def emit(
+        self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute], *, anchor: ir.Node
+    ) -> ir.Node:
+        """A new node of our domain, named after `anchor`; its function body joins the model.
+
+        Raises:
+            Refusal: TARGET when the target takes no node of ours; passes call this only in `rewrite`, so they check
+                `require_custom_ops` in `legal`.
+
+        """
+        spec = OPS[name]
+        assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"
+        assert attributes.keys() == spec.attributes.keys(), f"{name} has attributes {list(spec.attributes)}"
+        typed = [ir.Attr(k, spec.attributes[k], v) for k, v in attributes.items()]
+        label = anchor.name or anchor.outputs[0].name or name
+        node = ir.Node(
+            DOMAIN,
+            name,
+            inputs,
+            typed,
+            num_outputs=len(spec.outputs),
+            name=self._unique(f"{label}/{name}", self._node_names),
+        )
+        for i, output in enumerate(node.outputs):
+            output.name = self._unique(f"{node.name}_out{i}", self._names)
+            output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
+        function = spec.function()
+        if function.identifier() not in self.model.functions:
+            self.model.functions[function.identifier()] = function
+        self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
+        graph = anchor.graph
+        for f in self.model.functions.values():
+            if f.graph is graph:
+                f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
+        # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
+        self.model.ir_version = max(self.model.ir_version, 8)
+        return node
+
+    def require_custom_ops(self) -> None:
+        """Raises:
+        Refusal: TARGET when the target takes no node of ours.
+        """
+        if not self.target.custom_ops:
+            raise Refusal(Code.TARGET, f"target {self.target} takes standard ONNX only")
+
+    def replace(
+        self, old: Sequence[ir.Node], new: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value], *, anchor: ir.Node
+    ) -> None:
+        """Puts `new` before `anchor`, redirects readers of `outputs`' keys to its values, and removes `old`.
+
+        A value of `new` that takes the place of an old one takes its name, type and shape too, so that graph outputs
+        keep theirs. Every node of `old` must be unused afterwards; a node that still has readers stays.
+        """
+        graph = anchor.graph
+        assert graph is not None
+        graph.insert_before(anchor, new)
+        neighbours: dict[ir.Node, None] = dict.fromkeys(new)
+        for old_value, new_value in outputs.items():
+            neighbours.update(dict.fromkeys(old_value.consumers()))
+            if new_value.producer() in new:
+                new_value.type = old_value.type or new_value.type
+                new_value.shape = old_value.shape or new_value.shape
+                new_value.doc_string = old_value.doc_string
+                new_value.metadata_props.update(old_value.metadata_props)
+                new_value.meta.update(old_value.meta)
+                new_value.name, old_value.name = old_value.name, new_value.name
+            old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
+        self.remove_unused(old, neighbours)
+        neighbours.update({p: None for n in new for p in n.predecessors()})
+        self.touched.extend(n for n in neighbours if n.graph is not None)
+
+    def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
+        """Removes those of `nodes` that nobody reads, and then whatever only they read; consumers first."""
+        work = list(nodes)
+        while work:
+            node = work.pop()
+            if node.graph is None or any(o.uses() or o.is_graph_output() for o in node.outputs):
+                continue
+            inputs = [v for v in node.inputs if v is not None]
+            node.graph.remove(node, safe=True)
+            for value in dict.fromkeys(inputs):
+                if value.uses() or value.is_graph_output() or value.is_graph_input():
+                    producer = value.producer()
+                    if producer is not None and neighbours is not None:
+                        neighbours[producer] = None
+                elif value.is_initializer():
+                    assert value.graph is not None and value.name is not None
+                    del value.graph.initializers[value.name]
+                elif (producer := value.producer()) is not None:
+                    work.append(producer)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+class Pass(abc.ABC, Generic[MatchT]):
+    """A local rewrite. See the module's docstring for the three steps."""
+
+    name: ClassVar[str]
+    equation: ClassVar[str]
+    numerics: ClassVar[Numerics]
+    # Operators (domain, op_type) whose nodes are candidates.
+    anchors: ClassVar[frozenset[tuple[str, str]]]
+
+    @abc.abstractmethod
+    def match(self, node: ir.Node, editor: Editor) -> MatchT | None: ...
+
+    @abc.abstractmethod
+    def legal(self, match: MatchT, editor: Editor) -> None: ...
+
+    @abc.abstractmethod
+    def rewrite(self, match: MatchT, editor: Editor) -> str:
+        """Returns what was done, in a few words, for the remark."""
+
+
+class ModelPass(abc.ABC):
+    """A rewrite of the whole model that keeps its own remarks (clean-up)."""
+
+    name: ClassVar[str]
+    equation: ClassVar[str]
+    numerics: ClassVar[Numerics]
+
+    @abc.abstractmethod
+    def run(self, editor: Editor) -> list[str]:
+        """Returns a line for each thing done; an empty list when nothing changed."""
+
+
+def attribute_int(node: ir.Node, name: str, default: int) -> int:
+    """An INT attribute or its default.
+
+    Raises:
+        Refusal: FUNCTION_ATTRIBUTE when it refers to a parameter of the function around the node.
+
+    """
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    _require_value(node, attribute)
+    return attribute.as_int()
+
+
+def attribute_float(node: ir.Node, name: str, default: float) -> float:
+    """A FLOAT attribute or its default; raises as `attribute_int`."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    _require_value(node, attribute)
+    return attribute.as_float()
+
+
+def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """An INTS attribute or its default; raises as `attribute_int`."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return tuple(default)
+    _require_value(node, attribute)
+    return tuple(attribute.as_ints())
+
+
+def attribute_string(node: ir.Node, name: str, default: str) -> str:
+    """A STRING attribute or its default; raises as `attribute_int`."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    _require_value(node, attribute)
+    return attribute.as_string()
+
+
+def _require_value(node: ir.Node, attribute: ir.Attr) -> None:
+    if attribute.is_ref():
+        raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)

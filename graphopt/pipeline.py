@@ -1,0 +1,123 @@
+"""Runs passes in order, to a bounded fixpoint, and keeps the remarks.
+
+Cost is linear: each pass indexes the nodes of its anchor types once and then follows a worklist; a rewrite puts only its
+neighbours back on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
+from graphopt.remarks import Refusal, Remark, node_label, refused
+
+# A pass list that still finds work after this many rounds is not converging, which is a bug; real models need 2 or 3.
+MAX_ROUNDS = 8
+
+
+@dataclass
+class PassResult:
+    """What one pass did over all rounds."""
+
+    name: str
+    seconds: float = 0.0
+    applied: int = 0
+    refused: int = 0
+
+
+@dataclass
+class PipelineResult:
+    remarks: list[Remark] = field(default_factory=list)
+    passes: dict[str, PassResult] = field(default_factory=dict)
+    numerics: Numerics = Numerics.EXACT
+    converged: bool = True
+
+
+def run(
+    editor: Editor,
+    passes: Sequence[Pass[Any] | ModelPass],
+    *,
+    after_pass: Callable[[str], None] | None = None,
+) -> PipelineResult:
+    """Runs `passes` over the editor's model until a whole round changes nothing.
+
+    Args:
+        editor: the model; it is changed in place.
+        passes: in order.
+        after_pass: called with the pass's name after each pass that changed something (invariant checks, bisection).
+
+    """
+    result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
+    refusals: dict[tuple[str, ir.Node], Remark] = {}
+    done: list[Remark] = []
+    for round_number in range(MAX_ROUNDS):
+        changed = False
+        for p in passes:
+            start = time.perf_counter()
+            remarks = _run_local(p, editor, refusals) if isinstance(p, Pass) else _run_model(p, editor)
+            result.passes[p.name].seconds += time.perf_counter() - start
+            done += remarks
+            if remarks:
+                changed = True
+                result.numerics = max(result.numerics, p.numerics)
+                if after_pass is not None:
+                    after_pass(p.name)
+        if not changed:
+            break
+    else:
+        result.converged = False
+    alive = [remark for (_, node), remark in refusals.items() if node.graph is not None]
+    result.remarks = done + alive
+    for remark in result.remarks:
+        counts = result.passes[remark.pass_name]
+        if remark.applied:
+            counts.applied += 1
+        else:
+            counts.refused += 1
+    return result
+
+
+def _run_model(p: ModelPass, editor: Editor) -> list[Remark]:
+    return [Remark(p.name, "APPLIED", (), line) for line in p.run(editor)]
+
+
+def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark]) -> list[Remark]:
+    remarks: list[Remark] = []
+    work = deque(n for graph in editor.graphs() for n in graph if (n.domain, n.op_type) in p.anchors)
+    queued = set(work)
+    while work:
+        node = work.popleft()
+        queued.discard(node)
+        if node.graph is None:
+            continue
+        refusals.pop((p.name, node), None)
+        try:
+            match = p.match(node, editor)
+            if match is None:
+                continue
+            p.legal(match, editor)
+        except Refusal as refusal:
+            refusals[p.name, node] = refused(p.name, node, refusal)
+            continue
+        label = node_label(node)
+        detail = p.rewrite(match, editor)
+        remarks.append(Remark(p.name, "APPLIED", (label,), detail))
+        for neighbour in editor.touched:
+            if (
+                (neighbour.domain, neighbour.op_type) in p.anchors
+                and neighbour not in queued
+                and neighbour.graph is not None
+            ):
+                work.append(neighbour)
+                queued.add(neighbour)
+        editor.touched.clear()
+    return remarks
+
+
+__all__ = ["MAX_ROUNDS", "PassResult", "PipelineResult", "run"]

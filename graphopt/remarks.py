@@ -1,0 +1,109 @@
+"""What was done and what was not, site by site.
+
+Nothing is silent: each candidate site that a pass looks at ends as `Applied` or as `Refused` with one of the stable
+codes below. The codes are part of the public interface (docs/refusals.md); a released code keeps its meaning.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+
+class Code(enum.Enum):
+    """Why a rewrite was refused. The value is `(meaning, what to do about it)`."""
+
+    NOT_CONSTANT = (
+        "a value that the rewrite needs is not a constant",
+        "store it as an initializer that is not also a graph input",
+    )
+    OVERRIDABLE = (
+        "the value is an initializer that callers may override, since it is also a graph input",
+        "remove it from the graph inputs if nobody overrides it",
+    )
+    OTHER_USES = (
+        "an intermediate value is read elsewhere, so the nodes that make it must stay",
+        "nothing, unless the other reader can go",
+    )
+    GRAPH_OUTPUT = ("an intermediate value is a graph output", "drop it from the outputs if nobody reads it")
+    TRAINING_MODE = ("the node is in training mode", "export the model with eval() / TrainingMode.EVAL")
+    UNKNOWN_RANK = ("the rank of a value is not known", "give input shapes with --input-shape")
+    UNKNOWN_SHAPE = ("a dimension that decides is not known", "give input shapes with --input-shape")
+    WRONG_RANK = ("the rank is not one that the rewrite supports", "nothing")
+    WRONG_SHAPE = ("shapes do not have the relation that the rewrite needs", "nothing")
+    WRONG_AXIS = ("the operation works along another axis", "nothing")
+    WRONG_PERM = ("a Transpose does not have the permutation that the rewrite needs", "nothing")
+    WRONG_DTYPE = ("the element type is not supported", "convert the model, for instance with --precision fp16")
+    MIXED_DTYPE = ("the operands have different element types", "nothing")
+    NOT_FINITE = ("a folded value would overflow, or is not finite", "check the weights")
+    ATTRIBUTE = ("an attribute has a value that the rewrite does not support", "nothing")
+    PADDED = ("padding happens between the two operations, so they cannot be exchanged", "nothing")
+    QUANTIZED = ("a weight is quantized", "nothing: quantized nodes are left as they are")
+    OPSET = ("this version of the operator is not known to graphopt", "update graphopt or convert the model's opset")
+    FLATTENED_SOFTMAX = (
+        "Softmax below opset 13 flattens its input to 2-D, here over more than the last axis",
+        "convert the model to opset 13 or later",
+    )
+    PER_CHANNEL_SCALE = ("the scale is not one number", "nothing")
+    ESCAPES = ("more than one value leaves the matched subgraph", "nothing")
+    BROADCAST_GROWS = ("broadcasting would make the result larger than the node that it replaces", "nothing")
+    NON_DETERMINISTIC = ("a random operation stands in between", "export the model with eval()")
+    UNSUPPORTED_OP = ("an operation in between is not one that the rewrite understands", "nothing")
+    FULLY_MASKED_ROW = ("a mask may hide a whole row, where the two definitions differ", "nothing")
+    NO_GAIN = ("the rewrite is legal here but does not pay on this target", "use --all-sites to apply it anyway")
+    TARGET = ("the target does not accept the node that the rewrite would emit", "choose another --target")
+    FUNCTION_ATTRIBUTE = ("an attribute refers to a parameter of the function around it", "inline the function")
+
+    @property
+    def meaning(self) -> str:
+        return self.value[0]
+
+    @property
+    def advice(self) -> str:
+        return self.value[1]
+
+
+class Refusal(Exception):
+    """Raised by a pass's `match` or `legal` to refuse a candidate site.
+
+    Args:
+        code: why.
+        detail: the value or shape that decided, in a few words.
+        nodes: the nodes that decided; the anchor of the site is always added.
+
+    """
+
+    def __init__(self, code: Code, detail: str, *nodes: ir.Node | None) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.nodes = tuple(n for n in nodes if n is not None)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One site. `code` is "APPLIED" or the name of a `Code`."""
+
+    pass_name: str
+    code: str
+    nodes: tuple[str, ...]
+    detail: str
+
+    @property
+    def applied(self) -> bool:
+        return self.code == "APPLIED"
+
+
+def node_label(node: ir.Node) -> str:
+    """A name for people: the node's own, or its operator and first output where it has none."""
+    if node.name:
+        return node.name
+    output = next((o.name for o in node.outputs if o.name), "?")
+    return f"{node.op_type}->{output}"
+
+
+def refused(pass_name: str, anchor: ir.Node, refusal: Refusal) -> Remark:
+    nodes = [anchor, *(n for n in refusal.nodes if n is not anchor)]
+    return Remark(pass_name, refusal.code.name, tuple(node_label(n) for n in nodes), refusal.detail)

@@ -1,0 +1,63 @@
+"""What each target may receive and what pays on it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from graphopt.errors import OptionError
+
+DEVICES = ("cpu", "rocm", "cuda", "migraphx", "portable")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the optimized model is meant to run. Every file runs everywhere; the target decides what pays.
+
+    Attributes:
+        device: one of `DEVICES`.
+        arch: a GPU architecture such as "gfx942", or "" when any.
+
+    """
+
+    device: str
+    arch: str = ""
+
+    @property
+    def custom_ops(self) -> bool:
+        """Whether nodes of our domain may be emitted. MIGraphX never runs custom kernels."""
+        return self.device in ("cpu", "rocm", "cuda")
+
+    def __str__(self) -> str:
+        return f"{self.device}:{self.arch}" if self.arch else self.device
+
+
+def parse_target(text: str) -> Target:
+    """Reads "auto", "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
+
+    Raises:
+        OptionError: for anything else.
+
+    """
+    if text == "auto":
+        return Target("rocm" if _rocm_device_present() else "cpu")
+    device, _, arch = text.partition(":")
+    if device not in DEVICES or (":" in text and not arch):
+        raise OptionError(
+            f"unknown target '{text}'; choose auto or one of {', '.join(DEVICES)} (rocm:gfx942 names an arch)"
+        )
+    return Target(device, arch)
+
+
+def _rocm_device_present() -> bool:
+    """True when this machine's ONNX Runtime would run a session on an AMD GPU."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return False
+    import onnxruntime
+
+    if "ROCMExecutionProvider" not in onnxruntime.get_available_providers():
+        return False
+    from pathlib import Path
+
+    # The provider is compiled into the wheel whether or not a GPU is there; the kernel driver's node says which.
+    return Path("/dev/kfd").exists()
