@@ -1,7 +1,7 @@
 """Runs passes in order, to a bounded fixpoint, and keeps the remarks.
 
-Cost is linear: each pass indexes the nodes of its anchor types once and then follows a worklist; a rewrite puts only its
-neighbours back on it.
+Cost is linear: each pass indexes the nodes of its anchor types once and then follows a worklist; a rewrite puts only
+its neighbours back on it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
     refusals: dict[tuple[str, ir.Node], Remark] = {}
     done: list[Remark] = []
-    for round_number in range(MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         changed = False
         for p in passes:
             start = time.perf_counter()

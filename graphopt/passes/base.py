@@ -31,7 +31,7 @@ MatchT = TypeVar("MatchT")
 
 
 class Numerics(enum.IntEnum):
-    """How far a rewrite may move numbers; a model has the largest class of its applied passes (verify/tolerances.py)."""
+    """How far a rewrite may move numbers (verify/tolerances.py); a model has the largest class of its passes."""
 
     EXACT = 0
     REASSOCIATED = 1
@@ -126,7 +126,7 @@ class Editor:
             return None
         if value.shape is None:
             tensor = self.tensor(value)
-            return None if tensor is None else tuple(int(d) for d in tensor.shape)
+            return None if tensor is None else tuple(tensor.shape.numpy())
         return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
     def rank(self, value: ir.Value | None) -> int | None:
