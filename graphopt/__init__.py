@@ -1,0 +1,20 @@
+"""graphopt: an ahead-of-time ONNX graph rewriter with its own ONNX Runtime operators.
+
+import graphopt
+
+graphopt.optimize("in.onnx", "out.onnx")
+options = onnxruntime.SessionOptions()
+providers = graphopt.configure(options)
+session = onnxruntime.InferenceSession("out.onnx", options, providers=providers)
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+from graphopt.errors import GraphoptError
+from graphopt.optimizer import optimize
+from graphopt.report import Report
+from graphopt.runtime import configure, library_path, session
+
+__all__ = ["GraphoptError", "Report", "__version__", "configure", "library_path", "optimize", "session"]

@@ -1,0 +1,369 @@
+"""Any form of a model in, one `onnx_ir.Model` inside, the same form out.
+
+Forms: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, the program object of `torch.onnx.export` (anything whose
+`.model` is an `onnx_ir.Model`) and an `onnx_graphsurgeon.Graph`. Weights stay on disk (memory-mapped) until a rewrite
+asks for them. A file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google.protobuf.message
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as ir_passes
+
+from graphopt.errors import ModelLoadError, ModelSaveError
+
+# A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
+MAX_EMBEDDED_BYTES = 1_800_000_000
+# Tensors below this stay inside the .onnx file even when the others go outside.
+MIN_EXTERNAL_BYTES = 1024
+# From this IR version on an initializer that is also a graph input can be overridden by callers.
+FIRST_OVERRIDABLE_IR_VERSION = 4
+
+
+@dataclass
+class Source:
+    """A loaded model and what is needed to give it back in the form in which it came.
+
+    Attributes:
+        model: ours to change; never the caller's object.
+        original: what the caller gave.
+        path: where it came from, when it came from a file.
+
+    """
+
+    model: ir.Model
+    original: Any
+    path: Path | None = None
+
+
+def load(original: Any) -> Source:
+    """Takes any form of a model without changing it.
+
+    Raises:
+        ModelLoadError: missing or unreadable file, not ONNX, truncated, names that lead nowhere, a cyclic graph, or
+            external data that is missing, out of range or outside the model's folder.
+
+    """
+    path: Path | None = None
+    if isinstance(original, str | os.PathLike):
+        path = Path(original)
+        proto = read_proto(path)
+        model = _deserialize(proto, str(path))
+        _set_base_dir(model, path.parent)
+        _check_external_data(model, path)
+    elif isinstance(original, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(original)
+        model = _deserialize(proto, "the model")
+    elif isinstance(original, ir.Model):
+        model = original.clone()
+    elif isinstance(getattr(original, "model", None), ir.Model):
+        model = original.model.clone()
+    elif _is_graphsurgeon(original):
+        import onnx_graphsurgeon as gs
+
+        model = _deserialize(gs.export_onnx(original), "the graph")
+    else:
+        raise ModelLoadError(
+            f"cannot take a {type(original).__name__} as a model; "
+            "give a path, onnx.ModelProto, onnx_ir.Model, torch.onnx program or onnx_graphsurgeon.Graph"
+        )
+    _check_structure(model, str(path) if path else "the model")
+    if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
+        # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
+        ir_passes.RemoveInitializersFromInputsPass()(model)
+    return Source(model, original, path)
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The protobuf message of a file, external data not loaded.
+
+    Raises:
+        ModelLoadError: missing, unreadable, empty, not a protobuf message, or no ONNX model.
+
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror or error}") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except google.protobuf.message.DecodeError:
+        raise ModelLoadError(f"{path}: not an ONNX model (truncated, or another format)") from None
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelLoadError(f"{path}: not an ONNX model (it has no graph)")
+    return proto
+
+
+def give_back(source: Source, model: ir.Model) -> Any:
+    """The optimized model in the form of `source` (not for paths: those are written with `save`)."""
+    original = source.original
+    if isinstance(original, onnx.ModelProto):
+        return ir.serde.serialize_model(model)
+    if isinstance(original, ir.Model):
+        return model
+    if isinstance(getattr(original, "model", None), ir.Model):
+        program = copy.copy(original)
+        program.model = model
+        return program
+    import onnx_graphsurgeon as gs
+
+    return gs.import_onnx(ir.serde.serialize_model(model))
+
+
+def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:
+    """Writes `model` to `out`, whole or not at all.
+
+    Weights that the input keeps in data files stay there when `out` lies in the same folder; in another folder the
+    data files are copied. New weights of a model that does not fit into one protobuf message go into one new data file
+    with a fresh name. The .onnx file is renamed into place last, so an older model never sees new bytes.
+
+    Args:
+        source: what `load` returned.
+        model: the optimized model.
+        out: the file to write; its folder must exist.
+        external_data: True moves all large weights out of the .onnx file, False none, None where needed.
+
+    Raises:
+        ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
+
+    """
+    created: list[Path] = []
+    try:
+        _place_external_data(source, model, out, external_data, created)
+        _write_atomically(out, lambda file: _write_message(model, file))
+    except OSError as error:
+        for path in created:
+            path.unlink(missing_ok=True)
+        raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        for path in created:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def copy_unchanged(source: Source, out: Path) -> None:
+    """Writes the input file's own bytes to `out`: a model with nothing to do comes out equal.
+
+    Raises:
+        ModelSaveError: as `save`.
+
+    """
+    assert source.path is not None
+    if out.exists() and out.samefile(source.path):
+        return
+    same_folder = source.path.resolve().parent == out.resolve().parent
+    if not same_folder and any(True for _ in external_tensors(source.model)):
+        save(source, source.model, out)
+        return
+    data = source.path.read_bytes()
+    try:
+        _write_atomically(out, lambda file: file.write(data))
+    except OSError as error:
+        raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Every graph of the model: main, subgraphs, functions and theirs."""
+    yield model.graph
+    yield from model.graph.subgraphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.subgraphs()
+
+
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            yield tensor
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    yield attribute.as_tensor()
+
+
+def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
+    try:
+        return ir.serde.deserialize_model(proto)
+    except Exception as error:  # onnx_ir reports malformed models with many exception types
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelLoadError(f"{what}: not a valid ONNX model: {_one_line(str(cause))}") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _is_graphsurgeon(original: Any) -> bool:
+    return type(original).__module__.startswith("onnx_graphsurgeon.")
+
+
+def _set_base_dir(model: ir.Model, folder: Path) -> None:
+    for tensor in external_tensors(model):
+        tensor.base_dir = folder
+
+
+def _check_external_data(model: ir.Model, path: Path) -> None:
+    folder = path.resolve().parent
+    sizes: dict[Path, int] = {}
+    for tensor in external_tensors(model):
+        location = Path(tensor.location)
+        label = f"{path}: external data of '{tensor.name}'"
+        file = folder / location
+        if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(folder):
+            raise ModelLoadError(f"{label} lies outside the model's folder: {tensor.location!r}")
+        if file not in sizes:
+            if not file.is_file():
+                raise ModelLoadError(f"{label} is missing: no file {tensor.location!r} beside the model")
+            sizes[file] = file.stat().st_size
+        offset = tensor.offset or 0
+        length = tensor.nbytes if tensor.length is None else tensor.length
+        if offset < 0 or length < 0 or offset + length > sizes[file]:
+            raise ModelLoadError(f"{label} ends beyond the file {tensor.location!r} ({sizes[file]} bytes)")
+        if length != tensor.nbytes:
+            raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {tensor.nbytes}")
+
+
+def _check_structure(model: ir.Model, what: str) -> None:
+    """Every input of a node must come from somewhere, and before the node."""
+    for graph in graphs(model):
+        seen: set[ir.Node] = set()
+        ordered = True
+        for node in graph:
+            for value in node.inputs:
+                if value is None:
+                    continue
+                producer = value.producer()
+                if producer is None:
+                    if not (value.is_graph_input() or value.is_initializer()):
+                        raise ModelLoadError(
+                            f"{what}: node '{node.name or node.op_type}' reads '{value.name}', which nothing produces"
+                        )
+                elif producer.graph is graph and producer not in seen:
+                    ordered = False
+            seen.add(node)
+        if not ordered:
+            try:
+                graph.sort()
+            except ValueError:
+                raise ModelLoadError(f"{what}: the graph '{graph.name}' has a cycle") from None
+        for value in graph.outputs:
+            if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
+                raise ModelLoadError(f"{what}: nothing produces the graph output '{value.name}'")
+
+
+def _write_message(model: ir.Model, file: Any) -> None:
+    file.write(ir.serde.serialize_model(model).SerializeToString(deterministic=True))
+
+
+def _write_atomically(out: Path, write: Any) -> None:
+    """Calls `write(file)` on a temporary file beside `out`, and renames it into place when all of it is on disk."""
+    handle, name = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes the file private; a model is as readable as any file of its user.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(out)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _place_external_data(
+    source: Source, model: ir.Model, out: Path, external_data: bool | None, created: list[Path]
+) -> None:
+    """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
+    folder = out.resolve().parent
+    values = [v for g in graphs(model) for v in g.initializers.values() if v.const_value is not None]
+    embedded = [v for v in values if not isinstance(v.const_value, ir.ExternalTensor)]
+    if external_data is False:
+        if sum(v.const_value.nbytes for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
+            raise ModelSaveError(f"{out}: the weights do not fit into one file; leave out --no-external-data")
+        for value in values:
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+        return
+    if source.path is None or source.path.resolve().parent != folder:
+        _copy_data_files(model, out, created)
+    outside = any(isinstance(v.const_value, ir.ExternalTensor) for v in values)
+    large = [v for v in embedded if v.const_value is not None and v.const_value.nbytes >= MIN_EXTERNAL_BYTES]
+    total = sum(v.const_value.nbytes for v in large if v.const_value is not None)
+    if not large or not (external_data or outside or total > MAX_EMBEDDED_BYTES):
+        return
+    data = _fresh_name(folder, f"{out.name}.data")
+    created.append(data)
+    with data.open("xb") as file:
+        for value in large:
+            tensor = value.const_value
+            assert tensor is not None
+            # 64-byte alignment lets kernels read the mapped weights with aligned vector loads.
+            file.write(b"\0" * (-file.tell() % 64))
+            offset = file.tell()
+            file.write(tensor.tobytes())
+            shape = ir.Shape(tensor.shape.numpy())
+            value.const_value = ir.ExternalTensor(
+                data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=str(value.name), base_dir=folder
+            )
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy_data_files(model: ir.Model, out: Path, created: list[Path]) -> None:
+    folder = out.resolve().parent
+    copies: dict[str, Path] = {}
+    for tensor in external_tensors(model):
+        if tensor.path not in copies:
+            target = _fresh_name(folder, f"{out.name}.{Path(tensor.location).name}")
+            created.append(target)
+            shutil.copyfile(tensor.path, target)
+            copies[tensor.path] = target
+    for graph in graphs(model):
+        for value in graph.initializers.values():
+            old = value.const_value
+            if isinstance(old, ir.ExternalTensor):
+                value.const_value = ir.ExternalTensor(
+                    copies[old.path].name,
+                    old.offset,
+                    old.length,
+                    old.dtype,
+                    shape=ir.Shape(old.shape.numpy()),
+                    name=str(value.name),
+                    base_dir=folder,
+                )
+
+
+def _fresh_name(folder: Path, name: str) -> Path:
+    path, n = folder / name, 0
+    while path.exists():
+        n += 1
+        path = folder / f"{name}.{n}"
+    return path

@@ -1,0 +1,170 @@
+"""`optimize`: the main job as one call."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import onnx_ir as ir
+
+import graphopt
+from graphopt import inference, pipeline
+from graphopt import model as models
+from graphopt.errors import InvariantError, ModelSaveError, OptionError
+from graphopt.invariants import Interface, check_against
+from graphopt.passes import PASSES
+from graphopt.passes.base import Editor, Numerics
+from graphopt.report import PassSummary, Report, model_stats
+from graphopt.targets import parse_target
+
+ModelT = TypeVar("ModelT")
+
+METADATA_NUMERICS = "graphopt.numerics"
+METADATA_TARGET = "graphopt.target"
+METADATA_VERSION = "graphopt.version"
+# The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
+NEWEST_KNOWN_OPSET = 26
+
+
+def optimize(
+    model: ModelT,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    target: str = "auto",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    all_sites: bool = False,
+    check: bool = False,
+    external_data: bool | None = None,
+    in_place: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[ModelT, Report]:
+    """Rewrites a model so that it runs faster and computes the same.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
+            It is not changed.
+        out: where to write; needed when `model` is a path, and not allowed otherwise.
+        target: "auto", "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
+        only: names of the passes to run; empty for all.
+        skip: names of passes not to run.
+        input_shapes: fixes dimensions of graph inputs, in the written model too.
+        all_sites: applies rewrites that are legal but do not pay on the target.
+        check: checks the model's invariants after each pass instead of once at the end.
+        external_data: True puts large weights beside the file, False inside, None where they are.
+        in_place: allows `out` to be `model`.
+        dry_run: reports what would be done; writes nothing and returns the model as it came.
+        progress: called with a line when a step starts.
+
+    Returns:
+        The optimized model in the form in which it came (for a path: `out` as given), and the report.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        ModelSaveError: the result cannot be written.
+        OptionError: an unknown pass, target or input, or a shape that does not fit.
+        InvariantError: a pass broke the model; nothing was written.
+
+    """
+    start = time.perf_counter()
+    say = progress or (lambda _: None)
+    is_path = isinstance(model, str | os.PathLike)
+    parsed_target = parse_target(target)
+    passes = _select(only, skip)
+    if is_path and out is None and not dry_run:
+        raise OptionError("optimizing a file needs an output path")
+    if not is_path and out is not None:
+        raise OptionError("an output path is for models that are given as a path; the result is returned")
+    if is_path and out is not None:
+        _check_out(Path(os.fspath(model)), Path(out), in_place)  # type: ignore[call-overload]
+
+    say("loading")
+    source = models.load(model)
+    report = Report(target=str(parsed_target))
+    work = source.model
+    newest = work.opset_imports.get("", 0)
+    if newest > NEWEST_KNOWN_OPSET:
+        report.notes.append(
+            f"opset {newest} is newer than graphopt knows ({NEWEST_KNOWN_OPSET}); nothing was rewritten"
+        )
+        passes = []
+    inference.set_input_shapes(work, input_shapes or {})
+    interface = Interface.of(work)
+
+    say("inferring shapes")
+    inference.infer(work)
+    report.before = model_stats(work)
+    editor = Editor(work, parsed_target, all_sites=all_sites)
+
+    def after_pass(name: str) -> None:
+        say(name)
+        if check:
+            check_against(interface, work, name)
+
+    result = pipeline.run(editor, passes, after_pass=after_pass)
+    report.after = model_stats(work)
+    inference.forget(work)
+    report.remarks = result.remarks
+    report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
+    report.numerics = result.numerics.name.lower()
+    if not result.converged:
+        report.notes.append(f"the passes still found work after {pipeline.MAX_ROUNDS} rounds")
+    changed = report.changed or bool(input_shapes)
+    if report.changed:
+        _stamp(work, str(parsed_target), result.numerics)
+        check_against(interface, work, "the last pass")
+    elif not report.notes:
+        report.notes.append("nothing to do: the model comes out as it went in")
+    report.notes.append(f"tuned for {parsed_target}; the file runs on every provider, with the library and without it")
+
+    if dry_run:
+        returned: Any = model
+    elif is_path:
+        assert out is not None
+        say("writing")
+        if changed or external_data is not None:
+            models.save(source, work, Path(out), external_data=external_data)
+        else:
+            models.copy_unchanged(source, Path(out))
+        returned = out
+    else:
+        returned = models.give_back(source, work)
+    report.seconds = time.perf_counter() - start
+    return returned, report
+
+
+def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
+    known = [p.name for p in PASSES]
+    for name in (*only, *skip):
+        if name not in known:
+            raise OptionError(f"unknown pass '{name}'; the passes are {', '.join(known)}")
+    return [p for p in PASSES if (not only or p.name in only) and p.name not in skip]
+
+
+def _check_out(path: Path, out: Path, in_place: bool) -> None:
+    if not out.parent.is_dir():
+        raise ModelSaveError(f"{out}: the folder {out.parent} does not exist")
+    if out.is_dir():
+        raise ModelSaveError(f"{out}: is a folder")
+    same = out.exists() and path.exists() and out.samefile(path)
+    if same and not in_place:
+        raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
+    if not os.access(out.parent, os.W_OK):
+        raise ModelSaveError(f"{out}: the folder {out.parent} is not writable")
+
+
+def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:
+    """Records what was done. A model that was optimized before keeps the larger class."""
+    before = model.metadata_props.get(METADATA_NUMERICS, "exact").upper()
+    earlier = Numerics[before] if before in Numerics.__members__ else Numerics.EXACT
+    model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()
+    model.metadata_props[METADATA_TARGET] = target
+    model.metadata_props[METADATA_VERSION] = graphopt.__version__
+
+
+__all__ = ["InvariantError", "optimize"]

@@ -1,0 +1,152 @@
+"""What an optimization did: the data, and its rendering as JSON. Tables are made from the same data by the CLI."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt.model import graphs
+from graphopt.ops import DOMAIN
+from graphopt.remarks import Code, Remark
+
+
+@dataclass
+class ModelStats:
+    """What a model consists of.
+
+    Attributes:
+        nodes: operator type -> count, over all graphs, bodies of our own domain not counted.
+        initializer_bytes: bytes of all initializers.
+        multiply_adds: of convolutions and matrix products whose shapes are static, as the equations state them (a
+            Winograd convolution counts like the convolution that it computes); None when no shape is known.
+
+    """
+
+    nodes: dict[str, int]
+    initializer_bytes: int
+    multiply_adds: int | None
+
+
+def model_stats(model: ir.Model) -> ModelStats:
+    """Counts nodes, bytes and multiply-adds; uses the shapes that are on the values."""
+    counts: Counter[str] = Counter()
+    total_bytes = 0
+    multiply_adds: int | None = None
+    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
+    for graph in graphs(model):
+        if graph in bodies:
+            continue
+        for value in graph.initializers.values():
+            total_bytes += value.const_value.nbytes if value.const_value is not None else 0
+        for node in graph:
+            counts[node.op_type if node.domain in ("", DOMAIN) else f"{node.domain}::{node.op_type}"] += 1
+            n = _multiply_adds(node)
+            if n is not None:
+                multiply_adds = (multiply_adds or 0) + n
+    return ModelStats(dict(sorted(counts.items())), total_bytes, multiply_adds)
+
+
+def _static(value: ir.Value | None) -> tuple[int, ...] | None:
+    if value is None or value.shape is None:
+        return None
+    dims = tuple(d for d in value.shape if isinstance(d, int))
+    return dims if len(dims) == len(value.shape) else None
+
+
+def _multiply_adds(node: ir.Node) -> int | None:
+    out = _static(node.outputs[0]) if node.outputs else None
+    inputs = [_static(v) for v in node.inputs]
+    if out is None or any(i is None for i in inputs[:2]) or len(inputs) < 2:
+        return None
+    a, b = inputs[0], inputs[1]
+    assert a is not None
+    assert b is not None
+    if node.op_type == "Conv" or node.op_type.startswith("WinogradConv"):
+        return math.prod(out) * math.prod(b[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(a) * math.prod(b[1:])
+    if node.op_type == "MatMul" and a:
+        return math.prod(out) * a[-1]
+    if node.op_type == "Gemm":
+        transposed = node.attributes.get("transA")
+        return math.prod(out) * (a[0] if transposed is not None and transposed.as_int() else a[1])
+    if node.op_type.startswith("FusedAttention"):
+        k_perm = node.attributes["k_perm"].as_ints()
+        keys = b[k_perm[-1]]
+        queries = a[node.attributes["q_perm"].as_ints()[-2]]
+        return math.prod(a) * keys + math.prod(out) // max(queries, 1) * queries * keys
+    return None
+
+
+@dataclass
+class PassSummary:
+    name: str
+    seconds: float
+    applied: int
+    refused: int
+
+
+@dataclass
+class Report:
+    """What `optimize` did.
+
+    Attributes:
+        target: what it was optimized for.
+        remarks: one for each candidate site.
+        passes: seconds and counts of each pass.
+        before, after: what the model consisted of.
+        numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
+        seconds: all of it, loading and writing included.
+        notes: remarks about the model as a whole.
+
+    """
+
+    target: str
+    remarks: list[Remark] = field(default_factory=list)
+    passes: list[PassSummary] = field(default_factory=list)
+    before: ModelStats | None = None
+    after: ModelStats | None = None
+    numerics: str = "exact"
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return any(r.applied for r in self.remarks)
+
+    def to_dict(self) -> dict[str, Any]:
+        def stats(s: ModelStats | None) -> dict[str, Any] | None:
+            return None if s is None else vars(s)
+
+        return {
+            "format": 1,
+            "target": self.target,
+            "numerics": self.numerics,
+            "seconds": round(self.seconds, 4),
+            "notes": self.notes,
+            "before": stats(self.before),
+            "after": stats(self.after),
+            "passes": [vars(p) for p in self.passes],
+            "remarks": [_remark_dict(r) for r in self.remarks],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def _remark_dict(remark: Remark) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "pass": remark.pass_name,
+        "code": remark.code,
+        "nodes": list(remark.nodes),
+        "detail": remark.detail,
+    }
+    if not remark.applied:
+        entry["meaning"] = Code[remark.code].meaning
+        entry["advice"] = Code[remark.code].advice
+    return entry

@@ -1,0 +1,138 @@
+"""Everything that needs ONNX Runtime: where our library is, and how a session gets it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import graphopt
+from graphopt.errors import GraphoptError, RuntimeMissingError
+
+LIBRARY_NAME = "libgraphopt.so"
+RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
+
+# Providers that compile whole subgraphs and never run custom kernels: beside them the library stays unregistered, the
+# runtime inlines our function bodies, and the provider sees plain ONNX.
+COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
+
+Provider = str | tuple[str, Mapping[str, Any]]
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        RuntimeMissingError: not installed, or two wheels that own the same module have overwritten each other.
+
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise RuntimeMissingError(
+            "this needs ONNX Runtime, which cannot be imported; install one of "
+            f"'pip install graphopt[cpu]' or 'pip install graphopt[rocm]' ({error})"
+        ) from None
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise RuntimeMissingError(
+            "the installed onnxruntime is incomplete: two of its wheels have overwritten each other; "
+            "uninstall all of onnxruntime, onnxruntime-rocm and onnxruntime-gpu, then install one"
+        )
+    return onnxruntime
+
+
+def installed_runtimes() -> dict[str, str]:
+    """The installed distributions that own the onnxruntime module; more than one means a clobbered install."""
+    found = {}
+    for name in RUNTIME_DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def library_path() -> Path:
+    """The native library, for `register_custom_ops_library` and for C++ and C# programs.
+
+    Found in a wheel, in an editable install, and when a source tree shadows the installed package.
+
+    Raises:
+        RuntimeMissingError: the library is in none of these places.
+
+    """
+    candidates = [Path(folder) / "lib" / LIBRARY_NAME for folder in graphopt.__path__]
+    try:
+        files = importlib.metadata.files("graphopt") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    candidates += [Path(str(f.locate())) for f in files if f.name == LIBRARY_NAME]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise RuntimeMissingError(
+        f"the native library {LIBRARY_NAME} is not installed; run 'pip install .' in the source tree"
+    )
+
+
+def default_providers() -> list[str]:
+    """The providers of this machine that run our kernels, best first."""
+    ort = import_onnxruntime()
+    rocm = ["ROCMExecutionProvider"] if "ROCMExecutionProvider" in ort.get_available_providers() else []
+    return [*(rocm if Path("/dev/kfd").exists() else []), "CPUExecutionProvider"]
+
+
+def configure(
+    session_options: Any, providers: Sequence[Provider] | None = None, *, disable: Sequence[str] = ()
+) -> list[Provider]:
+    """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
+
+    Registers the native library where that is right: before any provider is chosen, and not at all beside a provider
+    that compiles whole graphs (MIGraphX), where the function bodies inside the model serve better.
+
+    Args:
+        session_options: an `onnxruntime.SessionOptions`.
+        providers: as for `InferenceSession`; None takes the best that this machine has.
+        disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
+            process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+
+    """
+    import_onnxruntime()
+    chosen: list[Provider] = list(providers) if providers is not None else list(default_providers())
+    names = {p if isinstance(p, str) else p[0] for p in chosen}
+    if disable:
+        already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
+        os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
+    if not names & COMPILING_PROVIDERS:
+        session_options.register_custom_ops_library(str(library_path()))
+    return chosen
+
+
+def session(model: str | os.PathLike[str] | bytes, providers: Sequence[Provider] | None = None, **options: Any) -> Any:
+    """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
+
+    Args:
+        model: a path or serialized bytes.
+        providers: as for `configure`.
+        options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the runtime refuses the model; the message is the runtime's.
+
+    """
+    ort = import_onnxruntime()
+    session_options = ort.SessionOptions()
+    for name, value in options.items():
+        setattr(session_options, name, value)
+    chosen = configure(session_options, providers)
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    try:
+        return ort.InferenceSession(source, session_options, providers=chosen)
+    except Exception as error:  # the runtime's exception classes share no public base
+        raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
