@@ -25,17 +25,24 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
 
     total = "S" if sum_output else ("sum" if add else "X")
     lines = [f"{total} = Add(X, R)"] if add else []
-    lines += [f"s_float = Cast <to: int = 1> ({total})"]
+    lines += [
+        f"s_float = Cast <to: int = 1> ({total})",
+        "last_axis = Constant <value_ints: ints = [-1]> ()",
+        "count_1d = Shape <start: int = -1> (s_float)",
+        "count = Cast <to: int = 1> (count_1d)",
+    ]
     if rms:
         lines += ["centred = Identity(s_float)"]
     else:
         lines += [
-            "mean = ReduceMean <axes: ints = [-1], keepdims: int = 1> (s_float)",
+            "total = ReduceSum <keepdims: int = 1> (s_float, last_axis)",
+            "mean = Div(total, count)",
             "centred = Sub(s_float, mean)",
         ]
     lines += [
         "squares = Mul(centred, centred)",
-        "variance = ReduceMean <axes: ints = [-1], keepdims: int = 1> (squares)",
+        "total_squares = ReduceSum <keepdims: int = 1> (squares, last_axis)",
+        "variance = Div(total_squares, count)",
         "eps = Constant <value_float: float = @epsilon> ()",
         "variance_eps = Add(variance, eps)",
         "deviation = Sqrt(variance_eps)",

@@ -13,7 +13,9 @@ import onnx_ir as ir
 
 DOMAIN = "com.graphopt"
 DOMAIN_VERSION = 1
-BODY_OPSET = 17  # A body's opset may differ from the model's; 17 has every operator that the bodies use.
+# A body's opset may differ from the model's. 17 has every operator that the bodies use, and they use none whose meaning
+# changes later (no ReduceMean, whose axes become an input in 18), so that bodies can be inlined into newer models.
+BODY_OPSET = 17
 
 Array = npt.NDArray[Any]
 

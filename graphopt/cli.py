@@ -1,0 +1,327 @@
+"""The command line: parses, calls the API, prints. Exit codes: graphopt.errors, and 1 where `verify` differs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import graphopt
+from graphopt.errors import GraphoptError, OptionError
+from graphopt.report import Report
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain.",
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+EXIT_INTERRUPTED = 130
+# A table shows this many refused sites; --explain shows them all.
+SHOWN_REFUSALS = 0
+
+InPath = Annotated[Path, typer.Argument(help="The model to read.", metavar="IN")]
+OutPath = Annotated[Path | None, typer.Argument(help="The file to write.", metavar="OUT")]
+TargetOption = Annotated[
+    str, typer.Option(help="auto, cpu, rocm, rocm:ARCH, cuda, migraphx or portable: decides what pays.")
+]
+OnlyOption = Annotated[list[str] | None, typer.Option("--only", help="Run this pass alone (repeatable).")]
+SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this pass out (repeatable).")]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--input-shape", help="NAME:1x3x224x224 fixes an input's shape (repeatable).")
+]
+
+
+def plain(text: str) -> str:
+    """Names come from files: control characters become visible, markup loses its meaning."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return escape(shown)
+
+
+def parse_input_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Reads NAME:1x3x224x224.
+
+    Raises:
+        OptionError: not of that form.
+
+    """
+    shapes = {}
+    for option in options or []:
+        name, colon, dims = option.rpartition(":")
+        try:
+            shape = tuple(int(d) for d in dims.split("x")) if dims else ()
+        except ValueError:
+            shape = (-1,)
+        if not colon or not name or any(d < 0 for d in shape):
+            raise OptionError(f"--input-shape '{option}' is not of the form NAME:1x3x224x224")
+        shapes[name] = shape
+    return shapes
+
+
+@app.command()
+def optimize(
+    model: InPath,
+    out: OutPath = None,
+    target: TargetOption = "auto",
+    only: OnlyOption = None,
+    skip: SkipOption = None,
+    input_shape: ShapeOption = None,
+    all_sites: Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report as JSON.")] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")] = False,
+    external_data: Annotated[
+        bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Rewrite IN into OUT."""
+    if out is None and not dry_run:
+        raise OptionError("optimize needs an output path (or --dry-run)")
+    before = None
+    if verify and out is not None and in_place and not dry_run:
+        raise OptionError("--verify compares IN with OUT, so it cannot be combined with --in-place")
+    with errors.status("") as status:
+        _, report = graphopt.optimize(
+            model,
+            out,
+            target=target,
+            only=only or (),
+            skip=skip or (),
+            input_shapes=parse_input_shapes(input_shape),
+            all_sites=all_sites,
+            check=check,
+            external_data=external_data,
+            in_place=in_place,
+            dry_run=dry_run,
+            progress=lambda step: status.update(plain(step)),
+        )
+    if json_file is not None:
+        json_file.write_text(report.to_json() + "\n", encoding="utf-8")
+    if not quiet:
+        _print_report(report, explain=explain)
+        if before is None and out is not None and not dry_run:
+            console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s")
+    if verify and not dry_run and out is not None:
+        _verify_and_print(model, out, quiet=quiet)
+
+
+@app.command(name="explain")
+def explain_command(
+    model: InPath,
+    target: TargetOption = "auto",
+    input_shape: ShapeOption = None,
+    all_sites: Annotated[bool, typer.Option("--all-sites", help="As for optimize.")] = False,
+) -> None:
+    """Print every candidate site of IN: applied, or refused and why."""
+    _, report = graphopt.optimize(
+        model, target=target, input_shapes=parse_input_shapes(input_shape), all_sites=all_sites, dry_run=True
+    )
+    _print_remarks(report)
+
+
+@app.command(name="verify")
+def verify_command(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER")],
+    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
+    rtol: Annotated[
+        list[str] | None, typer.Option(help="1e-3, or OUTPUT:1e-3 for one output (repeatable); relative to RMS.")
+    ] = None,
+    atol: Annotated[list[str] | None, typer.Option(help="1e-6, or OUTPUT:1e-6 (repeatable).")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+) -> None:
+    """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run."""
+    _verify_and_print(before, after, inputs=inputs, rtol=rtol, atol=atol, seed=seed, as_json=as_json, quiet=quiet)
+
+
+def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
+    """OUTPUT:value or value; the empty name stands for all outputs."""
+    parsed = {}
+    for option in options or []:
+        name, _, number = option.rpartition(":")
+        try:
+            parsed[name] = float(number)
+        except ValueError:
+            raise OptionError(f"{what} '{option}' is not a number or OUTPUT:number") from None
+    return parsed
+
+
+def _verify_and_print(
+    before: Path,
+    after: Path,
+    *,
+    inputs: Path | None = None,
+    rtol: list[str] | None = None,
+    atol: list[str] | None = None,
+    seed: int = 0,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> None:
+    from graphopt.verify import verify
+
+    report = verify(
+        before,
+        after,
+        inputs=inputs,
+        rtol=_tolerances(rtol, "--rtol") or None,
+        atol=_tolerances(atol, "--atol") or None,
+        seed=seed,
+    )
+    if as_json:
+        print(report.to_json())
+    elif not quiet:
+        table = Table(title="verify", title_justify="left")
+        for column in ("output", "max abs", "rel. to RMS", "SNR dB", "limit", ""):
+            table.add_column(column, justify="left" if column in ("output", "") else "right")
+        for row in report.worst_outputs():
+            verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
+            table.add_row(
+                plain(row.name),
+                f"{row.max_abs:.3g}",
+                f"{row.rel_rms:.3g}",
+                f"{row.snr_db:.1f}",
+                f"{row.limit:.3g}",
+                verdict,
+            )
+        console.print(table)
+        verdict = "[green]equal[/]" if report.equal else "[red]different[/]"
+        console.print(f"{verdict}: {plain(report.summary)}")
+    if not report.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def passes() -> None:
+    """List the passes with their equations, in the order in which they run."""
+    from graphopt.passes import PASSES
+
+    table = Table()
+    for column in ("pass", "equation", "numerics"):
+        table.add_column(column, overflow="fold")
+    for p in PASSES:
+        table.add_row(p.name, escape(p.equation), p.numerics.name.lower())
+    console.print(table)
+
+
+@app.command()
+def lower(model: InPath, out: Annotated[Path, typer.Argument(metavar="OUT")]) -> None:
+    """Inline the function bodies of our operators, for runtimes without function support."""
+    from graphopt.lower import lower as lower_model
+
+    count = lower_model(model, out)
+    console.print(f"{count} nodes inlined, [bold]{plain(str(out))}[/] written")
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """Show versions, providers, the native library and what it has kernels for."""
+    from graphopt.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings.to_dict(), indent=2))
+    else:
+        table = Table(show_header=False)
+        for name, value in findings.rows:
+            table.add_row(name, plain(value))
+        console.print(table)
+        for problem in findings.problems:
+            console.print(f"[red]problem:[/] {plain(problem)}")
+    if findings.problems:
+        raise typer.Exit(RUNTIME_PROBLEM)
+
+
+RUNTIME_PROBLEM = 7
+
+
+def _print_report(report: Report, *, explain: bool) -> None:
+    assert report.before is not None
+    assert report.after is not None
+    table = Table(title="before / after", title_justify="left")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    before, after = report.before, report.after
+    for op in sorted(before.nodes.keys() | after.nodes.keys()):
+        a, b = before.nodes.get(op, 0), after.nodes.get(op, 0)
+        if a != b:
+            table.add_row(plain(op), str(a or "-"), str(b or "-"))
+    table.add_row("nodes", str(sum(before.nodes.values())), str(sum(after.nodes.values())), style="bold")
+    table.add_row("weights", _bytes(before.initializer_bytes), _bytes(after.initializer_bytes))
+    if before.multiply_adds is not None and after.multiply_adds is not None:
+        table.add_row("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}")
+    console.print(table)
+    table = Table(title="passes", title_justify="left")
+    for column in ("pass", "seconds", "applied", "refused"):
+        table.add_column(column, justify="left" if column == "pass" else "right")
+    for p in report.passes:
+        table.add_row(p.name, f"{p.seconds:.3f}", str(p.applied), str(p.refused))
+    console.print(table)
+    if explain:
+        _print_remarks(report)
+    else:
+        codes = Counter(r.code for r in report.remarks if not r.applied)
+        if codes:
+            summary = ", ".join(f"{code} {n}" for code, n in codes.most_common())
+            console.print(f"refused: {summary} (--explain shows each site)")
+    for note in report.notes:
+        console.print(plain(note))
+
+
+def _print_remarks(report: Report) -> None:
+    from graphopt.remarks import Code
+
+    for remark in report.remarks:
+        where = ", ".join(plain(n) for n in remark.nodes)
+        if remark.applied:
+            console.print(f"[green]applied[/] {remark.pass_name}: {where}: {plain(remark.detail)}", soft_wrap=True)
+        else:
+            code = Code[remark.code]
+            console.print(
+                f"[yellow]refused[/] {remark.pass_name}: {where}: {remark.code}: {code.meaning} "
+                f"({plain(remark.detail)}); to do: {code.advice}",
+                soft_wrap=True,
+            )
+    if not report.remarks:
+        console.print("no candidate sites")
+
+
+def _bytes(n: int) -> str:
+    size = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+def main() -> None:
+    """The entry point: failures of ours become one line on stderr and their exit code."""
+    try:
+        app()
+    except GraphoptError as error:
+        errors.print(f"[red]graphopt:[/] {plain(str(error))}", soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        errors.print("graphopt: interrupted")
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
