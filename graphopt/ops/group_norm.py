@@ -15,7 +15,7 @@ from graphopt.ops.schema import Array, OpSpec, widen
 
 def _spec(activation: Activation) -> OpSpec:
     def reference(
-        x: Array, gamma: Array, beta: Array, *, num_groups: int, epsilon: float, **attributes: float
+        x: Array, gamma: Array, beta: Array, /, *, num_groups: int, epsilon: float, **attributes: float
     ) -> tuple[Array, ...]:
         grouped = widen(x).reshape(x.shape[0], num_groups, -1)
         mean = grouped.mean(axis=2, keepdims=True)
