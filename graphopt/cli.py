@@ -114,7 +114,7 @@ def optimize(
     if not quiet:
         _print_report(report, explain=explain)
         if before is None and out is not None and not dry_run:
-            console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s")
+            console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s", soft_wrap=True)
     if verify and not dry_run and out is not None:
         _verify_and_print(model, out, quiet=quiet)
 
@@ -281,7 +281,7 @@ def _print_report(report: Report, *, explain: bool) -> None:
             summary = ", ".join(f"{code} {n}" for code, n in codes.most_common())
             console.print(f"refused: {summary} (--explain shows each site)")
     for note in report.notes:
-        console.print(plain(note))
+        console.print(plain(note), soft_wrap=True)
 
 
 def _print_remarks(report: Report) -> None:

@@ -8,6 +8,7 @@ asks for them. A file appears whole or not at all.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import shutil
 import tempfile
@@ -79,7 +80,9 @@ def load(original: Any) -> Source:
             f"cannot take a {type(original).__name__} as a model; "
             "give a path, onnx.ModelProto, onnx_ir.Model, torch.onnx program or onnx_graphsurgeon.Graph"
         )
-    _check_structure(model, str(path) if path else "the model")
+    what = str(path) if path else "the model"
+    _check_structure(model, what)
+    _check_embedded_data(model, what)
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
         ir_passes.RemoveInitializersFromInputsPass()(model)
@@ -219,6 +222,38 @@ def _one_line(text: str) -> str:
 
 def _is_graphsurgeon(original: Any) -> bool:
     return type(original).__module__.startswith("onnx_graphsurgeon.")
+
+
+# Elements for each entry of a typed field of TensorProto, where that is not one.
+_ELEMENTS_PER_ENTRY = {
+    onnx.TensorProto.COMPLEX64: 0.5,
+    onnx.TensorProto.COMPLEX128: 0.5,
+    onnx.TensorProto.INT4: 2,
+    onnx.TensorProto.UINT4: 2,
+}
+
+
+def _check_embedded_data(model: ir.Model, what: str) -> None:
+    """The bytes of an initializer must match its shape and type."""
+    for tensor in _tensors(model):
+        proto = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
+        if proto is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if any(d < 0 for d in proto.dims):
+            raise ModelLoadError(f"{what}: initializer '{tensor.name}' has a negative dimension")
+        if proto.HasField("raw_data"):
+            have, need, unit = len(proto.raw_data), tensor.nbytes, "bytes"
+        else:
+            entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
+            per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
+            have, need, unit = entries, math.ceil(tensor.size / per_entry), "elements"
+        if have != need:
+            raise ModelLoadError(
+                f"{what}: initializer '{tensor.name}' has {have} {unit}, its shape and type need {need}"
+            )
+
+
+_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def _set_base_dir(model: ir.Model, folder: Path) -> None:

@@ -89,9 +89,8 @@ def optimize(
     work = source.model
     newest = work.opset_imports.get("", 0)
     if newest > NEWEST_KNOWN_OPSET:
-        report.notes.append(
-            f"opset {newest} is newer than graphopt knows ({NEWEST_KNOWN_OPSET}); nothing was rewritten"
-        )
+        newer = f"opset {newest} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
+        report.notes.append(f"{newer}: the model is left as it is")
         passes = []
     inference.set_input_shapes(work, input_shapes or {})
     interface = Interface.of(work)

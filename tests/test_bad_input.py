@@ -1,0 +1,206 @@
+"""Bad input gets one clear line on stderr, a documented exit code, and no output file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+Command = Callable[..., Any]
+
+
+def relu_model() -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", [x], [y])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def external_model(folder: Path, location: str = "w.data", data_bytes: int = 4096, length: int | None = None) -> Path:
+    """Y = x + w with the 1024 floats of w in a data file."""
+    (folder / "w.data").write_bytes(np.arange(data_bytes // 4, dtype=np.float32).tobytes())
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1024], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "0", "length": str(length or 4096)}.items():
+        w.external_data.add(key=key, value=value)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1024])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1024])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], initializer=[w])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def refused(command: Command, folder: Path, path: Path, code: int, words: str, *options: str) -> None:
+    out = folder / "out.onnx"
+    before = sorted(os.listdir(folder))
+    result = command("optimize", path, out, *options)
+    assert result.exit_code == code, result.stderr
+    assert result.stderr.startswith("graphopt: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_missing_file(graphopt_command: Command, tmp_path: Path) -> None:
+    refused(graphopt_command, tmp_path, tmp_path / "none.onnx", 3, "no such file")
+
+
+def test_folder_as_input(graphopt_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    refused(graphopt_command, tmp_path, tmp_path / "folder", 3, "cannot be read")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, world", b"\x00" * 100, bytes(range(256))])
+def test_not_onnx(graphopt_command: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(content)
+    refused(graphopt_command, tmp_path, path, 3, "not an ONNX model")
+
+
+def test_truncated(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    data = relu_model().SerializeToString()
+    path.write_bytes(data[: len(data) - 20])
+    refused(graphopt_command, tmp_path, path, 3, "not an ONNX model")
+
+
+def test_dangling_name(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    model.graph.node[0].input[0] = "nowhere"
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "nowhere")
+
+
+def test_cycle(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    model.graph.node.extend(
+        [helper.make_node("Add", ["a", "x"], ["b"]), helper.make_node("Relu", ["b"], ["a"], name="back")]
+    )
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "cycle")
+
+
+def test_duplicate_output(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    model.graph.node.extend([helper.make_node("Relu", ["x"], ["y"], name="again")])
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "y")
+
+
+def test_unknown_pass(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(relu_model().SerializeToString())
+    refused(graphopt_command, tmp_path, path, 5, "unknown pass 'nonsense'", "--only", "nonsense")
+
+
+def test_unknown_target(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(relu_model().SerializeToString())
+    refused(graphopt_command, tmp_path, path, 5, "unknown target 'tpu'", "--target", "tpu")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("x:2x4", "does not fit"), ("x:2x3x1", "does not fit"), ("z:2x3", "no input 'z'"), ("x=2", "not of the form")],
+)
+def test_wrong_input_shape(graphopt_command: Command, tmp_path: Path, option: str, words: str) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(relu_model().SerializeToString())
+    refused(graphopt_command, tmp_path, path, 5, words, "--input-shape", option)
+
+
+def test_missing_external_data(graphopt_command: Command, tmp_path: Path) -> None:
+    path = external_model(tmp_path)
+    (tmp_path / "w.data").unlink()
+    refused(graphopt_command, tmp_path, path, 3, "is missing")
+
+
+@pytest.mark.parametrize("location", ["../w.data", "/etc/passwd", "a/../../w.data"])
+def test_external_data_outside(graphopt_command: Command, tmp_path: Path, location: str) -> None:
+    refused(graphopt_command, tmp_path, external_model(tmp_path, location), 3, "outside the model's folder")
+
+
+def test_external_data_symlink_outside(graphopt_command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(b"\0" * 4096)
+    path = external_model(folder, "link.data")
+    (folder / "link.data").symlink_to(tmp_path / "secret")
+    refused(graphopt_command, folder, path, 3, "outside the model's folder")
+
+
+def test_external_data_too_short(graphopt_command: Command, tmp_path: Path) -> None:
+    refused(graphopt_command, tmp_path, external_model(tmp_path, data_bytes=2048), 3, "ends beyond")
+
+
+def test_external_data_wrong_length(graphopt_command: Command, tmp_path: Path) -> None:
+    refused(graphopt_command, tmp_path, external_model(tmp_path, length=2048), 3, "need 4096")
+
+
+def test_initializer_bytes_do_not_match(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    w = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    w.raw_data = b"\0" * 5
+    model.graph.initializer.append(w)
+    model.graph.node[0].op_type = "Add"
+    model.graph.node[0].input.append("w")
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "'w'")
+
+
+def test_out_is_in(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    data = relu_model().SerializeToString()
+    path.write_bytes(data)
+    result = graphopt_command("optimize", path, path)
+    assert result.exit_code == 4
+    assert "--in-place" in result.stderr
+    assert path.read_bytes() == data
+
+
+def test_out_folder_missing(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(relu_model().SerializeToString())
+    result = graphopt_command("optimize", path, tmp_path / "no" / "out.onnx")
+    assert result.exit_code == 4
+    assert "does not exist" in result.stderr
+
+
+def test_newer_opset_passes_through(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    model.opset_import[0].version = 99
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    path.write_bytes(model.SerializeToString())
+    result = graphopt_command("optimize", path, out)
+    assert result.exit_code == 0
+    assert "newer than any" in result.stdout
+    assert out.read_bytes() == path.read_bytes()
+
+
+def test_nothing_to_do_comes_out_equal(graphopt_command: Command, tmp_path: Path) -> None:
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    path.write_bytes(relu_model().SerializeToString())
+    result = graphopt_command("optimize", path, out)
+    assert result.exit_code == 0, result.stderr
+    assert "nothing to do" in result.stdout
+    assert out.read_bytes() == path.read_bytes()
+
+
+def test_control_characters_are_escaped(graphopt_command: Command, tmp_path: Path) -> None:
+    model = relu_model()
+    model.graph.node[0].input[0] = "bad\x1b[31m\nname"
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "bad\\x1b[31m\\nname")
