@@ -225,7 +225,7 @@ def _is_graphsurgeon(original: Any) -> bool:
 
 
 # Elements for each entry of a typed field of TensorProto, where that is not one.
-_ELEMENTS_PER_ENTRY = {
+_ELEMENTS_PER_ENTRY: dict[int, float] = {
     onnx.TensorProto.COMPLEX64: 0.5,
     onnx.TensorProto.COMPLEX128: 0.5,
     onnx.TensorProto.INT4: 2,

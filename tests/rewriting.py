@@ -1,0 +1,89 @@
+"""What the tests of passes share: build a model from text, rewrite it, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from graphopt import inference, pipeline
+from graphopt.model import load
+from graphopt.ops import DOMAIN
+from graphopt.passes.base import Editor
+from graphopt.remarks import Remark
+from graphopt.runtime import library_path
+from graphopt.targets import Target
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Rewritten:
+    """A rewritten model and the remarks of its passes."""
+
+    proto: onnx.ModelProto
+    remarks: list[Remark]
+
+    @property
+    def op_types(self) -> list[str]:
+        return [n.op_type for n in self.proto.graph.node]
+
+    def codes(self) -> list[str]:
+        return [r.code for r in self.remarks]
+
+
+def model_from_text(graph: str, initializers: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
+    """`graph` in ONNX text syntax: `g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }`."""
+    header = f'<ir_version: 8, opset_import: ["" : {opset}]>\n'
+    model = onnx.parser.parse_model(header + graph)
+    for name, array in (initializers or {}).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    onnx.checker.check_model(model)
+    return model
+
+
+def rewrite(
+    model: onnx.ModelProto, passes: Sequence[Any], *, device: str = "cpu", all_sites: bool = False
+) -> Rewritten:
+    """Runs passes as `optimize` would, shapes inferred."""
+    work = load(model).model
+    inference.infer(work)
+    result = pipeline.run(Editor(work, Target(device), all_sites=all_sites), passes)
+    assert result.converged
+    inference.forget(work)
+    return Rewritten(ir.serde.serialize_model(work), result.remarks)
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool = False) -> list[Array]:
+    """Runs a model with all of the runtime's own optimizations off."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    if library:
+        options.register_custom_ops_library(str(library_path()))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    outputs: list[Array] = session.run(None, dict(feeds))
+    return outputs
+
+
+def assert_same_outputs(
+    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-5
+) -> None:
+    """Every output agrees relative to its RMS, without the library and, where nodes of ours are present, with it."""
+    wanted = run(before, feeds)
+    ours = any(n.domain == DOMAIN for n in after.graph.node)
+    for library in (False, True) if ours else (False,):
+        for want, got in zip(wanted, run(after, feeds, library=library), strict=True):
+            assert got.dtype == want.dtype
+            assert got.shape == want.shape
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+            if want.size:
+                rms = float(np.sqrt(np.nanmean(want.astype(np.float64) ** 2))) or 1.0
+                worst = float(np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0))
+                assert worst <= tolerance * rms, f"library={library}: {worst / rms:.3g} of RMS"
