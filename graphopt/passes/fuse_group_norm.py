@@ -1,0 +1,232 @@
+"""GroupNorm in every exported form becomes FusedGroupNorm.
+
+    Y = gamma * (X - mean) / sqrt(var + epsilon) + beta        mean and var per image and group of channels
+
+Forms: Reshape - InstanceNormalization - Reshape [- Mul [- Add]] (both torch exporters up to opset 20), the standard
+GroupNormalization (18: scale per group, 21: per channel), and the same Reshapes around written-out statistics
+(ReduceMean - Sub - square - ReduceMean - Add - Sqrt - Div).
+
+Why it is legal: a Reshape of [N, C, ...] to [N, G, -1] keeps the order of elements, so when G divides C a row of the
+reshaped tensor is one image's C / G consecutive channels, which is a group. InstanceNormalization normalises those
+rows; its scale and bias, one for each group, fold into gamma and beta. The second Reshape restores X's shape.
+
+Conditions: X has a known rank >= 3 and a static C that G divides; the Reshapes are proven to group and to restore;
+scale, bias, gamma and beta are constants along the channel axis; nothing in between is read elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
+from graphopt.passes.row_statistics import match_row_norm
+from graphopt.remarks import Code, Refusal
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(frozen=True)
+class GroupNormMatch:
+    """The nodes that go, and what the fused node needs."""
+
+    nodes: tuple[ir.Node, ...]
+    X: ir.Value
+    Y: ir.Value
+    gamma: Array
+    beta: Array
+    num_groups: int
+    epsilon: float
+
+
+class FuseGroupNorm(Pass[GroupNormMatch]):
+    name = "fuse_group_norm"
+    equation = "Reshape, InstanceNormalization, Reshape, Mul, Add -> FusedGroupNorm"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "InstanceNormalization"), ("", "GroupNormalization"), ("", "Sqrt")})
+
+    def match(self, node: ir.Node, editor: Editor) -> GroupNormMatch | None:
+        if node.op_type == "GroupNormalization":
+            return _match_standard(node, editor)
+        if node.op_type == "InstanceNormalization":
+            return _match_instance_norm(node, editor)
+        return _match_written_out(node, editor)
+
+    def legal(self, match: GroupNormMatch, editor: Editor) -> None:
+        editor.require_custom_ops()
+        anchor = match.nodes[0]
+        if editor.dtype(match.X) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
+        for node in match.nodes:
+            for output in node.outputs:
+                outside = [u for u in output.consumers() if u not in match.nodes]
+                if output is match.Y:
+                    continue
+                if output.is_graph_output():
+                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
+                if outside:
+                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+
+    def rewrite(self, match: GroupNormMatch, editor: Editor) -> str:
+        anchor = match.Y.producer()
+        assert anchor is not None
+        dtype = match.X.dtype or ir.DataType.FLOAT
+        name = match.Y.name or "group_norm"
+        gamma = editor.initializer(anchor, match.gamma.astype(dtype.numpy()), f"{name}_gamma")
+        beta = editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{name}_beta")
+        attributes = {"num_groups": match.num_groups, "epsilon": match.epsilon}
+        fused = editor.emit("FusedGroupNorm", [match.X, gamma, beta], attributes, anchor=anchor)
+        editor.replace(list(match.nodes), [fused], {match.Y: fused.outputs[0]}, anchor=anchor)
+        return f"{len(match.nodes)} nodes became one, {match.num_groups} groups of {match.gamma.size} channels"
+
+
+def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:
+    shape = editor.shape(x)
+    if shape is None:
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
+    if len(shape) < 3:
+        raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(shape)}", node)
+    if not isinstance(shape[1], int):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+    return shape[1]
+
+
+def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
+    x, scale, bias = node.inputs
+    assert x is not None
+    C = _channels(x, editor, node)
+    groups = attribute_int(node, "num_groups", 0)
+    if groups <= 0 or C % groups:
+        raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", node)
+    if attribute_int(node, "stash_type", 1) != 1:
+        raise Refusal(Code.ATTRIBUTE, "statistics are not in float32", node)
+    size = groups if editor.opset(node) < 21 else C
+    parameters = []
+    for value, what in ((scale, "scale"), (bias, "bias")):
+        array = editor.require_constant(value, what, node).reshape(-1)
+        if array.size != size:
+            raise Refusal(Code.WRONG_SHAPE, f"{what} has {array.size} elements, not {size}", node)
+        parameters.append(np.repeat(array.astype(np.float64), C // size))
+    epsilon = attribute_float(node, "epsilon", 1e-5)
+    return GroupNormMatch((node,), x, node.outputs[0], parameters[0], parameters[1], groups, epsilon)
+
+
+def _match_instance_norm(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
+    grouped, scale, bias = node.inputs
+    assert grouped is not None
+    before = grouped.producer()
+    if before is None or before.op_type != "Reshape" or before.domain != "":
+        return None  # a plain InstanceNormalization: the standard op serves
+    s = editor.require_constant(scale, "scale", node).reshape(-1).astype(np.float64)
+    b = editor.require_constant(bias, "bias", node).reshape(-1).astype(np.float64)
+    epsilon = attribute_float(node, "epsilon", 1e-5)
+    return _between_reshapes(before, (node,), node.outputs[0], s, b, epsilon, editor)
+
+
+def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
+    statistics = match_row_norm(node, editor)
+    if statistics is None or statistics.rms:
+        return None
+    before = statistics.X.producer()
+    if before is None or before.op_type != "Reshape" or before.domain != "":
+        return None
+    shape = editor.shape(statistics.X)
+    axes = statistics.axes
+    if shape is None or len(shape) < 3 or axes != tuple(range(2, len(shape))):
+        return None
+    groups = shape[1]
+    if not isinstance(groups, int):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the groups of {statistics.X.name}", node)
+    ones, zeros = np.ones(groups), np.zeros(groups)
+    return _between_reshapes(before, statistics.nodes, statistics.Y, ones, zeros, statistics.epsilon, editor)
+
+
+def _between_reshapes(
+    before: ir.Node, core: tuple[ir.Node, ...], normalized: ir.Value, s: Array, b: Array, epsilon: float, editor: Editor
+) -> GroupNormMatch | None:
+    """`core` normalises the rows of `before`'s output; s and b hold one number for each group."""
+    x, grouped = before.inputs[0], before.outputs[0]
+    reshapes = [u for u in normalized.consumers() if u.op_type == "Reshape" and u.inputs[0] is normalized]
+    if x is None or not reshapes:
+        return None
+    after = reshapes[0]
+    C = _channels(x, editor, before)
+    groups = s.size
+    shape, grouped_shape = editor.shape(x), editor.shape(grouped)
+    assert shape is not None
+    if C % groups:
+        raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", before)
+    # [N, G, -1], or [N, G, C / G, ...] for the written-out form.
+    target = editor.constant(before.inputs[1])
+    keeps_batch = (
+        target is not None and target.size >= 2 and target[0] == 0 and not attribute_int(before, "allowzero", 0)
+    )
+    same_batch = grouped_shape is not None and grouped_shape[0] is not None and grouped_shape[0] == shape[0]
+    has_groups = (target is not None and target.size >= 2 and target[1] == groups) or (
+        grouped_shape is not None and len(grouped_shape) >= 3 and grouped_shape[1] == groups
+    )
+    if not (keeps_batch or same_batch) or not has_groups:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"that {grouped.name} is [N, {groups}, ...]", before)
+    if not restores_shape(after, x, editor):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"that {after.outputs[0].name} has the shape of {x.name}", after)
+    gamma, beta = np.repeat(s, C // groups), np.repeat(b, C // groups)
+    nodes, y = [before, *core, after], after.outputs[0]
+    rank = len(shape)
+    for op_type in ("Mul", "Add"):
+        user = _only_consumer(y)
+        if user is None or user.op_type != op_type or user.domain != "":
+            continue
+        other = user.inputs[1] if user.inputs[0] is y else user.inputs[0]
+        parameter = channel_parameter(other, rank, C, editor)
+        if parameter is None:
+            break
+        gamma, beta = (gamma * parameter, beta * parameter) if op_type == "Mul" else (gamma, beta + parameter)
+        nodes.append(user)
+        y = user.outputs[0]
+    return GroupNormMatch(tuple(nodes), x, y, gamma, beta, groups, epsilon)
+
+
+def _only_consumer(value: ir.Value) -> ir.Node | None:
+    return value.consumers()[0] if len(value.uses()) == 1 and not value.is_graph_output() else None
+
+
+def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor) -> Array | None:
+    """The [C] float64 numbers of a constant that broadcasts along axis 1 of a tensor of `rank`, or None."""
+    tensor = editor.tensor(value)
+    if tensor is None:
+        return None
+    dims = tuple(tensor.shape.numpy())
+    if len(dims) > rank:
+        return None
+    aligned = (1,) * (rank - len(dims)) + dims
+    if aligned[1] not in (1, C) or any(d != 1 for i, d in enumerate(aligned) if i != 1):
+        return None
+    return np.broadcast_to(tensor.numpy().astype(np.float64).reshape(-1), (C,))
+
+
+def restores_shape(reshape: ir.Node, like: ir.Value, editor: Editor) -> bool:
+    """True when the Reshape's result is proven to have the shape of `like`, which has as many elements."""
+    source = reshape.inputs[1].producer() if reshape.inputs[1] is not None else None
+    if source is not None and source.op_type == "Shape" and source.domain == "" and source.inputs[0] is like:
+        whole = attribute_int(source, "start", 0) == 0 and "end" not in source.attributes
+        return whole and not attribute_int(reshape, "allowzero", 0)
+    wanted, got = editor.shape(like), editor.shape(reshape.outputs[0])
+    target = editor.constant(reshape.inputs[1])
+    if wanted is None:
+        return False
+    if got is None and target is not None:
+        got = tuple(int(d) if d > 0 else None for d in target)
+    if got is None or len(got) != len(wanted):
+        return False
+    copied = target is not None and not attribute_int(reshape, "allowzero", 0)
+    source_shape = editor.shape(reshape.inputs[0])
+    unproven = 0
+    for i, (w, g) in enumerate(zip(wanted, got)):
+        if g is None and copied and target is not None and target[i] == 0 and source_shape is not None:
+            g = source_shape[i] if i < len(source_shape) else None
+        unproven += g is None or w is None or g != w
+    # The number of elements is the same, so one dimension may stay unproven.
+    return unproven <= 1

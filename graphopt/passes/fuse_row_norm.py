@@ -1,0 +1,233 @@
+"""LayerNorm and RMSNorm over the last axis become one node, with the residual sum before them where that pays.
+
+    LayerNorm: Y = gamma * (S - mean(S)) / sqrt(var(S) + epsilon) + beta
+    RMSNorm:   Y = gamma * S / sqrt(mean(S^2) + epsilon)                      S = X + R
+
+A written-out LayerNorm becomes the standard LayerNormalization where the model's opset has it (17), and FusedLayerNorm
+below; a written-out RMSNorm becomes FusedRmsNorm. A standard node whose input is a residual sum becomes
+FusedLayerNormAdd or FusedRmsNormAdd (with Sum when somebody else reads the sum) on GPU targets; on the CPU ONNX Runtime
+makes the same fusion itself, so that is refused with NO_GAIN, as is a standard node without a residual.
+
+Why it is legal: the fused operators are defined by these equations, with statistics in float32 at least, which is what
+half-precision models ask for with the Casts that this pass absorbs.
+
+Conditions: the last axis alone is reduced, in both means; its length is static; gamma and beta are constants along it;
+epsilon is a constant; nothing in between is read elsewhere; both operands of the sum are proven to have one shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
+from graphopt.passes.row_statistics import match_row_norm
+from graphopt.remarks import Code, Refusal
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+LAYER_NORMALIZATION_OPSET = 17
+
+
+@dataclass(frozen=True)
+class RowNormMatch:
+    """One normalisation.
+
+    Attributes:
+        nodes: what goes, the sum not included.
+        X: what is normalised (before a Cast to float32, when there is one).
+        Y: the result, scale and shift included.
+        residual: the Add that makes X, when it can be absorbed.
+        standard: the match is one standard node.
+
+    """
+
+    nodes: tuple[ir.Node, ...]
+    X: ir.Value
+    Y: ir.Value
+    gamma: Array | None
+    beta: Array | None
+    epsilon: float
+    rms: bool
+    D: int
+    residual: ir.Node | None
+    standard: bool
+
+
+class FuseRowNorm(Pass[RowNormMatch]):
+    name = "fuse_row_norm"
+    equation = "ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add -> LayerNormalization / FusedRmsNorm[Add]"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Sqrt"), ("", "LayerNormalization"), ("", "RMSNormalization")})
+
+    def match(self, node: ir.Node, editor: Editor) -> RowNormMatch | None:
+        return _match_written_out(node, editor) if node.op_type == "Sqrt" else _match_standard(node, editor)
+
+    def legal(self, match: RowNormMatch, editor: Editor) -> None:
+        anchor = match.nodes[0]
+        if editor.dtype(match.X) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
+        for node in match.nodes:
+            for output in node.outputs:
+                if output is match.Y:
+                    continue
+                if output.is_graph_output():
+                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
+                outside = [u for u in output.consumers() if u not in match.nodes]
+                if outside:
+                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+        if match.standard:
+            fuses_sum = match.residual is not None and editor.target.device in ("rocm", "cuda")
+            if not fuses_sum and not editor.all_sites:
+                raise Refusal(Code.NO_GAIN, "the runtime's own kernel serves as well", anchor)
+            editor.require_custom_ops()
+        elif not _becomes_standard(match, editor):
+            editor.require_custom_ops()
+
+    def rewrite(self, match: RowNormMatch, editor: Editor) -> str:
+        anchor = match.Y.producer()
+        assert anchor is not None
+        dtype = (editor.dtype(match.X) or ir.DataType.FLOAT).numpy()
+        label = match.Y.name or "norm"
+        gamma = np.ones(match.D) if match.gamma is None else match.gamma
+        parameters = [editor.initializer(anchor, gamma.astype(dtype), f"{label}_gamma")]
+        if _becomes_standard(match, editor):
+            if match.beta is not None:
+                parameters.append(editor.initializer(anchor, match.beta.astype(dtype), f"{label}_beta"))
+            attributes = {"axis": -1, "epsilon": match.epsilon}
+            new = editor.node(
+                "LayerNormalization", [match.X, *parameters], attributes, hint=f"{label}/LayerNormalization"
+            )
+            editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
+            return f"{len(match.nodes)} nodes became LayerNormalization"
+        if not match.rms:
+            beta = np.zeros(match.D) if match.beta is None else match.beta
+            parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
+        base = "FusedRmsNorm" if match.rms else "FusedLayerNorm"
+        add = match.residual
+        if add is None:
+            new = editor.emit(base, [match.X, *parameters], {"epsilon": match.epsilon}, anchor=anchor)
+            editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
+            return f"{len(match.nodes)} nodes became {new.op_type}"
+        total = add.outputs[0]
+        readers = [u for u in total.consumers() if u not in match.nodes]
+        suffix = "AddSum" if readers or total.is_graph_output() else "Add"
+        operands = [v for v in add.inputs if v is not None]
+        new = editor.emit(base + suffix, [*operands, *parameters], {"epsilon": match.epsilon}, anchor=anchor)
+        # The sum's readers may stand before the norm, so the fused node stands where the Add stood.
+        outputs = {match.Y: new.outputs[0]}
+        if suffix == "AddSum":
+            outputs[total] = new.outputs[1]
+        editor.replace([*match.nodes, add], [new], outputs, anchor=add)
+        return f"{len(match.nodes) + 1} nodes became {new.op_type}"
+
+
+def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
+    if match.rms or match.standard:
+        return False
+    return editor.opset(match.nodes[0]) >= LAYER_NORMALIZATION_OPSET
+
+
+def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None
+    shape = editor.shape(x)
+    if shape is None:
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
+    axis = attribute_int(node, "axis", -1)
+    if axis not in (-1, len(shape) - 1):
+        raise Refusal(Code.WRONG_AXIS, f"axis {axis} of rank {len(shape)}", node)
+    if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
+        raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)
+    D = _last_dim(x, editor, node)
+    rms = node.op_type == "RMSNormalization"
+    gamma = _row_parameter(editor.require_constant(node.inputs[1], "scale", node), D, node)
+    beta = None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        beta = _row_parameter(editor.require_constant(node.inputs[2], "bias", node), D, node)
+    if attribute_int(node, "stash_type", 1) != 1:
+        raise Refusal(Code.ATTRIBUTE, "statistics are not in float32", node)
+    epsilon = attribute_float(node, "epsilon", 1e-5)
+    return RowNormMatch((node,), x, y, gamma, beta, epsilon, rms, D, _residual(x, node, editor), standard=True)
+
+
+def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
+    core = match_row_norm(node, editor)
+    if core is None:
+        return None
+    rank = editor.rank(core.X)
+    if core.axes != ((-1,) if rank is None else (rank - 1,)):
+        return None  # another axis: GroupNorm, BatchNorm in training, ...
+    nodes, x, y = list(core.nodes), core.X, core.Y
+    D = _last_dim(x, editor, node)
+    cast = x.producer()
+    if cast is not None and (cast.domain, cast.op_type) == ("", "Cast") and editor.dtype(x) == ir.DataType.FLOAT:
+        source = cast.inputs[0]
+        if source is not None and editor.dtype(source) == ir.DataType.FLOAT16:
+            nodes.insert(0, cast)
+            x = source
+    wanted = editor.dtype(x)
+    gamma: Array | None = None
+    beta: Array | None = None
+    casted = editor.dtype(core.X) == wanted
+    while True:
+        user = y.consumers()[0] if len(y.uses()) == 1 and not y.is_graph_output() else None
+        if user is None or user.domain != "":
+            break
+        if user.op_type == "Cast" and not casted and attribute_int(user, "to", 0) == wanted:
+            casted = True
+        elif user.op_type == "Mul" and gamma is None and beta is None:
+            gamma = _operand(user, y, D, editor)
+            if gamma is None:
+                break
+        elif user.op_type == "Add" and beta is None and not core.rms:
+            beta = _operand(user, y, D, editor)
+            if beta is None:
+                break
+        else:
+            break
+        nodes.append(user)
+        y = user.outputs[0]
+    if not casted:
+        raise Refusal(Code.MIXED_DTYPE, "the result stays in float32 while X is float16", node)
+    return RowNormMatch(
+        tuple(nodes), x, y, gamma, beta, core.epsilon, core.rms, D, _residual(x, nodes[0], editor), standard=False
+    )
+
+
+def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
+    shape = editor.shape(x)
+    last = shape[-1] if shape else None
+    if not isinstance(last, int):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", node)
+    return last
+
+
+def _row_parameter(array: Array, D: int, node: ir.Node) -> Array:
+    if array.size != 1 and (array.size != D or array.shape[-1] != D):
+        raise Refusal(Code.WRONG_SHAPE, f"a parameter of shape {array.shape} for {D} columns", node)
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
+
+
+def _operand(node: ir.Node, y: ir.Value, D: int, editor: Editor) -> Array | None:
+    """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
+    other = node.inputs[1] if node.inputs[0] is y else node.inputs[0]
+    array = editor.constant(other)
+    rank = editor.rank(y)
+    if array is None or array.size not in (1, D) or (array.ndim and array.shape[-1] != array.size):
+        return None
+    if array.ndim > 1 and (rank is None or array.ndim > rank):
+        return None  # the constant's own dimensions of 1 would add dimensions to the result
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
+
+
+def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
+    """The Add of two values of one shape that makes x, in the graph of the norm."""
+    add = x.producer()
+    if add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not first.graph:
+        return None
+    shapes = [editor.shape(v) for v in add.inputs]
+    same = shapes[0] is not None and shapes[0] == shapes[1] and None not in shapes[0]
+    return add if same else None

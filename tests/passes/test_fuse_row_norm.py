@@ -1,0 +1,237 @@
+"""LayerNorm and RMSNorm, written out and standard, with and without a residual; and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt.passes.fuse_row_norm import FuseRowNorm
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
+
+RNG = np.random.default_rng(4)
+D = 24
+
+
+def row(size: int = D, dtype: type = np.float32) -> Array:
+    return RNG.standard_normal(size).astype(dtype)
+
+
+LAYER_NORM = """
+        two = Constant <value_float: float = 2.0> ()
+        eps = Constant <value_float: float = 0.00001> ()
+        m = ReduceMean <axes: ints = [-1]> (x)
+        d = Sub(x, m)
+        {square}
+        v = ReduceMean <axes: ints = [-1]> (q)
+        ve = Add(v, eps)
+        std = Sqrt(ve)
+        {divide}
+"""
+RMS_NORM = """
+        two = Constant <value_float: float = 2.0> ()
+        eps = Constant <value_float: float = 0.00001> ()
+        q = Pow(x, two)
+        v = ReduceMean <axes: ints = [-1]> (q)
+        ve = Add(v, eps)
+        std = Sqrt(ve)
+        {divide}
+"""
+DIVIDE = {"layer": "n = Div(d, std)", "rms": "n = Div(x, std)"}
+RECIPROCAL = {"layer": "r = Reciprocal(std)\n n = Mul(d, r)", "rms": "r = Reciprocal(std)\n n = Mul(x, r)"}
+
+
+def layer_norm(opset: int = 17, square: str = "q = Mul(d, d)", divide: str = "n = Div(d, std)") -> onnx.ModelProto:
+    body = LAYER_NORM.format(square=square, divide=divide)
+    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {body} t = Mul(n, gamma)\n y = Add(t, beta) }}"
+    return model_from_text(text, {"gamma": row(), "beta": row()}, opset=opset)
+
+
+def rms_norm(divide: str = "n = Div(x, std)") -> onnx.ModelProto:
+    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {RMS_NORM.format(divide=divide)} y = Mul(gamma, n) }}"
+    return model_from_text(text, {"gamma": row()})
+
+
+def rms_norm_half() -> onnx.ModelProto:
+    """As large language models export it: statistics in float32, everything else in float16."""
+    body = RMS_NORM.format(divide="n32 = Div(x, std)\n n = Cast <to: int = 10> (n32)")
+    text = f"""g (float16[N, S, {D}] x16) => (float16[N, S, {D}] y) {{
+        x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n) }}"""
+    return model_from_text(text, {"gamma": row(dtype=np.float16)})
+
+
+def residual(reader: bool, op: str = "LayerNormalization") -> onnx.ModelProto:
+    outputs = f"float[N, S, {D}] y" + (f", float[N, S, {D}] z" if reader else "")
+    text = f"""g (float[N, S, {D}] x, float[N, S, {D}] r) => ({outputs}) {{
+        s = Add(x, r)
+        y = {op} <axis: int = -1, epsilon: float = 0.01> (s, gamma, beta)
+        {"z = Neg(s)" if reader else ""}
+    }}"""
+    return model_from_text(text, {"gamma": row(), "beta": row()})
+
+
+def feed(*shape: int) -> Array:
+    return (RNG.standard_normal(shape) * 2 + 0.5).astype(np.float32)
+
+
+@pytest.mark.parametrize("square", ["q = Mul(d, d)", "q = Pow(d, two)"])
+@pytest.mark.parametrize("divide", [DIVIDE["layer"], RECIPROCAL["layer"]])
+def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
+    model = layer_norm(square=square, divide=divide)
+    result = rewrite(model, [FuseRowNorm()])
+    assert [t for t in result.op_types if t != "Constant"] == ["LayerNormalization"]
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+def test_layer_norm_below_opset_17_becomes_ours() -> None:
+    model = layer_norm(opset=13)
+    result = rewrite(model, [FuseRowNorm()])
+    assert "FusedLayerNorm" in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+@pytest.mark.parametrize("divide", [DIVIDE["rms"], RECIPROCAL["rms"]])
+def test_rms_norm(divide: str) -> None:
+    model = rms_norm(divide)
+    result = rewrite(model, [FuseRowNorm()])
+    assert "FusedRmsNorm" in result.op_types
+    assert "Sqrt" not in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+def test_rms_norm_in_half_precision_takes_the_casts() -> None:
+    model = rms_norm_half()
+    result = rewrite(model, [FuseRowNorm()])
+    assert "FusedRmsNorm" in result.op_types
+    assert "Cast" not in result.op_types
+    assert_same_outputs(model, result.proto, {"x16": feed(2, 5, D).astype(np.float16)}, tolerance=5e-3)
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_residual_on_a_gpu(reader: bool) -> None:
+    model = residual(reader)
+    result = rewrite(model, [FuseRowNorm()], device="rocm")
+    assert ("FusedLayerNormAddSum" if reader else "FusedLayerNormAdd") in result.op_types
+    assert "Add" not in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D), "r": feed(2, 5, D)})
+
+
+def test_second_run_changes_nothing() -> None:
+    once = rewrite(rms_norm(), [FuseRowNorm()])
+    assert rewrite(once.proto, [FuseRowNorm()]).proto == once.proto
+
+
+def refusal(model: onnx.ModelProto, device: str = "cpu") -> str:
+    result = rewrite(model, [FuseRowNorm()], device=device)
+    assert not any(t.startswith("Fused") for t in result.op_types)
+    (remark,) = result.remarks
+    return remark.code
+
+
+def test_refuses_standard_node_on_the_cpu() -> None:
+    assert refusal(residual(False)) == "NO_GAIN"
+
+
+def test_all_sites_ignores_the_gain() -> None:
+    model = residual(True)
+    result = rewrite(model, [FuseRowNorm()], all_sites=True)
+    assert "FusedLayerNormAddSum" in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(1, 3, D), "r": feed(1, 3, D)})
+
+
+def test_refuses_portable_target() -> None:
+    assert refusal(rms_norm(), device="portable") == "TARGET"
+
+
+def test_refuses_double() -> None:
+    model = rms_norm()
+    text = onnx.printer.to_text(model).replace("float[N", "double[N")
+    model = onnx.parser.parse_model(text)
+    for i, tensor in enumerate(model.graph.initializer):
+        wide = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        model.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+    assert refusal(model) == "WRONG_DTYPE"
+
+
+def test_refuses_unknown_last_dimension() -> None:
+    text = onnx.printer.to_text(rms_norm()).replace(f"float[N,S,{D}]", "float[N,S,E]")
+    assert refusal(onnx.parser.parse_model(text)) == "UNKNOWN_SHAPE"
+
+
+def test_refuses_unknown_rank() -> None:
+    model = residual(False)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    assert refusal(model, "rocm") == "UNKNOWN_RANK"
+
+
+def test_refuses_another_axis() -> None:
+    model = residual(False)
+    next(a for a in model.graph.node[1].attribute if a.name == "axis").i = 1
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((5, D), np.float32), "gamma"))
+    assert refusal(model, "rocm") == "WRONG_AXIS"
+
+
+def test_refuses_when_the_mean_is_read() -> None:
+    model = residual(False)
+    model.graph.node[1].output.append("mean")
+    model.graph.output.append(onnx.helper.make_tensor_value_info("mean", onnx.TensorProto.FLOAT, None))
+    assert refusal(model, "rocm") == "ESCAPES"
+
+
+def test_refuses_non_constant_scale() -> None:
+    text = f"""g (float[N, {D}] x, float[{D}] gamma) => (float[N, {D}] y) {{
+        y = LayerNormalization (x, gamma) }}"""
+    assert refusal(model_from_text(text), "rocm") == "NOT_CONSTANT"
+
+
+def test_refuses_overridable_scale() -> None:
+    text = f"g (float[N, {D}] x, float[{D}] gamma) => (float[N, {D}] y) {{ y = LayerNormalization (x, gamma) }}"
+    assert refusal(model_from_text(text, {"gamma": row()}), "rocm") == "OVERRIDABLE"
+
+
+def test_refuses_scale_of_another_shape() -> None:
+    text = f"g (float[N, {D}] x) => (float[N, {D}] y) {{ y = LayerNormalization (x, gamma) }}"
+    assert refusal(
+        model_from_text(text, {"gamma": RNG.standard_normal((1, D, 1)).astype(np.float32)}, check=False), "rocm"
+    ) == ("WRONG_SHAPE")
+
+
+def test_refuses_statistics_outside_float32() -> None:
+    model = residual(False)
+    model.graph.node[1].attribute.append(onnx.helper.make_attribute("stash_type", 16))
+    assert refusal(model, "rocm") == "ATTRIBUTE"
+
+
+def test_refuses_result_that_stays_wide() -> None:
+    body = RMS_NORM.format(divide="n = Div(x, std)")
+    text = f"g (float16[N, {D}] x16) => (float[N, {D}] y) {{ x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n) }}"
+    assert refusal(model_from_text(text, {"gamma": row()})) == "MIXED_DTYPE"
+
+
+def test_refuses_deviation_that_is_read_elsewhere() -> None:
+    model = rms_norm()
+    model.graph.node.append(onnx.helper.make_node("Neg", ["std"], ["z"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    assert refusal(model) == "OTHER_USES"
+
+
+def test_refuses_deviation_that_is_an_output() -> None:
+    model = rms_norm()
+    model.graph.output.append(onnx.helper.make_tensor_value_info("std", onnx.TensorProto.FLOAT, None))
+    assert refusal(model) == "GRAPH_OUTPUT"
+
+
+def test_scale_that_grows_the_shape_stays_outside() -> None:
+    """T20: gamma of shape [4, 1, 1, D] would make the result larger than x."""
+    body = RMS_NORM.format(divide=DIVIDE["rms"])
+    text = f"g (float[N, S, {D}] x) => (float[4, N, S, {D}] y) {{ {body} y = Mul(n, gamma) }}"
+    model = model_from_text(text, {"gamma": RNG.standard_normal((4, 1, 1, D)).astype(np.float32)})
+    result = rewrite(model, [FuseRowNorm()])
+    assert "Mul" in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(2, 3, D)})
+
+
+def test_instance_norm_like_reduction_is_not_a_candidate() -> None:
+    text = onnx.printer.to_text(layer_norm()).replace("axes: ints = [-1]", "axes: ints = [1]")
+    assert rewrite(onnx.parser.parse_model(text), [FuseRowNorm()]).remarks == []
