@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def with_per_group_parameters() -> onnx.ModelProto:
     return model
 
 
-FORMS = {
+FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "instance_norm": instance_norm_form,
     "no_affine": lambda: instance_norm_form(affine=False),
     "constant_shape": lambda: instance_norm_form(f"float[2, {C}, 5, 7]", second=f"2, {C}, 5, 7"),
