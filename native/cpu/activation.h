@@ -1,0 +1,160 @@
+// Activations in float, written so that the compiler turns loops over them into vector code. For kernel files
+// only (see cpu/isa.h). NaN in gives NaN out. Relative error about 2e-7 where not said otherwise; the
+// polynomials are our own least-squares fits to minimal relative error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/activation.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+inline float bits_to_float(int32_t bits) {
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+inline int32_t float_to_bits(float f) {
+  int32_t bits;
+  std::memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+
+// e^x over the whole range of float: 0 below, +inf above, denormals included.
+inline float fast_exp(float x) {
+  x = x < -110.0f ? -110.0f : x;
+  x = x > 100.0f ? 100.0f : x;
+  // Adding 1.5 * 2^23 rounds to an integer and leaves that in the low mantissa bits; a NaN gives any integer
+  // here and stays NaN in r.
+  constexpr float kRound = 12582912.0f;
+  const float shifted = x * 1.44269504088896341f + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
+  float p = 0.0013814596459269524f;
+  p = p * r + 0.0083687175065279f;
+  p = p * r + 0.04166838899254799f;
+  p = p * r + 0.1666652113199234f;
+  p = p * r + 0.4999999403953552f;
+  p = p * (r * r) + r + 1.0f;
+  // 2^n in two factors, because n exceeds the exponent range on both sides.
+  const int32_t k = float_to_bits(shifted) - float_to_bits(kRound);
+  const int32_t half = k >> 1;
+  return p * bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(half + 127) << 23)) *
+         bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(k - half + 127) << 23));
+}
+
+inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+
+inline float fast_tanh(float x) {
+  const float z = x < 0.0f ? -x : x;
+  const float t = x * x;
+  float p = -0.005704974289983511f;
+  p = p * t + 0.020639074966311455f;
+  p = p * t - 0.05373971164226532f;
+  p = p * t + 0.13331441581249237f;
+  p = p * t - 0.3333328068256378f;
+  const float small = x + x * t * p;
+  const float big = 1.0f - 2.0f / (fast_exp(2.0f * z) + 1.0f);
+  return z < 0.625f ? small : (x < 0.0f ? -big : big);
+}
+
+// erfc(z) for z >= 0: e^(-z^2) times a polynomial in 1 / (1 + 0.4 z). Relative error 2e-7 + z^2 6e-8.
+inline float fast_erfc_positive(float z) {
+  const float t = 1.0f / (1.0f + 0.4f * z);
+  float p = 0.045968879014253616f;
+  p = p * t - 0.1630624383687973f;
+  p = p * t + 0.13050445914268494f;
+  p = p * t + 0.035426799207925797f;
+  p = p * t + 0.11547399312257767f;
+  p = p * t + 0.17847789824008942f;
+  p = p * t + 0.20561090111732483f;
+  p = p * t + 0.22593669593334198f;
+  p = p * t + 0.22566290199756622f;
+  return p * t * fast_exp(-z * z);
+}
+
+template <ActivationKind kKind>
+inline float activate(float x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
+  if constexpr (kKind == ActivationKind::kRelu) {
+    return x < 0.0f ? 0.0f : x;
+  } else if constexpr (kKind == ActivationKind::kLeakyRelu) {
+    return x < 0.0f ? a * x : x;
+  } else if constexpr (kKind == ActivationKind::kClip) {
+    x = x < a ? a : x;
+    return x > b ? b : x;
+  } else if constexpr (kKind == ActivationKind::kSigmoid) {
+    return fast_sigmoid(x);
+  } else if constexpr (kKind == ActivationKind::kSilu) {
+    return x / (1.0f + fast_exp(-x));
+  } else if constexpr (kKind == ActivationKind::kHardSigmoid) {
+    x = a * x + b;
+    x = x > 1.0f ? 1.0f : x;
+    return x < 0.0f ? 0.0f : x;
+  } else if constexpr (kKind == ActivationKind::kHardSwish) {
+    float gate = x * (1.0f / 6.0f) + 0.5f;
+    gate = gate > 1.0f ? 1.0f : gate;
+    gate = gate < 0.0f ? 0.0f : gate;
+    return x * gate;
+  } else if constexpr (kKind == ActivationKind::kTanh) {
+    return fast_tanh(x);
+  } else if constexpr (kKind == ActivationKind::kGelu) {
+    // 1 + erf(z) is erfc(-z): no cancellation in the negative tail.
+    const float z = x * 0.70710678118654752440f;
+    const float tail = fast_erfc_positive(z < 0.0f ? -z : z);
+    return 0.5f * x * (x < 0.0f ? tail : 2.0f - tail);
+  } else if constexpr (kKind == ActivationKind::kGeluTanh) {
+    // 0.5 (1 + tanh(u)) is sigmoid(2 u).
+    const float u = 1.59576912160573071176f * (x * (1.0f + 0.044715f * (x * x)));
+    return x / (1.0f + fast_exp(-u));
+  } else if constexpr (kKind == ActivationKind::kMish) {
+    // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); above 20 that is 1.
+    const float e = fast_exp(x > 20.0f ? 20.0f : x);
+    const float n = e * (e + 2.0f);
+    return x * (n / (n + 2.0f));
+  } else {
+    return x;
+  }
+}
+
+template <ActivationKind kKind>
+void activate_loop(const Activation& act, float* y, size_t n) {
+  const float a = act.a;
+  const float b = act.b;
+#pragma omp simd
+  for (size_t i = 0; i < n; ++i) y[i] = activate<kKind>(y[i], a, b);
+}
+
+// y[i] = act(y[i]). Meant for blocks that are in the first-level cache.
+inline void activate_block(const Activation& act, float* y, size_t n) {
+  switch (act.kind) {
+    case ActivationKind::kNone:
+      return;
+    case ActivationKind::kRelu:
+      return activate_loop<ActivationKind::kRelu>(act, y, n);
+    case ActivationKind::kLeakyRelu:
+      return activate_loop<ActivationKind::kLeakyRelu>(act, y, n);
+    case ActivationKind::kClip:
+      return activate_loop<ActivationKind::kClip>(act, y, n);
+    case ActivationKind::kSigmoid:
+      return activate_loop<ActivationKind::kSigmoid>(act, y, n);
+    case ActivationKind::kSilu:
+      return activate_loop<ActivationKind::kSilu>(act, y, n);
+    case ActivationKind::kHardSigmoid:
+      return activate_loop<ActivationKind::kHardSigmoid>(act, y, n);
+    case ActivationKind::kHardSwish:
+      return activate_loop<ActivationKind::kHardSwish>(act, y, n);
+    case ActivationKind::kTanh:
+      return activate_loop<ActivationKind::kTanh>(act, y, n);
+    case ActivationKind::kGelu:
+      return activate_loop<ActivationKind::kGelu>(act, y, n);
+    case ActivationKind::kGeluTanh:
+      return activate_loop<ActivationKind::kGeluTanh>(act, y, n);
+    case ActivationKind::kMish:
+      return activate_loop<ActivationKind::kMish>(act, y, n);
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

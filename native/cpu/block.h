@@ -1,0 +1,52 @@
+// Blocks of float or float16 tensors seen as float. For kernel files only (see cpu/isa.h).
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "ops/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// Large enough to hide call overhead, small enough that a few of them stay in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+inline void to_float(const half* x, float* y, size_t n) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+  }
+#endif
+  for (; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+
+inline void from_float(const float* x, half* y, size_t n) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+#endif
+  for (; i < n; ++i) y[i] = static_cast<half>(x[i]);
+}
+
+// x as float: x itself, or a copy in the buffer of n floats.
+inline const float* as_float(const float* x, float*, size_t) { return x; }
+inline const float* as_float(const half* x, float* buffer, size_t n) {
+  to_float(x, buffer, n);
+  return buffer;
+}
+
+// Where to compute n floats that store() then puts into y: y itself, or the buffer.
+inline float* target(float* y, float*) { return y; }
+inline float* target(half*, float* buffer) { return buffer; }
+inline void store(float*, const float*, size_t) {}
+inline void store(half* y, const float* buffer, size_t n) { from_float(buffer, y, n); }
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/activation.h"
+#include "cpu/block.h"
+#include "cpu/norm.h"
+#include "cpu/parallel_for.h"
+#include "ops/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// Mean and sum of squared deviations of a set of values, and how two sets are joined: T. F. Chan, G. H.
+// Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
+struct Moments {
+  double count = 0, mean = 0, deviations = 0;
+
+  void join(const Moments& other) {
+    if (other.count == 0) return;
+    const double n = count + other.count;
+    const double delta = other.mean - mean;
+    mean += delta * (other.count / n);
+    deviations += other.deviations + delta * delta * (count * other.count / n);
+    count = n;
+  }
+};
+
+Moments block_moments(const float* x, int64_t n) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += x[i];
+  const float mean = sum / static_cast<float>(n);
+  float squares = 0.0f, rest = 0.0f;
+#pragma omp simd reduction(+ : squares, rest)
+  for (int64_t i = 0; i < n; ++i) {
+    const float d = x[i] - mean;
+    squares += d * d;
+    rest += d;  // what rounding left in the mean
+  }
+  const double correction = static_cast<double>(rest) / static_cast<double>(n);
+  return {static_cast<double>(n), static_cast<double>(mean) + correction,
+          static_cast<double>(squares) - static_cast<double>(rest) * correction};
+}
+
+template <class T>
+Moments moments(const T* x, int64_t n) {
+  alignas(64) float buffer[kBlock];
+  Moments all;
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t length = std::min(kBlock, n - i);
+    all.join(block_moments(as_float(x + i, buffer, static_cast<size_t>(length)), length));
+  }
+  return all;
+}
+
+}  // namespace
+
+template <class T>
+void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* beta, T* y,
+                Parallel& parallel, Workspace& workspace) {
+  const int64_t group_channels = p.C / p.groups;
+  const int64_t group_size = group_channels * p.inner;
+  const int64_t sets = p.N * p.groups;
+  if (sets * group_size == 0) return;
+
+  // [begin, end) are elements of the set.
+  const auto normalize = [&](int64_t set, const Moments& m, int64_t begin, int64_t end) {
+    alignas(64) float x_buffer[kBlock], y_buffer[kBlock];
+    const double inverse = 1.0 / std::sqrt(m.deviations / m.count + static_cast<double>(p.epsilon));
+    const int64_t first_channel = set % p.groups * group_channels;
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      const float* xf = as_float(x + set * group_size + i, x_buffer, static_cast<size_t>(n));
+      float* yf = target(y + set * group_size + i, y_buffer);
+      for (int64_t j = 0; j < n;) {
+        const int64_t channel = (i + j) / p.inner;
+        const int64_t length = std::min(n - j, (channel + 1) * p.inner - (i + j));
+        const auto c = static_cast<size_t>(first_channel + channel);
+        const float mean = static_cast<float>(m.mean);
+        const float s = static_cast<float>(inverse * static_cast<double>(static_cast<float>(gamma[c])));
+        const float h = static_cast<float>(beta[c]);
+#pragma omp simd
+        for (int64_t k = j; k < j + length; ++k) yf[k] = (xf[k] - mean) * s + h;
+        j += length;
+      }
+      activate_block(p.act, yf, static_cast<size_t>(n));
+      store(y + set * group_size + i, yf, static_cast<size_t>(n));
+    }
+  };
+
+  constexpr int64_t kChunk = 32 * kBlock;
+  if (sets >= static_cast<int64_t>(parallel.lanes()) || group_size <= kChunk) {
+    // Enough sets for all threads: statistics and result in one go, while the set is in the cache. Small sets
+    // are handed out several at a time.
+    const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
+    parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
+      for (int64_t set = item * at_once; set < std::min(sets, (item + 1) * at_once); ++set) {
+        normalize(set, moments(x + set * group_size, group_size), 0, group_size);
+      }
+    });
+    return;
+  }
+  const int64_t chunks = (group_size + kChunk - 1) / kChunk;
+  auto* parts =
+      static_cast<Moments*>(workspace.allocate(static_cast<size_t>(sets * chunks) * sizeof(Moments)));
+  parallel_for(parallel, sets * chunks, [&](int64_t item, size_t) {
+    const int64_t begin = item % chunks * kChunk;
+    parts[item] = moments(x + item / chunks * group_size + begin, std::min(kChunk, group_size - begin));
+  });
+  for (int64_t set = 0; set < sets; ++set) {
+    for (int64_t i = 1; i < chunks; ++i) parts[set * chunks].join(parts[set * chunks + i]);
+  }
+  parallel_for(parallel, sets * chunks, [&](int64_t item, size_t) {
+    const int64_t begin = item % chunks * kChunk;
+    normalize(item / chunks, parts[item / chunks * chunks], begin, std::min(begin + kChunk, group_size));
+  });
+}
+
+template void group_norm(const GroupNormProblem&, const float*, const float*, const float*, float*, Parallel&,
+                         Workspace&);
+template void group_norm(const GroupNormProblem&, const half*, const half*, const half*, half*, Parallel&,
+                         Workspace&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,18 @@
+// Activation suffixes of op names and their attributes.
+#pragma once
+
+#include <vector>
+
+#include "abi/kernel.h"
+#include "ops/activation.h"
+
+namespace graphopt {
+
+// In the order of the enum; kNone's suffix is "".
+const std::vector<ActivationKind>& all_activations();
+const char* activation_suffix(ActivationKind kind);
+
+// Reads the attributes that the kind has. Throws abi::Error.
+Activation read_activation(ActivationKind kind, const abi::Attributes& attributes);
+
+}  // namespace graphopt

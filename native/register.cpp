@@ -1,0 +1,127 @@
+// The library's entry point for ONNX Runtime: every op of the domain `com.graphopt`, on every device that we
+// have kernels for.
+//
+// Environment variables, read at each registration:
+//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered, so
+//   that the
+//                     bodies in the model run instead
+//   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "abi/custom_op.h"
+#include "cpu/isa.h"
+#include "kernels.h"
+
+namespace graphopt {
+namespace {
+
+using abi::OpDescription;
+
+constexpr const char* kDomain = "com.graphopt";
+
+bool log_enabled() {
+  const char* value = std::getenv("GRAPHOPT_LOG");
+  return value != nullptr && std::string(value) == "1";
+}
+
+void log_kernels(std::vector<OpDescription>& table) {
+  for (OpDescription& op : table) {
+    const char* device = op.provider != nullptr ? op.provider : cpu::isa_name(cpu::isa());
+    op.create = [create = std::move(op.create), name = op.name, type = op.type,
+                 device](const abi::NodeInfo& info) {
+      auto kernel = create(info);
+      std::fprintf(stderr, "graphopt: %s %s node '%s' on %s\n", name.c_str(), abi::element_type_name(type),
+                   info.name().c_str(), device);
+      return kernel;
+    };
+  }
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  if (pattern.back() != '*') return pattern == name;
+  return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
+}
+
+// A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
+void disable(std::vector<OpDescription>& table, const std::string& list) {
+  for (const std::string& pattern : split(list)) {
+    const auto rest = std::remove_if(table.begin(), table.end(),
+                                     [&](const OpDescription& op) { return matches(pattern, op.name); });
+    if (rest == table.end()) throw abi::Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
+    table.erase(rest, table.end());
+  }
+}
+
+// What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
+// their end.
+struct Registry {
+  std::vector<OpDescription> table;
+  std::vector<std::unique_ptr<abi::CustomOp>> ops;
+  abi::OrtCustomOpDomain* domain = nullptr;
+
+  Registry(const abi::OrtApi* api, const std::string& disabled, bool log) {
+    table = cpu_kernels();
+    disable(table, disabled);
+    if (log) {
+      log_kernels(table);
+      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", table.size(),
+                   disabled.empty() ? "" : ", without ", disabled.c_str());
+    }
+    ops.reserve(table.size());
+    for (const OpDescription& op : table) ops.push_back(std::make_unique<abi::CustomOp>(api, &op));
+    domain = abi::make_domain(api, kDomain, ops);
+  }
+};
+
+// One for each runtime in the process and each setting, so that repeated registrations cost nothing.
+abi::OrtCustomOpDomain* domain_for(const abi::OrtApi* api) {
+  static std::mutex mutex;
+  static auto& registries =
+      *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
+  const char* variable = std::getenv("GRAPHOPT_DISABLE");
+  const std::string disabled = variable != nullptr ? variable : "";
+  const bool log = log_enabled();
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
+  if (registry == nullptr) registry = std::make_unique<Registry>(api, disabled, log);
+  return registry->domain;
+}
+
+}  // namespace
+}  // namespace graphopt
+
+extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* RegisterCustomOps(
+    graphopt::abi::OrtSessionOptions* options, const graphopt::abi::OrtApiBase* base) {
+  using namespace graphopt;
+  const abi::OrtApi* api = base->get_api(abi::kApiRevision);
+  if (api == nullptr) {
+    // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
+    const abi::OrtApi* oldest = base->get_api(1);
+    if (oldest == nullptr) return nullptr;
+    const std::string message = std::string("graphopt needs ONNX Runtime 1.18 or newer, this is ") +
+                                (base->get_version_string != nullptr ? base->get_version_string() : "older");
+    return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
+  }
+  try {
+    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(api)));
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, "graphopt: ");
+  }
+}
