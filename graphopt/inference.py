@@ -7,8 +7,8 @@ was rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -42,12 +42,21 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
         inputs[name].shape = ir.Shape(dims)
 
 
-def infer(model: ir.Model) -> None:
-    """Puts inferred types and shapes on the model's values; declared ones are refined, never contradicted."""
-    with _without_large_weights(model):
-        proto = ir.serde.serialize_model(model)
+def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
+    """Puts inferred types and shapes on the model's values; declared ones are refined, never contradicted.
+
+    Args:
+        model: the model.
+        proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
+
+    """
+    stripped = _without_large_weights(ir.serde.serialize_model(model) if proto is None else proto)
+    if proto is not None:
+        for value, info in zip(model.graph.inputs, stripped.graph.input):
+            if value.name == info.name and value.shape is not None:
+                info.CopyFrom(ir.serde.serialize_value(value))
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(stripped, check_type=False, strict_mode=False, data_prop=True)
     except Exception:  # invalid corners of a model are no reason to refuse the rest of it
         return
     _merge(model.graph, inferred.graph)
@@ -62,33 +71,24 @@ def forget(model: ir.Model) -> None:
                     value.type, value.shape = value.meta.pop(_DECLARED)
 
 
-@contextmanager
-def _without_large_weights(model: ir.Model) -> Iterator[None]:
-    graph = model.graph
-    initializers = list(graph.initializers.values())
-    inputs = list(graph.inputs)
-    version = model.ir_version
-    try:
-        # From IR version 4 on an initializer need not be an input, so the ones that stay can stay alone.
-        model.ir_version = max(version, 4)
-        for value in initializers:
-            tensor = value.const_value
-            if tensor is not None and tensor.nbytes > _SMALL_TENSOR_BYTES:
-                value.shape = value.shape or ir.Shape(tensor.shape.numpy())
-                value.dtype = tensor.dtype
-                assert value.name is not None
-                del graph.initializers[value.name]
-                if not value.is_graph_input():
-                    graph.inputs.append(value)
-        yield
-    finally:
-        model.ir_version = version
-        graph.inputs[:] = inputs
-        for value in list(graph.initializers.values()):
-            assert value.name is not None
-            del graph.initializers[value.name]
-        for value in initializers:
-            graph.initializers.add(value)
+def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initializers are inputs of their type and shape: inference does not read their data."""
+    stripped = onnx.ModelProto(ir_version=max(proto.ir_version, 4))
+    stripped.opset_import.extend(proto.opset_import)
+    stripped.functions.extend(proto.functions)
+    graph = stripped.graph
+    graph.name = proto.graph.name
+    graph.node.extend(proto.graph.node)
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    graph.value_info.extend(proto.graph.value_info)
+    inputs = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if len(tensor.raw_data) <= _SMALL_TENSOR_BYTES and math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return stripped
 
 
 def _merge(graph: ir.Graph, proto: onnx.GraphProto) -> None:

@@ -40,12 +40,13 @@ class Source:
         model: ours to change; never the caller's object.
         original: what the caller gave.
         path: where it came from, when it came from a file.
-
+        proto: the message that `model` was made from, when there is one and its nodes stand in the same order.
     """
 
     model: ir.Model
     original: Any
     path: Path | None = None
+    proto: onnx.ModelProto | None = None
 
 
 def load(original: Any) -> Source:
@@ -54,9 +55,9 @@ def load(original: Any) -> Source:
     Raises:
         ModelLoadError: missing or unreadable file, not ONNX, truncated, names that lead nowhere, a cyclic graph, or
             external data that is missing, out of range or outside the model's folder.
-
     """
     path: Path | None = None
+    proto: onnx.ModelProto | None = None
     if isinstance(original, str | os.PathLike):
         path = Path(original)
         proto = read_proto(path)
@@ -81,12 +82,12 @@ def load(original: Any) -> Source:
             "give a path, onnx.ModelProto, onnx_ir.Model, torch.onnx program or onnx_graphsurgeon.Graph"
         )
     what = str(path) if path else "the model"
-    _check_structure(model, what)
+    in_order = _check_structure(model, what)
     _check_embedded_data(model, what)
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
         ir_passes.RemoveInitializersFromInputsPass()(model)
-    return Source(model, original, path)
+    return Source(model, original, path, proto if in_order else None)
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -94,7 +95,6 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
     Raises:
         ModelLoadError: missing, unreadable, empty, not a protobuf message, or no ONNX model.
-
     """
     try:
         data = path.read_bytes()
@@ -143,7 +143,6 @@ def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | No
 
     Raises:
         ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
-
     """
     created: list[Path] = []
     try:
@@ -164,7 +163,6 @@ def copy_unchanged(source: Source, out: Path) -> None:
 
     Raises:
         ModelSaveError: as `save`.
-
     """
     assert source.path is not None
     if out.exists() and out.samefile(source.path):
@@ -237,20 +235,29 @@ def _check_embedded_data(model: ir.Model, what: str) -> None:
     """The bytes of an initializer must match its shape and type."""
     for tensor in _tensors(model):
         proto = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
-        if proto is None or tensor.dtype == ir.DataType.STRING:
+        if proto is None or proto.data_type == onnx.TensorProto.STRING:
             continue
-        if any(d < 0 for d in proto.dims):
-            raise ModelLoadError(f"{what}: initializer '{tensor.name}' has a negative dimension")
+        size = math.prod(proto.dims)
+        if size < 0 or any(d < 0 for d in proto.dims):
+            raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
         if proto.HasField("raw_data"):
-            have, need, unit = len(proto.raw_data), tensor.nbytes, "bytes"
+            have, need, unit = len(proto.raw_data), (size * tensor.dtype.bitwidth + 7) // 8, "bytes"
         else:
             entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
             per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
-            have, need, unit = entries, math.ceil(tensor.size / per_entry), "elements"
+            have, need, unit = entries, math.ceil(size / per_entry), "elements"
         if have != need:
-            raise ModelLoadError(
-                f"{what}: initializer '{tensor.name}' has {have} {unit}, its shape and type need {need}"
-            )
+            label = f"{what}: initializer '{proto.name}'"
+            raise ModelLoadError(f"{label} has {have} {unit}, its shape and type need {need}")
+
+
+def tensor_bytes(tensor: ir.TensorProtocol | None) -> int:
+    """Bytes of a tensor's elements, without the cost of building its shape where the message knows."""
+    if tensor is None:
+        return 0
+    if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
+        return len(tensor.raw.raw_data)
+    return tensor.nbytes
 
 
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
@@ -282,8 +289,9 @@ def _check_external_data(model: ir.Model, path: Path) -> None:
             raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {tensor.nbytes}")
 
 
-def _check_structure(model: ir.Model, what: str) -> None:
-    """Every input of a node must come from somewhere, and before the node."""
+def _check_structure(model: ir.Model, what: str) -> bool:
+    """Every input of a node must come from somewhere. Sorts graphs that are out of order; True when none was."""
+    in_order = True
     for graph in graphs(model):
         seen: set[ir.Node] = set()
         ordered = True
@@ -301,6 +309,7 @@ def _check_structure(model: ir.Model, what: str) -> None:
                     ordered = False
             seen.add(node)
         if not ordered:
+            in_order = False
             try:
                 graph.sort()
             except ValueError:
@@ -308,6 +317,7 @@ def _check_structure(model: ir.Model, what: str) -> None:
         for value in graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
                 raise ModelLoadError(f"{what}: nothing produces the graph output '{value.name}'")
+    return in_order
 
 
 def _write_message(model: ir.Model, file: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,19 @@ METADATA_VERSION = "graphopt.version"
 NEWEST_KNOWN_OPSET = 26
 
 
+@contextmanager
+def _garbage_collector_paused() -> Iterator[None]:
+    """A graph is many objects that live to the end: collecting in between costs more than everything else."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_garbage_collector_paused()
 def optimize(
     model: ModelT,
     out: str | os.PathLike[str] | None = None,
@@ -96,7 +111,7 @@ def optimize(
     interface = Interface.of(work)
 
     say("inferring shapes")
-    inference.infer(work)
+    inference.infer(work, source.proto)
     report.before = model_stats(work)
     editor = Editor(work, parsed_target, all_sites=all_sites)
 

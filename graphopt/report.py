@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.model import graphs
+from graphopt.model import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Code, Remark
 
@@ -42,7 +43,7 @@ def model_stats(model: ir.Model) -> ModelStats:
         if graph in bodies:
             continue
         for value in graph.initializers.values():
-            total_bytes += value.const_value.nbytes if value.const_value is not None else 0
+            total_bytes += tensor_bytes(value.const_value)
         for node in graph:
             counts[node.op_type if node.domain in ("", DOMAIN) else f"{node.domain}::{node.op_type}"] += 1
             n = _multiply_adds(node)
@@ -58,29 +59,50 @@ def _static(value: ir.Value | None) -> tuple[int, ...] | None:
     return dims if len(dims) == len(value.shape) else None
 
 
+Dims = tuple[int, ...]
+
+
+def _conv(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
+    return math.prod(y) * math.prod(w[1:])
+
+
+def _conv_transpose(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
+    return math.prod(x) * math.prod(w[1:])
+
+
+def _matmul(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
+    return math.prod(y) * (a[-1] if a else 1)
+
+
+def _gemm(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
+    transposed = node.attributes.get("transA")
+    return math.prod(y) * a[0 if transposed is not None and transposed.as_int() else 1]
+
+
+def _attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int:
+    keys = k[node.attributes["k_perm"].as_ints()[-1]]
+    return (math.prod(q) + math.prod(y)) * keys
+
+
+_COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
+    "Conv": _conv,
+    "WinogradConv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "FusedAttention": _attention,
+}
+
+
 def _multiply_adds(node: ir.Node) -> int | None:
-    out = _static(node.outputs[0]) if node.outputs else None
-    inputs = [_static(v) for v in node.inputs]
-    if out is None or any(i is None for i in inputs[:2]) or len(inputs) < 2:
+    # Variants of our operators differ in their suffixes, which add no products.
+    base = next((b for b in ("WinogradConv", "FusedAttention") if node.op_type.startswith(b)), node.op_type)
+    count = _COUNTED.get(base)
+    if count is None:
         return None
-    a, b = inputs[0], inputs[1]
-    assert a is not None
-    assert b is not None
-    if node.op_type == "Conv" or node.op_type.startswith("WinogradConv"):
-        return math.prod(out) * math.prod(b[1:])
-    if node.op_type == "ConvTranspose":
-        return math.prod(a) * math.prod(b[1:])
-    if node.op_type == "MatMul" and a:
-        return math.prod(out) * a[-1]
-    if node.op_type == "Gemm":
-        transposed = node.attributes.get("transA")
-        return math.prod(out) * (a[0] if transposed is not None and transposed.as_int() else a[1])
-    if node.op_type.startswith("FusedAttention"):
-        k_perm = node.attributes["k_perm"].as_ints()
-        keys = b[k_perm[-1]]
-        queries = a[node.attributes["q_perm"].as_ints()[-2]]
-        return math.prod(a) * keys + math.prod(out) // max(queries, 1) * queries * keys
-    return None
+    y = _static(node.outputs[0])
+    a, b = _static(node.inputs[0]), _static(node.inputs[1])
+    return None if y is None or a is None or b is None else count(node, y, a, b)
 
 
 @dataclass
