@@ -1,0 +1,114 @@
+// A test is GRAPHOPT_TEST(name) { ... }; it fails when a CHECK in it does. References are computed in double.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "cpu/parallel.h"
+#include "cpu/workspace.h"
+#include "ops/activation.h"
+#include "ops/half.h"
+
+namespace graphopt::test {
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+std::vector<Test>& all_tests();
+int register_test(const char* name, void (*run)());
+
+void check(bool ok, const char* file, int line, const std::string& what);
+
+#define GRAPHOPT_TEST(name)                                                                           \
+  static void name();                                                                                 \
+  [[maybe_unused]] static const int registered_##name = ::graphopt::test::register_test(#name, name); \
+  static void name()
+
+#define CHECK(condition) ::graphopt::test::check((condition), __FILE__, __LINE__, #condition)
+#define CHECK_MSG(condition, message) ::graphopt::test::check((condition), __FILE__, __LINE__, message)
+
+// A pool of real threads, so that races show; as many lanes as asked for.
+class ThreadParallel final : public cpu::Parallel {
+ public:
+  explicit ThreadParallel(size_t lanes) : lanes_(lanes) {}
+  size_t lanes() const override { return lanes_; }
+
+ protected:
+  void run_lanes(void (*fn)(void* user, size_t lane), void* user) override {
+    std::vector<std::thread> threads;
+    for (size_t lane = 1; lane < lanes_; ++lane) threads.emplace_back(fn, user, lane);
+    fn(user, 0);
+    for (std::thread& t : threads) t.join();
+  }
+
+ private:
+  size_t lanes_;
+};
+
+// Every block starts filled with NaN, so that a kernel that trusts its scratch memory is found out.
+class HeapWorkspace final : public cpu::Workspace {
+ public:
+  void* allocate(size_t bytes) override {
+    const size_t padded = (bytes + 63) / 64 * 64;
+    void* block = std::aligned_alloc(64, padded == 0 ? 64 : padded);
+    if (block == nullptr) throw std::bad_alloc();
+    blocks_.emplace_back(block, std::free);
+    for (size_t i = 0; i < padded / sizeof(uint32_t); ++i) static_cast<uint32_t*>(block)[i] = 0x7fc00000u;
+    return block;
+  }
+
+ private:
+  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+};
+
+// Signed values of about unit size, rounded to T.
+template <class T>
+std::vector<T> random_tensor(int64_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<T> values(static_cast<size_t>(n));
+  for (T& v : values) v = static_cast<T>(normal(generator));
+  return values;
+}
+
+double reference_activation(const Activation& act, double x);
+
+// Each activation with parameters that matter.
+std::vector<Activation> every_activation();
+
+// The largest |got - expected| over |expected| plus the root mean square of all that is expected; infinite
+// for NaN.
+template <class T>
+double relative_error(const std::vector<T>& got, const std::vector<double>& expected) {
+  double squares = 0;
+  for (double e : expected) squares += e * e;
+  const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(static_cast<double>(static_cast<float>(got[i])) - expected[i]);
+    if (std::isnan(error)) return std::numeric_limits<double>::infinity();
+    if (error > 0) worst = std::max(worst, error / (std::abs(expected[i]) + rms));
+  }
+  return worst;
+}
+
+// What one rounding to T and some float sums may cost.
+template <class T>
+constexpr double tolerance() {
+  return std::is_same_v<T, float> ? 1e-5 : 1e-3;
+}
+
+}  // namespace graphopt::test
