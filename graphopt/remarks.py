@@ -41,7 +41,10 @@ class Code(enum.Enum):
     ATTRIBUTE = ("an attribute has a value that the rewrite does not support", "nothing")
     PADDED = ("padding happens between the two operations, so they cannot be exchanged", "nothing")
     QUANTIZED = ("a weight is quantized", "nothing: quantized nodes are left as they are")
-    OPSET = ("this version of the operator is not known to graphopt", "update graphopt or convert the model's opset")
+    OPSET = (
+        "the version of the operator is unknown to graphopt, or the model's opset cannot express the new operator",
+        "convert the model to a current opset",
+    )
     FLATTENED_SOFTMAX = (
         "Softmax below opset 13 flattens its input to 2-D, here over more than the last axis",
         "convert the model to opset 13 or later",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import MIN_OPSET, VALUE_FLOAT_OPSET, Array, attribute, number
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,24 @@ class Activation:
     Attributes:
         suffix: what the operator's name ends with.
         attributes: names of its float attributes.
-        body: statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with `act_`.
+        body: `body(opset)` gives statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with
+            `act_`.
         reference: numpy, float64 in and out.
 
     """
 
     suffix: str
     attributes: tuple[str, ...]
-    body: str
+    body: Callable[[int], str] = field(repr=False)
     reference: Callable[..., Array] = field(repr=False)
+    min_opset: int = MIN_OPSET
 
     @property
     def attribute_types(self) -> dict[str, ir.AttributeType]:
         return dict.fromkeys(self.attributes, ir.AttributeType.FLOAT)
 
-    def statements(self, x: str, y: str) -> str:
-        return self.body.replace("{x}", x).replace("{y}", y)
+    def statements(self, x: str, y: str, opset: int) -> str:
+        return self.body(opset).replace("{x}", x).replace("{y}", y)
 
 
 def sigmoid(x: Array) -> Array:
@@ -52,36 +54,49 @@ def _softplus(x: Array) -> Array:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _constant(name: str, value: str, like: str) -> str:
-    """A scalar of the type of `like`; `value` is a literal or an attribute reference."""
-    return f"  {name}_f = Constant <value_float: float = {value}> ()\n  {name} = CastLike({name}_f, {like})\n"
+def _clip(opset: int) -> str:
+    if opset < 11:
+        return "{y} = Clip <min: float = @min, max: float = @max> ({x})\n"
+    bounds = attribute("act_min", "min", "{x}", opset) + attribute("act_max", "max", "{x}", opset)
+    if opset < VALUE_FLOAT_OPSET:
+        return bounds + "act_low = Max({x}, act_min)\n{y} = Min(act_low, act_max)\n"
+    return bounds + "{y} = Clip({x}, act_min, act_max)\n"
 
 
-_BODIES = {
-    "": "  {y} = Identity({x})",
-    "Relu": "  {y} = Relu({x})",
-    "LeakyRelu": "  {y} = LeakyRelu <alpha: float = @alpha> ({x})",
-    "Clip": _constant("act_min", "@min", "{x}")
-    + _constant("act_max", "@max", "{x}")
-    + "  {y} = Clip({x}, act_min, act_max)",
-    "Sigmoid": "  {y} = Sigmoid({x})",
-    "Silu": "  act_s = Sigmoid({x})\n  {y} = Mul({x}, act_s)",
-    "HardSigmoid": "  {y} = HardSigmoid <alpha: float = @alpha, beta: float = @beta> ({x})",
-    "HardSwish": "  {y} = HardSwish({x})",
-    "Tanh": "  {y} = Tanh({x})",
-    "Gelu": _constant("act_r", "0.70710678118654752440", "{x}")
-    + _constant("act_one", "1.0", "{x}")
-    + _constant("act_half", "0.5", "{x}")
-    + "  act_z = Mul({x}, act_r)\n  act_e = Erf(act_z)\n  act_p = Add(act_e, act_one)\n"
-    + "  act_h = Mul({x}, act_half)\n  {y} = Mul(act_h, act_p)",
-    "GeluTanh": _constant("act_c", "0.044715", "{x}")
-    + _constant("act_r", "0.79788456080286535588", "{x}")
-    + _constant("act_one", "1.0", "{x}")
-    + _constant("act_half", "0.5", "{x}")
-    + "  act_x2 = Mul({x}, {x})\n  act_cx2 = Mul(act_x2, act_c)\n  act_q = Add(act_cx2, act_one)\n"
-    + "  act_xq = Mul({x}, act_q)\n  act_z = Mul(act_xq, act_r)\n  act_t = Tanh(act_z)\n  act_p = Add(act_t, act_one)\n"
-    + "  act_h = Mul({x}, act_half)\n  {y} = Mul(act_h, act_p)",
-    "Mish": "  act_s = Softplus({x})\n  act_t = Tanh(act_s)\n  {y} = Mul({x}, act_t)",
+def _hard_swish(opset: int) -> str:
+    return f"act_s = HardSigmoid <alpha: float = {1 / 6!r}, beta: float = 0.5> ({{x}})\n{{y}} = Mul({{x}}, act_s)\n"
+
+
+def _gelu(opset: int) -> str:
+    numbers = {"act_r": math.sqrt(0.5), "act_one": 1.0, "act_half": 0.5}
+    return "".join(number(n, v, "{x}", opset) for n, v in numbers.items()) + (
+        "act_z = Mul({x}, act_r)\nact_e = Erf(act_z)\nact_p = Add(act_e, act_one)\n"
+        "act_h = Mul({x}, act_half)\n{y} = Mul(act_h, act_p)\n"
+    )
+
+
+def _gelu_tanh(opset: int) -> str:
+    numbers = {"act_c": 0.044715, "act_r": math.sqrt(2.0 / math.pi), "act_one": 1.0, "act_half": 0.5}
+    return "".join(number(n, v, "{x}", opset) for n, v in numbers.items()) + (
+        "act_x2 = Mul({x}, {x})\nact_cx2 = Mul(act_x2, act_c)\nact_q = Add(act_cx2, act_one)\n"
+        "act_xq = Mul({x}, act_q)\nact_z = Mul(act_xq, act_r)\nact_t = Tanh(act_z)\nact_p = Add(act_t, act_one)\n"
+        "act_h = Mul({x}, act_half)\n{y} = Mul(act_h, act_p)\n"
+    )
+
+
+_BODIES: dict[str, Callable[[int], str]] = {
+    "": lambda _: "{y} = Identity({x})\n",
+    "Relu": lambda _: "{y} = Relu({x})\n",
+    "LeakyRelu": lambda _: "{y} = LeakyRelu <alpha: float = @alpha> ({x})\n",
+    "Clip": _clip,
+    "Sigmoid": lambda _: "{y} = Sigmoid({x})\n",
+    "Silu": lambda _: "act_s = Sigmoid({x})\n{y} = Mul({x}, act_s)\n",
+    "HardSigmoid": lambda _: "{y} = HardSigmoid <alpha: float = @alpha, beta: float = @beta> ({x})\n",
+    "HardSwish": _hard_swish,
+    "Tanh": lambda _: "{y} = Tanh({x})\n",
+    "Gelu": _gelu,
+    "GeluTanh": _gelu_tanh,
+    "Mish": lambda _: "act_s = Softplus({x})\nact_t = Tanh(act_s)\n{y} = Mul({x}, act_t)\n",
 }
 
 _REFERENCES: dict[str, Callable[..., Array]] = {
@@ -99,9 +114,12 @@ _REFERENCES: dict[str, Callable[..., Array]] = {
     "Mish": lambda x: x * np.tanh(_softplus(x)),
 }
 
+_MIN_OPSETS = {"Gelu": 9}  # Erf
 _ATTRIBUTES = {"LeakyRelu": ("alpha",), "Clip": ("min", "max"), "HardSigmoid": ("alpha", "beta")}
 
 ACTIVATIONS: dict[str, Activation] = {
-    suffix: Activation(suffix, _ATTRIBUTES.get(suffix, ()), body, _REFERENCES[suffix])
+    suffix: Activation(
+        suffix, _ATTRIBUTES.get(suffix, ()), body, _REFERENCES[suffix], _MIN_OPSETS.get(suffix, MIN_OPSET)
+    )
     for suffix, body in _BODIES.items()
 }

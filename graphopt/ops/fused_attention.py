@@ -9,14 +9,16 @@ T. Dao et al., "FlashAttention", NeurIPS 2022; A. Vaswani et al., "Attention Is 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, OpSpec, widen
+from graphopt.ops.schema import Array, OpSpec, attribute, cast_like, dim, ints, number, widen
 
+MIN_ATTENTION_OPSET = 11  # Range, and Softmax along a negative axis
 SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap")
 
 
@@ -37,96 +39,57 @@ class Variant:
         return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on)
 
 
-def _body(v: Variant) -> str:
-    lines = [
-        "scale_f = Constant <value_float: float = @scale> ()",
-        "scale_t = CastLike(scale_f, Q)",
-        "q_heads = Transpose <perm: ints = @q_perm> (Q)",
-        "q_scaled = Mul(q_heads, scale_t)",
-        "k_heads = Transpose <perm: ints = @k_perm> (K)",
-        "v_heads = Transpose <perm: ints = @v_perm> (V)",
-    ]
+def _body(v: Variant, opset: int) -> str:
+    body = (
+        attribute("scale_t", "scale", "Q", opset)
+        + "q_heads = Transpose <perm: ints = @q_perm> (Q)\nq_scaled = Mul(q_heads, scale_t)\n"
+        + "k_heads = Transpose <perm: ints = @k_perm> (K)\nv_heads = Transpose <perm: ints = @v_perm> (V)\n"
+    )
     if v.gqa:
         # The query heads of one key/value head are consecutive, so they fold into the query rows.
-        lines += [
-            "q_batch = Shape <start: int = 0, end: int = 1> (q_scaled)",
-            "q_head = Shape <start: int = 1, end: int = 2> (q_scaled)",
-            "q_rows = Shape <start: int = 2, end: int = 3> (q_scaled)",
-            "q_dim = Shape <start: int = 3, end: int = 4> (q_scaled)",
-            "kv_head = Shape <start: int = 1, end: int = 2> (k_heads)",
-            "kv_len = Shape <start: int = 3, end: int = 4> (k_heads)",
-            "v_dim = Shape <start: int = 3, end: int = 4> (v_heads)",
-            "folded_rows = Constant <value_ints: ints = [-1]> ()",
-            "q_folded_shape = Concat <axis: int = 0> (q_batch, kv_head, folded_rows, q_dim)",
-            "q_folded = Reshape(q_scaled, q_folded_shape)",
-            "s_folded = MatMul(q_folded, k_heads)",
-            "s_shape = Concat <axis: int = 0> (q_batch, q_head, q_rows, kv_len)",
-            "s_dot = Reshape(s_folded, s_shape)",
-        ]
+        body += "".join(dim(f"q_{i}", "q_scaled", i) for i in range(4))
+        body += dim("kv_heads", "k_heads", 1) + dim("kv_len", "k_heads", 3) + dim("v_dim", "v_heads", 3)
+        body += ints("all_rows", -1)
+        body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
+        body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
+        body += "s_shape = Concat <axis: int = 0> (q_0, q_1, q_2, kv_len)\ns_dot = Reshape(s_folded, s_shape)\n"
     else:
-        lines += ["s_dot = MatMul(q_scaled, k_heads)"]
+        body += "s_dot = MatMul(q_scaled, k_heads)\n"
     score = "s_dot"
     if v.softcap:
-        lines += [
-            "cap_f = Constant <value_float: float = @softcap> ()",
-            f"cap = CastLike(cap_f, {score})",
-            f"s_over_cap = Div({score}, cap)",
-            "s_tanh = Tanh(s_over_cap)",
-            "s_capped = Mul(s_tanh, cap)",
-        ]
+        body += attribute("cap", "softcap", score, opset)
+        body += f"s_over_cap = Div({score}, cap)\ns_tanh = Tanh(s_over_cap)\ns_capped = Mul(s_tanh, cap)\n"
         score = "s_capped"
     if v.bias:
-        lines += [f"s_biased = Add({score}, bias)"]
+        body += f"s_biased = Add({score}, bias)\n"
         score = "s_biased"
     if v.causal:
-        lines += [
-            "zero = Constant <value_int: int = 0> ()",
-            "one = Constant <value_int: int = 1> ()",
-            f"rows_1d = Shape <start: int = -2, end: int = -1> ({score})",
-            f"cols_1d = Shape <start: int = -1> ({score})",
-            "rows = Squeeze(rows_1d)",
-            "cols = Squeeze(cols_1d)",
-            "i = Range(zero, rows, one)",
-            "j = Range(zero, cols, one)",
-            "offset = Sub(cols, rows)",
-            "last = Add(i, offset)",
-            "last_column_axis = Constant <value_ints: ints = [1]> ()",
-            "last_column = Unsqueeze(last, last_column_axis)",
-            "visible = LessOrEqual(j, last_column)",
-            "hidden_f = Constant <value_float: float = -inf> ()",
-            f"hidden = CastLike(hidden_f, {score})",
-            f"s_causal = Where(visible, {score}, hidden)",
-        ]
+        body += dim("rows_1d", score, -2) + dim("cols_1d", score, -1) + ints("column", -1, 1)
+        body += "rows = Squeeze(rows_1d)\ncols = Squeeze(cols_1d)\n"
+        body += "zero = Constant <value: tensor = int64 {0}> ()\none = Constant <value: tensor = int64 {1}> ()\n"
+        body += "i = Range(zero, rows, one)\nj = Range(zero, cols, one)\noffset = Sub(cols, rows)\n"
+        body += "last = Add(i, offset)\nlast_column = Reshape(last, column)\nbeyond = Greater(j, last_column)\n"
+        body += number("hidden", -math.inf, score, opset)
+        body += f"s_causal = Where(beyond, hidden, {score})\n"
         score = "s_causal"
     if v.mask:
-        lines += [
-            "masked_f = Constant <value_float: float = @mask_value> ()",
-            f"masked = CastLike(masked_f, {score})",
-            f"s_masked = Where(mask, {score}, masked)",
-        ]
+        body += attribute("masked", "mask_value", score, opset)
+        body += f"s_masked = Where(mask, {score}, masked)\n"
         score = "s_masked"
-    lines += [f"s_float = Cast <to: int = 1> ({score})", "p_float = Softmax <axis: int = -1> (s_float)"]
+    body += f"s_float = Cast <to: int = 1> ({score})\np_float = Softmax <axis: int = -1> (s_float)\n"
     p = "p_float"
     if v.guard:
-        lines += [
-            "p_nan = IsNaN(p_float)",
-            "p_zero = Constant <value_float: float = 0.0> ()",
-            "p_guarded = Where(p_nan, p_zero, p_float)",
-        ]
+        body += "p_nan = IsNaN(p_float)\np_zero = Constant <value: tensor = float {0.0}> ()\n"
+        body += "p_guarded = Where(p_nan, p_zero, p_float)\n"
         p = "p_guarded"
-    lines += [f"p = CastLike({p}, V)"]
+    body += cast_like("p", p, "V", opset)
     if v.gqa:
-        lines += [
-            "p_folded_shape = Concat <axis: int = 0> (q_batch, kv_head, folded_rows, kv_len)",
-            "p_folded = Reshape(p, p_folded_shape)",
-            "o_folded = MatMul(p_folded, v_heads)",
-            "o_shape = Concat <axis: int = 0> (q_batch, q_head, q_rows, v_dim)",
-            "o_heads = Reshape(o_folded, o_shape)",
-        ]
+        body += "p_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, kv_len)\n"
+        body += "p_folded = Reshape(p, p_folded_shape)\no_folded = MatMul(p_folded, v_heads)\n"
+        body += "o_shape = Concat <axis: int = 0> (q_0, q_1, q_2, v_dim)\no_heads = Reshape(o_folded, o_shape)\n"
     else:
-        lines += ["o_heads = MatMul(p, v_heads)"]
-    lines += ["O = Transpose <perm: ints = @o_perm> (o_heads)"]
-    return "\n".join("  " + line for line in lines)
+        body += "o_heads = MatMul(p, v_heads)\n"
+    return body + "O = Transpose <perm: ints = @o_perm> (o_heads)"
 
 
 def _softmax(s: Array) -> Array:
@@ -185,7 +148,8 @@ def _spec(v: Variant) -> OpSpec:
         inputs=("Q", "K", "V", *(("bias",) if v.bias else ()), *(("mask",) if v.mask else ())),
         outputs=("O",),
         attributes=attributes,
-        body=_body(v),
+        body=lambda opset: _body(v, opset),
+        min_opset=MIN_ATTENTION_OPSET,
         reference=reference,
         summary="O = softmax(scale Q K^T + ...) V",
     )

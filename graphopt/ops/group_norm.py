@@ -10,7 +10,17 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, OpSpec, widen
+from graphopt.ops.schema import (
+    VALUE_FLOAT_OPSET,
+    Array,
+    OpSpec,
+    attribute,
+    cast_like,
+    dim,
+    ints,
+    reduce_sum,
+    widen,
+)
 
 
 def _spec(activation: Activation) -> OpSpec:
@@ -24,41 +34,36 @@ def _spec(activation: Activation) -> OpSpec:
         y = normalized.reshape(x.shape) * widen(gamma).reshape(per_channel) + widen(beta).reshape(per_channel)
         return (activation.reference(y, **attributes),)
 
-    body = """  groups = Constant <value_int: int = @num_groups> ()
-  axis0 = Constant <value_ints: ints = [0]> ()
-  groups_1d = Unsqueeze(groups, axis0)
-  keep = Constant <value_ints: ints = [0]> ()
-  rest = Constant <value_ints: ints = [-1]> ()
-  grouped_shape = Concat <axis: int = 0> (keep, groups_1d, rest)
-  x_float = Cast <to: int = 1> (X)
-  grouped = Reshape(x_float, grouped_shape)
-  axis2 = Constant <value_ints: ints = [2]> ()
-  count_1d = Shape <start: int = 2, end: int = 3> (grouped)
-  count = Cast <to: int = 1> (count_1d)
-  total = ReduceSum <keepdims: int = 1> (grouped, axis2)
-  mean = Div(total, count)
-  centred = Sub(grouped, mean)
-  squares = Mul(centred, centred)
-  total_squares = ReduceSum <keepdims: int = 1> (squares, axis2)
-  variance = Div(total_squares, count)
-  eps = Constant <value_float: float = @epsilon> ()
-  variance_eps = Add(variance, eps)
-  deviation = Sqrt(variance_eps)
-  normalized = Div(centred, deviation)
-  x_shape = Shape(X)
-  channels_shape = Constant <value_ints: ints = [0, 0, -1]> ()
-  ungrouped = Reshape(normalized, x_shape)
-  by_channel = Reshape(ungrouped, channels_shape)
-  axis1 = Constant <value_ints: ints = [1]> ()
-  gamma_column = Unsqueeze(gamma, axis1)
-  beta_column = Unsqueeze(beta, axis1)
-  gamma_float = Cast <to: int = 1> (gamma_column)
-  beta_float = Cast <to: int = 1> (beta_column)
-  scaled = Mul(by_channel, gamma_float)
-  shifted = Add(scaled, beta_float)
-  y_float = Reshape(shifted, x_shape)
-  y_affine = CastLike(y_float, X)
-"""
+    def body(opset: int) -> str:
+        return (
+            "groups = Constant <value_int: int = @num_groups> ()\n"
+            + ints("one_dim", 1)
+            + "groups_1d = Reshape(groups, one_dim)\n"
+            + ints("keep", 0)
+            + ints("rest", -1)
+            + "grouped_shape = Concat <axis: int = 0> (keep, groups_1d, rest)\n"
+            + "x_float = Cast <to: int = 1> (X)\ngrouped = Reshape(x_float, grouped_shape)\n"
+            + dim("count_1d", "grouped", 2)
+            + "count = Cast <to: int = 1> (count_1d)\n"
+            + reduce_sum("total", "grouped", 2, opset)
+            + "mean = Div(total, count)\ncentred = Sub(grouped, mean)\nsquares = Mul(centred, centred)\n"
+            + reduce_sum("total_squares", "squares", 2, opset)
+            + "variance = Div(total_squares, count)\n"
+            + attribute("eps", "epsilon", "variance", opset)
+            + "variance_eps = Add(variance, eps)\ndeviation = Sqrt(variance_eps)\n"
+            + "normalized = Div(centred, deviation)\n"
+            + "x_shape = Shape(X)\nungrouped = Reshape(normalized, x_shape)\n"
+            + ints("by_channel_shape", 0, 0, -1)
+            + "by_channel = Reshape(ungrouped, by_channel_shape)\n"
+            + ints("column", -1, 1)
+            + "gamma_column = Reshape(gamma, column)\ngamma_float = Cast <to: int = 1> (gamma_column)\n"
+            + "beta_column = Reshape(beta, column)\nbeta_float = Cast <to: int = 1> (beta_column)\n"
+            + "scaled = Mul(by_channel, gamma_float)\nshifted = Add(scaled, beta_float)\n"
+            + "y_float = Reshape(shifted, x_shape)\n"
+            + cast_like("y_affine", "y_float", "X", opset)
+            + activation.statements("y_affine", "Y", opset)
+        )
+
     return OpSpec(
         name=f"FusedGroupNorm{activation.suffix}",
         inputs=("X", "gamma", "beta"),
@@ -68,7 +73,9 @@ def _spec(activation: Activation) -> OpSpec:
             "epsilon": ir.AttributeType.FLOAT,
             **activation.attribute_types,
         },
-        body=body + activation.statements("y_affine", "Y"),
+        body=body,
+        # Constant can refer to an integer attribute from 12 on.
+        min_opset=VALUE_FLOAT_OPSET,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(gamma (X - mean) / sqrt(var + epsilon) + beta), per group",
     )

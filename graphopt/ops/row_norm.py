@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, OpSpec, widen
+from graphopt.ops.schema import Array, OpSpec, attribute, cast_like, dim, ints, reduce_sum, widen
 
 
 def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
@@ -23,47 +23,42 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
             y = y + extra[1]
         return (y, s) if sum_output else (y,)
 
-    total = "S" if sum_output else ("sum" if add else "X")
-    lines = [f"{total} = Add(X, R)"] if add else []
-    lines += [
-        f"s_float = Cast <to: int = 1> ({total})",
-        "last_axis = Constant <value_ints: ints = [-1]> ()",
-        "count_1d = Shape <start: int = -1> (s_float)",
-        "count = Cast <to: int = 1> (count_1d)",
-    ]
-    if rms:
-        lines += ["centred = Identity(s_float)"]
-    else:
-        lines += [
-            "total = ReduceSum <keepdims: int = 1> (s_float, last_axis)",
-            "mean = Div(total, count)",
-            "centred = Sub(s_float, mean)",
-        ]
-    lines += [
-        "squares = Mul(centred, centred)",
-        "total_squares = ReduceSum <keepdims: int = 1> (squares, last_axis)",
-        "variance = Div(total_squares, count)",
-        "eps = Constant <value_float: float = @epsilon> ()",
-        "variance_eps = Add(variance, eps)",
-        "deviation = Sqrt(variance_eps)",
-        "normalized = Div(centred, deviation)",
-        "gamma_float = Cast <to: int = 1> (gamma)",
-        "scaled = Mul(normalized, gamma_float)",
-    ]
-    if rms:
-        lines += ["Y = CastLike(scaled, X)"]
-    else:
-        lines += [
-            "beta_float = Cast <to: int = 1> (beta)",
-            "shifted = Add(scaled, beta_float)",
-            "Y = CastLike(shifted, X)",
-        ]
+    def body(opset: int) -> str:
+        total = "S" if sum_output else ("sum" if add else "X")
+        statements = (
+            (f"{total} = Add(X, R)\n" if add else "")
+            + f"s_float = Cast <to: int = 1> ({total})\n"
+            + dim("count_1d", "s_float", -1)
+            + "count = Cast <to: int = 1> (count_1d)\n"
+        )
+        if rms:
+            statements += "centred = Identity(s_float)\n"
+        else:
+            statements += reduce_sum("total", "s_float", -1, opset)
+            statements += "mean = Div(total, count)\ncentred = Sub(s_float, mean)\n"
+        statements += (
+            "squares = Mul(centred, centred)\n"
+            + reduce_sum("total_squares", "squares", -1, opset)
+            + "variance = Div(total_squares, count)\n"
+            + attribute("eps_any_rank", "epsilon", "variance", opset)
+            + ints("one_dim", 1)
+            + "eps = Reshape(eps_any_rank, one_dim)\n"
+            + "variance_eps = Add(variance, eps)\ndeviation = Sqrt(variance_eps)\n"
+            + "normalized = Div(centred, deviation)\ngamma_float = Cast <to: int = 1> (gamma)\n"
+            + "scaled = Mul(normalized, gamma_float)\n"
+        )
+        if rms:
+            return statements + cast_like("Y", "scaled", "X", opset)
+        statements += "beta_float = Cast <to: int = 1> (beta)\nshifted = Add(scaled, beta_float)\n"
+        return statements + cast_like("Y", "shifted", "X", opset)
+
     return OpSpec(
         name=f"Fused{'RmsNorm' if rms else 'LayerNorm'}{'Add' if add else ''}{'Sum' if sum_output else ''}",
         inputs=("X", *(("R",) if add else ()), "gamma", *(() if rms else ("beta",))),
         outputs=("Y", "S") if sum_output else ("Y",),
         attributes={"epsilon": ir.AttributeType.FLOAT},
-        body="\n".join("  " + line for line in lines),
+        body=body,
+        min_opset=11,  # negative indices of Gather and ReduceSum
         reference=reference,
         summary="Y = norm(X + R) gamma + beta over the last axis",
     )

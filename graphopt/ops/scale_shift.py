@@ -17,14 +17,17 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
             y = y + widen(r)
         return (activation.reference(y, **attributes),)
 
-    body = "  scaled = Mul(X, scale)\n"
-    body += "  shifted = Add(scaled, shift)\n  sum = Add(shifted, R)\n" if add else "  sum = Add(scaled, shift)\n"
+    def body(opset: int) -> str:
+        total = "shifted = Add(scaled, shift)\nsum = Add(shifted, R)\n" if add else "sum = Add(scaled, shift)\n"
+        return "scaled = Mul(X, scale)\n" + total + activation.statements("sum", "Y", opset)
+
     return OpSpec(
         name=f"ScaleShift{'Add' if add else ''}{activation.suffix}",
         inputs=("X", "scale", "shift", "R") if add else ("X", "scale", "shift"),
         outputs=("Y",),
         attributes=activation.attribute_types,
-        body=body + activation.statements("sum", "Y"),
+        body=body,
+        min_opset=activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(X * scale + shift{' + R' if add else ''}), per channel",
     )

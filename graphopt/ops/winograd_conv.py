@@ -28,14 +28,19 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
             y = y + widen(r)
         return (activation.reference(y, **attributes),)
 
-    body = "  conv = Conv <pads: ints = @pads, kernel_shape = [3, 3]> (X, W, B)\n"
-    body += "  sum = Add(conv, R)\n" if add else ""
+    def body(opset: int) -> str:
+        conv = "conv = Conv <pads: ints = @pads, kernel_shape = [3, 3]> (X, W, B)\n"
+        if add:
+            return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", opset)
+        return conv + activation.statements("conv", "Y", opset)
+
     return OpSpec(
         name=f"WinogradConv{'Add' if add else ''}{activation.suffix}",
         inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
         outputs=("Y",),
         attributes={"pads": ir.AttributeType.INTS, **activation.attribute_types},
-        body=body + activation.statements("sum" if add else "conv", "Y"),
+        body=body,
+        min_opset=activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(conv3x3(X, W) + B{' + R' if add else ''})",
     )

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import CAST_LIKE_OPSET, Array
 from graphopt.remarks import Code, Refusal
 from graphopt.targets import Target
 
@@ -201,6 +201,33 @@ class Editor:
             output.name = self._unique(f"{name}_out{i}" if outputs > 1 else f"{name}_out", self._names)
         return node
 
+    def variant(
+        self,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        op_type: str | None = None,
+    ) -> ir.Node:
+        """`node` with other inputs, for `replace` to put in its place: it keeps name, attributes and metadata."""
+        kept = {a.name: a for a in node.attributes.values()}
+        kept |= {a.name: a for a in ir.convenience.convert_attributes(attributes or {})}
+        new = ir.Node(
+            node.domain,
+            op_type or node.op_type,
+            inputs,
+            list(kept.values()),
+            num_outputs=len(node.outputs),
+            name=node.name,
+            doc_string=node.doc_string,
+            metadata_props=dict(node.metadata_props),
+        )
+        for output, old in zip(new.outputs, node.outputs, strict=True):
+            output.name = self._unique(f"{old.name}_new", self._names)
+            output.type = old.type
+            output.shape = old.shape
+        return new
+
     def emit(
         self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute], *, anchor: ir.Node
     ) -> ir.Node:
@@ -227,7 +254,7 @@ class Editor:
         for i, output in enumerate(node.outputs):
             output.name = self._unique(f"{node.name}_out{i}", self._names)
             output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
-        function = spec.function()
+        function = spec.function(self.model.opset_imports[""])
         if function.identifier() not in self.model.functions:
             self.model.functions[function.identifier()] = function
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
@@ -238,6 +265,26 @@ class Editor:
         # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
         self.model.ir_version = max(self.model.ir_version, 8)
         return node
+
+    def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
+        """Passes call this in `legal` for every operator of ours that they may emit.
+
+        Args:
+            name: the operator.
+            like: a value of the type that the operator is to have.
+            anchor: where it is to stand.
+
+        Raises:
+            Refusal: TARGET when the target takes no node of ours; OPSET when the operator's body cannot be written in
+                the model's opset (runtimes inline a body under the model's opset, not under the function's own).
+        """
+        self.require_custom_ops()
+        opset = self.model.opset_imports.get("", 0)
+        oldest = OPS[name].min_opset
+        if self.dtype(like) != ir.DataType.FLOAT:
+            oldest = max(oldest, CAST_LIKE_OPSET)
+        if opset < oldest:
+            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, the model has {opset}", anchor)
 
     def require_custom_ops(self) -> None:
         """Raises:

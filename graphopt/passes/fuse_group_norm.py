@@ -56,8 +56,8 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         return _match_written_out(node, editor)
 
     def legal(self, match: GroupNormMatch, editor: Editor) -> None:
-        editor.require_custom_ops()
         anchor = match.nodes[0]
+        editor.require_op("FusedGroupNorm", match.X, anchor)
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         for node in match.nodes:

@@ -82,9 +82,8 @@ class FuseRowNorm(Pass[RowNormMatch]):
             fuses_sum = match.residual is not None and editor.target.device in ("rocm", "cuda")
             if not fuses_sum and not editor.all_sites:
                 raise Refusal(Code.NO_GAIN, "the runtime's own kernel serves as well", anchor)
-            editor.require_custom_ops()
-        elif not _becomes_standard(match, editor):
-            editor.require_custom_ops()
+        if not _becomes_standard(match, editor):
+            editor.require_op("FusedRmsNorm" if match.rms else "FusedLayerNorm", match.X, anchor)
 
     def rewrite(self, match: RowNormMatch, editor: Editor) -> str:
         anchor = match.Y.producer()
