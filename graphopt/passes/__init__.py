@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
+from graphopt.passes.fold_batch_norm import FoldBatchNorm
+from graphopt.passes.scale_shift import ScaleShift
+from graphopt.passes.winograd_conv import WinogradConv
 
-PASSES: tuple[Pass[Any] | ModelPass, ...] = ()
+PASSES: tuple[Pass[Any] | ModelPass, ...] = (
+    FoldBatchNorm(),
+    ScaleShift(),
+    WinogradConv(),
+)
 
 __all__ = ["PASSES", "Editor", "ModelPass", "Numerics", "Pass"]

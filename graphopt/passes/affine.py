@@ -1,0 +1,146 @@
+"""Nodes that compute Y = scale * X + shift with constant numbers: BatchNormalization at inference, Mul, Add, Sub, Div.
+
+All arithmetic is in float64; callers cast once, when they write the folded numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Editor, attribute_float, attribute_int
+from graphopt.remarks import Code, Refusal
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+ELEMENTWISE = frozenset({("", "Mul"), ("", "Add"), ("", "Sub"), ("", "Div")})
+# Before it, Mul and its like take numpy's broadcasting only with an attribute.
+BROADCAST_OPSET = 7
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Y = scale * X + shift; both are float64 arrays that broadcast to X as the node's own constant does."""
+
+    X: ir.Value
+    scale: Array
+    shift: Array
+
+
+def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
+    """Scale and shift [C] of a BatchNormalization at inference.
+
+    S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015: scale = gamma / sqrt(var + epsilon),
+    shift = beta - mean * scale.
+
+    Raises:
+        Refusal: training mode, an unknown operator version, parameters that are not constants [C], or not finite.
+
+    """
+    opset = editor.opset(node)
+    if any(o.name or o.uses() or o.is_graph_output() for o in node.outputs[1:]):
+        raise Refusal(Code.TRAINING_MODE, "the statistics are outputs", node)
+    if opset >= 14 and attribute_int(node, "training_mode", 0) != 0:
+        raise Refusal(Code.TRAINING_MODE, "training_mode is 1", node)
+    if opset < 7 and attribute_int(node, "is_test", 0) != 1:
+        raise Refusal(Code.TRAINING_MODE, f"is_test is 0 at opset {opset}", node)
+    if opset < 1:
+        raise Refusal(Code.OPSET, f"BatchNormalization of opset {opset}", node)
+    if opset < 9 and attribute_int(node, "spatial", 1) != 1:
+        raise Refusal(Code.ATTRIBUTE, "spatial is 0: statistics for every element", node)
+    x = node.inputs[0]
+    assert x is not None
+    parameters = []
+    for value, what in zip(node.inputs[1:5], ("scale", "B", "mean", "var"), strict=True):
+        parameters.append(editor.require_constant(value, what, node).astype(np.float64))
+    if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
+        raise Refusal(Code.WRONG_SHAPE, f"parameters of shapes {[p.shape for p in parameters]}", node)
+    gamma, beta, mean, var = parameters
+    radicand = var + attribute_float(node, "epsilon", 1e-5)
+    if not np.all(np.isfinite(radicand)) or not np.all(radicand > 0):
+        raise Refusal(Code.NOT_FINITE, "var + epsilon is not a positive number", node)
+    scale = gamma / np.sqrt(radicand)
+    shift = beta - mean * scale
+    if not (np.all(np.isfinite(scale)) and np.all(np.isfinite(shift))):
+        raise Refusal(Code.NOT_FINITE, "the scale or the shift", node)
+    return Affine(x, scale, shift)
+
+
+def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
+    """The affine map of a Mul, Add, Sub or Div with one constant operand; None when it is none.
+
+    Raises:
+        Refusal: OVERRIDABLE when the operand could be overridden by callers.
+
+    """
+    if (node.domain, node.op_type) not in ELEMENTWISE or editor.opset(node) < BROADCAST_OPSET:
+        return None
+    a, b = node.inputs
+    if a is None or b is None:
+        return None
+    if editor.is_constant(a) == editor.is_constant(b):
+        for value in (a, b):
+            if value.is_initializer() and not editor.is_constant(value):
+                raise Refusal(Code.OVERRIDABLE, f"{value.name} can be overridden", node)
+        return None
+    x, c = (b, a) if editor.is_constant(a) else (a, b)
+    tensor = editor.tensor(c)
+    if tensor is None or tensor.dtype not in FLOATS:
+        return None
+    number = tensor.numpy().astype(np.float64)
+    one, zero = np.ones_like(number), np.zeros_like(number)
+    if node.op_type == "Mul":
+        return Affine(x, number, zero)
+    if node.op_type == "Add":
+        return Affine(x, one, number)
+    if node.op_type == "Sub":
+        return Affine(x, one, -number) if x is a else Affine(x, -one, number)
+    if x is b:
+        return None  # constant / x
+    if np.any(number == 0):
+        raise Refusal(Code.NOT_FINITE, "division by zero", node)
+    return Affine(x, 1.0 / number, zero)
+
+
+def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: ir.Node) -> Array:
+    """The [channels] numbers of an operand that varies along `axis` only of an X of that rank, and keeps X's shape.
+
+    Args:
+        array: the operand; numpy aligns it with X from the right.
+        rank: of X; None when it is not known, which only a rank-0 or rank-1 operand can do without.
+        axis: of X; -1 for the last.
+        channels: the length of that axis.
+        node: named by the refusal.
+
+    Raises:
+        Refusal: WRONG_AXIS, WRONG_SHAPE, BROADCAST_GROWS or UNKNOWN_RANK.
+
+    """
+    if array.ndim == 0:
+        return np.broadcast_to(array, (channels,))
+    if rank is None and not (axis == -1 and array.ndim == 1):
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the data", node)
+    if rank is not None and array.ndim > rank:
+        raise Refusal(Code.BROADCAST_GROWS, f"a constant of shape {array.shape} with data of rank {rank}", node)
+    place = array.ndim - 1 if axis == -1 or rank is None else axis % rank - (rank - array.ndim)
+    if any(d != 1 for i, d in enumerate(array.shape) if i != place):
+        raise Refusal(Code.WRONG_AXIS, f"a constant of shape {array.shape} varies along another axis", node)
+    if array.size not in (1, channels):
+        raise Refusal(Code.WRONG_SHAPE, f"a constant of shape {array.shape} for {channels} channels", node)
+    return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: ir.Node) -> Array:
+    """`array` cast to `dtype`, once.
+
+    Raises:
+        Refusal: NOT_FINITE when it does not fit.
+
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    if not np.all(np.isfinite(cast)):
+        raise Refusal(Code.NOT_FINITE, f"{what} does not fit into {dtype}", node)
+    return cast

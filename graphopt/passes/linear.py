@@ -1,0 +1,265 @@
+"""Conv, ConvTranspose, Gemm and MatMul with constant weights, as one thing: Y = L(X; W) + b, linear in X and in W.
+
+What folding needs of them: which axis of W belongs to the output channels (the rows of Y's channel axis) and which to
+the input channels, and what a constant shift of X becomes in b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+from graphopt.passes.affine import FLOATS, per_channel, require_finite
+from graphopt.passes.base import Editor, attribute_float, attribute_int, attribute_ints, attribute_string
+from graphopt.remarks import Code, Refusal
+
+OPERATORS = frozenset({("", "Conv"), ("", "ConvTranspose"), ("", "Gemm"), ("", "MatMul")})
+# Gemm's C broadcasts without an attribute from here on.
+GEMM_OPSET = 7
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One linear operator.
+
+    Attributes:
+        node: the operator.
+        add: the Add of a constant bias, which only MatMul has.
+
+    """
+
+    node: ir.Node
+    add: ir.Node | None = None
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """Consumers first."""
+        return (self.node,) if self.add is None else (self.add, self.node)
+
+    @property
+    def X(self) -> ir.Value:
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
+    @property
+    def W(self) -> ir.Value:
+        w = self.node.inputs[1]
+        assert w is not None
+        return w
+
+    @property
+    def Y(self) -> ir.Value:
+        return (self.add or self.node).outputs[0]
+
+    @property
+    def bias(self) -> ir.Value | None:
+        if self.add is not None:
+            return self.add.inputs[1] if self.add.inputs[0] is self.node.outputs[0] else self.add.inputs[0]
+        if self.node.op_type == "MatMul":
+            return None
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of Y (and of X) that holds channels."""
+        return -1 if self.node.op_type == "MatMul" else 1
+
+
+@dataclass(frozen=True)
+class Folded:
+    """New numbers for a linear operator, in its weight's dtype; `bias` is None when it is zero and was absent."""
+
+    W: Array
+    bias: Array | None
+
+
+def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
+    """The linear operator whose result `value` is, or None."""
+    node = value.producer()
+    if node is None:
+        return None
+    if (node.domain, node.op_type) in OPERATORS:
+        return Linear(node)
+    if (node.domain, node.op_type) != ("", "Add"):
+        return None
+    for operand, other in (node.inputs, reversed(node.inputs)):
+        producer = None if operand is None else operand.producer()
+        if producer is None or (producer.domain, producer.op_type) != ("", "MatMul") or not editor.is_constant(other):
+            continue
+        if producer.graph is node.graph and editor.only_use(producer.outputs[0]):
+            return Linear(producer, node)
+    return None
+
+
+def linear_after(value: ir.Value) -> Linear | None:
+    """The linear operator that alone reads `value` as its X, or None."""
+    if len(value.uses()) != 1 or value.is_graph_output():
+        return None
+    (use,) = value.uses()
+    return Linear(use.node) if (use.node.domain, use.node.op_type) in OPERATORS and use.idx == 0 else None
+
+
+def output_rank(linear: Linear, editor: Editor) -> int | None:
+    """The rank of Y: a convolution's weight knows it even where nothing else does."""
+    if linear.node.op_type in ("Conv", "ConvTranspose"):
+        return editor.rank(linear.W)
+    return 2 if linear.node.op_type == "Gemm" else editor.rank(linear.Y) or editor.rank(linear.X)
+
+
+def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
+    """Numbers of input and output channels.
+
+    Raises:
+        Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED, WRONG_DTYPE, WRONG_RANK, OPSET.
+
+    """
+    node = linear.node
+    tensor = editor.tensor(linear.W)
+    if tensor is None:
+        producer = linear.W.producer()
+        if producer is not None and producer.op_type == "DequantizeLinear":
+            raise Refusal(Code.QUANTIZED, f"{linear.W.name} is dequantized", node, producer)
+        editor.require_constant(linear.W, "the weight", node)
+    assert tensor is not None
+    if tensor.dtype not in FLOATS:
+        raise Refusal(Code.WRONG_DTYPE, f"the weight is {tensor.dtype}", node)
+    shape = tensor.shape.numpy()
+    if node.op_type == "Conv":
+        if len(shape) < 3:
+            raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
+        return shape[1] * attribute_int(node, "group", 1), shape[0]
+    if node.op_type == "ConvTranspose":
+        if len(shape) < 3:
+            raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
+        return shape[0], shape[1] * attribute_int(node, "group", 1)
+    if len(shape) != 2:
+        raise Refusal(Code.WRONG_RANK, f"a weight of rank {len(shape)}", node)
+    if node.op_type == "Gemm":
+        if editor.opset(node) < GEMM_OPSET:
+            raise Refusal(Code.OPSET, f"Gemm of opset {editor.opset(node)}", node)
+        if attribute_int(node, "transB", 0):
+            return shape[1], shape[0]
+    return shape[0], shape[1]
+
+
+def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
+    """The operator whose result is scale * Y + shift; both are float64 [output channels].
+
+    Raises:
+        Refusal: a bias that is not constant or has another shape, or numbers that overflow.
+
+    """
+    node = linear.node
+    W, bias = _numbers(linear, editor)
+    weight = _by_output(linear, W, scale)
+    needs_bias = bias is not None or bool(np.any(shift != 0))
+    folded_bias = (0.0 if bias is None else bias) * scale + shift if needs_bias else None
+    return _cast(node, weight, folded_bias, W.dtype)
+
+
+def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
+    """The operator that takes X where it took scale * X + shift; both are float64 [input channels].
+
+    Raises:
+        Refusal: PADDED when padding puts zeros that are not shifted beside X, and as `fold_after`.
+
+    """
+    node = linear.node
+    if node.op_type == "Gemm" and attribute_int(node, "transA", 0):
+        raise Refusal(Code.WRONG_AXIS, "Gemm transposes its input", node)
+    shifted = bool(np.any(shift != 0))
+    if shifted and node.op_type == "ConvTranspose":
+        raise Refusal(Code.PADDED, "a transposed convolution covers its borders with fewer taps", node)
+    if shifted and node.op_type == "Conv":
+        auto_pad = attribute_string(node, "auto_pad", "NOTSET")
+        pads = attribute_ints(node, "pads", ())
+        if auto_pad not in ("NOTSET", "VALID", "") or (auto_pad != "VALID" and any(pads)):
+            raise Refusal(Code.PADDED, f"auto_pad {auto_pad}, pads {list(pads)}, and a shift before", node)
+    W, bias = _numbers(linear, editor)
+    weight = _by_input(linear, W, scale)
+    if shifted:
+        alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
+        through = _by_input(linear, W, shift) * alpha
+        if node.op_type == "Conv":
+            through = through.sum(axis=tuple(range(1, W.ndim)))
+        else:
+            through = through.sum(axis=1 if _transposed(linear) else 0)
+        bias = through if bias is None else bias + through
+    return _cast(node, weight, bias, W.dtype)
+
+
+def rebuild(linear: Linear, folded: Folded, X: ir.Value, editor: Editor, *, anchor: ir.Node) -> list[ir.Node]:
+    """The operator's new nodes, the last of which makes Y; not yet in a graph."""
+    node = linear.node
+    inputs: list[ir.Value | None] = [X, editor.initializer(anchor, folded.W, f"{linear.W.name}_folded")]
+    if folded.bias is None:
+        return [editor.variant(node, inputs)]
+    label = f"{linear.bias.name}_folded" if linear.bias is not None else f"{linear.W.name}_bias"
+    bias = editor.initializer(anchor, folded.bias, label)
+    if node.op_type == "MatMul":
+        product = editor.variant(node, inputs)
+        if linear.add is not None:
+            return [product, editor.variant(linear.add, [product.outputs[0], bias])]
+        if editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
+            return [editor.variant(node, [*inputs, bias], op_type="Gemm")]
+        return [product, editor.node("Add", [product.outputs[0], bias], hint=f"{node.name or 'MatMul'}/Add")]
+    return [editor.variant(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)]
+
+
+def _numbers(linear: Linear, editor: Editor) -> tuple[Array, Array | None]:
+    """W in its own dtype, and the bias in float64, broadcastable to Y's channels."""
+    node = linear.node
+    if linear.bias is None:
+        return editor.require_constant(linear.W, "the weight", node), None
+    bias = editor.require_constant(linear.bias, "the bias", node).astype(np.float64)
+    _, M = channels(linear, editor)
+    if node.op_type == "Gemm":
+        if bias.ndim > 2 or (bias.ndim > 0 and bias.shape[-1] not in (1, M)):
+            raise Refusal(Code.WRONG_SHAPE, f"C of shape {bias.shape} for {M} columns", node)
+        bias = bias * attribute_float(node, "beta", 1.0)
+    elif node.op_type == "MatMul":
+        bias = per_channel(bias, editor.rank(node.outputs[0]), -1, M, node)
+    elif bias.shape != (M,):
+        raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {bias.shape} for {M} channels", node)
+    return editor.require_constant(linear.W, "the weight", node), bias
+
+
+def _transposed(linear: Linear) -> bool:
+    return linear.node.op_type == "Gemm" and attribute_int(linear.node, "transB", 0) != 0
+
+
+def _by_output(linear: Linear, W: Array, factor: Array) -> Array:
+    """W times a number for each output channel, in float64."""
+    wide = W.astype(np.float64)
+    if linear.node.op_type == "Conv":
+        return wide * factor.reshape(-1, *([1] * (W.ndim - 1)))
+    if linear.node.op_type == "ConvTranspose":
+        return _grouped_columns(linear, wide, factor)
+    return wide * (factor[:, None] if _transposed(linear) else factor)
+
+
+def _by_input(linear: Linear, W: Array, factor: Array) -> Array:
+    """W times a number for each input channel, in float64."""
+    wide = W.astype(np.float64)
+    if linear.node.op_type == "Conv":
+        return _grouped_columns(linear, wide, factor)
+    if linear.node.op_type == "ConvTranspose":
+        return wide * factor.reshape(-1, *([1] * (W.ndim - 1)))
+    return wide * (factor if _transposed(linear) else factor[:, None])
+
+
+def _grouped_columns(linear: Linear, W: Array, factor: Array) -> Array:
+    """W [rows, columns of one group, k..], where the rows of group g use g's part of `factor` [groups * columns]."""
+    group = attribute_int(linear.node, "group", 1)
+    rows, columns = W.shape[:2]
+    grouped = W.reshape(group, rows // group, columns, *W.shape[2:])
+    return (grouped * factor.reshape(group, 1, columns, *([1] * (W.ndim - 2)))).reshape(W.shape)
+
+
+def _cast(node: ir.Node, W: Array, bias: Array | None, dtype: np.dtype[np.generic]) -> Folded:
+    weight = require_finite(W, dtype, "the folded weight", node)
+    return Folded(weight, None if bias is None else require_finite(bias, dtype, "the folded bias", node))

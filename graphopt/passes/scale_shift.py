@@ -1,0 +1,133 @@
+"""What cannot be folded into weights becomes one ScaleShift: BatchNormalization, and chains of constant affine nodes.
+
+    BN(X)                              = scale * X + shift
+    s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)
+
+Why it is legal: at inference BatchNormalization is an affine map of each channel (Ioffe and Szegedy, ICML 2015), and
+affine maps compose; numbers are combined in float64 and cast once.
+
+Conditions: inference mode; every parameter is a constant; the values in between are read once and are no graph
+outputs; the rank of X is known (scale and shift are written as [C, 1, .., 1]); at least one constant of a chain really
+varies along axis 1 (chains of plain numbers belong to activations and masks) and none along another; X is float or
+float16. Runs after folding, and after the passes that fuse whole normalisations, whose last Mul and Add look alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops import DOMAIN
+from graphopt.ops.schema import Array
+from graphopt.passes.affine import (
+    ELEMENTWISE,
+    Affine,
+    batch_norm_affine,
+    elementwise_affine,
+    per_channel,
+    require_finite,
+)
+from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.remarks import Code, Refusal
+
+SCALE_SHIFT = (DOMAIN, "ScaleShift")
+BATCH_NORM = ("", "BatchNormalization")
+
+
+@dataclass
+class ScaleShiftMatch:
+    """A BatchNormalization, or two affine nodes in a row; `legal` fills in the numbers.
+
+    Attributes:
+        nodes: producers first.
+        maps: the affine map of each node.
+        scale, shift: of the whole, in X's dtype, [C, 1, .., 1].
+
+    """
+
+    nodes: tuple[ir.Node, ...]
+    maps: tuple[Affine, ...]
+    scale: Array | None = None
+    shift: Array | None = None
+
+
+class ScaleShift(Pass[ScaleShiftMatch]):
+    name = "scale_shift"
+    equation = "BN(X), or a chain of per-channel Mul and Add -> ScaleShift(X) = scale X + shift"
+    numerics = Numerics.REASSOCIATED
+    anchors = ELEMENTWISE | {BATCH_NORM, SCALE_SHIFT}
+
+    def match(self, node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
+        if (node.domain, node.op_type) == BATCH_NORM:
+            return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
+        last = _affine(node, editor)
+        if last is None:
+            return None
+        first = last.X.producer()
+        if first is None or first.graph is not node.graph or not editor.only_use(last.X):
+            return None
+        before = _affine(first, editor)
+        if before is None:
+            return None
+        maps = (before, last)
+        if not any(_varies(m) for m in maps) or any(_varies_elsewhere(m, editor.rank(before.X)) for m in maps):
+            return None
+        return ScaleShiftMatch((first, node), maps)
+
+    def legal(self, match: ScaleShiftMatch, editor: Editor) -> None:
+        node, x = match.nodes[0], match.maps[0].X
+        editor.require_custom_ops()
+        dtype = editor.dtype(x)
+        if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)
+        shape = editor.shape(x)
+        if shape is None:
+            raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
+        if len(shape) < 2:
+            raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(shape)}", node)
+        C = max(m.scale.size for m in match.maps)
+        if isinstance(shape[1], int) and shape[1] != C:
+            raise Refusal(Code.WRONG_SHAPE, f"{C} numbers for {shape[1]} channels", node)
+        if not isinstance(shape[1], int) and (node.domain, node.op_type) in ELEMENTWISE:
+            # X's axis might be 1 and broadcast; the other operators' definitions exclude that.
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+        scale, shift = np.ones(C), np.zeros(C)
+        for m, owner in zip(match.maps, match.nodes):
+            is_norm = (owner.domain, owner.op_type) == BATCH_NORM
+            s, t = (a if is_norm else per_channel(a, len(shape), 1, C, owner) for a in (m.scale, m.shift))
+            scale, shift = s * scale, s * shift + t
+        column = (C, *([1] * (len(shape) - 2)))
+        match.scale = require_finite(scale.reshape(column), dtype.numpy(), "the scale", node)
+        match.shift = require_finite(shift.reshape(column), dtype.numpy(), "the shift", node)
+
+    def rewrite(self, match: ScaleShiftMatch, editor: Editor) -> str:
+        assert match.scale is not None and match.shift is not None
+        last = match.nodes[-1]
+        label = last.name or last.outputs[0].name
+        scale = editor.initializer(last, match.scale, f"{label}_scale")
+        shift = editor.initializer(last, match.shift, f"{label}_shift")
+        new = editor.emit("ScaleShift", [match.maps[0].X, scale, shift], {}, anchor=last)
+        editor.replace(list(match.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        return f"{' and '.join(n.op_type for n in match.nodes)} became ScaleShift"
+
+
+def _affine(node: ir.Node, editor: Editor) -> Affine | None:
+    if (node.domain, node.op_type) != SCALE_SHIFT:
+        return elementwise_affine(node, editor)
+    x, scale, shift = node.inputs
+    s, t = editor.constant(scale), editor.constant(shift)
+    return None if x is None or s is None or t is None else Affine(x, s.astype(np.float64), t.astype(np.float64))
+
+
+def _varies(m: Affine) -> bool:
+    return m.scale.size > 1
+
+
+def _varies_elsewhere(m: Affine, rank: int | None) -> bool:
+    """True when the constant surely is no per-channel one: it varies along another axis than 1."""
+    if rank is None or m.scale.size == 1:
+        return False
+    axis = 1 - (rank - m.scale.ndim)
+    return not 0 <= axis < m.scale.ndim or m.scale.shape[axis] != m.scale.size
