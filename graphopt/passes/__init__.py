@@ -6,6 +6,7 @@ from typing import Any
 
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
+from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
@@ -13,6 +14,7 @@ PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     FoldBatchNorm(),
     ScaleShift(),
     WinogradConv(),
+    FuseAttention(),
 )
 
 __all__ = ["PASSES", "Editor", "ModelPass", "Numerics", "Pass"]

@@ -1,0 +1,711 @@
+"""Attention: softmax(scale Q K^T + ...) V becomes one FusedAttention node.
+
+Equation:
+    MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any mixture of scaling, soft cap,
+    additive terms and masks that the node's own steps (docs/architecture.md) can be written as.
+
+The anchor is the Softmax. Everything between the product that makes its input (the scores) and the product that takes
+its output (the context) is grouped, whatever operators it is made of, and read as a list of steps; the list is then
+brought into the order in which the fused node works. No operator path and no model family is ever asked for.
+
+Why it is legal: each step is rewritten by an identity of real numbers, or refused.
+    - Factors of one number commute with the products, with Transpose and with Reshape: they multiply up into `scale`.
+    - a tanh(b s) = cap tanh(scale' s / cap) with cap = a, scale' = a b.
+    - Transposes of Q, K, V and of the result are permutations that the node performs itself: their perms compose.
+    - Additive terms and masks keep their values; sums of several are made outside, where they are smaller than s.
+    - Nothing that is removed may be read by a node that stays, nor be a graph output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.fused_attention import Variant
+from graphopt.passes.base import Attribute, Editor, Numerics, Pass, attribute_int, attribute_ints
+from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
+from graphopt.remarks import Code, Refusal
+
+# Between the two products of a real attention stand at most a dozen nodes.
+MAX_PATH = 24
+RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+PRODUCTS = frozenset(("MatMul", "Einsum"))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """transpose(value, perm) is what the fused node works on."""
+
+    value: ir.Value
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node between the scores and the softmax.
+
+    `number` is a factor, or what a mask writes; `operand` is a tensor that joins: an additive term or a condition.
+    """
+
+    kind: str
+    node: ir.Node
+    number: float = 1.0
+    operand: ir.Value | None = None
+    keeps: bool = True
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """An additive term: factor * value."""
+
+    value: ir.Value
+    node: ir.Node
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A boolean mask; `keeps` says whether true keeps the score or hides it."""
+
+    value: ir.Value
+    node: ir.Node
+    keeps: bool
+
+
+@dataclass
+class Attention:
+    """One attention as the matcher found it."""
+
+    softmax: ir.Node
+    scores: ir.Node
+    context: ir.Node
+    shapes: Shapes
+    q: Operand
+    k: Operand
+    v: Operand
+    o_perm: tuple[int, ...]
+    output: ir.Value
+    # Removed with the fused node's making; none of their outputs but `output` may be read elsewhere.
+    inner: list[ir.Node]
+    # Removed when nobody else reads them.
+    outer: list[ir.Node] = field(default_factory=list)
+    scale: float = 1.0
+    softcap: float | None = None
+    terms: list[Term] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    mask_value: float = 0.0
+    guard: bool = False
+    gqa: bool = False
+
+
+@dataclass
+class _Down:
+    """The way from the softmax to the context product."""
+
+    nodes: list[ir.Node]
+    context: ir.Node
+    # Which operand of the context product the probabilities are, and whether they come transposed.
+    index: int
+    swapped: bool = False
+    guard: bool = False
+    refusal: Refusal | None = None
+
+
+class FuseAttention(Pass[Attention]):
+    """See the module's docstring.
+
+    Source: A. Vaswani et al., "Attention Is All You Need", 2017; ONNX operator specification (Softmax, MatMul, Einsum).
+    """
+
+    name: ClassVar[str] = "fuse_attention"
+    equation: ClassVar[str] = "softmax(scale Q K^T + bias, mask) V = FusedAttention(Q, K, V, bias, mask)"
+    numerics: ClassVar[Numerics] = Numerics.REASSOCIATED
+    anchors: ClassVar[frozenset[tuple[str, str]]] = frozenset({("", "Softmax")})
+
+    def match(self, node: ir.Node, editor: Editor) -> Attention | None:
+        """The attention around a Softmax, or None when it does not stand between two products.
+
+        Raises:
+            Refusal: it does, but is not one that the fused node computes.
+
+        """
+        shapes = Shapes(editor)
+        down = _down(node, editor, shapes)
+        if down is None:
+            return None
+        path = _up(node.inputs[0], shapes, MAX_PATH)
+        if path is None:
+            return None
+        scores, steps = path
+        _require_last_axis(node, shapes, editor)
+        for step in steps:
+            if step.refusal is not None:
+                raise step.refusal
+        if down.refusal is not None:
+            raise down.refusal
+        q, k, k_order = _factors(scores, shapes)
+        if k_order != tuple(range(len(k_order))):
+            raise Refusal(Code.WRONG_PERM, f"{scores.name} permutes its result", scores)
+        v, o_perm = _values(down, shapes)
+        if not len(q.perm) == len(k.perm) == len(v.perm):
+            ranks = f"Q, K and V have ranks {len(q.perm)}, {len(k.perm)} and {len(v.perm)}"
+            raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
+        if not 2 <= len(q.perm) <= 4:
+            raise Refusal(Code.WRONG_RANK, f"operands have rank {len(q.perm)}", scores)
+        found = Attention(
+            softmax=node,
+            scores=scores,
+            context=down.context,
+            shapes=shapes,
+            q=q,
+            k=k,
+            v=v,
+            o_perm=o_perm,
+            output=down.context.outputs[0],
+            inner=[scores, *(s.node for s in steps), node, *down.nodes, down.context],
+            guard=down.guard,
+        )
+        _apply_steps(found, steps, editor)
+        _absorb_operands(found, editor)
+        _absorb_result(found, editor)
+        return found
+
+    def legal(self, match: Attention, editor: Editor) -> None:
+        editor.require_custom_ops()
+        _require_no_escape(match)
+        _require_dtypes(match, editor)
+        base = _score_dims(match)
+        for term in match.terms:
+            _require_broadcast(match, term.value, base, term.node)
+        for condition in match.conditions:
+            _require_broadcast(match, condition.value, base, condition.node)
+        if not math.isfinite(match.scale) or (match.softcap is not None and not math.isfinite(match.softcap)):
+            raise Refusal(Code.NOT_FINITE, f"the scale is {match.scale}", match.scores)
+        if match.softcap == 0.0:
+            raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
+
+    def rewrite(self, match: Attention, editor: Editor) -> str:
+        new: list[ir.Node] = []
+        anchor = match.context
+        inputs = [match.q.value, match.k.value, match.v.value]
+        bias = _emit_bias(match, editor, new)
+        mask = _emit_mask(match, editor, new)
+        inputs += [v for v in (bias, mask) if v is not None]
+        variant = Variant(
+            bias=bias is not None,
+            mask=mask is not None,
+            gqa=match.gqa,
+            guard=match.guard,
+            softcap=match.softcap is not None,
+        )
+        attributes: dict[str, Attribute] = {
+            "scale": match.scale,
+            "q_perm": match.q.perm,
+            "k_perm": match.k.perm,
+            "v_perm": match.v.perm,
+            "o_perm": match.o_perm,
+        }
+        if mask is not None:
+            attributes["mask_value"] = match.mask_value
+        if match.softcap is not None:
+            attributes["softcap"] = match.softcap
+        fused = editor.emit(variant.name, inputs, attributes, anchor=anchor)
+        new.append(fused)
+        old = [*match.outer, *match.inner]
+        editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=anchor)
+        return f"{len(match.inner)} nodes became {variant.name}, scale {match.scale:.6g}"
+
+
+# -- from the softmax down ---------------------------------------------------------------------------------------------
+
+
+def _down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> _Down | None:
+    """Follows the probabilities to the product that they are an operand of; None when they reach none."""
+    value = softmax.outputs[0]
+    nodes: list[ir.Node] = []
+    swapped = guard = False
+    refusal: Refusal | None = None
+    for _ in range(MAX_PATH):
+        if value.is_graph_output() and refusal is None:
+            refusal = Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", softmax)
+        consumers = list(dict.fromkeys(value.consumers()))
+        guarded = _nan_guard(value, consumers, editor)
+        if guarded is not None:
+            nodes += consumers
+            guard = True
+            value = guarded
+            continue
+        if len(consumers) > 1 or len(value.uses()) > 1:
+            on_the_way = [c for c in consumers if _leads_to_product(c)]
+            if not on_the_way:
+                return None
+            if refusal is None:
+                refusal = Refusal(Code.OTHER_USES, f"{value.name} has {len(value.uses())} readers", softmax)
+            consumers = on_the_way[:1]
+        if not consumers:
+            return None
+        node = consumers[0]
+        if node.domain != "":
+            return None
+        index = next(use.idx for use in value.uses() if use.node is node)
+        if node.op_type in PRODUCTS:
+            return _Down(nodes, node, index, swapped, guard, refusal)
+        if node.op_type == "Transpose" and _swaps_last_two(node):
+            swapped = not swapped
+        elif node.op_type == "Dropout":
+            refusal = refusal or _dropout_refusal(node, editor)
+        elif node.op_type not in ("Identity", "Cast", "Reshape"):
+            if not _leads_to_product(node):
+                return None
+            random = node.op_type in RANDOM or any(_is_random(v) for v in node.inputs)
+            code = Code.NON_DETERMINISTIC if random else Code.UNSUPPORTED_OP
+            refusal = refusal or Refusal(code, f"{node.op_type} between the softmax and the product", node)
+        nodes.append(node)
+        value = node.outputs[0]
+    return None
+
+
+def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) -> ir.Value | None:
+    """The output of Where(IsNaN(p), 0, p) when these are all the readers of p."""
+    if len(consumers) != 2 or value.is_graph_output():
+        return None
+    is_nan = next((c for c in consumers if c.op_type == "IsNaN"), None)
+    where = next((c for c in consumers if c.op_type == "Where"), None)
+    if is_nan is None or where is None or where.inputs[0] is not is_nan.outputs[0] or where.inputs[2] is not value:
+        return None
+    if is_nan.outputs[0].is_graph_output() or len(is_nan.outputs[0].uses()) != 1:
+        return None
+    zero = where.inputs[1]
+    return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.rank(zero) or 0) <= 1 else None
+
+
+def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
+    if node.domain != "":
+        return False
+    if node.op_type in PRODUCTS:
+        return True
+    if depth == 0 or node.op_type not in PASSING or not node.outputs:
+        return False
+    return any(_leads_to_product(c, depth - 1) for c in node.outputs[0].consumers())
+
+
+# Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
+PASSING = frozenset("Add Cast Div Dropout Identity Mul Reshape Squeeze Sub Transpose Unsqueeze Where".split())
+
+
+def _is_random(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.op_type in RANDOM
+
+
+def _swaps_last_two(node: ir.Node) -> bool:
+    perm = attribute_ints(node, "perm", ())
+    rank = len(perm)
+    return rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
+    """None when the Dropout does nothing: inference, or a ratio of 0."""
+    if editor.opset(node) < 7:
+        inference = attribute_int(node, "is_test", 0) == 1
+    elif editor.opset(node) < 12:
+        inference = True
+    else:
+        mode = node.inputs[2] if len(node.inputs) > 2 else None
+        ratio = node.inputs[1] if len(node.inputs) > 1 else None
+        inference = mode is None or editor.scalar(mode) == 0.0 or (ratio is not None and editor.scalar(ratio) == 0.0)
+    return None if inference else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
+
+
+# -- from the softmax up -----------------------------------------------------------------------------------------------
+
+
+def _up(value: ir.Value | None, shapes: Shapes, budget: int) -> tuple[ir.Node, list[Step]] | None:
+    """The product that makes the scores and the steps from there to `value`; None when there is none."""
+    node = value.producer() if value is not None else None
+    if node is None or value is None or budget == 0 or node.domain != "" or value is not node.outputs[0]:
+        return None
+    if node.op_type in PRODUCTS:
+        return node, []
+    best: tuple[ir.Node, list[Step]] | None = None
+    for main, step in _readings(node, shapes):
+        above = _up(main, shapes, budget - 1)
+        if above is None:
+            continue
+        found = (above[0], [*above[1], step])
+        if not any(s.refusal for s in found[1]):
+            return found
+        best = best or found
+    return best
+
+
+def _readings(node: ir.Node, shapes: Shapes) -> Iterable[tuple[ir.Value | None, Step]]:
+    """The ways to read a node as a step: which input the scores are, and what happens to them."""
+    editor = shapes.editor
+    x = node.inputs
+    op = node.op_type
+    if op == "Identity":
+        yield x[0], Step("same", node)
+    elif op == "Dropout":
+        yield x[0], Step("same", node, refusal=_dropout_refusal(node, editor))
+    elif op == "Cast":
+        yield x[0], Step("cast", node)
+    elif op == "Reshape":
+        yield x[0], Step("reshape", node)
+    elif op == "Tanh":
+        yield x[0], Step("tanh", node)
+    elif op == "Neg":
+        yield x[0], Step("scale", node, number=-1.0)
+    elif op in ("Mul", "Div"):
+        for main, other in ((x[0], x[1]), (x[1], x[0]))[: 1 if op == "Div" else 2]:
+            number = shapes.number(other)
+            if number is not None and op == "Div":
+                number = 1.0 / number if number else math.inf
+            if number is not None:
+                yield main, Step("scale", node, number=number)
+            elif not editor.is_constant(main):
+                code = Code.PER_CHANNEL_SCALE if editor.is_constant(other) else Code.NOT_CONSTANT
+                detail = f"the scores are multiplied by {other.name if other is not None else '?'}"
+                yield main, Step("refused", node, refusal=Refusal(code, detail, node))
+    elif op == "Add":
+        yield x[0], Step("add", node, operand=x[1])
+        yield x[1], Step("add", node, operand=x[0])
+    elif op == "Sub":
+        yield x[0], Step("add", node, number=-1.0, operand=x[1])
+    elif op == "Where":
+        for main, other, keeps in ((x[1], x[2], True), (x[2], x[1], False)):
+            number, refusal = _mask_value(other, main, node, shapes)
+            yield main, Step("where", node, number=number, operand=x[0], keeps=keeps, refusal=refusal)
+    elif x:
+        random = op in RANDOM
+        code = Code.NON_DETERMINISTIC if random else Code.UNSUPPORTED_OP
+        refusal = Refusal(code, f"{op} between the product and the softmax", node)
+        yield x[0], Step("refused", node, refusal=refusal)
+
+
+def _mask_value(
+    value: ir.Value | None, scores: ir.Value | None, node: ir.Node, shapes: Shapes
+) -> tuple[float, Refusal | None]:
+    """The one number that a Where writes where it hides a score."""
+    editor = shapes.editor
+    array = editor.constant(value)
+    if array is None:
+        number = shapes.number(value)
+        if number is not None:
+            return number, None
+        name = value.name if value is not None else "absent"
+        return 0.0, Refusal(Code.NOT_CONSTANT, f"what the mask writes, {name}, is not a constant", node)
+    if array.size == 0 or not (array == array.reshape(-1)[0]).all():
+        return 0.0, Refusal(Code.UNSUPPORTED_OP, "the mask writes different numbers", node)
+    rank = shapes.rank(scores)
+    if array.size > 1 or array.ndim > 1:
+        dims = shapes.dims(scores)
+        if rank is None or dims is None:
+            return 0.0, Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", node)
+        grows = array.ndim > rank or any(n != 1 and Size(n) != d for n, d in zip(reversed(array.shape), reversed(dims)))
+        if grows:
+            return 0.0, Refusal(Code.BROADCAST_GROWS, f"what the mask writes has shape {array.shape}", node)
+    return float(array.reshape(-1)[0]), None
+
+
+def _require_last_axis(softmax: ir.Node, shapes: Shapes, editor: Editor) -> None:
+    opset = editor.opset(softmax)
+    axis = attribute_int(softmax, "axis", -1 if opset >= 13 else 1)
+    if axis == -1:
+        return
+    rank = shapes.rank(softmax.inputs[0])
+    if rank is None:
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
+    if axis % rank != rank - 1:
+        code = Code.WRONG_AXIS if opset >= 13 else Code.FLATTENED_SOFTMAX
+        raise Refusal(code, f"Softmax over axis {axis} of rank {rank}", softmax)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def _apply_steps(found: Attention, steps: Sequence[Step], editor: Editor) -> None:
+    """Brings the steps into the order scale, soft cap, additive terms, masks.
+
+    Raises:
+        Refusal: when that would change the numbers.
+
+    """
+    dtype = editor.dtype(found.scores.outputs[0])
+    compute = dtype
+    for step in steps:
+        node = step.node
+        if step.kind == "cast":
+            compute = ir.DataType(attribute_int(node, "to", 0))
+            if compute not in (dtype, ir.DataType.FLOAT):
+                raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {compute.name}", node)
+        elif step.kind == "scale":
+            _apply_scale(found, step.number, node)
+        elif step.kind == "tanh":
+            if found.softcap is not None or found.terms or found.conditions:
+                raise Refusal(Code.UNSUPPORTED_OP, "Tanh after a mask, a bias or another Tanh", node)
+            found.softcap = 1.0
+        elif step.kind == "add":
+            assert step.operand is not None
+            if found.conditions:
+                raise Refusal(Code.UNSUPPORTED_OP, "a bias is added after a mask", node)
+            if compute != dtype:
+                raise Refusal(Code.MIXED_DTYPE, f"a bias is added in {compute.name if compute else '?'}", node)
+            found.terms.append(Term(step.operand, node, step.number))
+        elif step.kind == "where":
+            assert step.operand is not None
+            if found.conditions and not _same_number(found.mask_value, step.number):
+                raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", node)
+            if compute != dtype and np.float32(np.float16(step.number)) != np.float32(step.number):
+                raise Refusal(Code.MIXED_DTYPE, f"the mask writes {step.number}, which float16 does not hold", node)
+            found.mask_value = step.number
+            found.conditions.append(Condition(step.operand, node, step.keeps))
+        elif step.kind == "reshape":
+            raise Refusal(Code.UNSUPPORTED_OP, "the scores are reshaped", node)
+
+
+def _apply_scale(found: Attention, number: float, node: ir.Node) -> None:
+    if not math.isfinite(number):
+        raise Refusal(Code.NOT_FINITE, f"the scores are multiplied by {number}", node)
+    found.scale *= number
+    if found.softcap is not None:
+        found.softcap *= number
+    found.terms = [Term(t.value, t.node, t.factor * number) for t in found.terms]
+    if found.conditions:
+        found.mask_value = float(np.float32(found.mask_value) * np.float32(number))
+
+
+def _same_number(a: float, b: float) -> bool:
+    return a == b
+
+
+# -- operands ----------------------------------------------------------------------------------------------------------
+
+
+def _identity(rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))
+
+
+def _rank(value: ir.Value | None, shapes: Shapes, node: ir.Node) -> int:
+    rank = shapes.rank(value)
+    if rank is None:
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name if value else '?'} is not known", node)
+    return rank
+
+
+def _factors(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand, tuple[int, ...]]:
+    """The operands of a product as transpose(a) of [.., i, k] and transpose(b) of [.., k, j], and the result's perm."""
+    a, b = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if a is None or b is None or node.op_type != "MatMul":
+        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} is not a product of two matrices", node)
+    rank_a, rank_b = _rank(a, shapes, node), _rank(b, shapes, node)
+    if rank_a != rank_b:
+        raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
+    return Operand(a, _identity(rank_a)), Operand(b, _identity(rank_b)), _identity(rank_a)
+
+
+def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return (*perm[:-2], perm[-1], perm[-2])
+
+
+def _values(down: _Down, shapes: Shapes) -> tuple[Operand, tuple[int, ...]]:
+    """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
+    left, right, order = _factors(down.context, shapes)
+    if down.index == 0 and not down.swapped:
+        return right, order
+    if down.index == 1 and down.swapped:
+        # V^T P^T = (P V)^T
+        return Operand(left.value, _swap_last(left.perm)), _swap_last(order)
+    raise Refusal(Code.WRONG_PERM, "the product does not sum over the keys", down.context)
+
+
+def _absorb_operands(found: Attention, editor: Editor) -> None:
+    found.q = _absorb(found, found.q, editor, scaled=True)
+    found.k = _absorb(found, found.k, editor, scaled=True)
+    found.v = _absorb(found, found.v, editor, scaled=False)
+
+
+def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
+    """Takes Transposes, and where `scaled` factors of one number, off an operand."""
+    value, perm = operand.value, operand.perm
+    while editor.only_use(value):
+        node = value.producer()
+        if node is None or node.domain != "" or node.graph is not found.scores.graph or node.inputs[0] is None:
+            break
+        if node.op_type == "Identity":
+            value = node.inputs[0]
+        elif node.op_type == "Transpose":
+            rank = len(perm)
+            own = attribute_ints(node, "perm", tuple(reversed(range(rank))))
+            perm = tuple(own[p] for p in perm)
+            value = node.inputs[0]
+        elif scaled and (factor := _factor(node, found.shapes)) is not None:
+            found.scale *= factor[1]
+            value = factor[0]
+        elif (unwrapped := _flat_transpose(node, perm, found, editor)) is not None:
+            value, perm = unwrapped
+        else:
+            break
+        found.outer.append(node)
+    return Operand(value, perm)
+
+
+def _factor(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
+    """(x, c) when the node computes c x for one finite number c without changing x's shape."""
+    if node.op_type not in ("Mul", "Div"):
+        return None
+    for main, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        number = shapes.number(other)
+        rank_main, rank_other = shapes.rank(main), shapes.rank(other)
+        if number is None or main is None or rank_other is None or rank_other > (1 if rank_main is None else rank_main):
+            if node.op_type == "Div":
+                return None
+            continue
+        if node.op_type == "Div":
+            number = 1.0 / number if number else math.inf
+        return (main, number) if math.isfinite(number) else None
+    return None
+
+
+def _flat_transpose(
+    node: ir.Node, perm: tuple[int, ...], found: Attention, editor: Editor
+) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """Sees through Reshape(Transpose(Reshape(x), [0, 2, 1])) that flattens leading dimensions and restores them."""
+    if node.op_type != "Reshape" or len(perm) < 3:
+        return None
+    transpose = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if transpose is None or transpose.op_type != "Transpose" or not editor.only_use(transpose.outputs[0]):
+        return None
+    flatten = transpose.inputs[0].producer() if transpose.inputs[0] is not None else None
+    if flatten is None or flatten.op_type != "Reshape" or not editor.only_use(flatten.outputs[0]):
+        return None
+    if attribute_ints(transpose, "perm", ()) != (0, 2, 1) or flatten.inputs[0] is None:
+        return None
+    inner, outer = found.shapes.dims(flatten.inputs[0]), found.shapes.reshaped(node)
+    middle = found.shapes.reshaped(flatten)
+    if inner is None or outer is None or middle is None or len(inner) != len(perm) or len(outer) != len(perm):
+        return None
+    rows, columns = inner[-2], inner[-1]
+    if middle[1:] != (rows, columns) or outer[-2:] != (columns, rows):
+        return None
+    # The products of the leading dimensions agree, so one that is not known follows from the others.
+    if sum(a != b for a, b in zip(inner[:-2], outer[:-2])) > 1:
+        return None
+    swapped = _swap_last(_identity(len(perm)))
+    return flatten.inputs[0], tuple(swapped[p] for p in perm)
+
+
+def _absorb_result(found: Attention, editor: Editor) -> None:
+    """A Transpose that is the only reader of the result becomes part of the node."""
+    while editor.only_use(found.output):
+        node = next(iter(found.output.consumers()))
+        if node.domain != "" or node.op_type != "Transpose" or node.graph is not found.context.graph:
+            return
+        own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
+        found.o_perm = tuple(found.o_perm[p] for p in own)
+        found.inner.append(node)
+        found.output = node.outputs[0]
+
+
+# -- legality ----------------------------------------------------------------------------------------------------------
+
+
+def _require_no_escape(match: Attention) -> None:
+    inner = set(match.inner)
+    escaping: list[ir.Value] = []
+    for node in match.inner:
+        if node.graph is not match.context.graph:
+            raise Refusal(Code.ESCAPES, "the attention reaches over more than one graph", node)
+        for value in node.outputs:
+            if value is match.output:
+                continue
+            if value.is_graph_output() or any(use.node not in inner for use in value.uses()):
+                escaping.append(value)
+    if not escaping:
+        return
+    first = escaping[0]
+    if len(escaping) > 1:
+        names = ", ".join(str(v.name) for v in escaping)
+        raise Refusal(Code.ESCAPES, f"{names} are read elsewhere", *(v.producer() for v in escaping))
+    if first.is_graph_output():
+        raise Refusal(Code.GRAPH_OUTPUT, f"{first.name} is a graph output", first.producer())
+    raise Refusal(Code.OTHER_USES, f"{first.name} is read elsewhere", first.producer())
+
+
+def _require_dtypes(match: Attention, editor: Editor) -> None:
+    values = [match.scores.outputs[0], match.context.outputs[0], match.q.value, match.k.value, match.v.value]
+    values += [t.value for t in match.terms]
+    known = {d for v in values if (d := editor.dtype(v)) is not None}
+    if not known:
+        raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
+    if len(known) > 1:
+        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
+    if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
+        raise Refusal(Code.WRONG_DTYPE, next(iter(known)).name, match.scores)
+
+
+def _score_dims(match: Attention) -> tuple[Size, ...]:
+    dims = match.shapes.dims(match.scores.outputs[0])
+    if dims is None:
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", match.scores)
+    return dims
+
+
+def _require_broadcast(match: Attention, value: ir.Value, base: Sequence[Size], node: ir.Node) -> None:
+    """Adding `value` to scores of dimensions `base` must not make them larger."""
+    dims = match.shapes.dims(value)
+    if dims is None:
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
+    if len(dims) > len(base):
+        raise Refusal(Code.BROADCAST_GROWS, f"{value.name} has rank {len(dims)}, the scores {len(base)}", node)
+    for size, score in zip(reversed(dims), reversed(base)):
+        if size in (ONE, score):
+            continue
+        if size.value is not None or score.value == 1:
+            raise Refusal(Code.BROADCAST_GROWS, f"{value.name} may make the scores larger", node)
+
+
+# -- emission ----------------------------------------------------------------------------------------------------------
+
+
+def _add(node: ir.Node, new: list[ir.Node]) -> ir.Value:
+    new.append(node)
+    return node.outputs[0]
+
+
+def _emit_bias(match: Attention, editor: Editor, new: list[ir.Node]) -> ir.Value | None:
+    """The sum of the additive terms."""
+    total: ir.Value | None = None
+    for term in match.terms:
+        value = term.value
+        hint = f"{match.softmax.name or 'attention'}/bias"
+        if term.factor == -1.0:
+            value = _add(editor.node("Neg", [value], hint=hint), new)
+        elif term.factor != 1.0:
+            dtype = editor.dtype(match.q.value) or editor.dtype(match.scores.outputs[0]) or ir.DataType.FLOAT
+            factor = editor.initializer(match.context, np.asarray(term.factor, dtype.numpy()), "bias_factor")
+            value = _add(editor.node("Mul", [value, factor], hint=hint), new)
+        total = value if total is None else _add(editor.node("Add", [total, value], hint=hint), new)
+    return total
+
+
+def _emit_mask(match: Attention, editor: Editor, new: list[ir.Node]) -> ir.Value | None:
+    """The conjunction of the conditions, true where a score is kept."""
+    total: ir.Value | None = None
+    hint = f"{match.softmax.name or 'attention'}/mask"
+    for condition in match.conditions:
+        value = condition.value
+        if not condition.keeps:
+            producer = value.producer()
+            if producer is not None and producer.op_type == "Not" and producer.inputs[0] is not None:
+                value = producer.inputs[0]
+            else:
+                value = _add(editor.node("Not", [value], hint=hint), new)
+        total = value if total is None else _add(editor.node("And", [total, value], hint=hint), new)
+    return total
