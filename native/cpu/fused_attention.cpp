@@ -1,0 +1,655 @@
+// FusedAttention in tiles: FlashAttention's online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov and
+// Gimelshein 2018, arXiv:1805.02867) around two register-blocked products.
+//
+// A work item is a block of up to kItemRows query rows of one key/value head (rows of all query heads that
+// share it), and one chunk of keys. It walks over the keys in blocks; each block of K (transposed) and V is
+// packed once into the lane's scratch and then met by all the item's rows, kTileRows at a time:
+//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far) -> O = O exp(old - new highest) + p
+//   V
+// When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
+//
+// How the work is cut depends on the problem alone, so the result does not depend on the number of lanes.
+#include "cpu/fused_attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "ops/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// --- Vectors
+// ------------------------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+constexpr int kMaxVectors = 4;  // vectors of a tile's row: with kTileRows below, what the registers hold
+constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
+#else
+#if defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+constexpr int kMaxVectors = 2;
+constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
+#endif
+constexpr int kMaxRows = 8;
+constexpr int64_t kPanel = int64_t{kMaxVectors} * kWidth;
+
+using Vec = float __attribute__((vector_size(kWidth * 4)));
+using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
+using UnalignedVec = float __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+inline Vec load(const float* x) { return *reinterpret_cast<const UnalignedVec*>(x); }
+inline void save(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
+inline Vec splat(float x) { return x - Vec{}; }
+
+template <int kXor>
+inline Vec swap_lanes(Vec x) {
+  IntVec index;
+  for (int i = 0; i < kWidth; ++i) index[i] = i ^ kXor;
+  return __builtin_shuffle(x, index);
+}
+
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
+
+inline float sum_of(Vec x) {
+  if constexpr (kWidth > 8) x += swap_lanes<8>(x);
+  if constexpr (kWidth > 4) x += swap_lanes<4>(x);
+  x += swap_lanes<2>(x);
+  x += swap_lanes<1>(x);
+  return x[0];
+}
+
+inline float max_of(Vec x) {
+  if constexpr (kWidth > 8) x = larger(x, swap_lanes<8>(x));
+  if constexpr (kWidth > 4) x = larger(x, swap_lanes<4>(x));
+  x = larger(x, swap_lanes<2>(x));
+  x = larger(x, swap_lanes<1>(x));
+  return x[0];
+}
+
+// e^x for x <= 0: 1 ulp; 0 below the normal numbers; NaN for NaN. Polynomial of Cephes' expf.
+inline Vec exp_nonpositive(Vec x) {
+  const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  const Vec shifted = x * 1.44269504088896341f + round;
+  const Vec n = shifted - round;
+  Vec r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  Vec p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  // The exponent field of 2^n, modulo 2^32: the bits of 1.5 * 2^23 above it are shifted out.
+  const IntVec scale = (reinterpret_cast<IntVec>(shifted) + 127) << 23;
+  p = p * reinterpret_cast<Vec>(scale);
+  return x < -87.3365f ? Vec{} : p;
+}
+
+// Cephes' tanhf: 2 ulp.
+inline Vec tanh_of(Vec x) {
+  const Vec z = x < 0.0f ? -x : x;
+  const Vec e = exp_nonpositive(-2.0f * z);
+  const Vec large = (1.0f - e) / (1.0f + e);
+  const Vec x2 = x * x;
+  Vec p = splat(-5.70498872745e-3f);
+  p = p * x2 + 2.06390887954e-2f;
+  p = p * x2 - 5.37397155531e-2f;
+  p = p * x2 + 1.33314422036e-1f;
+  p = p * x2 - 3.33332819422e-1f;
+  const Vec small = p * x2 * x + x;
+  return z >= 0.625f ? (x < 0.0f ? -large : large) : small;
+}
+
+// --- Reading float and float16
+// ------------------------------------------------------------------------------
+
+inline Vec load_as_float(const float* x) { return load(x); }
+inline Vec load_as_float(const half* x) {
+#if defined(__AVX512F__)
+  // The unmasked forms of GCC 12 warn about their own uninitialised operand (GCC bug 105593).
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+#else
+  Vec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = static_cast<float>(x[i]);
+  return v;
+#endif
+}
+
+// y[0..n) = scale * x, where x has a stride.
+template <class T>
+inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kWidth <= n; i += kWidth) save(y + i, scale * load_as_float(x + i));
+  }
+  for (; i < n; ++i) y[i] = scale * static_cast<float>(x[i * stride]);
+}
+
+template <class T>
+inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stride) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kWidth <= n; i += kWidth) {
+      const Vec v = scale * load(x + i);
+      if constexpr (sizeof(T) == 4) {
+        save(y + i, v);
+      } else {
+#if defined(__AVX512F__)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i),
+                            _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+        for (int l = 0; l < kWidth; ++l) y[i + l] = static_cast<T>(v[l]);
+#endif
+      }
+    }
+  }
+  for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
+}
+
+// --- The product
+// --------------------------------------------------------------------------------------------
+
+// C [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth], plus C * factor[row] where kAdd.
+template <int kRows, int kVectors, bool kAdd>
+void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
+              const float* factor) {
+  Vec sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      if constexpr (kAdd) {
+        sum[i][j] = load(c + i * ldc + j * kWidth) * factor[i];
+      } else {
+        sum[i][j] = Vec{};
+      }
+    }
+  }
+  for (int64_t step = 0; step < k; ++step, b += ldb) {
+    Vec row[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) row[j] = load(b + j * kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const Vec x = splat(a[i * lda + step]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] += x * row[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) save(c + i * ldc + j * kWidth, sum[i][j]);
+  }
+}
+
+using Multiply = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
+                          const float*);
+
+template <int kVectors, bool kAdd>
+inline Multiply pick_rows(int64_t rows) {
+  constexpr Multiply table[kMaxRows] = {
+      multiply<1, kVectors, kAdd>,
+      multiply<2, kVectors, kAdd>,
+      multiply<3, kVectors, kAdd>,
+      multiply<4, kVectors, kAdd>,
+      multiply<5, kVectors, kAdd>,
+      multiply<6, kVectors, kAdd>,
+      multiply<std::min(7, rows_of(kVectors)), kVectors, kAdd>,
+      multiply<std::min(8, rows_of(kVectors)), kVectors, kAdd>,
+  };
+  return table[rows - 1];
+}
+
+template <bool kAdd>
+inline Multiply pick(int64_t rows, int64_t vectors) {
+  if constexpr (kMaxVectors == 4) {
+    if (vectors == 4) return pick_rows<kMaxVectors, kAdd>(rows);
+    if (vectors == 3) return pick_rows<kMaxVectors - 1, kAdd>(rows);
+  }
+  return vectors == 2 ? pick_rows<2, kAdd>(rows) : pick_rows<1, kAdd>(rows);
+}
+
+// C [rows, vectors * kWidth] = A B (+ C * factor), for up to kMaxVectors vectors and any number of rows.
+template <bool kAdd>
+void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, const float* b, int64_t ldb,
+                   int64_t k, float* c, int64_t ldc, const float* factor) {
+  const int64_t step = rows_of(static_cast<int>(vectors));
+  for (int64_t i = 0; i < rows; i += step) {
+    const int64_t n = std::min(step, rows - i);
+    pick<kAdd>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc, factor + i);
+  }
+}
+
+// --- Packing
+// ------------------------------------------------------------------------------------------------
+
+// Transposes kWidth vectors in place, by exchanging ever smaller off-diagonal squares.
+template <int kHalf>
+inline void transpose(Vec (&r)[kWidth]) {
+  IntVec low, high;
+  for (int i = 0; i < kWidth; ++i) {
+    low[i] = (i & kHalf) ? kWidth + (i ^ kHalf) : i;
+    high[i] = (i & kHalf) ? kWidth + i : (i ^ kHalf);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) {
+    if (i & kHalf) continue;
+    const Vec a = r[i], b = r[i + kHalf];
+    r[i] = __builtin_shuffle(a, b, low);
+    r[i + kHalf] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
+}
+
+// K^T in panels: panel j holds keys [j * kPanel, ...) as [D, width of the panel], the last panel being as
+// narrow as whole vectors allow and filled up with zeros.
+template <class T>
+void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed) {
+  for (int64_t first = 0; first < n; first += kPanel) {
+    const int64_t keys = std::min(kPanel, n - first);
+    const int64_t width = (keys + kWidth - 1) / kWidth * kWidth;
+    float* panel = packed + first * D;
+    for (int64_t j = 0; j < width; j += kWidth) {
+      const int64_t count = std::min<int64_t>(kWidth, keys - j);
+      const T* x = k + (first + j) * row_stride;
+      if (row_stride == 1 && count == kWidth) {
+        for (int64_t d = 0; d < D; ++d) save(panel + d * width + j, load_as_float(x + d * col_stride));
+        continue;
+      }
+      int64_t d = 0;
+      if (col_stride == 1) {
+        for (; d + kWidth <= D; d += kWidth) {
+          Vec r[kWidth];
+          if (count == kWidth) {
+#pragma GCC unroll 16
+            for (int i = 0; i < kWidth; ++i) r[i] = load_as_float(x + i * row_stride + d);
+          } else {
+            for (int i = 0; i < kWidth; ++i) r[i] = i < count ? load_as_float(x + i * row_stride + d) : Vec{};
+          }
+          transpose<kWidth / 2>(r);
+#pragma GCC unroll 16
+          for (int i = 0; i < kWidth; ++i) save(panel + (d + i) * width + j, r[i]);
+        }
+      }
+      for (; d < D; ++d) {
+        float* y = panel + d * width + j;
+        for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i * row_stride + d * col_stride]);
+        for (int64_t i = count; i < kWidth; ++i) y[i] = 0.0f;
+      }
+    }
+  }
+}
+
+// V as [n, width] floats, the columns after Dv zero. Adds 0 * V to poison [width]: what a key with
+// probability 0 adds to O, which is NaN in the columns where V has a NaN or an infinity.
+template <class T>
+void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
+                 float* packed, float* poison) {
+  for (int64_t j = 0; j < n; ++j) {
+    float* y = packed + j * width;
+    copy_row(v + j * row_stride, col_stride, Dv, 1.0f, y);
+    for (int64_t c = Dv; c < width; ++c) y[c] = 0.0f;
+  }
+  for (int64_t c = 0; c < width; c += kWidth) {
+    Vec sum = load(poison + c);
+    for (int64_t j = 0; j < n; ++j) sum += load(packed + j * width + c) * 0.0f;
+    save(poison + c, sum);
+  }
+}
+
+// --- The kernel
+// ---------------------------------------------------------------------------------------------
+
+constexpr int64_t kTileRows = 24;            // a multiple of every rows_of()
+constexpr int64_t kItemRows = 240;           // rows that share one packing of a block
+constexpr int64_t kBlockKeys = 512;          // keys of a block, fewer where the heads are large
+constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block
+constexpr int64_t kChunkKeys = 1024;         // at least, where the keys are split among items
+constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above this many items
+
+inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+inline int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+
+// How a problem is cut.
+struct Plan {
+  int64_t rows;         // of one key/value head: group * S
+  int64_t heads;        // key/value heads
+  int64_t item_rows;    // rows of an item
+  int64_t row_items;    // items along the rows
+  int64_t block_keys;   // keys of a block
+  int64_t chunk_keys;   // keys of an item
+  int64_t chunks;       // items along the keys
+  int64_t value_width;  // Dv in whole vectors
+  int64_t score_stride;
+
+  explicit Plan(const AttentionProblem& p) {
+    rows = p.group * p.S;
+    heads = p.H / p.group;
+    value_width = round_up(p.Dv, kWidth);
+    block_keys = kBlockFloats / (p.D + value_width) / kPanel * kPanel;
+    block_keys = std::clamp(block_keys, kPanel, kBlockKeys);
+    if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
+    item_rows = std::min(kItemRows, round_up(divide_up(rows, divide_up(rows, kItemRows)), kTileRows));
+    row_items = divide_up(rows, item_rows);
+    const int64_t items = p.B * heads * row_items;
+    chunks = items >= kEnoughItems ? 1 : std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
+    chunk_keys = round_up(divide_up(p.T, chunks), block_keys);
+    chunks = divide_up(p.T, chunk_keys);
+    score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
+  }
+};
+
+// What an item leaves behind: unnormalised output, highest score, sum, and the poison of all its values.
+struct Partial {
+  float *o, *highest, *sum, *poison;
+};
+
+struct Scratch {
+  float *q, *k, *v, *scores, *factor, *block_poison, *row;
+  uint8_t* mask;
+  Partial result;
+};
+
+// Hands out 64-byte aligned pieces; with a null base it only counts.
+struct Arena {
+  char* base;
+  size_t used = 0;
+  template <class T>
+  T* take(int64_t n) {
+    T* x = reinterpret_cast<T*>(base + used);
+    used += (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+    return x;
+  }
+};
+
+Partial take_partial(Arena& arena, const Plan& plan) {
+  Partial r;
+  r.o = arena.take<float>(plan.item_rows * plan.value_width);
+  r.highest = arena.take<float>(plan.item_rows);
+  r.sum = arena.take<float>(plan.item_rows);
+  r.poison = arena.take<float>(plan.value_width);
+  return r;
+}
+
+Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) {
+  Scratch s;
+  s.q = arena.take<float>(plan.item_rows * p.D);
+  s.k = arena.take<float>(round_up(plan.block_keys, kPanel) * p.D);
+  s.v = arena.take<float>(plan.block_keys * plan.value_width);
+  s.scores = arena.take<float>(kTileRows * plan.score_stride);
+  s.factor = arena.take<float>(round_up(kTileRows, kWidth));
+  s.block_poison = arena.take<float>(plan.value_width);
+  s.row = arena.take<float>(plan.block_keys + kWidth);
+  s.mask = arena.take<uint8_t>(plan.block_keys + kWidth);
+  s.result = take_partial(arena, plan);
+  return s;
+}
+
+template <class T>
+struct Attention {
+  const AttentionProblem& p;
+  const Plan& plan;
+  const T *q, *k, *v, *bias;
+  const bool* mask;
+  T* o;
+
+  // Query head and position of row r of a key/value head.
+  struct Row {
+    int64_t h, s;
+  };
+  Row row_at(int64_t head, int64_t r) const { return {head * p.group + r / p.S, r % p.S}; }
+
+  // Scores of one row against keys [first, first + n): all that stands between the two products but the
+  // softmax.
+  void finish_scores(const Scratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
+    const int64_t padded = round_up(n, kWidth);
+    if (p.softcap != 0.0f) {
+      for (int64_t j = 0; j < padded; j += kWidth) save(s + j, p.softcap * tanh_of(load(s + j) / p.softcap));
+    }
+    if (p.has_bias) {
+      const T* x = bias + b * p.bias.b + row.h * p.bias.h + row.s * p.bias.row + first * p.bias.col;
+      if (p.bias.col == 0) {
+        const float value = static_cast<float>(*x);
+        for (int64_t j = 0; j < padded; j += kWidth) save(s + j, load(s + j) + value);
+      } else if (p.bias.col == 1) {
+        int64_t j = 0;
+        for (; j + kWidth <= n; j += kWidth) save(s + j, load(s + j) + load_as_float(x + j));
+        for (; j < n; ++j) s[j] += static_cast<float>(x[j]);
+      } else {
+        for (int64_t j = 0; j < n; ++j) s[j] += static_cast<float>(x[j * p.bias.col]);
+      }
+    }
+    if (p.causal) {
+      const int64_t seen = std::max<int64_t>(row.s + p.T - p.S + 1 - first, 0);
+      for (int64_t j = seen; j < n; ++j) s[j] = -std::numeric_limits<float>::infinity();
+    }
+    if (p.has_mask) {
+      const bool* x = mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row + first * p.mask.col;
+      if (p.mask.col == 0) {
+        if (!*x) std::fill_n(s, n, p.mask_value);
+      } else {
+        const auto* keep = reinterpret_cast<const uint8_t*>(x);
+        if (p.mask.col != 1) {
+          for (int64_t j = 0; j < n; ++j) w.mask[j] = keep[j * p.mask.col];
+          keep = w.mask;
+        }
+        int64_t j = 0;
+        for (; j + kWidth <= n; j += kWidth) {
+          using Bytes = uint8_t __attribute__((vector_size(kWidth)));
+          Bytes bytes;
+          std::memcpy(&bytes, keep + j, sizeof bytes);
+          const IntVec wide = __builtin_convertvector(bytes, IntVec);
+          save(s + j, wide != 0 ? load(s + j) : splat(p.mask_value));
+        }
+        for (; j < n; ++j) s[j] = keep[j] ? s[j] : p.mask_value;
+      }
+    }
+    for (int64_t j = n; j < padded; ++j) s[j] = -std::numeric_limits<float>::infinity();
+  }
+
+  // Takes `rows` rows of the item, from row i0 of the item, through one packed block of n keys.
+  void tile(const Scratch& w, int64_t b, int64_t head, int64_t r0, int64_t i0, int64_t rows, int64_t first,
+            int64_t n, bool fresh) const {
+    const float infinity = std::numeric_limits<float>::infinity();
+    float* const highest = w.result.highest + i0;
+    float* const sum = w.result.sum + i0;
+    float* const out = w.result.o + i0 * plan.value_width;
+    const int64_t all = n;
+    for (int64_t j = 0; j < n; j += kPanel) {
+      const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
+      multiply_rows<false>(rows, vectors, w.q + i0 * p.D, p.D, w.k + j * p.D, vectors * kWidth, p.D,
+                           w.scores + j, plan.score_stride, nullptr);
+    }
+    const int64_t padded = round_up(n, kWidth);
+    float next[kTileRows];
+    for (int64_t i = 0; i < rows; ++i) {
+      float* s = w.scores + i * plan.score_stride;
+      finish_scores(w, s, b, row_at(head, r0 + i0 + i), first, n);
+      Vec most = splat(-infinity);
+      for (int64_t j = 0; j < padded; j += kWidth) most = larger(load(s + j), most);
+      next[i] = std::max(highest[i], max_of(most));
+      // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
+      // follow.
+      const float shift = next[i] == -infinity ? 0.0f : next[i];
+      w.factor[i] = highest[i] - shift;
+      highest[i] = next[i];
+      Vec total{};
+      for (int64_t j = 0; j < padded; j += kWidth) {
+        const Vec e = exp_nonpositive(load(s + j) - shift);
+        save(s + j, e);
+        total += e;
+      }
+      next[i] = sum_of(total);
+    }
+    for (int64_t i = 0; i < rows; i += kWidth) save(w.factor + i, exp_nonpositive(load(w.factor + i)));
+    for (int64_t i = 0; i < rows; ++i) sum[i] = sum[i] * w.factor[i] + next[i];
+    for (int64_t c = 0; c < plan.value_width; c += kPanel) {
+      const int64_t vectors = divide_up(std::min(kPanel, plan.value_width - c), kWidth);
+      if (fresh) {
+        multiply_rows<false>(rows, vectors, w.scores, plan.score_stride, w.v + c, plan.value_width, all,
+                             out + c, plan.value_width, nullptr);
+      } else {
+        multiply_rows<true>(rows, vectors, w.scores, plan.score_stride, w.v + c, plan.value_width, all,
+                            out + c, plan.value_width, w.factor);
+      }
+    }
+  }
+
+  // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result.
+  void item(const Scratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
+            int64_t t1) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const Row row = row_at(head, r0 + i);
+      copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, w.q + i * p.D);
+    }
+    std::fill_n(w.result.highest, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(w.result.sum, rows, 0.0f);
+    std::fill_n(w.result.poison, plan.value_width, 0.0f);
+    for (int64_t first = t0; first < t1; first += plan.block_keys) {
+      const int64_t n = std::min(plan.block_keys, t1 - first);
+      pack_keys(k + b * p.k.b + head * p.k.h + first * p.k.row, p.k.row, p.k.col, n, p.D, w.k);
+      pack_values(v + b * p.v.b + head * p.v.h + first * p.v.row, p.v.row, p.v.col, n, p.Dv, plan.value_width,
+                  w.v, w.result.poison);
+      for (int64_t i = 0; i < rows; i += kTileRows) {
+        tile(w, b, head, r0, i, std::min(kTileRows, rows - i), first, n, first == t0);
+      }
+    }
+  }
+
+  // Normalises and stores rows [r0, r0 + rows) of a key/value head.
+  void store(const Partial& r, int64_t b, int64_t head, int64_t r0, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const Row row = row_at(head, r0 + i);
+      T* y = o + b * p.o.b + row.h * p.o.h + row.s * p.o.row;
+      // The sum is NaN after a NaN or +inf among the scores and 0 where all were -inf. Then all probabilities
+      // of the plain softmax are NaN; the guard makes them 0, and O a sum of 0 * V.
+      if (p.guard && !(r.sum[i] > 0.0f)) {
+        store_row(r.poison, 1.0f, p.Dv, y, p.o.col);
+      } else {
+        store_row(r.o + i * plan.value_width, 1.0f / r.sum[i], p.Dv, y, p.o.col);
+      }
+    }
+  }
+
+  // Folds the chunks' partial results into the first.
+  void merge(Partial* parts, int64_t rows) const {
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < rows; ++i) {
+      float highest = -infinity;
+      for (int64_t c = 0; c < plan.chunks; ++c) highest = std::max(highest, parts[c].highest[i]);
+      const float shift = highest == -infinity ? 0.0f : highest;
+      for (int64_t c = 0; c < plan.chunks; ++c) {
+        const float factor = exp_nonpositive(splat(parts[c].highest[i] - shift))[0];
+        const float* x = parts[c].o + i * plan.value_width;
+        float* y = parts[0].o + i * plan.value_width;
+        for (int64_t d = 0; d < plan.value_width; d += kWidth) {
+          save(y + d, (c ? load(y + d) : Vec{}) + load(x + d) * factor);
+        }
+        parts[0].sum[i] = (c ? parts[0].sum[i] : 0.0f) + parts[c].sum[i] * factor;
+      }
+    }
+    for (int64_t c = 1; c < plan.chunks; ++c) {
+      for (int64_t d = 0; d < plan.value_width; ++d) parts[0].poison[d] += parts[c].poison[d];
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
+                     const bool* mask, T* o, Parallel& parallel, Workspace& workspace) {
+  if (p.B == 0 || p.H == 0 || p.S == 0 || p.Dv == 0) return;
+  if (p.T == 0) {  // a product over no keys
+    for (int64_t b = 0; b < p.B; ++b) {
+      for (int64_t h = 0; h < p.H; ++h) {
+        for (int64_t s = 0; s < p.S; ++s) {
+          T* y = o + b * p.o.b + h * p.o.h + s * p.o.row;
+          for (int64_t d = 0; d < p.Dv; ++d) y[d * p.o.col] = T(0);
+        }
+      }
+    }
+    return;
+  }
+  const Plan plan(p);
+  const Attention<T> attention{p, plan, q, k, v, bias, mask, o};
+  const int64_t groups = p.B * plan.heads * plan.row_items;  // of items that only differ in their keys
+  const int64_t items = groups * plan.chunks;
+  const size_t lanes = std::min(parallel.lanes(), static_cast<size_t>(items));
+
+  Arena counter{nullptr};
+  take_scratch(counter, plan, p);
+  const size_t lane_bytes = counter.used;
+  Arena part_counter{nullptr};
+  take_partial(part_counter, plan);
+  const size_t part_bytes = plan.chunks > 1 ? part_counter.used : 0;
+  auto* memory =
+      static_cast<char*>(workspace.allocate(lanes * lane_bytes + static_cast<size_t>(items) * part_bytes));
+  char* parts = memory + lanes * lane_bytes;
+
+  std::atomic<int64_t> next{0};
+  const auto bounds = [&](int64_t group, int64_t& b, int64_t& head, int64_t& r0, int64_t& rows) {
+    r0 = group % plan.row_items * plan.item_rows;
+    rows = std::min(plan.item_rows, plan.rows - r0);
+    head = group / plan.row_items % plan.heads;
+    b = group / plan.row_items / plan.heads;
+  };
+  auto work = [&](size_t lane) {
+    if (lane >= lanes) return;
+    Arena arena{memory + lane * lane_bytes};
+    Scratch scratch = take_scratch(arena, plan, p);
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
+      int64_t b, head, r0, rows;
+      bounds(i / plan.chunks, b, head, r0, rows);
+      if (plan.chunks > 1) {
+        Arena part{parts + static_cast<size_t>(i) * part_bytes};
+        scratch.result = take_partial(part, plan);
+      }
+      const int64_t t0 = i % plan.chunks * plan.chunk_keys;
+      attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
+      if (plan.chunks == 1) attention.store(scratch.result, b, head, r0, rows);
+    }
+  };
+  if (lanes <= 1) {
+    work(0);
+  } else {
+    parallel.run(work);
+  }
+  if (plan.chunks == 1) return;
+  for (int64_t group = 0; group < groups; ++group) {
+    int64_t b, head, r0, rows;
+    bounds(group, b, head, r0, rows);
+    Partial chunk[kEnoughItems];
+    for (int64_t c = 0; c < plan.chunks; ++c) {
+      Arena part{parts + static_cast<size_t>(group * plan.chunks + c) * part_bytes};
+      chunk[c] = take_partial(part, plan);
+    }
+    attention.merge(chunk, rows);
+    attention.store(chunk[0], b, head, r0, rows);
+  }
+}
+
+template void fused_attention(const AttentionProblem&, const float*, const float*, const float*, const float*,
+                              const bool*, float*, Parallel&, Workspace&);
+template void fused_attention(const AttentionProblem&, const half*, const half*, const half*, const half*,
+                              const bool*, half*, Parallel&, Workspace&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
