@@ -7,10 +7,15 @@ from typing import Any
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
+from graphopt.passes.fuse_group_norm import FuseGroupNorm
+from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
 PASSES: tuple[Pass[Any] | ModelPass, ...] = (
+    # Norms come before ScaleShift, which would take their scale and shift for one of its own.
+    FuseGroupNorm(),
+    FuseRowNorm(),
     FoldBatchNorm(),
     ScaleShift(),
     WinogradConv(),
