@@ -78,7 +78,7 @@ class ScaleShift(Pass[ScaleShiftMatch]):
 
     def legal(self, match: ScaleShiftMatch, editor: Editor) -> None:
         node, x = match.nodes[0], match.maps[0].X
-        editor.require_custom_ops()
+        editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)

@@ -69,7 +69,7 @@ class WinogradConv(Pass[WinogradMatch]):
 
     def legal(self, match: WinogradMatch, editor: Editor) -> None:
         node = match.node
-        editor.require_custom_ops()
+        editor.require_op("WinogradConv", match.W, node)
         producer = match.W.producer()
         if producer is not None and producer.op_type == "DequantizeLinear":
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)

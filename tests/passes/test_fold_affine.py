@@ -1,0 +1,158 @@
+"""Constant Mul, Add, Sub and Div next to linear operators: what folds, and the broadcasts that must not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt.passes.fold_affine import FoldAffine
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
+
+RNG = np.random.default_rng(10)
+
+
+def draw(*shape: int, dtype: type = np.float32) -> Array:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def check(model: onnx.ModelProto, feeds: dict[str, Array], wanted: list[str]) -> None:
+    after = rewrite(model, [FoldAffine()])
+    assert set(after.codes()) == {"APPLIED"}
+    assert after.op_types == wanted
+    assert_same_outputs(model, after.proto, feeds)
+    assert rewrite(after.proto, [FoldAffine()]).proto == after.proto
+
+
+NODES = ["Mul(t, {0})", "Mul({0}, t)", "Add(t, {0})", "Sub(t, {0})", "Sub({0}, t)", "Div(t, {0})"]
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("shape", [(), (1,), (8, 1, 1), (1, 8, 1, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("bias", ["", ", c"])
+def test_after_conv(node: str, shape: tuple[int, ...], bias: str) -> None:
+    text = f"""g (float[N, 6, 7, 8] x) => (float[N, 8, 7, 8] y) {{
+        t = Conv <pads = [1, 1, 1, 1], group = 2> (x, W{bias})
+        y = {node.format("k")} }}"""
+    weights = {"W": draw(8, 3, 3, 3), "k": draw(*shape)} | ({"c": draw(8)} if bias else {})
+    check(model_from_text(text, weights), {"x": draw(2, 6, 7, 8)}, ["Conv"])
+
+
+def test_after_conv_transpose() -> None:
+    text = """g (float[2, 6, 5, 4] x) => (float[2, 8, H, W] y) {
+        t = ConvTranspose <strides = [2, 2], group = 2> (x, W)
+        s = Mul(t, k)
+        y = Add(s, k) }"""
+    weights = {"W": draw(6, 4, 3, 3), "k": draw(8, 1, 1)}
+    check(model_from_text(text, weights), {"x": draw(2, 6, 5, 4)}, ["ConvTranspose"])
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("shape", [(), (5,), (1, 5)])
+def test_after_gemm(node: str, shape: tuple[int, ...]) -> None:
+    text = f"""g (float[3, 4] x) => (float[3, 5] y) {{
+        t = Gemm <alpha: float = 0.5, beta: float = -2.0> (x, W, c)
+        y = {node.format("k")} }}"""
+    check(model_from_text(text, {"W": draw(4, 5), "c": draw(3, 1), "k": draw(*shape)}), {"x": draw(3, 4)}, ["Gemm"])
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_after_matmul(rank: int) -> None:
+    dims = ", ".join(["2"] * (rank - 1))
+    text = f"""g (float[{dims}, 4] x) => (float[{dims}, 5] y) {{
+        p = MatMul(x, W)
+        t = Add(c, p)
+        y = Mul(t, k) }}"""
+    weights = {"W": draw(4, 5), "c": draw(5), "k": draw(5)}
+    check(model_from_text(text, weights), {"x": draw(*[2] * (rank - 1), 4)}, ["MatMul", "Add"])
+
+
+@pytest.mark.parametrize("node", ["Mul(x, k)", "Add(x, k)", "Sub(k, x)", "Div(x, k)"])
+def test_ahead_of_an_unpadded_conv(node: str) -> None:
+    text = f"""g (float[N, 6, 7, 8] x) => (float[N, 8, 5, 6] y) {{
+        t = {node}
+        y = Conv <group = 2> (t, W, c) }}"""
+    weights = {"W": draw(8, 3, 3, 3), "c": draw(8), "k": draw(6, 1, 1)}
+    check(model_from_text(text, weights), {"x": draw(2, 6, 7, 8)}, ["Conv"])
+
+
+def test_ahead_of_a_padded_conv_only_a_scale() -> None:
+    text = """g (float[N, 6, 7, 8] x) => (float[N, 8, 7, 8] y) {
+        t = Mul(x, k)
+        y = Conv <pads = [1, 1, 1, 1]> (t, W, c) }"""
+    weights = {"W": draw(8, 6, 3, 3), "c": draw(8), "k": draw(6, 1, 1)}
+    check(model_from_text(text, weights), {"x": draw(2, 6, 7, 8)}, ["Conv"])
+
+
+def test_ahead_of_conv_transpose_only_a_scale() -> None:
+    text = """g (float[2, 6, 5, 4] x) => (float[2, 8, H, W] y) {
+        t = Mul(x, k)
+        y = ConvTranspose <strides = [2, 2], group = 2, pads = [1, 0, 1, 0]> (t, W) }"""
+    weights = {"W": draw(6, 4, 3, 3), "k": draw(6, 1, 1)}
+    check(model_from_text(text, weights), {"x": draw(2, 6, 5, 4)}, ["ConvTranspose"])
+
+
+def test_ahead_of_gemm_and_matmul() -> None:
+    text = """g (float[3, 4] x) => (float[3, 5] y) { t = Add(x, k) y = Gemm <transB = 1> (t, W) }"""
+    check(model_from_text(text, {"W": draw(5, 4), "k": draw(4)}), {"x": draw(3, 4)}, ["Gemm"])
+    text = """g (float[2, 3, 4] x) => (float[2, 3, 5] y) { t = Mul(x, k) y = MatMul (t, W) }"""
+    check(model_from_text(text, {"W": draw(4, 5), "k": draw(4)}), {"x": draw(2, 3, 4)}, ["MatMul"])
+
+
+CONV = "t = Conv <pads = [1, 1, 1, 1]> (x, W)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "outputs"),
+    [
+        # The width equals the number of channels: [C] lies along the width all the same.
+        ("WRONG_AXIS", CONV + "y = Mul(t, c1)", "IMAGE y"),
+        ("WRONG_AXIS", CONV + "y = Add(t, c1)", "IMAGE y"),
+        ("WRONG_AXIS", CONV + "y = Mul(t, n)", "IMAGE y"),
+        ("WRONG_AXIS", CONV + "y = Add(t, full)", "IMAGE y"),
+        ("BROADCAST_GROWS", CONV + "y = Mul(t, c5)", "float[1, 2, 6, 7, 6] y"),
+        ("OTHER_USES", CONV + "y = Mul(t, c3)\n z = Relu(t)", "IMAGE y, IMAGE z"),
+        ("GRAPH_OUTPUT", CONV + "y = Mul(t, c3)", "IMAGE y, IMAGE t"),
+        ("OVERRIDABLE", CONV + "y = Mul(t, o)", "IMAGE y"),
+        ("NOT_CONSTANT", "t = Conv <pads = [1, 1, 1, 1]> (x, U)\n y = Mul(t, c3)", "IMAGE y"),
+        ("QUANTIZED", "Z = DequantizeLinear(q, s)\n t = Conv (x, Z)\n y = Mul(t, c3)", "float[2, 6, 5, 4] y"),
+        ("NOT_FINITE", CONV + "y = Div(t, zero)", "IMAGE y"),
+        ("PADDED", "t = Add(x, c3)\n y = Conv <pads = [1, 1, 1, 1]> (t, W)", "IMAGE y"),
+        ("PADDED", "t = Add(x, c3)\n y = ConvTranspose <pads = [1, 1, 1, 1]> (t, W)", "IMAGE y"),
+        ("WRONG_AXIS", "t = Mul(x, c1)\n y = Conv <pads = [1, 1, 1, 1]> (t, W)", "IMAGE y"),
+    ],
+)
+def test_refused(code: str, body: str, outputs: str) -> None:
+    weights = {
+        "W": draw(6, 6, 3, 3),
+        "c1": draw(6),
+        "c3": draw(6, 1, 1),
+        "c5": draw(1, 1, 6, 1, 1),
+        "n": draw(2, 1, 1, 1),
+        "full": draw(6, 7, 6),
+        "zero": np.zeros((6, 1, 1), np.float32),
+        "o": draw(6, 1, 1),
+        "q": RNG.integers(-128, 127, (6, 6, 3, 3)).astype(np.int8),
+        "s": np.float32(0.01),
+    }
+    text = f"g (IMAGE x, float[6, 6, 3, 3] U, float[6, 1, 1] o) => ({outputs}) {{ {body} }}"
+    model = model_from_text(text.replace("IMAGE", "float[2, 6, 7, 6]"), weights, check=False)
+    after = rewrite(model, [FoldAffine()])
+    assert after.codes() == [code]
+    assert after.op_types == [n.op_type for n in model.graph.node]
+
+
+def test_a_channel_axis_that_the_constant_would_broadcast() -> None:
+    text = "g (float[2, C, 7, 6] x) => (float y) { t = Mul(x, k)\n y = Conv (t, W) }"
+    model = model_from_text(text, {"W": draw(6, 6, 3, 3), "k": draw(6, 1, 1)}, check=False)
+    assert rewrite(model, [FoldAffine()]).codes() == ["UNKNOWN_SHAPE"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["t = MatMul(x, W)\n y = Add(t, b)", "t = Mul(x, x)\n y = MatMul(t, W)", "t = Add(x, a)\n y = MatMul(t, W)"],
+)
+def test_no_candidates(body: str) -> None:
+    text = f"g (float[2, 3, 4] x) => (float[2, 3, 5] y) {{ {body} }}"
+    model = model_from_text(text, {"W": draw(4, 5), "b": draw(5), "a": draw(4)})
+    assert rewrite(model, [FoldAffine()]).remarks == []
