@@ -1,0 +1,675 @@
+// 3x3 convolution: gather or Winograd-transform the input, multiply, transform back, finish.
+//
+// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the
+// direct algorithm. Every algorithm is kAlpha^2 independent matrix products [tiles, K] x [K, M], where kAlpha
+// = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
+// of lanes of a vector:
+//
+//   v [kAlpha^2][K / L][tiles][L]           input, transformed; one vector holds L channels of one tile
+//   u [M / panel][kAlpha^2][K][panel]       weights, transformed; a panel is kPanel vectors of output
+//   channels o [kAlpha^2][tiles][panel]              one panel of products, read back while it is in the
+//   second-level cache
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#if defined(__AVX2__)
+// gcc 12 warns about its own _mm512_undefined_ps (bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
+
+#include "cpu/activation.h"
+#include "cpu/parallel_for.h"
+#include "cpu/winograd_conv.h"
+#include "ops/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// --- Vectors
+// ------------------------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+constexpr int64_t L = 16;
+constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors of weights, 1 broadcast: 31 of 32 registers
+#elif defined(__AVX2__)
+constexpr int64_t L = 8;
+constexpr int kMaxRows = 6;
+#else
+constexpr int64_t L = 4;
+constexpr int kMaxRows = 4;
+#endif
+constexpr int kPanel = 2;
+
+typedef float Vec __attribute__((vector_size(L * sizeof(float)), may_alias));
+typedef float UnalignedVec __attribute__((vector_size(L * sizeof(float)), aligned(4), may_alias));
+
+inline Vec load(const float* x) { return *reinterpret_cast<const Vec*>(x); }
+inline void store(float* x, Vec v) { *reinterpret_cast<Vec*>(x) = v; }
+inline Vec splat(float x) { return Vec{} + x; }
+
+// x[i] for i in [lo, hi), 0 elsewhere in [0, L); touches no other memory.
+inline Vec load_part(const float* x, int64_t lo, int64_t hi) {
+  if (lo <= 0 && hi >= L) return *reinterpret_cast<const UnalignedVec*>(x);
+  lo = std::max<int64_t>(lo, 0);
+  hi = std::min(hi, L);
+  if (lo >= hi) return Vec{};
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((0xffffu >> (L - hi)) & (0xffffu << lo));
+  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(mask, x));
+#else
+  alignas(64) float part[L] = {};
+  for (int64_t i = lo; i < hi; ++i) part[i] = x[i];
+  return load(part);
+#endif
+}
+
+inline Vec load_part(const half* x, int64_t lo, int64_t hi) {
+#if defined(__AVX512F__)
+  if (lo <= 0 && hi >= L) {
+    return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
+  }
+#endif
+  alignas(64) float part[L] = {};
+  lo = std::max<int64_t>(lo, 0);
+  hi = std::min(hi, L);
+  for (int64_t i = lo; i < hi; ++i) part[i] = static_cast<float>(x[i]);
+  return load(part);
+}
+
+inline void store_part(float* x, Vec v, int64_t n) {
+  if (n >= L) {
+    *reinterpret_cast<UnalignedVec*>(x) = v;
+    return;
+  }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(x, static_cast<__mmask16>(0xffffu >> (L - n)), reinterpret_cast<__m512>(v));
+#else
+  for (int64_t i = 0; i < n; ++i) x[i] = v[i];
+#endif
+}
+
+inline void store_part(half* x, Vec v, int64_t n) {
+#if defined(__AVX512F__)
+  if (n >= L) {
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(x),
+        _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return;
+  }
+#endif
+  n = std::min(n, L);
+  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<half>(v[i]);
+}
+
+// y[i][j] = x[j][i] for i and j in [0, L), rows x_stride and y_stride apart and aligned.
+inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
+#if defined(__AVX512F__)
+  __m512 r[16], t[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_ps(x + i * x_stride);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
+    const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
+    r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {  // 128-bit lane l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
+    const __m512 even01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+    const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+    const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+    const __m512 odd23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+    _mm512_store_ps(y + j * y_stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_store_ps(y + (4 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_store_ps(y + (8 + j) * y_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+    _mm512_store_ps(y + (12 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+  }
+#elif defined(__AVX2__)
+  __m256 r[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = _mm256_load_ps(x + i * x_stride);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    _mm256_store_ps(y + j * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
+    _mm256_store_ps(y + (4 + j) * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
+  }
+#else
+  for (int64_t i = 0; i < L; ++i) {
+    for (int64_t j = 0; j < L; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+  }
+#endif
+}
+
+// --- Algorithms
+// ---------------------------------------------------------------------------------------------
+
+// kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
+// +-2.
+constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)
+constexpr double kB = 1.41421356237309504880;  // sqrt(2)
+
+struct Direct {
+  static constexpr int kTile = 1;
+  static constexpr int kAlpha = 1;
+};
+
+struct F2x2 {
+  static constexpr int kTile = 2;
+  static constexpr int kAlpha = 4;
+  static constexpr double kG[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+
+  static void input(const Vec* d, Vec* v) {
+    v[0] = d[0] - d[2];
+    v[1] = d[1] + d[2];
+    v[2] = d[2] - d[1];
+    v[3] = d[3] - d[1];
+  }
+  static void output(const Vec* m, Vec* y) {
+    y[0] = m[0] + m[1] + m[2];
+    y[1] = m[1] - m[2] + m[3];
+  }
+};
+
+struct F4x4 {
+  static constexpr int kTile = 4;
+  static constexpr int kAlpha = 6;
+  // Row of the point p: (1, p, p^2) over the product of its differences to the other finite points.
+  static constexpr double kG[6][3] = {
+      {1, 0, 0},
+      {-2.0 / 3, -2.0 / 3 * kA, -1.0 / 3},
+      {-2.0 / 3, 2.0 / 3 * kA, -1.0 / 3},
+      {1.0 / 6, 1.0 / 6 * kB, 1.0 / 3},
+      {1.0 / 6, -1.0 / 6 * kB, 1.0 / 3},
+      {0, 0, 1},
+  };
+
+  static void input(const Vec* d, Vec* v) {
+    constexpr float a = static_cast<float>(kA), b = static_cast<float>(kB);
+    const Vec even_a = d[4] - 2.0f * d[2], odd_a = d[3] - 2.0f * d[1];
+    const Vec even_b = d[4] - 0.5f * d[2], odd_b = d[3] - 0.5f * d[1];
+    v[0] = d[0] + d[4] - 2.5f * d[2];
+    v[1] = even_a + a * odd_a;
+    v[2] = even_a - a * odd_a;
+    v[3] = even_b + b * odd_b;
+    v[4] = even_b - b * odd_b;
+    v[5] = d[1] + d[5] - 2.5f * d[3];
+  }
+  static void output(const Vec* m, Vec* y) {
+    constexpr float a = static_cast<float>(kA), b = static_cast<float>(kB);
+    const Vec even_a = m[1] + m[2], odd_a = m[1] - m[2];
+    const Vec even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    y[0] = m[0] + even_a + even_b;
+    y[1] = a * odd_a + b * odd_b;
+    y[2] = 0.5f * even_a + 2.0f * even_b;
+    y[3] = 0.5f * a * odd_a + 2.0f * b * odd_b + m[5];
+  }
+};
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// --- Weights
+// ------------------------------------------------------------------------------------------------
+
+struct Weights final : WinogradWeights {
+  ConvAlgorithm algorithm;
+  int64_t C, M;
+  size_t size;
+  std::unique_ptr<float, void (*)(void*)> u{nullptr, std::free};
+
+  size_t bytes() const override { return size; }
+};
+
+// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart.
+template <class A, class T>
+void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
+  for (int64_t c = 0; c < C; ++c, w += 9) {
+    if constexpr (A::kAlpha == 1) {
+      for (int64_t tap = 0; tap < 9; ++tap) u[(c * 9 + tap) * k_stride] = static_cast<float>(w[tap]);
+    } else {
+      double g[9], rows[A::kAlpha][3];
+      for (int i = 0; i < 9; ++i) g[i] = static_cast<double>(static_cast<float>(w[i]));
+      for (int i = 0; i < A::kAlpha; ++i) {
+        for (int j = 0; j < 3; ++j) {
+          rows[i][j] = A::kG[i][0] * g[j] + A::kG[i][1] * g[3 + j] + A::kG[i][2] * g[6 + j];
+        }
+      }
+      for (int i = 0; i < A::kAlpha; ++i) {
+        for (int j = 0; j < A::kAlpha; ++j) {
+          u[(i * A::kAlpha + j) * xi_stride + c * k_stride] = static_cast<float>(
+              rows[i][0] * A::kG[j][0] + rows[i][1] * A::kG[j][1] + rows[i][2] * A::kG[j][2]);
+        }
+      }
+    }
+  }
+}
+
+template <class A, class T>
+std::shared_ptr<const WinogradWeights> prepare(const ConvProblem& p, const T* w, ConvAlgorithm algorithm) {
+  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+  const int64_t K = A::kAlpha == 1 ? 9 * p.C : p.C;
+  const int64_t padded_m = round_up(p.M, L);
+  auto weights = std::make_shared<Weights>();
+  weights->algorithm = algorithm;
+  weights->C = p.C;
+  weights->M = p.M;
+  weights->size =
+      static_cast<size_t>(round_up(padded_m * K * kPoints * static_cast<int64_t>(sizeof(float)), 64));
+  weights->u.reset(static_cast<float*>(std::aligned_alloc(64, std::max<size_t>(weights->size, 64))));
+  if (weights->u == nullptr) throw std::bad_alloc();
+  std::memset(weights->u.get(), 0, weights->size);
+  for (int64_t m = 0; m < p.M; ++m) {
+    const int64_t first = m / (kPanel * L) * (kPanel * L);
+    const int64_t panel = std::min(kPanel * L, padded_m - first);
+    transform_weights<A>(w + m * p.C * 9, p.C, weights->u.get() + first * K * kPoints + (m - first),
+                         K * panel, panel);
+  }
+  return weights;
+}
+
+// --- Input
+// --------------------------------------------------------------------------------------------------
+
+// Tiles [begin, end) of a problem in the order image, row of tiles, column of tiles, and where their data
+// are.
+struct Geometry {
+  int64_t tiles_x, tiles_y;
+  int64_t k;         // K
+  int64_t k_blocks;  // K / L, rounded up
+};
+
+template <class A>
+Geometry geometry(const ConvProblem& p) {
+  Geometry g;
+  g.tiles_x = ceil_div(p.OW(), A::kTile);
+  g.tiles_y = ceil_div(p.OH(), A::kTile);
+  g.k = A::kAlpha == 1 ? 9 * p.C : p.C;
+  g.k_blocks = ceil_div(g.k, L);
+  return g;
+}
+
+// v of a block of tiles.
+struct Transformed {
+  float* v;
+  int64_t tiles;      // of the block
+  int64_t xi_stride;  // floats; an odd number of cache lines, so that the points do not share cache sets
+
+  static int64_t stride_of(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
+};
+
+// Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.
+template <class F>
+void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, F&& fn) {
+  for (int64_t t = begin; t < end;) {
+    const int64_t row = t / g.tiles_x, tx = t % g.tiles_x;
+    const int64_t whole = std::min(end - t, g.tiles_x - tx);
+    const int64_t pieces = ceil_div(whole, limit);
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t from = whole * i / pieces, to = whole * (i + 1) / pieces;
+      fn(row / g.tiles_y, row % g.tiles_y, tx + from, to - from, t + from - begin);
+    }
+    t += whole;
+  }
+}
+
+// v of tiles [begin, end) and k block kb. The first of the tiles is tile `first` of the block.
+template <class A, class T>
+void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
+                     int64_t kb, const Transformed& out, int64_t first) {
+  constexpr int kAlpha = A::kAlpha;
+  constexpr int64_t kColumns = 4;                          // vectors of input columns at a time
+  constexpr int64_t kRun = (kColumns * L - 2) / A::kTile;  // tiles that they cover
+  alignas(64) float by_channel[kAlpha][L * L];             // [row][channel][column]
+  alignas(64) float by_column[kAlpha][kColumns * L * L];   // [row][column][channel]
+  const int64_t channels = std::min(L, p.C - kb * L);
+  for_each_run(g, begin, end, kRun, [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
+    const int64_t ih = ty * A::kTile - p.pad_top, iw = tx * A::kTile - p.pad_left;
+    const int64_t row_lo = std::max<int64_t>(0, -ih), row_hi = std::min<int64_t>(kAlpha, p.H - ih);
+    const T* plane = x + (n * p.C + kb * L) * p.H * p.W;
+    for (int64_t column = 0; column < count * A::kTile + 2; column += L) {
+      const int64_t lo = -(iw + column), hi = p.W - (iw + column);
+      for (int64_t c = 0; c < L; ++c) {
+        Vec d[kAlpha] = {}, v[kAlpha];
+        if (c < channels) {
+          const T* in = plane + c * p.H * p.W + ih * p.W + iw + column;
+          if (row_lo == 0 && row_hi == kAlpha) {
+#pragma GCC unroll 6
+            for (int i = 0; i < kAlpha; ++i) d[i] = load_part(in + i * p.W, lo, hi);
+          } else {
+#pragma GCC unroll 6
+            for (int i = 0; i < kAlpha; ++i) {
+              if (i >= row_lo && i < row_hi) d[i] = load_part(in + i * p.W, lo, hi);
+            }
+          }
+        }
+        A::input(d, v);
+#pragma GCC unroll 6
+        for (int i = 0; i < kAlpha; ++i) store(by_channel[i] + c * L, v[i]);
+      }
+      for (int i = 0; i < kAlpha; ++i) transpose(by_channel[i], L, by_column[i] + column * L, L);
+    }
+    float* v_out = out.v + (kb * out.tiles + first + offset) * L;
+    for (int64_t t = 0; t < count; ++t, v_out += L) {
+      for (int i = 0; i < kAlpha; ++i) {
+        Vec d[kAlpha], v[kAlpha];
+#pragma GCC unroll 6
+        for (int j = 0; j < kAlpha; ++j) d[j] = load(by_column[i] + (t * A::kTile + j) * L);
+        A::input(d, v);
+#pragma GCC unroll 6
+        for (int j = 0; j < kAlpha; ++j) store(v_out + (i * kAlpha + j) * out.xi_stride, v[j]);
+      }
+    }
+  });
+}
+
+// The same for the direct algorithm: the windows of the pixels, k = 9 c + 3 ky + kx.
+template <class T>
+void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end, int64_t kb,
+                  const Transformed& out, int64_t first) {
+  alignas(64) float by_k[L * L], by_pixel[L * L];
+  const int64_t k_end = std::min(L, g.k - kb * L);
+  for_each_run(g, begin, end, L, [&](int64_t n, int64_t oh, int64_t ow, int64_t count, int64_t offset) {
+    for (int64_t i = 0; i < L; ++i) {
+      Vec d = {};
+      if (i < k_end) {
+        const int64_t c = (kb * L + i) / 9, tap = (kb * L + i) % 9;
+        const int64_t ih = oh + tap / 3 - p.pad_top, iw = ow + tap % 3 - p.pad_left;
+        if (ih >= 0 && ih < p.H) {
+          d = load_part(x + ((n * p.C + c) * p.H + ih) * p.W + iw, -iw, std::min(count, p.W - iw));
+        }
+      }
+      store(by_k + i * L, d);
+    }
+    transpose(by_k, L, by_pixel, L);
+    std::memcpy(out.v + (kb * out.tiles + first + offset) * L, by_pixel,
+                static_cast<size_t>(count * L) * sizeof(float));
+  });
+}
+
+// --- Matrix product
+// -----------------------------------------------------------------------------------------
+
+// o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
+// apart.
+template <int kRows, int kVectors>
+void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o) {
+  Vec sum[kRows][kVectors] = {};
+  for (; k > 0; k -= L, a += a_stride) {
+    const float* row = a;
+    for (const float* row_end = a + std::min(k, L); row < row_end; ++row, u += kVectors * L) {
+      Vec b[kVectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) b[j] = load(u + j * L);
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+        const Vec s = splat(row[i * L]);
+#pragma GCC unroll 2
+        for (int j = 0; j < kVectors; ++j) sum[i][j] += s * b[j];
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) store(o + (i * kVectors + j) * L, sum[i][j]);
+  }
+}
+
+using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o);
+
+template <int kVectors>
+Multiply multiply_of(int rows) {
+  static constexpr Multiply table[] = {
+      multiply<1, kVectors>,  multiply<2, kVectors>,  multiply<3, kVectors>,  multiply<4, kVectors>,
+#if defined(__AVX2__)
+      multiply<5, kVectors>,  multiply<6, kVectors>,
+#endif
+#if defined(__AVX512F__)
+      multiply<7, kVectors>,  multiply<8, kVectors>,  multiply<9, kVectors>,  multiply<10, kVectors>,
+      multiply<11, kVectors>, multiply<12, kVectors>, multiply<13, kVectors>, multiply<14, kVectors>,
+#endif
+  };
+  static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
+  return table[rows - 1];
+}
+
+// o [rows][panel] for one point: all tiles of a range against one panel.
+void multiply_panel(const float* v, int64_t v_stride, int64_t rows, const float* u, int64_t k,
+                    int64_t vectors, float* o) {
+  const int64_t pieces = ceil_div(rows, kMaxRows);
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t from = rows * i / pieces;
+    const int count = static_cast<int>(rows * (i + 1) / pieces - from);
+    const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
+    fn(v + from * L, v_stride, u, k, o + from * vectors * L);
+  }
+}
+
+// --- Output
+// -------------------------------------------------------------------------------------------------
+
+template <class T>
+struct Output {
+  const T* bias;
+  const T* residual;
+  T* y;
+};
+
+// Adds bias and residual to `channels` rows of n <= L pixels of one image row, applies act and stores them.
+template <class T>
+void finish(const ConvProblem& p, const Output<T>& out, float* rows, int64_t n, int64_t m, int64_t channels,
+            int64_t oh, int64_t ow, int64_t pixels) {
+  const int64_t plane = p.OH() * p.OW();
+  const int64_t at = ((n * p.M + m) * p.OH() + oh) * p.OW() + ow;
+  for (int64_t c = 0; c < channels; ++c) {
+    Vec v = load(rows + c * L) + static_cast<float>(out.bias[m + c]);
+    if (p.has_residual) v += load_part(out.residual + at + c * plane, 0, pixels);
+    store(rows + c * L, v);
+  }
+  activate_block(p.act, rows, static_cast<size_t>(channels * L));
+  for (int64_t c = 0; c < channels; ++c) store_part(out.y + at + c * plane, load(rows + c * L), pixels);
+}
+
+// Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
+template <class A, class T>
+void transform_output(const ConvProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
+                      int64_t begin, int64_t end, int64_t m, int64_t vectors, const Output<T>& out) {
+  alignas(64) float rows[L * L];
+  for_each_run(g, begin, end, std::max<int64_t>(1, L / A::kTile),
+               [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
+                 const int64_t oh = ty * A::kTile, ow = tx * A::kTile;
+                 const int64_t pixels = std::min(count * A::kTile, p.OW() - ow);
+                 for (int64_t vector = 0; vector < vectors; ++vector) {
+                   const int64_t channels = std::min(L, p.M - m - vector * L);
+                   const float* in = o + (offset * vectors + vector) * L;
+                   if constexpr (A::kAlpha == 1) {
+                     transpose(in, vectors * L, rows, L);
+                     finish(p, out, rows, n, m + vector * L, channels, oh, ow, pixels);
+                   } else {
+                     alignas(64) float by_pixel[A::kTile][L * L];  // [row][column][channel]
+                     for (int64_t t = 0; t < count; ++t, in += vectors * L) {
+                       Vec half_done[A::kTile][A::kAlpha];
+#pragma GCC unroll 6
+                       for (int j = 0; j < A::kAlpha; ++j) {
+                         Vec d[A::kAlpha], y[A::kTile];
+#pragma GCC unroll 6
+                         for (int i = 0; i < A::kAlpha; ++i)
+                           d[i] = load(in + (i * A::kAlpha + j) * xi_stride);
+                         A::output(d, y);
+#pragma GCC unroll 4
+                         for (int i = 0; i < A::kTile; ++i) half_done[i][j] = y[i];
+                       }
+#pragma GCC unroll 4
+                       for (int i = 0; i < A::kTile; ++i) {
+                         Vec y[A::kTile];
+                         A::output(half_done[i], y);
+#pragma GCC unroll 4
+                         for (int j = 0; j < A::kTile; ++j) store(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
+                       }
+                     }
+                     for (int64_t i = 0; i < std::min<int64_t>(A::kTile, p.OH() - oh); ++i) {
+                       transpose(by_pixel[i], L, rows, L);
+                       finish(p, out, rows, n, m + vector * L, channels, oh + i, ow, pixels);
+                     }
+                   }
+                 }
+               });
+}
+
+// --- The whole
+// ----------------------------------------------------------------------------------------------
+
+constexpr int64_t kLocalBytes = 512 << 10;    // v of a lane's own block: half of a second-level cache
+constexpr int64_t kSharedBytes = 8 << 20;     // v of a block that all lanes share: part of a last-level cache
+constexpr int64_t kProductBytes = 384 << 10;  // o
+
+template <class A, class T>
+void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias, const T* residual, T* y,
+              Parallel& parallel, Workspace& workspace) {
+  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+  const Geometry g = geometry<A>(p);
+  const int64_t tiles = p.N * g.tiles_y * g.tiles_x;
+  const int64_t padded_m = round_up(p.M, L);
+  const int64_t panels = ceil_div(padded_m, kPanel * L);
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const Output<T> out{bias, residual, y};
+
+  const auto input = [&](int64_t begin, int64_t end, int64_t kb, const Transformed& v, int64_t first) {
+    if constexpr (A::kAlpha == 1) {
+      gather_input(p, g, x, begin, end, kb, v, first);
+    } else {
+      transform_input<A>(p, g, x, begin, end, kb, v, first);
+    }
+  };
+  // Tiles [begin, end), the first of which is tile `first` of the block.
+  const auto product = [&](const Transformed& v, int64_t begin, int64_t end, int64_t first, int64_t panel,
+                           float* o) {
+    const int64_t m = panel * kPanel * L;
+    const int64_t vectors = std::min<int64_t>(kPanel, (padded_m - m) / L);
+    const int64_t xi_stride = ((end - begin) * vectors | 1) * L;
+    for (int64_t xi = 0; xi < kPoints; ++xi) {
+      multiply_panel(v.v + xi * v.xi_stride + first * L, v.tiles * L, end - begin,
+                     w.u.get() + (m * kPoints + xi * vectors * L) * g.k, g.k, vectors, o + xi * xi_stride);
+    }
+    transform_output<A>(p, g, o, xi_stride, begin, end, m, vectors, out);
+  };
+  const auto floats = [&](int64_t n) {
+    return static_cast<float*>(workspace.allocate(static_cast<size_t>(n) * sizeof(float)));
+  };
+  // The direct algorithm transposes L rows of o even where fewer are left.
+  const auto o_floats = [&](int64_t block) { return kPoints * (block * kPanel + 1) * L + kPanel * L * L; };
+
+  const int64_t tile_bytes =
+      kPoints * std::max<int64_t>(g.k_blocks, 1) * L * static_cast<int64_t>(sizeof(float));
+  const int64_t o_tile_bytes = kPoints * kPanel * L * static_cast<int64_t>(sizeof(float));
+  int64_t local = std::min({kLocalBytes / tile_bytes, kProductBytes / o_tile_bytes, ceil_div(tiles, lanes)});
+  if (local >= 2 * kMaxRows) {
+    const int64_t blocks = ceil_div(tiles, local);
+    local = ceil_div(tiles, blocks);
+    const int64_t v_floats = kPoints * Transformed::stride_of(g, local);
+    float* v = floats(v_floats * lanes);
+    float* o = floats(o_floats(local) * lanes);
+    parallel_for(parallel, blocks, [&](int64_t block, size_t lane) {
+      const int64_t begin = tiles * block / blocks, end = tiles * (block + 1) / blocks;
+      const auto l = static_cast<int64_t>(lane);
+      const Transformed mine{v + l * v_floats, end - begin, Transformed::stride_of(g, end - begin)};
+      for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, mine, 0);
+      for (int64_t panel = 0; panel < panels; ++panel)
+        product(mine, begin, end, 0, panel, o + l * o_floats(local));
+    });
+    return;
+  }
+
+  const int64_t most = std::max<int64_t>(kSharedBytes / tile_bytes, kMaxRows);
+  const int64_t blocks = ceil_div(tiles, most);
+  const int64_t largest = ceil_div(tiles, blocks);
+  const int64_t v_floats = kPoints * Transformed::stride_of(g, largest);
+  float* v = floats(v_floats);
+  const int64_t pieces_for_lanes = ceil_div(4 * lanes, panels);
+  const int64_t pieces_for_cache = ceil_div(largest * o_tile_bytes, kProductBytes);
+  const int64_t pieces =
+      std::max(pieces_for_cache, std::min(lanes == 1 ? 1 : pieces_for_lanes, largest / (2 * kMaxRows)));
+  const int64_t o_size = o_floats(ceil_div(largest, pieces));
+  float* o = floats(o_size * lanes);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t begin = tiles * block / blocks, end = tiles * (block + 1) / blocks;
+    const int64_t count = end - begin;
+    const Transformed shared{v, count, Transformed::stride_of(g, count)};
+    parallel_for(parallel, g.k_blocks, [&](int64_t kb, size_t) { input(begin, end, kb, shared, 0); });
+    parallel_for(parallel, panels * pieces, [&](int64_t item, size_t lane) {
+      const int64_t piece = item % pieces, panel = item / pieces;
+      const int64_t from = count * piece / pieces, to = count * (piece + 1) / pieces;
+      product(shared, begin + from, begin + to, from, panel, o + static_cast<int64_t>(lane) * o_size);
+    });
+  }
+}
+
+}  // namespace
+
+template <class T>
+std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem& p, const T* w,
+                                                               ConvAlgorithm algorithm) {
+  switch (algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return prepare<F4x4>(p, w, algorithm);
+    case ConvAlgorithm::kF2x2:
+      return prepare<F2x2>(p, w, algorithm);
+    case ConvAlgorithm::kDirect:
+      break;
+  }
+  return prepare<Direct>(p, w, algorithm);
+}
+
+template <class T>
+void winograd_conv_kernel(const ConvProblem& p, const T* x, const WinogradWeights& w, const T* bias,
+                          const T* residual, T* y, Parallel& parallel, Workspace& workspace) {
+  if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return;
+  const auto& weights = static_cast<const Weights&>(w);
+  switch (weights.algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return convolve<F4x4>(p, x, weights, bias, residual, y, parallel, workspace);
+    case ConvAlgorithm::kF2x2:
+      return convolve<F2x2>(p, x, weights, bias, residual, y, parallel, workspace);
+    case ConvAlgorithm::kDirect:
+      return convolve<Direct>(p, x, weights, bias, residual, y, parallel, workspace);
+  }
+}
+
+template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const float*,
+                                                                        ConvAlgorithm);
+template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const half*,
+                                                                        ConvAlgorithm);
+template void winograd_conv_kernel(const ConvProblem&, const float*, const WinogradWeights&, const float*,
+                                   const float*, float*, Parallel&, Workspace&);
+template void winograd_conv_kernel(const ConvProblem&, const half*, const WinogradWeights&, const half*,
+                                   const half*, half*, Parallel&, Workspace&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,173 @@
+// WinogradConv against a direct convolution in double.
+#include "check.h"
+#include "cpu/winograd_conv.h"
+
+namespace graphopt::test {
+namespace {
+
+using cpu::ConvAlgorithm;
+
+constexpr ConvAlgorithm kAlgorithms[] = {ConvAlgorithm::kDirect, ConvAlgorithm::kF2x2, ConvAlgorithm::kF4x4};
+
+ConvProblem problem(int64_t N, int64_t C, int64_t H, int64_t W, int64_t M, std::array<int64_t, 4> pads) {
+  ConvProblem p;
+  p.N = N;
+  p.C = C;
+  p.H = H;
+  p.W = W;
+  p.M = M;
+  p.pad_top = pads[0];
+  p.pad_left = pads[1];
+  p.pad_bottom = pads[2];
+  p.pad_right = pads[3];
+  return p;
+}
+
+std::string text(const ConvProblem& p, ConvAlgorithm algorithm, double error) {
+  const auto n = [](int64_t v) { return std::to_string(v) + " "; };
+  return "algorithm " + n(static_cast<int>(algorithm)) + "N " + n(p.N) + "C " + n(p.C) + "H " + n(p.H) +
+         "W " + n(p.W) + "M " + n(p.M) + "pads " + n(p.pad_top) + n(p.pad_left) + n(p.pad_bottom) +
+         n(p.pad_right) + "residual " + n(p.has_residual) + "act " + n(static_cast<int>(p.act.kind)) +
+         "error " + std::to_string(error * 1e6) + "e-6";
+}
+
+template <class T>
+struct Case {
+  ConvProblem p;
+  std::vector<T> x, w, bias, residual;
+
+  explicit Case(const ConvProblem& problem, float scale = 1.0f)
+      : p(problem),
+        x(random_tensor<T>(p.N * p.C * p.H * p.W, 1, scale)),
+        w(random_tensor<T>(p.M * p.C * 9, 2, 1.0f / std::sqrt(static_cast<float>(9 * p.C)))),
+        bias(random_tensor<T>(p.M, 3, scale)),
+        residual(random_tensor<T>(p.has_residual ? p.N * p.M * p.OH() * p.OW() : 0, 4, scale)) {}
+
+  std::vector<double> reference() const {
+    std::vector<double> y(static_cast<size_t>(p.N * p.M * p.OH() * p.OW()));
+    const auto at = [](const std::vector<T>& v, int64_t i) {
+      return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
+    };
+    size_t i = 0;
+    for (int64_t n = 0; n < p.N; ++n) {
+      for (int64_t m = 0; m < p.M; ++m) {
+        for (int64_t oh = 0; oh < p.OH(); ++oh) {
+          for (int64_t ow = 0; ow < p.OW(); ++ow, ++i) {
+            double sum = at(bias, m);
+            for (int64_t c = 0; c < p.C; ++c) {
+              for (int64_t tap = 0; tap < 9; ++tap) {
+                const int64_t h = oh + tap / 3 - p.pad_top, v = ow + tap % 3 - p.pad_left;
+                if (h < 0 || h >= p.H || v < 0 || v >= p.W) continue;
+                sum += at(w, (m * p.C + c) * 9 + tap) * at(x, ((n * p.C + c) * p.H + h) * p.W + v);
+              }
+            }
+            if (p.has_residual) sum += at(residual, static_cast<int64_t>(i));
+            y[i] = reference_activation(p.act, sum);
+          }
+        }
+      }
+    }
+    return y;
+  }
+
+  std::vector<T> run(ConvAlgorithm algorithm, size_t lanes) const {
+    // The weights are made for an unknown shape, as in a model with dynamic dimensions.
+    ConvProblem unknown = p;
+    unknown.N = unknown.H = unknown.W = 0;
+    const auto weights = cpu::winograd_prepare(unknown, w.data(), algorithm);
+    ThreadParallel parallel(lanes);
+    HeapWorkspace workspace;
+    const size_t n = static_cast<size_t>(p.N * p.M * p.OH() * p.OW());
+    std::vector<T> y(n + 64, static_cast<T>(-77.0f));
+    cpu::winograd_conv(p, x.data(), *weights, bias.data(), p.has_residual ? residual.data() : nullptr,
+                       y.data(), parallel, workspace);
+    for (size_t i = n; i < y.size(); ++i)
+      CHECK_MSG(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
+    y.resize(n);
+    return y;
+  }
+};
+
+template <class T>
+double limit(ConvAlgorithm algorithm) {
+  if (algorithm == ConvAlgorithm::kF4x4) return 4e-5;
+  return std::is_same_v<T, float> ? 1e-5 : 2e-3;
+}
+
+template <class T>
+void check_case(const ConvProblem& p, size_t lanes, float scale = 1.0f) {
+  const Case<T> c(p, scale);
+  const std::vector<double> expected = c.reference();
+  for (ConvAlgorithm algorithm : kAlgorithms) {
+    if (!std::is_same_v<T, float> && algorithm == ConvAlgorithm::kF4x4) continue;
+    const double error = relative_error(c.run(algorithm, lanes), expected);
+    CHECK_MSG(error < limit<T>(algorithm), text(p, algorithm, error));
+  }
+}
+
+template <class T>
+void check_shapes() {
+  const std::array<int64_t, 4> same = {1, 1, 1, 1};
+  for (int64_t c : {1, 3, 7, 16, 17, 40}) {
+    for (int64_t m : {1, 5, 16, 33, 64}) check_case<T>(problem(1, c, 9, 11, m, same), 2);
+  }
+  for (int64_t h : {1, 2, 3, 4, 5, 13}) {
+    for (int64_t w : {1, 2, 3, 6, 7, 16, 17, 63, 70}) check_case<T>(problem(2, 5, h, w, 6, same), 1);
+  }
+  for (const std::array<int64_t, 4>& pads :
+       {std::array<int64_t, 4>{0, 0, 0, 0}, {2, 0, 1, 3}, {0, 5, 7, 0}, {20, 1, 0, 33}}) {
+    check_case<T>(problem(3, 4, 6, 5, 18, pads), 2);
+    check_case<T>(problem(1, 20, 3, 3, 3, pads), 1);
+  }
+  check_case<T>(problem(2, 130, 7, 7, 100, same), 3);
+  check_case<T>(problem(1, 48, 30, 34, 48, same), 4);
+}
+
+}  // namespace
+
+GRAPHOPT_TEST(winograd_shapes_float) { check_shapes<float>(); }
+GRAPHOPT_TEST(winograd_shapes_half) { check_shapes<half>(); }
+
+GRAPHOPT_TEST(winograd_epilogue) {
+  for (const Activation& act : every_activation()) {
+    for (bool residual : {false, true}) {
+      ConvProblem p = problem(2, 6, 7, 21, 19, {1, 1, 1, 1});
+      p.act = act;
+      p.has_residual = residual;
+      check_case<float>(p, 2);
+      check_case<half>(p, 2);
+    }
+  }
+}
+
+GRAPHOPT_TEST(winograd_large_values_and_zeros) {
+  ConvProblem p = problem(1, 12, 10, 10, 12, {1, 1, 1, 1});
+  check_case<float>(p, 1, 1e15f);
+  check_case<float>(p, 1, 1e-15f);
+  check_case<half>(p, 1, 1000.0f);
+  check_case<float>(p, 1, 0.0f);
+}
+
+GRAPHOPT_TEST(winograd_lanes_do_not_change_the_result) {
+  // Few tiles and many channels share their input; many tiles have blocks of their own.
+  for (const ConvProblem& p :
+       {problem(1, 300, 9, 9, 200, {1, 1, 1, 1}), problem(2, 20, 60, 60, 40, {1, 1, 1, 1})}) {
+    const Case<float> c(p);
+    for (ConvAlgorithm algorithm : kAlgorithms) {
+      const std::vector<float> one = c.run(algorithm, 1);
+      for (size_t lanes : {2, 5}) CHECK_MSG(c.run(algorithm, lanes) == one, text(p, algorithm, 0));
+    }
+  }
+}
+
+GRAPHOPT_TEST(winograd_empty) {
+  for (const ConvProblem& p : {problem(0, 3, 8, 8, 4, {1, 1, 1, 1}), problem(1, 3, 8, 8, 0, {1, 1, 1, 1}),
+                               problem(1, 3, 2, 8, 4, {0, 1, 0, 1}), problem(1, 3, 8, 0, 4, {1, 1, 1, 1})}) {
+    for (ConvAlgorithm algorithm : kAlgorithms) CHECK(Case<float>(p).run(algorithm, 2).empty());
+  }
+}
+
+// No input channels: the sum over nothing, plus the bias.
+GRAPHOPT_TEST(winograd_no_channels) { check_case<float>(problem(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
+
+}  // namespace graphopt::test
