@@ -1,0 +1,200 @@
+// One language for the device kernels on three compilers: clang for AMD (-x hip, device only, without ROCm's
+// headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
+// (host/hip_on_cpu.h).
+//
+// A kernel is   KERNEL(name, max_threads, (float* y, int n)) { ... }
+// with plain parameters: pointers, 32- and 64-bit integers, float, small structs. It may use
+//   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
+//   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
+//   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
+//   barrier()                   all work-items of the work-group
+//   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
+//   UNROLL                      before a loop whose trip count is a constant
+//   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
+//   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
+#pragma once
+
+#if defined(__AMDGCN__)
+#define GRAPHOPT_ON_AMD 1
+#elif defined(__CUDACC__)
+#define GRAPHOPT_ON_NVIDIA 1
+#else
+#define GRAPHOPT_ON_CPU 1
+#endif
+
+#if GRAPHOPT_ON_NVIDIA
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#elif GRAPHOPT_ON_AMD
+// No header of the host's C library: it would be parsed for the wrong target.
+typedef __INT16_TYPE__ int16_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT64_TYPE__ uint64_t;
+typedef __SIZE_TYPE__ size_t;
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#else
+#include "hip/host/hip_on_cpu.h"
+#endif
+
+#include "hip/traits.h"
+
+// --- Kernels and LDS
+// -----------------------------------------------------------------------------------------
+
+#if GRAPHOPT_ON_AMD
+#define DEVICE __device__ __forceinline__
+#define KERNEL(name, max_threads, parameters) \
+  extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))) void name parameters
+#define SHARED(Type, name) __shared__ Type name
+#define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
+#elif GRAPHOPT_ON_NVIDIA
+#define DEVICE __device__ __forceinline__
+#define KERNEL(name, max_threads, parameters) \
+  extern "C" __global__ __launch_bounds__(max_threads) void name parameters
+#define SHARED(Type, name) __shared__ Type name
+#define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
+#endif
+
+#if GRAPHOPT_ON_CPU
+#define UNROLL
+#else
+#define UNROLL _Pragma("unroll")
+#endif
+
+namespace graphopt::hip {
+
+#if GRAPHOPT_ON_AMD
+
+typedef _Float16 half_t;
+
+DEVICE int thread_x() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+DEVICE int block_x() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+DEVICE int block_y() { return static_cast<int>(__builtin_amdgcn_workgroup_id_y()); }
+DEVICE int block_z() { return static_cast<int>(__builtin_amdgcn_workgroup_id_z()); }
+
+DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+DEVICE uint32_t shuffle_bits(uint32_t x, int lane) {
+  return static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(lane * 4, static_cast<int>(x)));
+}
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
+}
+
+DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // 1 ulp, denormal results become 0
+DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }   // 1 ulp
+DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }    // 1 ulp
+DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
+DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+#elif GRAPHOPT_ON_NVIDIA
+
+typedef __half half_t;
+
+DEVICE int thread_x() { return static_cast<int>(threadIdx.x); }
+DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
+DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
+DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
+
+DEVICE void barrier() { __syncthreads(); }
+
+DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+
+DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float log2_fast(float x) { return __log2f(x); }
+DEVICE float rcp_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float sqrt_exact(float x) { return __fsqrt_rn(x); }
+DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+#endif
+
+DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
+DEVICE float rsqrt_exact(float x) { return 1.0f / sqrt_exact(x); }
+
+DEVICE int lane_id() { return thread_x() % kWave; }
+DEVICE int wave_id() { return thread_x() / kWave; }
+
+// Reinterprets the bytes of one value as another type of the same size.
+template <class To, class From>
+DEVICE To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bytes");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// The value that lane `lane` of this wave passes. All lanes must take part.
+DEVICE float shuffle(float x, int lane) { return bit_cast<float>(shuffle_bits(bit_cast<uint32_t>(x), lane)); }
+DEVICE uint32_t shuffle(uint32_t x, int lane) { return shuffle_bits(x, lane); }
+DEVICE float shuffle_xor(float x, int mask) { return shuffle(x, lane_id() ^ mask); }
+DEVICE uint32_t shuffle_xor(uint32_t x, int mask) { return shuffle_bits(x, lane_id() ^ mask); }
+
+DEVICE float to_float(float x) { return x; }
+DEVICE float to_float(half_t x) { return static_cast<float>(x); }
+template <class T>
+DEVICE T from_float(float x) {
+  return static_cast<T>(x);
+}
+
+// 16 bytes: what a lane moves in one instruction.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
+  T v[kSize];
+};
+
+#if GRAPHOPT_ON_NVIDIA
+typedef uint4 Bits128;
+#elif GRAPHOPT_ON_AMD
+typedef uint32_t Bits128 __attribute__((ext_vector_type(4)));
+#else
+struct alignas(16) Bits128 {
+  uint32_t bits[4];
+};
+#endif
+
+// `p` must be a multiple of 16.
+template <class T>
+DEVICE Pack<T> load_pack(const T* p) {
+  return bit_cast<Pack<T>>(*reinterpret_cast<const Bits128*>(p));
+}
+template <class T>
+DEVICE void store_pack(T* p, const Pack<T>& x) {
+  *reinterpret_cast<Bits128*>(p) = bit_cast<Bits128>(x);
+}
+
+// n / d for n < 2^31 without a division. The host fills it (gpu/launch.h): Granlund and Montgomery, "Division
+// by invariant integers using multiplication", 1994.
+struct Divisor {
+  uint32_t d, multiplier, shift;
+};
+DEVICE uint32_t divide(uint32_t n, const Divisor& d) {
+  return (multiply_high(n, d.multiplier) + n) >> d.shift;
+}
+
+DEVICE int min_int(int a, int b) { return a < b ? a : b; }
+DEVICE int max_int(int a, int b) { return a > b ? a : b; }
+
+}  // namespace graphopt::hip

@@ -1,0 +1,25 @@
+// Sums over a work-group.
+#pragma once
+
+#include "hip/platform.h"
+
+namespace graphopt::hip {
+
+// One slot for each wave of the largest work-group (1024 work-items).
+struct WaveSums {
+  float sum[1024 / kWave];
+};
+
+// The sum of x over all `threads` work-items, in all of them. A second call needs a second `slots`, or a
+// barrier in between.
+DEVICE float group_sum(float x, WaveSums& slots, int threads) {
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  if (lane_id() == 0) slots.sum[wave_id()] = x;
+  barrier();
+  const int waves = threads / kWave;
+  float total = lane_id() < waves ? slots.sum[lane_id()] : 0.0f;
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+  return total;
+}
+
+}  // namespace graphopt::hip

@@ -1,0 +1,89 @@
+// ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r).
+//
+// Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs an element besides the activation.
+// A work-group handles kTile consecutive elements, 16 bytes a lane and instruction, kVectors of them in
+// flight. Launch: gpu/scale_shift_plan.cpp.
+#include "hip/activation.h"
+#include "hip/platform.h"
+
+namespace graphopt::hip {
+
+constexpr int kScaleShiftThreads = 256;
+constexpr int kScaleShiftVectors = 4;
+
+// `total` elements of consecutive planes (n, c), the first of which is of channel `first_channel`.
+// `vectors`: all pointers are multiples of 16. `residual` may be null.
+template <class T>
+DEVICE void scale_shift(const T* x, const T* scale, const T* shift, const T* residual, T* y, uint32_t total,
+                        Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
+                        Activation act) {
+  constexpr int kSize = Pack<T>::kSize;
+  constexpr uint32_t kTile = kScaleShiftThreads * kScaleShiftVectors * kSize;
+  const auto channel_of = [&](uint32_t plane) {
+    const uint32_t c = plane - divide(plane, channels) * channels.d + first_channel;
+    return c < channels.d ? c : c - channels.d;
+  };
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
+
+  if (vectors != 0 && total - begin >= kTile) {
+    Pack<T> in[kScaleShiftVectors], add[kScaleShiftVectors];
+    UNROLL for (int k = 0; k < kScaleShiftVectors; ++k) {
+      const uint32_t i = begin + static_cast<uint32_t>(k * kScaleShiftThreads + thread_x()) * kSize;
+      in[k] = load_pack(x + i);
+      if (residual != nullptr) add[k] = load_pack(residual + i);
+    }
+    UNROLL for (int k = 0; k < kScaleShiftVectors; ++k) {
+      const uint32_t i = begin + static_cast<uint32_t>(k * kScaleShiftThreads + thread_x()) * kSize;
+      uint32_t plane = divide(i, inner);
+      uint32_t offset = i - plane * inner.d;
+      uint32_t c = channel_of(plane);
+      float a = to_float(scale[c]), b = to_float(shift[c]);
+      float value[kSize];
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (offset == inner.d) {  // the next plane starts inside of this vector
+          offset = 0;
+          c = c + 1 == channels.d ? 0 : c + 1;
+          a = to_float(scale[c]);
+          b = to_float(shift[c]);
+        }
+        value[j] = to_float(in[k].v[j]) * a + b;
+        ++offset;
+      }
+      if (residual != nullptr) {
+        UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add[k].v[j]);
+      }
+      activate(act, value);
+      Pack<T> out;
+      UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+      store_pack(y + i, out);
+    }
+    return;
+  }
+
+  const uint32_t end = total - begin < kTile ? total : begin + kTile;
+  for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
+    const uint32_t c = channel_of(divide(i, inner));
+    float value[1] = {to_float(x[i]) * to_float(scale[c]) + to_float(shift[c])};
+    if (residual != nullptr) value[0] += to_float(residual[i]);
+    activate(act, value);
+    y[i] = from_float<T>(value[0]);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(scale_shift_f32, kScaleShiftThreads,
+       (const float* x, const float* scale, const float* shift, const float* residual, float* y,
+        uint32_t total, Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
+        Activation act)) {
+  scale_shift(x, scale, shift, residual, y, total, inner, channels, first_channel, vectors, act);
+}
+
+KERNEL(scale_shift_f16, kScaleShiftThreads,
+       (const half_t* x, const half_t* scale, const half_t* shift, const half_t* residual, half_t* y,
+        uint32_t total, Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
+        Activation act)) {
+  scale_shift(x, scale, shift, residual, y, total, inner, channels, first_channel, vectors, act);
+}
