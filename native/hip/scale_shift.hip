@@ -14,9 +14,9 @@ constexpr int kScaleShiftVectors = 4;
 // `total` elements of consecutive planes (n, c), the first of which is of channel `first_channel`.
 // `vectors`: all pointers are multiples of 16. `residual` may be null.
 template <class T>
-DEVICE void scale_shift(const T* x, const T* scale, const T* shift, const T* residual, T* y, uint32_t total,
-                        Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
-                        Activation act) {
+DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __restrict__ shift,
+                        const T* residual, T* y, uint32_t total, Divisor inner, Divisor channels,
+                        uint32_t first_channel, int32_t vectors, Activation act) {
   constexpr int kSize = Pack<T>::kSize;
   constexpr uint32_t kTile = kScaleShiftThreads * kScaleShiftVectors * kSize;
   const auto channel_of = [&](uint32_t plane) {

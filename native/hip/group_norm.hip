@@ -1,0 +1,221 @@
+// FusedGroupNorm[act]: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics for each
+// image and group, in float32, the variance from deviations (two passes over registers, never E[x^2] -
+// E[x]^2).
+//
+// Bound by memory. A group that fits into the registers of one work-group is read once and written once
+// (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and leaves a mean and a sum
+// of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1979) in a
+// fixed order and reads X a second time, mostly from the cache. Launch: gpu/group_norm_plan.cpp.
+#include "hip/activation.h"
+#include "hip/platform.h"
+#include "hip/reduce.h"
+
+namespace graphopt::hip {
+
+// A part of a group, in registers: vector k of work-item t holds elements (k threads + t) kSize ...
+template <class T, int kVectors>
+struct GroupPart {
+  static constexpr int kSize = Pack<T>::kSize;
+  Pack<T> pack[kVectors];
+
+  DEVICE static uint32_t element(int k, int threads) {
+    return static_cast<uint32_t>(k * threads + thread_x()) * kSize;
+  }
+
+  // `vectors`: `x` and `size` are multiples of 16 bytes.
+  DEVICE void load(const T* x, uint32_t size, int threads, bool vectors) {
+    if (vectors) {
+      UNROLL for (int k = 0; k < kVectors; ++k) {
+        const uint32_t i = element(k, threads);
+        if (i < size) pack[k] = load_pack(x + i);
+      }
+    } else {
+      UNROLL for (int k = 0; k < kVectors; ++k) {
+        const uint32_t i = element(k, threads);
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (i + j < size) pack[k].v[j] = x[i + j];
+        }
+      }
+    }
+  }
+
+  DEVICE float sum(uint32_t size, int threads, bool vectors) const {
+    float s = 0;
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (vectors && i >= size) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) s += vectors || i + j < size ? to_float(pack[k].v[j]) : 0.0f;
+    }
+    return s;
+  }
+
+  DEVICE float squared_deviations(float mean, uint32_t size, int threads, bool vectors) const {
+    float s = 0;
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (vectors && i >= size) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const float d = to_float(pack[k].v[j]) - mean;
+        s += vectors || i + j < size ? d * d : 0.0f;
+      }
+    }
+    return s;
+  }
+
+  // `first` is the element's index in its group; gamma and beta are those of the group's first channel.
+  DEVICE void store(T* y, uint32_t size, int threads, bool vectors, uint32_t first, float mean, float scale,
+                    const T* __restrict__ gamma, const T* __restrict__ beta, const Divisor& inner,
+                    const Activation& act) const {
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (i >= size) continue;
+      uint32_t c = divide(first + i, inner);
+      uint32_t offset = first + i - c * inner.d;
+      float a = to_float(gamma[c]) * scale, b = to_float(beta[c]);
+      float value[kSize];
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (offset == inner.d && i + j < size) {  // the next channel starts inside of this vector
+          offset = 0;
+          ++c;
+          a = to_float(gamma[c]) * scale;
+          b = to_float(beta[c]);
+        }
+        value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+        ++offset;
+      }
+      activate(act, value);
+      if (vectors) {
+        Pack<T> out;
+        UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+        store_pack(y + i, out);
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (i + j < size) y[i + j] = from_float<T>(value[j]);
+        }
+      }
+    }
+  }
+};
+
+struct GroupNormLds {
+  WaveSums first, second;
+};
+
+// One work-group for each image and group. `size`: elements of a group, at most threads kVectors kSize, a
+// multiple of kSize; all pointers are multiples of 16.
+template <class T, int kVectors>
+DEVICE void group_norm(const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y,
+                       uint32_t size, uint32_t group_channels, Divisor groups, Divisor inner, float epsilon,
+                       int32_t threads, Activation act, GroupNormLds& lds) {
+  const auto n = static_cast<uint32_t>(block_x());
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * group_channels;
+  const size_t offset = static_cast<size_t>(n) * size;
+  GroupPart<T, kVectors> part;
+  part.load(x + offset, size, threads, true);
+  const float count = static_cast<float>(size);
+  const float mean = group_sum(part.sum(size, threads, true), lds.first, threads) / count;
+  const float m2 = group_sum(part.squared_deviations(mean, size, threads, true), lds.second, threads);
+  const float scale = rsqrt_exact(m2 / count + epsilon);
+  part.store(y + offset, size, threads, true, 0, mean, scale, gamma + channel, beta + channel, inner, act);
+}
+
+// Elements of a work-item.
+constexpr int kGroupNormSmallElements = 16;
+constexpr int kGroupNormLargeElements = 64;
+
+constexpr int kGroupNormSplitThreads = 512;
+
+// `partial` [images groups][parts][2]: mean and sum of squared deviations of each part.
+template <class T>
+DEVICE void group_norm_stats(const T* x, float* partial, uint32_t size, Divisor parts, int32_t vectors,
+                             GroupNormLds& lds) {
+  constexpr uint32_t kPart = kGroupNormSplitThreads * kGroupNormSmallElements;
+  const auto b = static_cast<uint32_t>(block_x());
+  const uint32_t n = divide(b, parts);
+  const uint32_t first = (b - n * parts.d) * kPart;
+  const uint32_t count = size - first < kPart ? size - first : kPart;
+  GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
+  part.load(x + static_cast<size_t>(n) * size + first, count, kGroupNormSplitThreads, vectors != 0);
+  const float mean =
+      group_sum(part.sum(count, kGroupNormSplitThreads, vectors != 0), lds.first, kGroupNormSplitThreads) /
+      static_cast<float>(count);
+  const float m2 = group_sum(part.squared_deviations(mean, count, kGroupNormSplitThreads, vectors != 0),
+                             lds.second, kGroupNormSplitThreads);
+  if (thread_x() == 0) {
+    partial[2 * b] = mean;
+    partial[2 * b + 1] = m2;
+  }
+}
+
+template <class T>
+DEVICE void group_norm_apply(const T* x, const T* __restrict__ gamma, const T* __restrict__ beta,
+                             const float* partial, T* y, uint32_t size, uint32_t group_channels,
+                             Divisor groups, Divisor inner, Divisor parts, float epsilon, int32_t vectors,
+                             Activation act, GroupNormLds& lds) {
+  constexpr uint32_t kPart = kGroupNormSplitThreads * kGroupNormSmallElements;
+  const auto b = static_cast<uint32_t>(block_x());
+  const uint32_t n = divide(b, parts);
+  const uint32_t first = (b - n * parts.d) * kPart;
+  const uint32_t count = size - first < kPart ? size - first : kPart;
+  const size_t offset = static_cast<size_t>(n) * size + first;
+  GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
+  part.load(x + offset, count, kGroupNormSplitThreads, vectors != 0);
+
+  const float* mine = partial + static_cast<size_t>(n) * parts.d * 2;
+  const auto count_of = [&](uint32_t p) {
+    return static_cast<float>(size - p * kPart < kPart ? size - p * kPart : kPart);
+  };
+  float sum = 0;
+  for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
+    sum += mine[2 * p] * count_of(p);
+  }
+  const float mean = group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(size);
+  float m2 = 0;
+  for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
+    const float d = mine[2 * p] - mean;
+    m2 += mine[2 * p + 1] + d * d * count_of(p);
+  }
+  const float variance = group_sum(m2, lds.second, kGroupNormSplitThreads) / static_cast<float>(size);
+  const float scale = rsqrt_exact(variance + epsilon);
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * group_channels;
+  part.store(y + offset, count, kGroupNormSplitThreads, vectors != 0, first, mean, scale, gamma + channel,
+             beta + channel, inner, act);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define GROUP_NORM_KERNELS(T, suffix)                                                                        \
+  KERNEL(group_norm_small_##suffix, 1024,                                                                    \
+         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
+          uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
+          Activation act)) {                                                                                 \
+    SHARED(GroupNormLds, lds);                                                                               \
+    group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
+                                                            inner, epsilon, threads, act, lds);              \
+  }                                                                                                          \
+  KERNEL(group_norm_large_##suffix, 640,                                                                     \
+         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
+          uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
+          Activation act)) {                                                                                 \
+    SHARED(GroupNormLds, lds);                                                                               \
+    group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
+                                                            inner, epsilon, threads, act, lds);              \
+  }                                                                                                          \
+  KERNEL(group_norm_stats_##suffix, kGroupNormSplitThreads,                                                  \
+         (const T* x, float* partial, uint32_t size, Divisor parts, int32_t vectors)) {                      \
+    SHARED(GroupNormLds, lds);                                                                               \
+    group_norm_stats(x, partial, size, parts, vectors, lds);                                                 \
+  }                                                                                                          \
+  KERNEL(group_norm_apply_##suffix, kGroupNormSplitThreads,                                                  \
+         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, const float* partial, T* y,   \
+          uint32_t size, uint32_t group_channels, Divisor groups, Divisor inner, Divisor parts,              \
+          float epsilon, int32_t vectors, Activation act)) {                                                 \
+    SHARED(GroupNormLds, lds);                                                                               \
+    group_norm_apply(x, gamma, beta, partial, y, size, group_channels, groups, inner, parts, epsilon,        \
+                     vectors, act, lds);                                                                     \
+  }
+
+GROUP_NORM_KERNELS(float, f32)
+GROUP_NORM_KERNELS(half_t, f16)

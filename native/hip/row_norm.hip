@@ -1,0 +1,135 @@
+// FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, s = x + r (rounded to T, as the
+// Add that it replaces does), statistics in float32, the variance from deviations.
+//
+// Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
+// S) written once. row_norm_any_* is for rows that do not fit or are
+// not aligned and reads them three times. Launch:
+// gpu/row_norm_plan.cpp.
+#include "hip/platform.h"
+#include "hip/reduce.h"
+
+namespace graphopt::hip {
+
+struct RowNormLds {
+  WaveSums first, second;
+};
+
+constexpr int kRowNormVectors = 4;
+
+// `residual`, `sum` and `beta` may be null. `rms`: no mean is subtracted. All pointers and D are multiples of
+// 16 bytes, D is at most threads kRowNormVectors kSize.
+template <class T>
+DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta,
+                     T* y, T* sum, uint32_t D, float epsilon, int32_t rms, int32_t threads, RowNormLds& lds) {
+  constexpr int kSize = Pack<T>::kSize;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
+  Pack<T> pack[kRowNormVectors];
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) < D) pack[k] = load_pack(x + row + element(k));
+  }
+  if (residual != nullptr) {
+    Pack<T> add[kRowNormVectors];
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) < D) add[k] = load_pack(residual + row + element(k));
+    }
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) >= D) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        pack[k].v[j] = from_float<T>(to_float(pack[k].v[j]) + to_float(add[k].v[j]));
+      }
+      if (sum != nullptr) store_pack(sum + row + element(k), pack[k]);
+    }
+  }
+
+  float mean = 0;
+  if (rms == 0) {
+    float s = 0;
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) >= D) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]);
+    }
+    mean = group_sum(s, lds.first, threads) / static_cast<float>(D);
+  }
+  float s = 0;
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) >= D) continue;
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const float d = to_float(pack[k].v[j]) - mean;
+      s += d * d;
+    }
+  }
+  const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + epsilon);
+
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) >= D) continue;
+    const Pack<T> g = load_pack(gamma + element(k));
+    float value[kSize];
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      value[j] = (to_float(pack[k].v[j]) - mean) * scale * to_float(g.v[j]);
+    }
+    if (beta != nullptr) {
+      const Pack<T> b = load_pack(beta + element(k));
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(b.v[j]);
+    }
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+    store_pack(y + row + element(k), out);
+  }
+}
+
+constexpr int kRowNormAnyThreads = 1024;
+
+template <class T>
+DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ gamma,
+                         const T* __restrict__ beta, T* y, T* sum, uint32_t D, float epsilon, int32_t rms,
+                         RowNormLds& lds) {
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto first = static_cast<uint32_t>(thread_x());
+  const auto value = [&](uint32_t i) {
+    float v = to_float(x[row + i]);
+    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[row + i])));
+    return v;
+  };
+  float mean = 0;
+  if (rms == 0) {
+    float s = 0;
+    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) s += value(i);
+    mean = group_sum(s, lds.first, kRowNormAnyThreads) / static_cast<float>(D);
+  }
+  float s = 0;
+  for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
+    const float d = value(i) - mean;
+    s += d * d;
+  }
+  const float scale =
+      rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + epsilon);
+  for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
+    const float v = value(i);
+    float out = (v - mean) * scale * to_float(gamma[i]);
+    if (beta != nullptr) out += to_float(beta[i]);
+    if (sum != nullptr) sum[row + i] = from_float<T>(v);
+    y[row + i] = from_float<T>(out);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ROW_NORM_KERNELS(T, suffix)                                                                     \
+  KERNEL(row_norm_##suffix, 1024,                                                                       \
+         (const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, \
+          T* sum, uint32_t D, float epsilon, int32_t rms, int32_t threads)) {                           \
+    SHARED(RowNormLds, lds);                                                                            \
+    row_norm(x, residual, gamma, beta, y, sum, D, epsilon, rms, threads, lds);                          \
+  }                                                                                                     \
+  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads,                                                     \
+         (const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, \
+          T* sum, uint32_t D, float epsilon, int32_t rms)) {                                            \
+    SHARED(RowNormLds, lds);                                                                            \
+    row_norm_any(x, residual, gamma, beta, y, sum, D, epsilon, rms, lds);                               \
+  }
+
+ROW_NORM_KERNELS(float, f32)
+ROW_NORM_KERNELS(half_t, f16)
