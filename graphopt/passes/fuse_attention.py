@@ -27,7 +27,16 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.fused_attention import Variant
-from graphopt.passes.base import Attribute, Editor, Numerics, Pass, attribute_int, attribute_ints
+from graphopt.passes.base import (
+    Attribute,
+    Editor,
+    Numerics,
+    Pass,
+    attribute_float,
+    attribute_int,
+    attribute_ints,
+    attribute_string,
+)
 from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
 from graphopt.remarks import Code, Refusal
 
@@ -100,8 +109,20 @@ class Attention:
     terms: list[Term] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
     mask_value: float = 0.0
+    causal: bool = False
     guard: bool = False
     gqa: bool = False
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(
+            bias=bool(self.terms),
+            mask=bool(self.conditions),
+            causal=self.causal,
+            gqa=self.gqa,
+            guard=self.guard,
+            softcap=self.softcap is not None,
+        )
 
 
 @dataclass
@@ -126,7 +147,7 @@ class FuseAttention(Pass[Attention]):
     name: ClassVar[str] = "fuse_attention"
     equation: ClassVar[str] = "softmax(scale Q K^T + bias, mask) V = FusedAttention(Q, K, V, bias, mask)"
     numerics: ClassVar[Numerics] = Numerics.REASSOCIATED
-    anchors: ClassVar[frozenset[tuple[str, str]]] = frozenset({("", "Softmax")})
+    anchors: ClassVar[frozenset[tuple[str, str]]] = frozenset({("", "Softmax"), ("", "Attention")})
 
     def match(self, node: ir.Node, editor: Editor) -> Attention | None:
         """The attention around a Softmax, or None when it does not stand between two products.
@@ -136,6 +157,11 @@ class FuseAttention(Pass[Attention]):
 
         """
         shapes = Shapes(editor)
+        if node.op_type == "Attention":
+            found = _attention_node(node, shapes)
+            _absorb_operands(found, editor)
+            _absorb_result(found, editor)
+            return found
         down = _down(node, editor, shapes)
         if down is None:
             return None
@@ -149,15 +175,11 @@ class FuseAttention(Pass[Attention]):
                 raise step.refusal
         if down.refusal is not None:
             raise down.refusal
-        q, k, k_order = _factors(scores, shapes)
-        if k_order != tuple(range(len(k_order))):
-            raise Refusal(Code.WRONG_PERM, f"{scores.name} permutes its result", scores)
+        q, k = _factors(scores, shapes)
         v, o_perm = _values(down, shapes)
-        if not len(q.perm) == len(k.perm) == len(v.perm):
-            ranks = f"Q, K and V have ranks {len(q.perm)}, {len(k.perm)} and {len(v.perm)}"
+        if len(o_perm) != max(len(q.perm), len(k.perm)):
+            ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, the result {len(o_perm)}"
             raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
-        if not 2 <= len(q.perm) <= 4:
-            raise Refusal(Code.WRONG_RANK, f"operands have rank {len(q.perm)}", scores)
         found = Attention(
             softmax=node,
             scores=scores,
@@ -177,9 +199,9 @@ class FuseAttention(Pass[Attention]):
         return found
 
     def legal(self, match: Attention, editor: Editor) -> None:
-        editor.require_custom_ops()
         _require_no_escape(match)
         _require_dtypes(match, editor)
+        editor.require_op(match.variant.name, _typed(match, editor), match.softmax)
         base = _score_dims(match)
         for term in match.terms:
             _require_broadcast(match, term.value, base, term.node)
@@ -197,13 +219,6 @@ class FuseAttention(Pass[Attention]):
         bias = _emit_bias(match, editor, new)
         mask = _emit_mask(match, editor, new)
         inputs += [v for v in (bias, mask) if v is not None]
-        variant = Variant(
-            bias=bias is not None,
-            mask=mask is not None,
-            gqa=match.gqa,
-            guard=match.guard,
-            softcap=match.softcap is not None,
-        )
         attributes: dict[str, Attribute] = {
             "scale": match.scale,
             "q_perm": match.q.perm,
@@ -215,11 +230,89 @@ class FuseAttention(Pass[Attention]):
             attributes["mask_value"] = match.mask_value
         if match.softcap is not None:
             attributes["softcap"] = match.softcap
-        fused = editor.emit(variant.name, inputs, attributes, anchor=anchor)
+        fused = editor.emit(match.variant.name, inputs, attributes, anchor=anchor)
         new.append(fused)
         old = [*match.outer, *match.inner]
         editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=anchor)
-        return f"{len(match.inner)} nodes became {variant.name}, scale {match.scale:.6g}"
+        return f"{len(match.inner)} nodes became {match.variant.name}, scale {match.scale:.6g}"
+
+
+# -- Attention of ai.onnx ----------------------------------------------------------------------------------------------
+
+
+def _attention_node(node: ir.Node, shapes: Shapes) -> Attention:
+    """Reads Attention-23 and -24 as the function body of their specification defines them.
+
+    The body gives 0 for rows that the mask hides wholly, which is what Guard makes of the NaN of a plain softmax.
+
+    Raises:
+        Refusal: for what FusedAttention has no words for.
+
+    """
+    editor = shapes.editor
+    version = editor.opset(node)
+    if not 23 <= version <= 26:
+        raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
+    inputs = [*node.inputs, *[None] * 7][:7]
+    q, k, v, mask, past_key, past_value, lengths = inputs
+    if q is None or k is None or v is None:
+        raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
+    if past_key is not None or past_value is not None or lengths is not None:
+        raise Refusal(Code.UNSUPPORTED_OP, "the node keeps its own key/value cache", node)
+    for extra in node.outputs[1:]:
+        if extra.uses() or extra.is_graph_output():
+            raise Refusal(Code.ESCAPES, f"{extra.name} is read", node)
+    ranks = [_rank(x, shapes, node) for x in (q, k, v)]
+    if ranks != [4, 4, 4]:
+        raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}; packed heads need Reshapes", node)
+    precision = attribute_int(node, "softmax_precision", ir.DataType.FLOAT)
+    if precision not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        raise Refusal(Code.WRONG_DTYPE, f"softmax_precision is {ir.DataType(precision).name}", node)
+    q_dims, k_dims = [shapes.dim(q, i) for i in range(4)], [shapes.dim(k, i) for i in range(4)]
+    softcap = attribute_float(node, "softcap", 0.0)
+    if softcap < 0.0:
+        raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
+    if "scale" in node.attributes:
+        scale = attribute_float(node, "scale", 0.0)
+    else:
+        if not q_dims[3].value:
+            raise Refusal(Code.UNKNOWN_SHAPE, "the scale depends on the head size, which is not known", node)
+        scale = 1.0 / math.sqrt(q_dims[3].value)
+    if scale <= 0.0:
+        raise Refusal(Code.ATTRIBUTE, f"scale is {scale}", node)
+    causal = attribute_int(node, "is_causal", 0) == 1
+    if causal and q_dims[2] != k_dims[2]:
+        raise Refusal(Code.UNKNOWN_SHAPE, "causal from the top left, and S = T is not known", node)
+    found = Attention(
+        softmax=node,
+        scores=node,
+        context=node,
+        shapes=shapes,
+        q=Operand(q, (0, 1, 2, 3)),
+        k=Operand(k, (0, 1, 3, 2)),
+        v=Operand(v, (0, 1, 2, 3)),
+        o_perm=(0, 1, 2, 3),
+        output=node.outputs[0],
+        inner=[node],
+        scale=scale,
+        softcap=softcap or None,
+        causal=causal,
+        gqa=q_dims[1] != k_dims[1],
+    )
+    if mask is not None:
+        found.guard = True
+        last = _rank(mask, shapes, node) - 1
+        if version >= 24 and (last < 0 or shapes.dim(mask, last) != k_dims[2]):
+            raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
+        dtype = editor.dtype(mask)
+        if dtype is None:
+            raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
+        if dtype == ir.DataType.BOOL:
+            found.conditions.append(Condition(mask, node, keeps=True))
+            found.mask_value = -math.inf
+        else:
+            found.terms.append(Term(mask, node))
+    return found
 
 
 # -- from the softmax down ---------------------------------------------------------------------------------------------
@@ -499,30 +592,72 @@ def _rank(value: ir.Value | None, shapes: Shapes, node: ir.Node) -> int:
     return rank
 
 
-def _factors(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand, tuple[int, ...]]:
-    """The operands of a product as transpose(a) of [.., i, k] and transpose(b) of [.., k, j], and the result's perm."""
-    a, b = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    if a is None or b is None or node.op_type != "MatMul":
-        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} is not a product of two matrices", node)
-    rank_a, rank_b = _rank(a, shapes, node), _rank(b, shapes, node)
-    if rank_a != rank_b:
-        raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
-    return Operand(a, _identity(rank_a)), Operand(b, _identity(rank_b)), _identity(rank_a)
-
-
 def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
     return (*perm[:-2], perm[-1], perm[-2])
 
 
+def _letters(node: ir.Node, shapes: Shapes) -> tuple[str, str, str]:
+    """A product of two tensors in Einsum's notation: the axes of its operands and of its result.
+
+    Raises:
+        Refusal: UNKNOWN_RANK, or UNSUPPORTED_OP for an equation that is not a plain product.
+
+    """
+    if len(node.inputs) != 2:
+        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} of {len(node.inputs)} tensors", node)
+    if node.op_type == "Einsum":
+        equation = attribute_string(node, "equation", "").replace(" ", "")
+        left, arrow, out = equation.partition("->")
+        a, comma, b = left.partition(",")
+        plain = arrow and comma and all(len(set(t)) == len(t) and t.isalpha() for t in (a, b, out))
+        if not plain:
+            raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain product", node)
+        return a, b, out
+    rank_a, rank_b = _rank(node.inputs[0], shapes, node), _rank(node.inputs[1], shapes, node)
+    if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= 4:
+        raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
+    batch = "bh"[4 - max(rank_a, rank_b) :]
+    return batch[len(batch) - rank_a + 2 :] + "ik", batch[len(batch) - rank_b + 2 :] + "kj", batch + "ij"
+
+
+def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
+    """The operand as a stack of matrices with axes `matrix` over the last of the axes `batch`."""
+    own = "".join(c for c in batch if c in letters)
+    if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
+        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has axes {letters}, not {batch + matrix}", node)
+    return Operand(value, tuple(letters.index(c) for c in own + matrix))
+
+
+def _factors(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand]:
+    """Q as [.., i, k] and K as [.., k, j] of the product that makes the scores [.., i, j]."""
+    a, b, out = _letters(node, shapes)
+    batch, i, j = out[:-2], out[-2:-1], out[-1:]
+    first = 0 if i in a and j in b else 1
+    q, k = (a, b) if first == 0 else (b, a)
+    summed = [c for c in q if c in k and c not in out]
+    if i not in q or j not in k or i in k or j in q or len(summed) != 1:
+        raise Refusal(Code.UNSUPPORTED_OP, f"scores are {a},{b}->{out}", node)
+    c = summed[0]
+    return (
+        _operand(node.inputs[first], q, batch, i + c, node),
+        _operand(node.inputs[1 - first], k, batch, c + j, node),
+    )
+
+
 def _values(down: _Down, shapes: Shapes) -> tuple[Operand, tuple[int, ...]]:
     """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
-    left, right, order = _factors(down.context, shapes)
-    if down.index == 0 and not down.swapped:
-        return right, order
-    if down.index == 1 and down.swapped:
-        # V^T P^T = (P V)^T
-        return Operand(left.value, _swap_last(left.perm)), _swap_last(order)
-    raise Refusal(Code.WRONG_PERM, "the product does not sum over the keys", down.context)
+    node = down.context
+    a, b, out = _letters(node, shapes)
+    p, v = (a, b) if down.index == 0 else (b, a)
+    if down.swapped:
+        p = p[:-2] + p[-1] + p[-2]
+    batch, i, t = p[:-2], p[-2:-1], p[-1:]
+    d = "".join(c for c in v if c not in p)
+    result = batch + i + d
+    if len(d) != 1 or i in v or t not in v or set(result) != set(out) or len(out) > 4:
+        raise Refusal(Code.WRONG_PERM, f"the context is {a},{b}->{out}, not a sum over the keys", node)
+    operand = _operand(node.inputs[1 - down.index], v, batch, t + d, node)
+    return operand, tuple(result.index(c) for c in out)
 
 
 def _absorb_operands(found: Attention, editor: Editor) -> None:
@@ -650,11 +785,24 @@ def _require_dtypes(match: Attention, editor: Editor) -> None:
         raise Refusal(Code.WRONG_DTYPE, next(iter(known)).name, match.scores)
 
 
+def _typed(match: Attention, editor: Editor) -> ir.Value:
+    """A value of the attention whose element type is known."""
+    values = (match.q.value, match.k.value, match.v.value, match.scores.outputs[0], match.context.outputs[0])
+    return next((v for v in values if editor.dtype(v) is not None), match.q.value)
+
+
 def _score_dims(match: Attention) -> tuple[Size, ...]:
-    dims = match.shapes.dims(match.scores.outputs[0])
-    if dims is None:
-        raise Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", match.scores)
-    return dims
+    """The dimensions of the scores, from Q and K."""
+    shapes = match.shapes
+    q = [shapes.dim(match.q.value, axis) for axis in match.q.perm]
+    k = [shapes.dim(match.k.value, axis) for axis in match.k.perm]
+    batch = max(len(q), len(k)) - 2
+    sizes: list[Size] = []
+    for i in range(-batch - 2, -2):
+        pair = [t[i] for t in (q, k) if -i <= len(t)]
+        # With grouped heads those of Q count; otherwise the larger of two that broadcast.
+        sizes.append(pair[0] if pair[0] != ONE or match.gqa else pair[-1])
+    return (*sizes, q[-2], k[-1])
 
 
 def _require_broadcast(match: Attention, value: ir.Value, base: Sequence[Size], node: ir.Node) -> None:
