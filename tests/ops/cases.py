@@ -1,0 +1,212 @@
+"""Awkward inputs for every operator of our domain: odd sizes, batches, empty batches, large values, every layout."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS, OpSpec
+
+Array = npt.NDArray[Any]
+
+ACTIVATION_ATTRIBUTES = {
+    "LeakyRelu": {"alpha": 0.1},
+    "Clip": {"min": -0.5, "max": 0.9},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+}
+
+
+@dataclass
+class Case:
+    """One node: an operator with inputs (float64 or bool) and attributes."""
+
+    spec: OpSpec
+    inputs: list[Array]
+    attributes: dict[str, Any]
+    constant_weights: bool = False  # all inputs but the first are initializers
+
+    def cast(self, dtype: npt.DTypeLike) -> Case:
+        inputs = [x if x.dtype == np.bool_ else x.astype(dtype) for x in self.inputs]
+        return Case(self.spec, inputs, self.attributes, self.constant_weights)
+
+    def reference(self) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            return self.spec.reference(*self.inputs, **self.attributes)
+
+
+def _activation_attributes(name: str) -> dict[str, float]:
+    for suffix, attributes in ACTIVATION_ATTRIBUTES.items():
+        if name.endswith(suffix):
+            return dict(attributes)
+    return {}
+
+
+def _scale_shift(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for shape in [(1, 1), (3, 7), (2, 5, 9), (2, 3, 5, 7), (1, 4, 33, 31), (2, 3, 2, 2, 3), (0, 3, 4), (2, 3, 0)]:
+        per_channel = (shape[1],) + (1,) * (len(shape) - 2)
+        inputs = [rng.normal(size=shape), rng.normal(size=per_channel), rng.normal(size=per_channel)]
+        if "R" in spec.inputs:
+            inputs.append(rng.normal(size=shape))
+        yield Case(spec, inputs, _activation_attributes(spec.name))
+
+
+def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    geometries = [
+        ((1, 1, 3, 3), 1, (0, 0, 0, 0)),
+        ((2, 5, 7, 9), 3, (1, 1, 1, 1)),
+        ((1, 16, 14, 14), 17, (1, 1, 1, 1)),
+        ((3, 3, 6, 11), 8, (0, 2, 1, 0)),
+        ((1, 4, 1, 1), 2, (1, 1, 1, 1)),
+        ((1, 2, 2, 13), 4, (3, 0, 2, 5)),
+        ((0, 3, 8, 8), 4, (1, 1, 1, 1)),
+    ]
+    for i, (shape, m, pads) in enumerate(geometries):
+        n, c, h, w = shape
+        top, left, bottom, right = pads
+        inputs = [rng.normal(size=shape), rng.normal(size=(m, c, 3, 3)) / np.sqrt(9 * c), rng.normal(size=m)]
+        if "R" in spec.inputs:
+            inputs.append(rng.normal(size=(n, m, h + top + bottom - 2, w + left + right - 2)))
+        yield Case(spec, inputs, {"pads": list(pads), **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How heads, rows and columns of attention operands are stored; q_perm and so on are defined by the operator."""
+
+    q: Sequence[int]
+    k: Sequence[int]
+    v: Sequence[int]
+    q_perm: Sequence[int]
+    k_perm: Sequence[int]
+    v_perm: Sequence[int]
+    o_perm: Sequence[int]
+    scores: Sequence[int]  # the shape of Q K^T
+
+
+def _layouts(gqa: bool) -> Iterator[Layout]:
+    bnsh, bsnh = (0, 1, 2, 3), (0, 2, 1, 3)
+    kv = 2 if gqa else 4
+    yield Layout((2, 4, 5, 8), (2, kv, 7, 8), (2, kv, 7, 6), bnsh, (0, 1, 3, 2), bnsh, bnsh, (2, 4, 5, 7))
+    yield Layout((2, 9, 4, 16), (2, 9, kv, 16), (2, 9, kv, 16), bsnh, (0, 2, 3, 1), bsnh, bsnh, (2, 4, 9, 9))
+    # An already transposed K, keys and values shared by the batch, more queries than keys.
+    yield Layout((3, 4, 6, 5), (1, kv, 5, 2), (1, kv, 2, 3), bnsh, bnsh, bnsh, bsnh, (3, 4, 6, 2))
+    yield Layout((1, 4, 1, 40), (1, kv, 37, 40), (1, kv, 37, 40), bnsh, (0, 1, 3, 2), bnsh, bsnh, (1, 4, 1, 37))
+    if not gqa:
+        yield Layout((0, 4, 3, 8), (0, 4, 3, 8), (0, 4, 3, 8), bnsh, (0, 1, 3, 2), bnsh, bnsh, (0, 4, 3, 3))
+        same = (0, 1, 2)
+        yield Layout((3, 5, 8), (3, 7, 8), (3, 7, 4), same, (0, 2, 1), same, same, (3, 5, 7))
+        yield Layout((5, 3, 8), (7, 3, 8), (7, 3, 4), (1, 0, 2), (1, 2, 0), (1, 0, 2), (1, 0, 2), (3, 5, 7))
+        yield Layout((5, 8), (7, 8), (7, 4), (0, 1), (1, 0), (0, 1), (1, 0), (5, 7))
+        # Operands of different ranks broadcast as MatMul does: the batch of a rank 3 operand meets the heads.
+        yield Layout((2, 4, 5, 8), (4, 7, 8), (7, 6), bnsh, (0, 2, 1), (0, 1), bnsh, (2, 4, 5, 7))
+        yield Layout((5, 8), (1, 7, 8), (2, 3, 7, 6), (0, 1), (0, 2, 1), bnsh, bnsh, (1, 5, 7))
+
+
+def _broadcasts(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Shapes that broadcast to `shape`: itself, its last two dims, one row, one column, one number."""
+    yield tuple(shape)
+    yield tuple(shape[-2:])
+    yield (*([1] * (len(shape) - 1)), shape[-1])
+    yield (*shape[:-1], 1)
+    yield (1,)
+
+
+def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for i, layout in enumerate(_layouts("Gqa" in spec.name)):
+        inputs = [rng.normal(size=shape) for shape in (layout.q, layout.k, layout.v)]
+        attributes: dict[str, Any] = {
+            "scale": [0.35, -1.0, 3.0][i % 3],
+            "q_perm": list(layout.q_perm),
+            "k_perm": list(layout.k_perm),
+            "v_perm": list(layout.v_perm),
+            "o_perm": list(layout.o_perm),
+        }
+        shapes = list(_broadcasts(layout.scores))
+        if "bias" in spec.inputs:
+            inputs.append(rng.normal(size=shapes[i % len(shapes)]) * 3)
+        if "mask" in spec.inputs:
+            mask = rng.random(shapes[(i + 1) % len(shapes)]) > 0.4
+            if mask.ndim > 1 and i % 2 == 1:
+                mask[..., :1, :] = False  # rows without any key
+            inputs.append(mask)
+            attributes["mask_value"] = [-10000.0, float("-inf"), -3.0][i % 3]
+        if "softcap" in spec.attributes:
+            attributes["softcap"] = [2.0, 30.0][i % 2]
+        yield Case(spec, inputs, attributes)
+
+
+def _group_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for shape, groups in [
+        ((1, 1, 5), 1),
+        ((2, 6, 7, 5), 3),
+        ((3, 4, 9), 4),
+        ((1, 6, 2, 3, 4), 1),
+        ((2, 32, 17, 3), 32),
+    ]:
+        inputs = [rng.normal(size=shape) + 1.5, rng.normal(size=shape[1]), rng.normal(size=shape[1])]
+        yield Case(
+            spec, inputs, {"num_groups": groups, "epsilon": 1e-5, **_activation_attributes(spec.name)}, groups == 4
+        )
+
+
+def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for shape in [(5,), (3, 1), (2, 3, 33), (1, 7, 768), (2, 2, 2, 2, 5), (0, 3, 8)]:
+        inputs = [rng.normal(size=shape) + 0.5]
+        if "R" in spec.inputs:
+            inputs.append(rng.normal(size=shape))
+        inputs += [rng.normal(size=shape[-1:]) for name in spec.inputs if name in ("gamma", "beta")]
+        yield Case(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
+
+
+FAMILIES = {
+    "ScaleShift": _scale_shift,
+    "WinogradConv": _winograd_conv,
+    "FusedAttention": _fused_attention,
+    "FusedGroupNorm": _group_norm,
+    "FusedLayerNorm": _row_norm,
+    "FusedRmsNorm": _row_norm,
+}
+
+
+def cases_of(spec: OpSpec) -> list[Case]:
+    """The cases of one operator; the same on every run."""
+    (family,) = [make for prefix, make in FAMILIES.items() if spec.name.startswith(prefix)]
+    return list(family(spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
+
+
+def all_cases(limit: int | None = None) -> list[Case]:
+    """The cases of all operators, or the first few of each."""
+    return list(itertools.chain.from_iterable(cases_of(spec)[:limit] for spec in OPS.values()))
+
+
+def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+    """One model with a node for each case, and its feeds. Without bodies only the library can run it."""
+    nodes, inputs, outputs, initializers, feeds = [], [], [], [], {}
+    for i, case in enumerate(cases):
+        names = [f"{case.spec.name}_{i}_{formal}" for formal in case.spec.inputs]
+        for position, (name, value) in enumerate(zip(names, case.inputs, strict=True)):
+            if case.constant_weights and position > 0:
+                initializers.append(numpy_helper.from_array(value, name))
+            else:
+                element_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+                inputs.append(helper.make_tensor_value_info(name, element_type, value.shape))
+                feeds[name] = value
+        results = [f"{case.spec.name}_{i}_{formal}" for formal in case.spec.outputs]
+        nodes.append(helper.make_node(case.spec.name, names, results, names[0], domain=DOMAIN, **case.attributes))
+        element_type = helper.np_dtype_to_tensor_dtype(case.inputs[0].dtype)
+        outputs += [helper.make_tensor_value_info(name, element_type, None) for name in results]
+    graph = helper.make_graph(nodes, "cases", inputs, outputs, initializers)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    if bodies:
+        used = {case.spec.name: case.spec for case in cases}
+        model.functions.extend(spec.function_proto(opset) for spec in used.values())
+    return model, feeds

@@ -1,0 +1,108 @@
+"""Kernel, function body and numpy reference of every operator name agree, for each element type, on awkward shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+import pytest
+
+from graphopt.ops import OPS
+from graphopt.runtime import library_path
+from tests.ops.cases import Array, Case, all_cases, cases_of, model_of
+
+# Relative to the root mean square of the reference. Winograd's transforms amplify rounding; a float16 body rounds
+# after every step.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-2}
+WINOGRAD_TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
+
+
+NODES_IN_A_SESSION = 100  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
+
+
+def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
+    """Every output of every case: with the library and no bodies in the model, or with bodies and no library."""
+    outputs: list[Array] = []
+    for begin in range(0, len(cases), NODES_IN_A_SESSION):
+        model, feeds = model_of(cases[begin : begin + NODES_IN_A_SESSION], opset, bodies=not kernels)
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        if kernels:
+            options.register_custom_ops_library(str(library_path()))
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        outputs += session.run(None, feeds)
+    return outputs
+
+
+def disagreements(cases: list[Case], outputs: list[Array], dtype: str) -> list[str]:
+    """A line for each output that is off."""
+    found = []
+    remaining = iter(outputs)
+    for case in cases:
+        limit = (WINOGRAD_TOLERANCE if case.spec.name.startswith("WinogradConv") else TOLERANCE)[dtype]
+        shapes = [x.shape for x in case.inputs]
+        for want, name in zip(case.reference(), case.spec.outputs, strict=True):
+            got = next(remaining)
+            where = f"{case.spec.name}.{name} of {shapes} {case.attributes}"
+            if got.dtype != np.dtype(dtype) or got.shape != want.shape:
+                found.append(f"{where}: {got.dtype}{got.shape}, wanted {want.shape}")
+                continue
+            if not np.array_equal(np.isnan(got), np.isnan(want)):
+                found.append(f"{where}: NaN in other places")
+                continue
+            if want.size and not np.isnan(want).all():
+                rms = float(np.sqrt(np.nanmean(want**2))) or 1.0
+                worst = float(np.nanmax(np.abs(got.astype(np.float64) - want))) / rms
+                if not worst <= limit:
+                    found.append(f"{where}: {worst:.2e} of RMS")
+    assert next(remaining, None) is None
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels(dtype: str, threads: int) -> None:
+    cases = [case.cast(dtype) for case in all_cases()]
+    assert disagreements(cases, run(cases, 17, kernels=True, threads=threads), dtype) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bodies(dtype: str) -> None:
+    cases = [case.cast(dtype) for case in all_cases()]
+    assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 15, 18, 21])
+def test_bodies_in_models_of_other_opsets(opset: int) -> None:
+    cases = [case.cast("float32") for case in all_cases(limit=2) if case.spec.min_opset <= opset]
+    assert disagreements(cases, run(cases, opset, kernels=False), "float32") == []
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_lowest_float_as_mask_value_is_minus_infinity_in_float16(kernels: bool) -> None:
+    spec = OPS["FusedAttentionMask"]
+    case = cases_of(spec)[0].cast("float16")
+    case.attributes["mask_value"] = float(np.finfo(np.float32).min)
+    case.inputs[3] = np.zeros(case.inputs[3].shape, dtype=np.bool_)
+    (output,) = run([case], 17, kernels=kernels)
+    assert np.isnan(output).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_activations_of_large_values_and_nan(dtype: str, kernels: bool) -> None:
+    x = np.array([np.nan, 6e4, -6e4, 80.0, -80.0, 20.0, -20.0, 9.0, -9.0, 1e-4, -1e-4, 0.0, 3.0, -3.0, 1.0])
+    cases = []
+    for spec in OPS.values():
+        if spec.name.startswith("ScaleShift") and "R" not in spec.inputs:
+            case = cases_of(spec)[0]
+            case.inputs[:] = [x.reshape(1, 1, -1), np.ones((1, 1)), np.zeros((1, 1))]
+            cases.append(case.cast(dtype))
+    for case, y in zip(cases, run(cases, 17, kernels=kernels), strict=True):
+        (want,) = case.reference()
+        got: npt.NDArray[np.float64] = y.astype(np.float64)
+        rtol, atol = (1e-5, 1e-6) if dtype == "float32" else (1e-2, 1e-3)
+        np.testing.assert_allclose(got[..., 1:], want[..., 1:], rtol=rtol, atol=atol, err_msg=case.spec.name)
+        if kernels:
+            assert np.isnan(got[..., 0]).all(), case.spec.name
