@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
+from graphopt.passes.clean_up import CleanUp
+from graphopt.passes.fold_affine import FoldAffine
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
@@ -13,10 +15,12 @@ from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
 PASSES: tuple[Pass[Any] | ModelPass, ...] = (
-    # Norms come before ScaleShift, which would take their scale and shift for one of its own.
+    CleanUp(),
+    # Norms come before folding and ScaleShift, which would take their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),
     FoldBatchNorm(),
+    FoldAffine(),
     ScaleShift(),
     WinogradConv(),
     FuseAttention(),

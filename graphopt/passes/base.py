@@ -166,7 +166,7 @@ class Editor:
     def initializer(self, anchor: ir.Node, array: Array, hint: str) -> ir.Value:
         """A new constant beside `anchor`: an initializer of its graph, or a Constant node in a function's body."""
         name = self._unique(hint, self._names)
-        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         graph = anchor.graph
         assert graph is not None
         if self._in_function(graph):
@@ -319,6 +319,25 @@ class Editor:
         neighbours.update({p: None for n in new for p in n.predecessors()})
         self.touched.extend(n for n in neighbours if n.graph is not None)
 
+    def bypass(self, node: ir.Node, x: ir.Value) -> bool:
+        """Lets the readers of `node`'s first output read its input `x` instead, and removes it.
+
+        False, and nothing is done, when the output is a graph output whose name `x` cannot take.
+        """
+        y = node.outputs[0]
+        if y.is_graph_output():
+            producer = x.producer()
+            if producer is None or producer.graph is not node.graph or x.is_graph_output():
+                return False
+            x.type = y.type or x.type
+            x.shape = y.shape or x.shape
+            x.doc_string = y.doc_string or x.doc_string
+            x.metadata_props.update(y.metadata_props)
+            x.meta.update(y.meta)
+            x.name, y.name = y.name, x.name
+        self.replace([node], [], {y: x}, anchor=node)
+        return True
+
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
         """Removes those of `nodes` that nobody reads, and then whatever only they read; consumers first."""
         work = list(nodes)
@@ -326,6 +345,8 @@ class Editor:
             node = work.pop()
             if node.graph is None or any(o.uses() or o.is_graph_output() for o in node.outputs):
                 continue
+            if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+                continue  # its bodies read values too; clean-up takes them apart
             inputs = [v for v in node.inputs if v is not None]
             node.graph.remove(node, safe=True)
             for value in dict.fromkeys(inputs):

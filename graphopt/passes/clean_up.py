@@ -1,0 +1,359 @@
+"""Clean-up: what is constant is computed, what changes nothing goes, what is equal is merged, what nobody reads goes.
+
+    f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  f(x), f(x) = f(x) once
+
+Why it is legal: the results are the same bits. Only operators whose results IEEE 754 and the ONNX operator
+specification define exactly are computed (evaluation.py); dimensions are followed through integer arithmetic only
+(partial_shapes.py).
+
+Conditions:
+- Random operators (Bernoulli too) are neither computed nor merged, Dropout stays in training mode, quantization nodes
+  are not merged (runtimes look for one pair for each reader), nodes of foreign domains are not merged or removed.
+- Initializers that callers may override are not constants.
+- A constant may not make the file larger: results have at most 64 KiB, or at most the bytes of inputs that go with
+  them. Tile, Expand, ConstantOfShape and Transposes of shared weights stay where they would grow the file.
+- Graph inputs and outputs keep names, order, types and dimensions; unused functions, opset imports, metadata and doc
+  strings stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from graphopt.ops import DOMAIN
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Editor, ModelPass, Numerics
+from graphopt.passes.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.passes.partial_shapes import Dims, PartialShapes
+
+MAX_CONSTANT_BYTES = 64 * 1024
+# Larger weights stay where they are, on disk.
+MAX_REPLACED_BYTES = 256 * 1024 * 1024
+# Constants of up to this size are compared by content when nodes are merged.
+MAX_COMPARED_BYTES = 128
+RANDOM = frozenset(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+# Domains whose operators have no effect but their outputs.
+PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", DOMAIN})
+
+
+class CleanUp(ModelPass):
+    name = "clean_up"
+    equation = "f(constants) = constant;  id(x) = x;  f(x), f(x) = one f(x);  what nobody reads goes"
+    numerics = Numerics.EXACT
+
+    def run(self, editor: Editor) -> list[str]:
+        work = _CleanUp(editor)
+        for graph in list(editor.graphs()):
+            work.forward(graph)
+        for graph in list(editor.graphs()):
+            work.remove_unread(graph)
+        editor.touched.clear()
+        return [f"{what}: {count}" for what, count in work.done.items()]
+
+
+@dataclass
+class _CleanUp:
+    editor: Editor
+    done: Counter[str] = field(default_factory=Counter)
+
+    def forward(self, graph: ir.Graph) -> None:
+        """One walk in topological order, so that chains collapse at once."""
+        shapes = PartialShapes(self.editor)
+        seen: dict[Hashable, ir.Node] = {}
+        for node in graph:
+            dims = shapes.visit(node)
+            if self._compute(node, dims):
+                continue
+            same = _unchanged(node, self.editor, shapes)
+            if same is not None and self.editor.bypass(node, same):
+                self.done[f"{node.op_type} that changes nothing, removed"] += 1
+                continue
+            self._merge(node, seen)
+
+    def _compute(self, node: ir.Node, dims: Dims | None) -> bool:
+        """Puts a constant in the place of the node's output."""
+        if node.op_type == "Constant" or len(node.outputs) != 1:
+            return False
+        output = node.outputs[0]
+        if output.is_graph_output() or not output.uses():
+            return False
+        array = _from_dims(dims, node, self.editor) if dims is not None else None
+        if array is None:
+            array = self._evaluate(node)
+        if array is None:
+            return False
+        constant = self.editor.initializer(node, array, str(output.name))
+        self.editor.replace([node], [], {output: constant}, anchor=node)
+        self.done[f"{node.op_type} of constants, computed"] += 1
+        return True
+
+    def _evaluate(self, node: ir.Node) -> Array | None:
+        if not (can_evaluate(node) or node.op_type == "CastLike") or node.domain != "":
+            return None
+        if any(a.is_ref() for a in node.attributes.values()):
+            return None
+        if node.op_type == "CastLike":
+            return self._cast_like(node)
+        if node.op_type == "Shape":
+            return None  # known to PartialShapes, or not at all
+        limit = self._limit(node)
+        arrays: list[Array | None] = []
+        for value in node.inputs:
+            tensor = self.editor.tensor(value)
+            if value is not None and (tensor is None or tensor.dtype not in DTYPES):
+                return None
+            if tensor is not None and tensor.nbytes > limit:
+                return None
+            arrays.append(None if tensor is None else tensor.numpy())
+        try:
+            result = evaluate(Call(node, tuple(arrays), self.editor.opset(node), limit))
+        except CannotEvaluateError:
+            return None
+        return result if result.nbytes <= limit else None
+
+    def _cast_like(self, node: ir.Node) -> Array | None:
+        """Only the type of the second input matters."""
+        tensor, dtype = self.editor.tensor(node.inputs[0]), self.editor.dtype(node.inputs[1])
+        if tensor is None or tensor.dtype not in DTYPES or dtype not in DTYPES or dtype is None:
+            return None
+        if tensor.size * 8 > MAX_CONSTANT_BYTES:
+            return None
+        try:
+            return cast(tensor.numpy(), dtype.numpy())
+        except CannotEvaluateError:
+            return None
+
+    def _limit(self, node: ir.Node) -> int:
+        """The most bytes that the result may have: few, or no more than go away with the node."""
+        freed = 0
+        for value in dict.fromkeys(node.inputs):
+            tensor = self.editor.tensor(value)
+            if value is not None and tensor is not None and all(u.node is node for u in value.uses()):
+                freed += tensor.nbytes
+        return max(MAX_CONSTANT_BYTES, min(freed, MAX_REPLACED_BYTES))
+
+    def _merge(self, node: ir.Node, seen: dict[Hashable, ir.Node]) -> None:
+        key = _key(node, self.editor)
+        if key is None:
+            return
+        first = seen.get(key)
+        if first is None or first.graph is None:
+            seen[key] = node
+            return
+        if any(o.is_graph_output() for o in node.outputs):
+            return
+        self.editor.replace([node], [], dict(zip(node.outputs, first.outputs, strict=True)), anchor=node)
+        self.done[f"{node.op_type} that repeats another, merged"] += 1
+
+    def remove_unread(self, graph: ir.Graph) -> None:
+        for node in reversed(graph):
+            if node.domain not in PURE_DOMAINS or any(o.uses() or o.is_graph_output() for o in node.outputs):
+                continue
+            if not node.outputs:
+                continue
+            for attribute in node.attributes.values():
+                if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    _release(attribute)
+            graph.remove(node, safe=True)
+            self.done[f"{node.op_type} that nobody reads, removed"] += 1
+        for name, value in list(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del graph.initializers[name]
+                self.done["initializer that nobody reads, removed"] += 1
+
+
+def _release(attribute: ir.Attr) -> None:
+    """Takes the nodes of a body apart, so that the values that they read outside are no longer read."""
+    bodies = [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
+    for body in bodies:
+        body.outputs.clear()
+        for node in reversed(body):
+            for inner in node.attributes.values():
+                if inner.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    _release(inner)
+            body.remove(node, safe=True)
+
+
+def _from_dims(dims: Dims, node: ir.Node, editor: Editor) -> Array | None:
+    if dims.known is None:
+        return None
+    to = node.attributes["to"].as_int() if node.op_type == "Cast" else None
+    if to is not None:
+        dtype: ir.DataType | None = ir.DataType(to)
+    else:
+        dtype = ir.DataType.INT64 if node.op_type == "Shape" else node.outputs[0].dtype or editor.dtype(node.inputs[0])
+    if dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return None
+    array = np.array(dims.known, dtype.numpy())
+    return array.reshape(()) if dims.scalar else array
+
+
+# -- nodes that change nothing -----------------------------------------------------------------------------------
+
+
+def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value | None:
+    """The input that the node's only read output always equals, or None."""
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return None
+    if any(a.is_ref() for a in node.attributes.values()) or any(
+        o.uses() or o.is_graph_output() for o in node.outputs[1:]
+    ):
+        return None
+    x = node.inputs[0]
+    op = node.op_type
+    if op == "Identity" or (op in ("Concat", "Sum", "Max", "Min", "Mean") and len(node.inputs) == 1):
+        return x
+    if op == "Dropout":
+        return x if _is_inference_dropout(node, editor) else None
+    if op == "Cast":
+        return x if editor.dtype(x) is not None and editor.dtype(x) == node.attributes["to"].as_int() else None
+    if op == "CastLike":
+        return x if editor.dtype(x) is not None and editor.dtype(x) == editor.dtype(node.inputs[1]) else None
+    if op == "Transpose":
+        return x if _is_identity_transpose(node, editor) else None
+    if op == "Reshape":
+        return x if _keeps_shape(node, editor, shapes) else None
+    if op == "Flatten":
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+        return x if editor.rank(x) == 2 and axis in (1, -1) else None
+    if op == "Expand":
+        return x if _expands_nothing(x, shapes.of(node.inputs[1]), editor) else None
+    if op == "Slice":
+        return x if _takes_everything(node, editor) else None
+    if op == "Pad":
+        return x if _pads_nothing(node, editor) else None
+    if op in ("Mul", "Div"):
+        return _times_one(node, editor)
+    return None
+
+
+def _is_inference_dropout(node: ir.Node, editor: Editor) -> bool:
+    opset = editor.opset(node)
+    if opset < 7:
+        return "is_test" in node.attributes and node.attributes["is_test"].as_int() == 1
+    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
+        return True
+    training = editor.constant(node.inputs[2])
+    return training is not None and not training.any()
+
+
+def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
+    if "perm" in node.attributes:
+        perm = list(node.attributes["perm"].as_ints())
+        return perm == list(range(len(perm)))
+    rank = editor.rank(node.inputs[0])
+    return rank is not None and rank <= 1
+
+
+def _keeps_shape(node: ir.Node, editor: Editor, shapes: PartialShapes) -> bool:
+    """Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides."""
+    if editor.opset(node) < 5:
+        return False
+    have, target = editor.shape(node.inputs[0]), shapes.of(node.inputs[1])
+    if have is None or target is None or len(have) != len(target.elements):
+        return False
+    allow_zero = "allowzero" in node.attributes and node.attributes["allowzero"].as_int() == 1
+    pairs = list(zip(have, target.elements))
+    unproven = [(d, w) for d, w in pairs if not ((w == 0 and not allow_zero) or (w is not None and w == d and d != 0))]
+    if len(unproven) != 1:
+        return not unproven
+    # The number of elements decides one dimension, unless another one is 0; -1 asks for just that.
+    ((dim, wanted),) = unproven
+    others_static = sum(isinstance(d, int) and d != 0 for d in have) >= len(have) - (0 if isinstance(dim, int) else 1)
+    return wanted == -1 or (others_static and not (isinstance(dim, int) and isinstance(wanted, int)))
+
+
+def _expands_nothing(x: ir.Value, target: Dims | None, editor: Editor) -> bool:
+    have = editor.shape(x)
+    if have is None or target is None or len(target.elements) > len(have):
+        return False
+    return all(w == 1 or (w is not None and w == d) for d, w in zip(reversed(have), reversed(target.elements)))
+
+
+def _takes_everything(node: ir.Node, editor: Editor) -> bool:
+    if editor.opset(node) < 10:
+        starts = list(node.attributes["starts"].as_ints())
+        ends = list(node.attributes["ends"].as_ints())
+        steps = [1] * len(starts)
+    else:
+        arrays = [editor.constant(v) for v in node.inputs[1:3]]
+        step = editor.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else np.ones(1)
+        if arrays[0] is None or arrays[1] is None or step is None:
+            return False
+        starts, ends, steps = arrays[0].tolist(), arrays[1].tolist(), step.tolist()
+    # Exporters write "to the end" as INT32_MAX or INT64_MAX.
+    return all(s == 0 for s in starts) and all(e >= 2**31 - 1 for e in ends) and all(s == 1 for s in steps)
+
+
+def _pads_nothing(node: ir.Node, editor: Editor) -> bool:
+    if editor.opset(node) < 11:
+        return "pads" in node.attributes and not any(node.attributes["pads"].as_ints())
+    pads = editor.constant(node.inputs[1])
+    return pads is not None and not pads.any()
+
+
+def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
+    a, b = node.inputs
+    if a is None or b is None or editor.opset(node) < 7:
+        return None
+    for x, one in ((a, b), (b, a))[: 1 if node.op_type == "Div" else 2]:
+        rank, rank_one = editor.rank(x), editor.rank(one)
+        if rank_one is None or (rank_one > 0 and (rank is None or rank_one > rank)):
+            continue
+        if editor.scalar(one) == 1.0:
+            return x
+    return None
+
+
+# -- equal nodes -------------------------------------------------------------------------------------------------
+
+
+def _key(node: ir.Node, editor: Editor) -> Hashable | None:
+    """Nodes with equal keys compute equal outputs; None for a node that is never merged."""
+    if node.op_type in RANDOM or node.op_type in QUANTIZATION:
+        return None
+    if node.domain != DOMAIN and not onnx.defs.has(node.op_type, node.domain):
+        return None
+    attributes: list[Hashable] = []
+    for name, attribute in sorted(node.attributes.items()):
+        content = _attribute_key(attribute)
+        if content is None:
+            return None
+        attributes.append((name, content))
+    inputs = tuple(None if v is None else _value_key(v, editor) for v in node.inputs)
+    outputs = tuple(bool(o.name) for o in node.outputs)
+    return (node.domain, node.op_type, node.overload, node.version, inputs, outputs, tuple(attributes))
+
+
+def _attribute_key(attribute: ir.Attr) -> Hashable | None:
+    if attribute.is_ref():
+        return ("ref", attribute.ref_attr_name)
+    if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):
+        return (attribute.type, tuple(attribute.value))
+    if attribute.type in (ir.AttributeType.INT, ir.AttributeType.STRING):
+        return (attribute.type, attribute.value)
+    if attribute.type == ir.AttributeType.FLOAT:
+        return (attribute.type, np.float32(attribute.value).tobytes())
+    if attribute.type == ir.AttributeType.TENSOR:
+        return _tensor_key(attribute.as_tensor())
+    return None
+
+
+def _value_key(value: ir.Value, editor: Editor) -> Hashable:
+    tensor = editor.tensor(value)
+    return (None if tensor is None else _tensor_key(tensor)) or value
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Hashable | None:
+    if tensor.dtype not in DTYPES or tensor.nbytes > MAX_COMPARED_BYTES:
+        return None
+    return (tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())

@@ -1,0 +1,359 @@
+"""Computes nodes whose inputs are constants, with numpy, where numpy gives the bits that every runtime gives.
+
+An allow-list: integer, boolean and shape operators, data movement, and the floating point operations that IEEE 754
+defines exactly. Nothing random, nothing whose last bit depends on a library (Pow, Exp, Erf, MatMul, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+
+DTYPES = frozenset(
+    {
+        ir.DataType.BOOL,
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+        ir.DataType.UINT64,
+        ir.DataType.FLOAT16,
+        ir.DataType.FLOAT,
+        ir.DataType.DOUBLE,
+    }
+)
+
+
+class CannotEvaluateError(Exception):
+    """The node is left as it is."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node with constant inputs.
+
+    Attributes:
+        node: its attributes hold no references.
+        inputs: None where absent.
+        opset: of the node.
+        limit: the most elements that the result may have.
+
+    """
+
+    node: ir.Node
+    inputs: tuple[Array | None, ...]
+    opset: int
+    limit: int
+
+    def input(self, i: int) -> Array:
+        array = self.inputs[i] if i < len(self.inputs) else None
+        if array is None:
+            raise CannotEvaluateError
+        return array
+
+    def optional(self, i: int) -> Array | None:
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def axes(self, i: int, opset: int, rank: int) -> tuple[int, ...] | None:
+        """Axes that became input `i` in `opset`, as numbers from the front; None when absent."""
+        if self.opset >= opset:
+            array = self.optional(i)
+            axes = None if array is None else [int(a) for a in array.reshape(-1)]
+        else:
+            axes = self.attribute("axes")
+        if axes is None:
+            return None
+        if any(not -rank <= a < rank for a in axes):
+            raise CannotEvaluateError
+        return tuple(sorted(a % rank for a in axes))
+
+    def require_small(self, shape: Sequence[int]) -> tuple[int, ...]:
+        if any(d < 0 for d in shape) or math.prod(shape) > self.limit:
+            raise CannotEvaluateError
+        return tuple(int(d) for d in shape)
+
+
+def evaluate(call: Call) -> Array:
+    """The node's only output.
+
+    Raises:
+        CannotEvaluateError: the operator is not on the list, or the result is too large, or undefined.
+
+    """
+    function = _FUNCTIONS.get(call.node.op_type)
+    if function is None or call.node.domain != "" or len(call.node.outputs) != 1:
+        raise CannotEvaluateError
+    try:
+        with np.errstate(all="ignore"):
+            result = np.asarray(function(call))
+    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # an invalid node: runtimes say so better
+        raise CannotEvaluateError from None
+    call.require_small(result.shape)
+    return result
+
+
+def can_evaluate(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _FUNCTIONS and len(node.outputs) == 1
+
+
+def _elementwise(function: Callable[..., Array], oldest: int = 7) -> Callable[[Call], Array]:
+    def call(c: Call) -> Array:
+        arrays = [c.input(i) for i in range(len(c.inputs))]
+        if c.opset < oldest or not arrays:
+            raise CannotEvaluateError
+        c.require_small(np.broadcast_shapes(*(a.shape for a in arrays)))
+        return np.asarray(function(*arrays))
+
+    return call
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(np.divide(a, b))
+    if np.any(b == 0):
+        raise CannotEvaluateError
+    if a.dtype.kind == "u":
+        return np.asarray(a // b)
+    # Integers are divided towards zero (ONNX Div).
+    quotient = np.abs(a) // np.abs(b)
+    return np.asarray(np.where((a < 0) != (b < 0), -quotient, quotient), a.dtype)
+
+
+def _mod(c: Call) -> Array:
+    a, b = c.input(0), c.input(1)
+    if a.dtype.kind == "f" or np.any(b == 0):
+        raise CannotEvaluateError
+    c.require_small(np.broadcast_shapes(a.shape, b.shape))
+    return np.asarray(np.fmod(a, b) if c.attribute("fmod", 0) else np.mod(a, b))
+
+
+def _fold(function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    def reduce(*arrays: Array) -> Array:
+        # NaN and signed zeros of Min and Max differ between runtimes; integers do not have them.
+        if any(a.dtype.kind == "f" and (np.isnan(a).any() or (a == 0).any()) for a in arrays):
+            raise CannotEvaluateError
+        result = arrays[0]
+        for array in arrays[1:]:
+            result = function(result, array)
+        return result
+
+    return reduce
+
+
+def cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    """ONNX Cast, where it is defined.
+
+    Raises:
+        CannotEvaluateError: a number that the integer type cannot hold, or NaN.
+
+    """
+    if array.dtype.kind == "f" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not np.all(np.isfinite(array)):
+            raise CannotEvaluateError
+        whole = np.trunc(array.astype(np.float64))
+        if np.any(whole < float(limits.min)) or np.any(whole >= float(limits.max) + 1):
+            raise CannotEvaluateError
+    return np.asarray(array.astype(dtype))
+
+
+def _cast(c: Call) -> Array:
+    to = ir.DataType(c.attribute("to"))
+    if to not in DTYPES:
+        raise CannotEvaluateError
+    c.require_small(c.input(0).shape)
+    return cast(c.input(0), to.numpy())
+
+
+def _gather(c: Call) -> Array:
+    data, indices = c.input(0), c.input(1)
+    axis = c.attribute("axis", 0)
+    if not -data.ndim <= axis < data.ndim:
+        raise CannotEvaluateError
+    axis %= data.ndim
+    length = data.shape[axis]
+    if np.any(indices < -length) or np.any(indices >= length):
+        raise CannotEvaluateError
+    c.require_small((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+    return np.asarray(np.take(data, indices, axis=axis))
+
+
+def _slice(c: Call) -> Array:
+    data = c.input(0)
+    if c.opset < 10:
+        starts, ends = c.attribute("starts"), c.attribute("ends")
+        axes, steps = c.attribute("axes"), None
+    else:
+        starts, ends = c.input(1).tolist(), c.input(2).tolist()
+        axes = None if c.optional(3) is None else c.input(3).tolist()
+        steps = None if c.optional(4) is None else c.input(4).tolist()
+    axes = list(range(len(starts))) if axes is None else axes
+    window = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True):
+        if step <= 0 or not -data.ndim <= axis < data.ndim:
+            raise CannotEvaluateError
+        window[axis] = slice(start, end, step)
+    return np.asarray(data[tuple(window)], order="C")
+
+
+def _concat(c: Call) -> Array:
+    arrays = [c.input(i) for i in range(len(c.inputs))]
+    if sum(a.size for a in arrays) > c.limit:
+        raise CannotEvaluateError
+    return np.concatenate(arrays, axis=c.attribute("axis"))
+
+
+def _squeeze(c: Call) -> Array:
+    data = c.input(0)
+    axes = c.axes(1, 13, data.ndim)
+    return np.squeeze(data, axis=axes)
+
+
+def _unsqueeze(c: Call) -> Array:
+    data = c.input(0)
+    count = len(c.attribute("axes")) if c.opset < 13 else c.input(1).size
+    axes = c.axes(1, 13, data.ndim + count)
+    if axes is None:
+        raise CannotEvaluateError
+    return np.expand_dims(data, axes)
+
+
+def _reshape(c: Call) -> Array:
+    data = c.input(0)
+    target = [int(d) for d in c.input(1).reshape(-1)]
+    if not c.attribute("allowzero", 0):
+        target = [data.shape[i] if d == 0 else d for i, d in enumerate(target)]
+    elif 0 in target and -1 in target:
+        raise CannotEvaluateError
+    return data.reshape(target)
+
+
+def _transpose(c: Call) -> Array:
+    return np.asarray(np.transpose(c.input(0), c.attribute("perm")), order="C")
+
+
+def _range(c: Call) -> Array:
+    start, limit, delta = (c.input(i).reshape(()) for i in range(3))
+    if start.dtype.kind not in "iu" or delta == 0:
+        raise CannotEvaluateError
+    c.require_small((max(math.ceil((int(limit) - int(start)) / int(delta)), 0),))
+    return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
+
+
+def _constant_of_shape(c: Call) -> Array:
+    shape = c.require_small([int(d) for d in c.input(0).reshape(-1)])
+    value = c.attribute("value")
+    if value is None:
+        return np.zeros(shape, np.float32)
+    if value.dtype not in DTYPES:
+        raise CannotEvaluateError
+    return np.full(shape, value.numpy().reshape(()))
+
+
+def _expand(c: Call) -> Array:
+    data = c.input(0)
+    target = tuple(int(d) for d in c.input(1).reshape(-1))
+    shape = c.require_small(np.broadcast_shapes(data.shape, target))
+    return np.asarray(np.broadcast_to(data, shape), order="C")
+
+
+def _tile(c: Call) -> Array:
+    data, repeats = c.input(0), [int(r) for r in c.input(1).reshape(-1)]
+    if len(repeats) != data.ndim:
+        raise CannotEvaluateError
+    c.require_small([d * r for d, r in zip(data.shape, repeats)])
+    return np.tile(data, repeats)
+
+
+def _flatten(c: Call) -> Array:
+    data, axis = c.input(0), c.attribute("axis", 1)
+    axis = axis + data.ndim if axis < 0 else axis
+    return data.reshape(math.prod(data.shape[:axis]), -1)
+
+
+def _reduction(function: Callable[..., Array], axes_input: int) -> Callable[[Call], Array]:
+    def call(c: Call) -> Array:
+        data = c.input(0)
+        if data.dtype.kind not in "iu":
+            raise CannotEvaluateError  # the order of floating point sums is the runtime's
+        axes = c.axes(1, axes_input, data.ndim)
+        if not axes and c.attribute("noop_with_empty_axes", 0):
+            return data
+        return np.asarray(function(data, axis=axes or None, keepdims=bool(c.attribute("keepdims", 1))), data.dtype)
+
+    return call
+
+
+def _trilu(c: Call) -> Array:
+    k = 0 if c.optional(1) is None else int(c.input(1).reshape(()))
+    return (np.triu if c.attribute("upper", 1) else np.tril)(c.input(0), k)
+
+
+def _shape(c: Call) -> Array:
+    shape = c.input(0).shape
+    return np.array(shape[c.attribute("start", 0) : c.attribute("end", len(shape))], np.int64)
+
+
+def _neg(a: Array) -> Array:
+    return np.asarray(-a)
+
+
+_FUNCTIONS: dict[str, Callable[[Call], Array]] = {
+    "Identity": lambda c: c.input(0),
+    "Cast": _cast,
+    "Shape": _shape,
+    "Size": lambda c: np.array(c.input(0).size, np.int64),
+    "Gather": _gather,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Transpose": _transpose,
+    "Range": _range,
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Trilu": _trilu,
+    "Add": _elementwise(np.add),
+    "Sub": _elementwise(np.subtract),
+    "Mul": _elementwise(np.multiply),
+    "Div": _elementwise(_divide),
+    "Mod": _mod,
+    "Neg": _elementwise(_neg, 6),
+    "Abs": _elementwise(np.abs, 6),
+    "Sqrt": _elementwise(np.sqrt, 6),
+    "Floor": _elementwise(np.floor, 6),
+    "Ceil": _elementwise(np.ceil, 6),
+    "Min": _elementwise(_fold(np.minimum), 8),
+    "Max": _elementwise(_fold(np.maximum), 8),
+    "Equal": _elementwise(np.equal),
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "Not": _elementwise(np.logical_not, 1),
+    "And": _elementwise(np.logical_and),
+    "Or": _elementwise(np.logical_or),
+    "Xor": _elementwise(np.logical_xor),
+    "Where": _elementwise(np.where, 9),
+    "ReduceSum": _reduction(np.sum, 13),
+    "ReduceProd": _reduction(np.prod, 18),
+    "ReduceMax": _reduction(np.max, 18),
+    "ReduceMin": _reduction(np.min, 18),
+}

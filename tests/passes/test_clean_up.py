@@ -1,0 +1,434 @@
+"""What clean-up computes, removes and merges; and what it must leave alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from graphopt import inference
+from graphopt.invariants import Interface, check_against
+from graphopt.model import load
+from graphopt.passes.base import Editor
+from graphopt.passes.clean_up import CleanUp
+from graphopt.targets import Target
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run
+
+RNG = np.random.default_rng(11)
+
+
+def draw(*shape: int, dtype: type = np.float32) -> Array:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def clean(model: onnx.ModelProto, feeds: dict[str, Array] | None = None, tolerance: float = 0.0) -> list[str]:
+    """Operators that are left; the outputs are the same bits, and the interface is the same."""
+    after = rewrite(model, [CleanUp()])
+    assert rewrite(after.proto, [CleanUp()]).proto == after.proto
+    check_against(Interface.of(load(model).model), load(after.proto).model, "clean_up")
+    assert [str(o) for o in after.proto.graph.output] == [str(o) for o in model.graph.output]
+    if feeds is not None:
+        assert_same_outputs(model, after.proto, feeds, tolerance)
+    return after.op_types
+
+
+# -- nodes that change nothing -------------------------------------------------------------------------------------
+
+X = {"x": draw(2, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Identity(x)",
+        "Cast <to = 1> (x)",
+        "CastLike(x, f)",
+        "Transpose <perm = [0, 1, 2]> (x)",
+        "Dropout(x)",
+        "Dropout(x, r, no)",
+        "Reshape(x, same)",
+        "Reshape(x, zeros)",
+        "Reshape(x, inferred)",
+        "Concat <axis = 1> (x)",
+        "Slice(x, s0, s9)",
+        "Pad(x, p0)",
+        "Expand(x, e1)",
+        "Expand(x, e34)",
+        "Mul(x, one)",
+        "Mul(one1, x)",
+        "Div(x, one)",
+        "Max(x)",
+    ],
+)
+@pytest.mark.parametrize(
+    "place", ["t = {0}\n y = Relu(t)", "u = Relu(x)\n t = {0}\n y = Neg(t)", "u = Relu(x)\n y = {0}"]
+)
+def test_nodes_that_change_nothing(node: str, place: str) -> None:
+    weights = {
+        "f": np.float32(3),
+        "r": np.float32(0.4),
+        "no": np.array(False),
+        "same": np.array([2, 3, 4]),
+        "zeros": np.array([0, 0, 4]),
+        "inferred": np.array([0, 3, -1]),
+        "s0": np.array([0, 0]),
+        "s9": np.array([2**31 - 1, 2**63 - 1]),
+        "p0": np.zeros(6, np.int64),
+        "e1": np.array([1, 1]),
+        "e34": np.array([3, 4]),
+        "one": np.float32(1),
+        "one1": np.ones((1, 1), np.float32),
+    }
+    if "u =" in place:
+        node = node.replace("(x", "(u").replace(", x", ", u")
+    text = f"g (float[2, 3, 4] x) => (float[2, 3, 4] y) {{ {place.format(node)} }}"
+    kept = ["Relu", "Neg"] if "Neg" in place else ["Relu"]
+    assert clean(model_from_text(text, weights), X) == kept
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Cast <to = 10> (x)",
+        "Transpose <perm = [0, 2, 1]> (x)",
+        "Reshape(x, swapped)",
+        "Reshape(x, shifted)",
+        "Expand(x, e5)",
+        "Slice(x, s0, s1)",
+        "Slice(x, s9, s0, a0, back)",
+        "Pad(x, p1)",
+        "Mul(x, ones4)",
+        "Div(one, x)",
+        "Dropout(x, r, yes)",
+    ],
+)
+def test_nodes_that_change_something(node: str) -> None:
+    weights = {
+        "r": np.float32(0.4),
+        "yes": np.array(True),
+        "swapped": np.array([3, 2, 4]),
+        "shifted": np.array([0, -1, 3]),
+        "s0": np.array([0]),
+        "a0": np.array([0]),
+        "s1": np.array([1]),
+        "s9": np.array([2**31 - 1]),
+        "back": np.array([-1]),
+        "p1": np.array([0, 0, 0, 0, 0, 1]),
+        "e5": np.array([5, 1, 1, 1]),
+        "one": np.float32(1),
+        "ones4": np.ones((1, 1, 1, 1), np.float32),
+    }
+    text = f"g (float[2, 3, 4] x) => (float y) {{ t = {node}\n y = Relu(t) }}"
+    model = model_from_text(text, weights, check=False)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    after = rewrite(model, [CleanUp()])
+    assert after.op_types == [n.op_type for n in model.graph.node]
+
+
+def test_dimensions_that_only_might_be_equal() -> None:
+    text = """g (float[N, 4] x) => (float[P, Q] y, float[R, S] z) {
+        t = Expand(x, three)
+        y = Relu(t)
+        u = Reshape(x, five)
+        z = Relu(u) }"""
+    model = model_from_text(text, {"three": np.array([3, 4]), "five": np.array([4, -1])})
+    assert clean(model, {"x": draw(1, 4)}) == ["Expand", "Relu", "Reshape", "Relu"]
+
+
+def test_two_reshapes_with_zeros() -> None:
+    text = """g (float[4, 6] x) => (float[4, 2, 3] y) {
+        t = Reshape(x, a)
+        y = Reshape(t, b) }"""
+    model = model_from_text(text, {"a": np.array([4, 3, 2]), "b": np.array([0, -1, 3])})
+    assert clean(model, {"x": draw(4, 6)}) == ["Reshape", "Reshape"]
+
+
+def test_graph_outputs_keep_their_names() -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z, float[2, 3] w, float[2, 3] k) {
+        y = Identity(x)
+        t = Relu(x)
+        z = Identity(t)
+        w = Identity(t)
+        k = Identity(c) }"""
+    assert sorted(clean(model_from_text(text, {"c": draw(2, 3)}), {"x": draw(2, 3)})) == ["Identity"] * 3 + ["Relu"]
+
+
+# -- constants -------------------------------------------------------------------------------------------------
+
+
+def test_the_known_part_of_a_dynamic_shape() -> None:
+    """How tracers flatten: Shape, Gather, Unsqueeze, Concat, where only the channel count is static."""
+    text = """g (float[N, 3, H, W] x) => (float[P, Q, R] y) {
+        s = Shape(x)
+        n = Gather(s, i0)
+        c = Gather(s, i1)
+        n1 = Unsqueeze(n, a0)
+        c1 = Unsqueeze(c, a0)
+        t = Concat <axis = 0> (n1, c1, m1)
+        y = Reshape(x, t) }"""
+    weights = {"i0": np.array(0), "i1": np.array(1), "a0": np.array([0]), "m1": np.array([-1])}
+    ops = clean(model_from_text(text, weights), {"x": draw(2, 3, 4, 5)})
+    assert ops == ["Shape", "Gather", "Unsqueeze", "Concat", "Reshape"]
+
+
+def test_a_static_shape_folds_whole() -> None:
+    text = """g (float[2, 3, 4, 5] x) => (float[2, 60] y) {
+        s = Shape(x)
+        n = Slice(s, i0, i1)
+        r = Slice(s, i1, i9)
+        q = ReduceProd <keepdims = 1> (r)
+        t = Concat <axis = 0> (n, q)
+        y = Reshape(x, t) }"""
+    weights = {"i0": np.array([0]), "i1": np.array([1]), "i9": np.array([2**62])}
+    assert clean(model_from_text(text, weights), {"x": draw(2, 3, 4, 5)}) == ["Reshape"]
+
+
+def test_a_reshape_to_its_own_dynamic_shape() -> None:
+    text = """g (float[N, 3, H] x) => (float[N, 3, H] y) {
+        s = Shape(x)
+        a = Reshape(x, s)
+        y = Relu(a) }"""
+    assert clean(model_from_text(text), {"x": draw(2, 3, 4)}) == ["Relu"]
+
+
+def test_a_zero_bias_made_at_run_time() -> None:
+    """How torch's exporter writes an absent bias."""
+    text = """g (float[N, 4] x) => (float[N, 6] y) {
+        z = CastLike(zero, x)
+        s = Shape <start = 0, end = 1> (W)
+        b = Expand(z, s)
+        y = Gemm <transB = 1> (x, W, b) }"""
+    model = model_from_text(text, {"zero": np.array(0), "W": draw(6, 4)})
+    assert clean(model, {"x": draw(2, 4)}) == ["Gemm"]
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs"),
+    [
+        ("Add(a, b)", {"a": draw(3, 1), "b": draw(4)}),
+        ("Sub(a, b)", {"a": draw(3, 1, dtype=np.float16), "b": draw(4, dtype=np.float16)}),
+        ("Mul(a, b)", {"a": np.array([2**62, 3]), "b": np.array([4, -5])}),
+        ("Div(a, b)", {"a": np.array([7, -7, 7, -7, 6]), "b": np.array([2, 2, -2, -2, 3])}),
+        ("Div(a, b)", {"a": draw(5), "b": np.array([0, -0.0, 1, 3, np.inf], np.float32)}),
+        ("Mod(a, b)", {"a": np.array([7, -7, 7, -7]), "b": np.array([3, 3, -3, -3])}),
+        ("Mod <fmod = 1> (a, b)", {"a": np.array([7, -7, 7, -7]), "b": np.array([3, 3, -3, -3])}),
+        ("Sqrt(a)", {"a": np.array([0, 2, -1, np.inf], np.float32)}),
+        ("Neg(a)", {"a": draw(3)}),
+        ("Floor(a)", {"a": draw(3)}),
+        ("Cast <to = 7> (a)", {"a": np.array([1.5, -1.5, 2.5], np.float32)}),
+        ("Cast <to = 10> (a)", {"a": np.array([1e-8, 70000.0, 0.1], np.float32)}),
+        ("Cast <to = 9> (a)", {"a": np.array([0, 0.5, np.nan], np.float32)}),
+        ("Less(a, b)", {"a": draw(3, 1), "b": draw(4)}),
+        ("Where(c, a, b)", {"c": np.array([True, False, True]), "a": draw(3), "b": draw(2, 1)}),
+        ("Range(a, b, c)", {"a": np.array(7), "b": np.array(-3), "c": np.array(-4)}),
+        ("ConstantOfShape(a)", {"a": np.array([2, 3])}),
+        ("ConstantOfShape <value = int64[1] {5}> (a)", {"a": np.array([2])}),
+        ("Expand(a, b)", {"a": draw(3, 1), "b": np.array([2, 1, 4])}),
+        ("Tile(a, b)", {"a": draw(2, 3), "b": np.array([2, 2])}),
+        ("Transpose(a)", {"a": draw(2, 3, 4)}),
+        ("Transpose <perm = [1, 2, 0]> (a)", {"a": draw(2, 3, 4)}),
+        ("Gather <axis = -1> (a, b)", {"a": draw(2, 3), "b": np.array([[-1, 0]])}),
+        (
+            "Slice(a, b, c, d, e)",
+            {"a": draw(5, 6), "b": np.array([-3]), "c": np.array([2**62]), "d": np.array([1]), "e": np.array([2])},
+        ),
+        ("Squeeze(a, b)", {"a": draw(1, 3, 1), "b": np.array([-1])}),
+        ("Squeeze(a)", {"a": draw(1, 3, 1)}),
+        ("Unsqueeze(a, b)", {"a": draw(3), "b": np.array([-1, 0])}),
+        ("Flatten <axis = -1> (a)", {"a": draw(2, 3, 4)}),
+        ("Trilu <upper = 0> (a, b)", {"a": draw(4, 5), "b": np.array(1)}),
+        ("ReduceSum(a, b)", {"a": np.arange(12).reshape(3, 4), "b": np.array([-1])}),
+        ("ReduceMax <axes = [0], keepdims = 0> (a)", {"a": np.arange(12).reshape(3, 4)}),
+        ("Max(a, b)", {"a": np.array([1, 5]), "b": np.array([4])}),
+        ("Equal(a, b)", {"a": np.array([1, 5]), "b": np.array([1])}),
+        ("Size(a)", {"a": draw(3, 4)}),
+    ],
+)
+def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> None:
+    model = model_from_text(
+        f"g () => (float[...] y) {{ t = {node}\n y = Identity(t) }}".replace("[...]", ""), inputs, check=False
+    )
+    model = onnx.shape_inference.infer_shapes(model)
+    inferred = next(v.type for v in model.graph.value_info if v.name == "t")
+    model.graph.output[0].type.CopyFrom(inferred)
+    # The Identity in front of the output keeps a node to put the constant behind.
+    after = rewrite(model, [CleanUp()])
+    assert after.op_types == ["Identity"]
+    (want,), (got,) = run(model, {}), run(after.proto, {})
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs"),
+    [
+        ("Div(a, b)", {"a": np.array([7]), "b": np.array([0])}),
+        ("Cast <to = 7> (a)", {"a": np.array([1e30, np.nan], np.float32)}),
+        ("Pow(a, b)", {"a": draw(3), "b": draw(3)}),
+        ("Exp(a)", {"a": draw(3)}),
+        ("RandomNormal <shape = [3]> ()", {}),
+        ("RandomNormalLike(a)", {"a": draw(3)}),
+        ("Bernoulli(a)", {"a": np.full(3, 0.5, np.float32)}),
+        ("Dropout(a, r, yes)", {"a": draw(3), "r": np.float32(0.5), "yes": np.array(True)}),
+        ("Expand(a, b)", {"a": draw(1), "b": np.array([300, 300])}),
+        ("Tile(a, b)", {"a": draw(1), "b": np.array([90000])}),
+        ("ConstantOfShape(a)", {"a": np.array([300, 300])}),
+        ("Mul(a, b)", {"a": draw(300, 1), "b": draw(1, 300)}),
+        ("Cast <to = 11> (a)", {"a": draw(200, 200)}),
+        ("Range(a, b, c)", {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)}),
+    ],
+)
+def test_not_computed(node: str, inputs: dict[str, Array]) -> None:
+    model = model_from_text(f"g () => (float y) {{ t = {node}\n y = Identity(t) }}", inputs, check=False)
+    after = rewrite(model, [CleanUp()])
+    assert node.split("(")[0].split()[0] in after.op_types
+
+
+def test_a_shared_weight_is_not_stored_twice() -> None:
+    text = """g (float[N, 200] x) => (float[N, 200] y, float[N, 200] z) {
+        t = Transpose(W)
+        y = MatMul(x, t)
+        z = MatMul(x, W) }"""
+    assert clean(model_from_text(text, {"W": draw(200, 200)}), {"x": draw(2, 200)}) == ["Transpose", "MatMul", "MatMul"]
+    text = "g (float[N, 200] x) => (float[N, 300] y) { t = Transpose(W)\n y = MatMul(x, t) }"
+    # The runtime multiplies by a constant in another order.
+    assert clean(model_from_text(text, {"W": draw(300, 200)}), {"x": draw(2, 200)}, 1e-5) == ["MatMul"]
+
+
+def test_an_overridable_initializer_is_no_constant() -> None:
+    text = "g (float[3] x, float[3] w) => (float[3] y) { n = Neg(w)\n y = Add(x, n) }"
+    model = model_from_text(text, {"w": draw(3)})
+    assert clean(model, {"x": draw(3), "w": draw(3)}) == ["Neg", "Add"]
+
+
+# -- equal nodes, and nodes that nobody reads ----------------------------------------------------------------------
+
+
+def test_equal_nodes_are_merged() -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) {
+        a = Reshape(x, s)
+        b = Reshape(x, t)
+        c = Softmax <axis = 1> (a)
+        d = Softmax <axis = 1> (b)
+        e = Softmax <axis = 0> (b)
+        y = Sub(c, d)
+        z = Add(c, e) }"""
+    model = model_from_text(text.replace("2, 3] x", "3, 2] x"), {"s": np.array([2, 3]), "t": np.array([2, 3])})
+    assert clean(model, {"x": draw(3, 2)}) == ["Reshape", "Softmax", "Softmax", "Sub", "Add"]
+
+
+@pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "Bernoulli", "Dropout"])
+def test_random_nodes_stay_two(op: str) -> None:
+    extra = ", r, yes" if op == "Dropout" else ""
+    text = f"""g (float[2, 3] x) => (float[2, 3] y) {{
+        a = {op}(x{extra})
+        b = {op}(x{extra})
+        y = Sub(a, b) }}"""
+    model = model_from_text(text, {"r": np.float32(0.5), "yes": np.array(True)} if extra else {})
+    assert rewrite(model, [CleanUp()]).op_types == [op, op, "Sub"]
+
+
+def test_quantization_pairs_stay_two() -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] y) {
+        q = QuantizeLinear(x, s)
+        a = DequantizeLinear(q, s)
+        b = DequantizeLinear(q, s)
+        y = Mul(a, b) }"""
+    assert clean(model_from_text(text, {"s": np.float32(0.1)}), {"x": draw(2, 3)}) == [
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DequantizeLinear",
+        "Mul",
+    ]
+
+
+def test_dead_code_goes_and_unknown_code_stays() -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] y) {
+        a = Neg(x)
+        b = Exp(a)
+        c = other.Thing(x)
+        y = Relu(x) }"""
+    model = model_from_text(text, {"w": draw(3)}, check=False)
+    model.opset_import.append(onnx.helper.make_opsetid("other", 3))
+    model.opset_import.append(onnx.helper.make_opsetid("unused", 2))
+    after = rewrite(model, [CleanUp()])
+    assert after.op_types == ["Thing", "Relu"]
+    assert not after.proto.graph.initializer
+    assert {(o.domain, o.version) for o in after.proto.opset_import} == {("", 17), ("other", 3), ("unused", 2)}
+
+
+def test_optional_outputs_of_a_training_norm_stay() -> None:
+    text = """g (float[2, 3, 4] x) => (float[2, 3, 4] y, float[3] n) {
+        y, n, o = BatchNormalization <training_mode = 1> (x, g, g, g, g) }"""
+    assert clean(model_from_text(text, {"g": np.ones(3, np.float32)}), {"x": draw(2, 3, 4)}) == ["BatchNormalization"]
+
+
+def test_bodies_and_what_they_read() -> None:
+    text = """g (bool c, float[2, 3] x) => (float[2, 3] y) {
+        k = Add(w, w)
+        i = Identity(x)
+        u = If (c) <then_branch = p () => (float[2, 3] a) { n = Identity(i)\n a = Mul(n, k) },
+                    else_branch = q () => (float[2, 3] b) { b = Identity(i) }>
+        d = If (c) <then_branch = r () => (float[2, 3] e) { e = Neg(x) },
+                    else_branch = s () => (float[2, 3] f) { f = Neg(i) }>
+        y = Relu(u) }"""
+    model = model_from_text(text, {"w": draw(3)})
+    after = rewrite(model, [CleanUp()])
+    assert after.op_types == ["If", "Relu"]
+    branches = {a.name: [n.op_type for n in a.g.node] for a in after.proto.graph.node[0].attribute}
+    assert branches == {"then_branch": ["Mul"], "else_branch": ["Identity"]}
+    for taken in (True, False):
+        assert_same_outputs(model, after.proto, {"c": np.array(taken), "x": draw(2, 3)}, 0.0)
+
+
+def test_functions_of_the_user_are_visited_and_kept() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[2, 3] x) => (float[2, 3] y) { y = mine.f(x) }
+        <domain: "mine", opset_import: ["" : 17]>
+        f (a) => (b) { i = Identity(a) two = Constant <value_float = 2.0> () four = Mul(two, two) b = Mul(i, four) }
+        <domain: "mine", opset_import: ["" : 17]>
+        unused (a) => (b) { b = Neg(a) }
+    """)
+    after = rewrite(model, [CleanUp()])
+    assert {f.name: [n.op_type for n in f.node] for f in after.proto.functions} == {
+        "f": ["Constant", "Mul"],
+        "unused": ["Neg"],
+    }
+    assert_same_outputs(model, after.proto, {"x": draw(2, 3)}, 0.0)
+
+
+def test_metadata_and_doc_strings_stay() -> None:
+    text = "g (float[2, 3] x, float[4] unused) => (float[2, 3] y) { t = Identity(x)\n y = Relu(t) }"
+    model = model_from_text(text)
+    model.doc_string, model.graph.doc_string, model.graph.node[1].doc_string = "model", "graph", "node"
+    onnx.helper.set_model_props(model, {"author": "somebody"})
+    after = rewrite(model, [CleanUp()]).proto
+    assert (after.doc_string, after.graph.doc_string, after.graph.node[0].doc_string) == ("model", "graph", "node")
+    assert {p.key: p.value for p in after.metadata_props} == {"author": "somebody"}
+    assert [i.name for i in after.graph.input] == ["x", "unused"]
+
+
+def test_cost_is_linear() -> None:
+    """A chain of 20,000 nodes, a third of which go; a pass that rescans would take minutes."""
+    graph = "\n".join(f"t{i + 1} = {('Identity', 'Relu', 'Neg')[i % 3]}(t{i})" for i in range(20_000))
+    model = model_from_text(f"g (float[2] t0) => (float[2] y) {{ {graph}\n y = Neg(t20000) }}", check=False)
+    work = load(model).model
+    inference.infer(work)
+    steps = 0
+    original = ir.Value.uses
+
+    def counted(self: ir.Value) -> object:
+        nonlocal steps
+        steps += 1
+        return original(self)
+
+    ir.Value.uses = counted  # type: ignore[method-assign,assignment]
+    try:
+        CleanUp().run(Editor(work, Target("cpu")))
+    finally:
+        ir.Value.uses = original  # type: ignore[method-assign]
+    assert len(list(work.graph)) == 13_334
+    assert steps < 15 * 20_000
