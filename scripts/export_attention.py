@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import inspect
 import io
 import logging
 import math
@@ -241,7 +242,12 @@ def swin(attention: str, batch: int, length: int) -> Case:
     from transformers import SwinConfig, SwinModel
 
     config = SwinConfig(
-        image_size=32, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4,
+        image_size=32,
+        patch_size=4,
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        window_size=4,
         attn_implementation=attention,
     )
     return image_case(SwinModel(config, add_pooling_layer=False), batch, 32)
@@ -260,7 +266,13 @@ def gpt2(attention: str, batch: int, length: int) -> Case:
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        vocab_size=50, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2,
+        vocab_size=50,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
         attn_implementation=attention,
     )
     return text_case(GPT2Model(config), batch, length, use_cache=False)
@@ -298,7 +310,13 @@ def gpt2_past(attention: str, batch: int, length: int) -> Case:
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        vocab_size=50, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2,
+        vocab_size=50,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
         attn_implementation=attention,
     )
     return decoder_with_past(GPT2Model(config), 2, 4, 8, batch, length)
@@ -366,7 +384,13 @@ def t5(attention: str, batch: int, length: int) -> Case:
     from transformers import T5Config, T5Model
 
     config = T5Config(
-        vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0,
+        vocab_size=50,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
         attn_implementation=attention,
     )
     names = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -386,8 +410,15 @@ def bart(attention: str, batch: int, length: int) -> Case:
     from transformers import BartConfig, BartModel
 
     config = BartConfig(
-        vocab_size=50, max_position_embeddings=64, d_model=32, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
+        vocab_size=50,
+        max_position_embeddings=64,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
         attn_implementation=attention,
     )
     names = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -408,10 +439,22 @@ def whisper(attention: str, batch: int, length: int) -> Case:
     from transformers import WhisperConfig, WhisperModel
 
     config = WhisperConfig(
-        vocab_size=50, num_mel_bins=8, max_source_positions=20, max_target_positions=32, d_model=32,
-        encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=48, decoder_ffn_dim=48, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=1, attn_implementation=attention,
+        vocab_size=50,
+        num_mel_bins=8,
+        max_source_positions=20,
+        max_target_positions=32,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        attn_implementation=attention,
     )
     return Case(
         wrap(WhisperModel(config), ("input_features", "decoder_input_ids"), use_cache=False),
@@ -426,9 +469,19 @@ def detr(attention: str, batch: int, length: int) -> Case:
 
     backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
     config = DetrConfig(
-        use_timm_backbone=False, backbone_config=backbone, backbone=None, use_pretrained_backbone=False, d_model=32,
-        encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
-        decoder_ffn_dim=48, num_queries=5, attn_implementation=attention,
+        use_timm_backbone=False,
+        backbone_config=backbone,
+        backbone=None,
+        use_pretrained_backbone=False,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        num_queries=5,
+        attn_implementation=attention,
     )
     return image_case(DetrModel(config), batch, 32)
 
@@ -438,8 +491,16 @@ def sam(attention: str, batch: int, length: int) -> Case:
     from transformers import SamVisionConfig, SamVisionModel
 
     config = SamVisionConfig(
-        hidden_size=32, output_channels=16, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=4,
-        window_size=4, global_attn_indexes=[1], mlp_dim=48, attn_implementation=attention,
+        hidden_size=32,
+        output_channels=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=32,
+        patch_size=4,
+        window_size=4,
+        global_attn_indexes=[1],
+        mlp_dim=48,
+        attn_implementation=attention,
     )
     return image_case(SamVisionModel(config), batch, 32)
 
@@ -539,7 +600,9 @@ def single_head(attention: str, batch: int, length: int) -> Case:
         return torch.softmax(torch.bmm(q, k.transpose(1, 2)) / 8**0.5, dim=-1) @ v
 
     inputs = {n: t[:, 0] for n, t in qkv(batch, length, length + 2).items()}
-    return function_case(f, inputs, {"q": {0: "batch", 1: "rows"}, "k": {0: "batch", 1: "keys"}, "v": {0: "batch", 1: "keys"}})
+    return function_case(
+        f, inputs, {"q": {0: "batch", 1: "rows"}, "k": {0: "batch", 1: "keys"}, "v": {0: "batch", 1: "keys"}}
+    )
 
 
 @model("softcap", "eager")
@@ -561,7 +624,9 @@ def einsum(attention: str, batch: int, length: int) -> Case:
         return torch.einsum("bhij,bjhd->bihd", p, v)
 
     inputs = {n: t.transpose(1, 2).contiguous() for n, t in qkv(batch, length, length + 2).items()}
-    return function_case(f, inputs, {"q": {0: "batch", 1: "rows"}, "k": {0: "batch", 1: "keys"}, "v": {0: "batch", 1: "keys"}})
+    return function_case(
+        f, inputs, {"q": {0: "batch", 1: "rows"}, "k": {0: "batch", 1: "keys"}, "v": {0: "batch", 1: "keys"}}
+    )
 
 
 @model("masked_fill", "eager")
@@ -603,9 +668,7 @@ class CrossAttention:
                     q, k, v = (t.view(b, -1, heads, 8).transpose(1, 2) for t in (q, k, v))
                     o = torch.nn.functional.scaled_dot_product_attention(q, k, v)
                     return self.to_out(o.transpose(1, 2).reshape(b, n, 24))
-                q, k, v = (
-                    t.reshape(b, -1, heads, 8).permute(0, 2, 1, 3).reshape(b * heads, -1, 8) for t in (q, k, v)
-                )
+                q, k, v = (t.reshape(b, -1, heads, 8).permute(0, 2, 1, 3).reshape(b * heads, -1, 8) for t in (q, k, v))
                 if attention == "bmm":
                     p = torch.bmm(q, k.transpose(1, 2)).mul(8**-0.5).softmax(dim=-1)
                     o = torch.bmm(p, v)
@@ -664,9 +727,7 @@ def lc0(attention: str, batch: int, length: int) -> Case:
 
         def forward(self, x: Any) -> Any:
             b = x.shape[0]
-            q, k, v = (
-                w(x).reshape(-1, 64, 4, 8).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
-            )
+            q, k, v = (w(x).reshape(-1, 64, 4, 8).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
             scores = q @ k.transpose(-1, -2) / math.sqrt(8)
             latent = torch.nn.functional.silu(self.dense(self.compress(x).reshape(b, 256)))
             bias = self.generate(latent.reshape(b, 4, 16)).reshape(-1, 4, 64, 64)
@@ -732,8 +793,13 @@ def export(cache: Path, cell: Cell, programs: dict[tuple[str, str, bool], Any]) 
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise), torch.no_grad():
             if cell.exporter == "torchscript":
                 torch.onnx.export(
-                    case.module, tuple(case.inputs.values()), str(file), input_names=names, opset_version=cell.opset,
-                    dynamic_axes=case.axes if cell.dynamic else None, dynamo=False,
+                    case.module,
+                    tuple(case.inputs.values()),
+                    str(file),
+                    input_names=names,
+                    opset_version=cell.opset,
+                    dynamic_axes=case.axes if cell.dynamic else None,
+                    dynamo=False,
                 )
             else:
                 key = (cell.model, cell.attention, cell.dynamic)
@@ -743,8 +809,14 @@ def export(cache: Path, cell: Cell, programs: dict[tuple[str, str, bool], Any]) 
                         case.module, tuple(case.inputs.values()), strict=False, dynamic_shapes=_dynamic(case, cell)
                     )
                 torch.onnx.export(
-                    programs[key], (), str(file), input_names=names, opset_version=cell.opset, dynamo=True,
-                    external_data=False, verbose=False,
+                    programs[key],
+                    (),
+                    str(file),
+                    input_names=names,
+                    opset_version=cell.opset,
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
                 )
         np.savez(cache / f"{cell.name}.npz", **feeds)
     except Exception as exception:  # whatever an exporter raises is the cell's result
@@ -754,12 +826,19 @@ def export(cache: Path, cell: Cell, programs: dict[tuple[str, str, bool], Any]) 
 
 
 def _dynamic(case: Case, cell: Cell) -> Any:
+    """Dynamic axes as torch.export wants them: an entry for each parameter of forward, a tuple for its *inputs."""
     import torch
 
     if not cell.dynamic:
         return None
     per_input = [dict.fromkeys(case.axes.get(n, {}), torch.export.Dim.DYNAMIC) or None for n in case.inputs]
-    return (tuple(per_input),)
+    result: list[Any] = []
+    for parameter in inspect.signature(case.module.forward).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            result.append(tuple(per_input[len(result) :]))
+        else:
+            result.append(per_input[len(result)])
+    return tuple(result)
 
 
 # -- optimizing and comparing ------------------------------------------------------------------------------------------

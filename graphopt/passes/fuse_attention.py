@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.fused_attention import Variant
+from graphopt.ops.schema import Array
 from graphopt.passes.base import (
     Attribute,
     Editor,
@@ -37,7 +38,7 @@ from graphopt.passes.base import (
     attribute_ints,
     attribute_string,
 )
-from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
+from graphopt.passes.symbolic_shapes import ONE, Shapes, Size, product
 from graphopt.remarks import Code, Refusal
 
 # Between the two products of a real attention stand at most a dozen nodes.
@@ -69,12 +70,22 @@ class Step:
     refusal: Refusal | None = None
 
 
+@dataclass
+class View:
+    """The scores under another shape: what a Reshape between the scores and the probabilities makes."""
+
+    dims: tuple[Size, ...]
+    there: ir.Node
+    back: ir.Node | None = None
+
+
 @dataclass(frozen=True)
 class Term:
-    """An additive term: factor * value."""
+    """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are)."""
 
     value: ir.Value
     node: ir.Node
+    view: View | None = None
     factor: float = 1.0
 
 
@@ -84,7 +95,8 @@ class Condition:
 
     value: ir.Value
     node: ir.Node
-    keeps: bool
+    view: View | None = None
+    keeps: bool = True
 
 
 @dataclass
@@ -193,7 +205,7 @@ class FuseAttention(Pass[Attention]):
             inner=[scores, *(s.node for s in steps), node, *down.nodes, down.context],
             guard=down.guard,
         )
-        _apply_steps(found, steps, editor)
+        _apply_steps(found, steps, down.nodes)
         _absorb_operands(found, editor)
         _absorb_result(found, editor)
         return found
@@ -203,22 +215,24 @@ class FuseAttention(Pass[Attention]):
         _require_dtypes(match, editor)
         editor.require_op(match.variant.name, _typed(match, editor), match.softmax)
         base = _score_dims(match)
-        for term in match.terms:
-            _require_broadcast(match, term.value, base, term.node)
-        for condition in match.conditions:
-            _require_broadcast(match, condition.value, base, condition.node)
+        for joined in _joined(match):
+            _require_broadcast(match, joined, base)
+        for terms in _by_view(match.terms):
+            _plan(match, terms, base)
+        for conditions in _by_view(match.conditions):
+            _plan(match, conditions, base)
         if not math.isfinite(match.scale) or (match.softcap is not None and not math.isfinite(match.softcap)):
             raise Refusal(Code.NOT_FINITE, f"the scale is {match.scale}", match.scores)
         if match.softcap == 0.0:
             raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
 
     def rewrite(self, match: Attention, editor: Editor) -> str:
-        new: list[ir.Node] = []
-        anchor = match.context
+        emission = _Emission(match, editor)
         inputs = [match.q.value, match.k.value, match.v.value]
-        bias = _emit_bias(match, editor, new)
-        mask = _emit_mask(match, editor, new)
-        inputs += [v for v in (bias, mask) if v is not None]
+        if match.terms:
+            inputs.append(emission.bias())
+        if match.conditions:
+            inputs.append(emission.mask())
         attributes: dict[str, Attribute] = {
             "scale": match.scale,
             "q_perm": match.q.perm,
@@ -226,14 +240,14 @@ class FuseAttention(Pass[Attention]):
             "v_perm": match.v.perm,
             "o_perm": match.o_perm,
         }
-        if mask is not None:
+        if match.conditions:
             attributes["mask_value"] = match.mask_value
         if match.softcap is not None:
             attributes["softcap"] = match.softcap
-        fused = editor.emit(match.variant.name, inputs, attributes, anchor=anchor)
-        new.append(fused)
+        fused = editor.emit(match.variant.name, inputs, attributes, anchor=match.context)
         old = [*match.outer, *match.inner]
-        editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=anchor)
+        new = [*emission.nodes, fused]
+        editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=match.context)
         return f"{len(match.inner)} nodes became {match.variant.name}, scale {match.scale:.6g}"
 
 
@@ -308,7 +322,7 @@ def _attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         if dtype is None:
             raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
         if dtype == ir.DataType.BOOL:
-            found.conditions.append(Condition(mask, node, keeps=True))
+            found.conditions.append(Condition(mask, node))
             found.mask_value = -math.inf
         else:
             found.terms.append(Term(mask, node))
@@ -523,15 +537,22 @@ def _require_last_axis(softmax: ir.Node, shapes: Shapes, editor: Editor) -> None
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def _apply_steps(found: Attention, steps: Sequence[Step], editor: Editor) -> None:
+def _apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node]) -> None:
     """Brings the steps into the order scale, soft cap, additive terms, masks.
+
+    Args:
+        found: takes what the steps come to.
+        steps: from the scores to the softmax.
+        below: the nodes from the softmax to the context product.
 
     Raises:
         Refusal: when that would change the numbers.
 
     """
+    editor = found.shapes.editor
     dtype = editor.dtype(found.scores.outputs[0])
     compute = dtype
+    view: View | None = None
     for step in steps:
         node = step.node
         if step.kind == "cast":
@@ -550,17 +571,49 @@ def _apply_steps(found: Attention, steps: Sequence[Step], editor: Editor) -> Non
                 raise Refusal(Code.UNSUPPORTED_OP, "a bias is added after a mask", node)
             if compute != dtype:
                 raise Refusal(Code.MIXED_DTYPE, f"a bias is added in {compute.name if compute else '?'}", node)
-            found.terms.append(Term(step.operand, node, step.number))
+            found.terms.append(Term(step.operand, node, view, step.number))
         elif step.kind == "where":
             assert step.operand is not None
-            if found.conditions and not _same_number(found.mask_value, step.number):
+            if found.conditions and found.mask_value != step.number:
                 raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", node)
             if compute != dtype and np.float32(np.float16(step.number)) != np.float32(step.number):
                 raise Refusal(Code.MIXED_DTYPE, f"the mask writes {step.number}, which float16 does not hold", node)
             found.mask_value = step.number
-            found.conditions.append(Condition(step.operand, node, step.keeps))
+            found.conditions.append(Condition(step.operand, node, view, step.keeps))
         elif step.kind == "reshape":
-            raise Refusal(Code.UNSUPPORTED_OP, "the scores are reshaped", node)
+            view = _next_view(found, node, view)
+    base = found.shapes.dims(found.scores.outputs[0])
+    if view is not None and (base is None or view.dims[-1] != base[-1]):
+        raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
+    swapped: ir.Node | None = None
+    for node in below:
+        if node.op_type == "Transpose":
+            swapped = node
+        elif node.op_type == "Reshape":
+            if swapped is not None:
+                raise Refusal(Code.UNSUPPORTED_OP, "the probabilities are transposed, then reshaped", swapped, node)
+            view = _next_view(found, node, view)
+        if swapped is not None and view is not None:
+            raise Refusal(Code.UNSUPPORTED_OP, "the probabilities are reshaped, then transposed", node)
+    if view is not None:
+        raise Refusal(Code.WRONG_SHAPE, "the probabilities do not have the shape of the scores", view.there)
+
+
+def _next_view(found: Attention, node: ir.Node, view: View | None) -> View | None:
+    base = found.shapes.dims(found.scores.outputs[0])
+    dims = found.shapes.reshaped(node)
+    if base is None or dims is None or not dims:
+        raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", node)
+    if not _same_dims(dims, base):
+        return View(dims, node)
+    if view is not None:
+        view.back = node
+    return None
+
+
+def _same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """Whether two shapes of the same tensor are the same: one dimension that is not known follows from the others."""
+    return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
 
 
 def _apply_scale(found: Attention, number: float, node: ir.Node) -> None:
@@ -569,13 +622,9 @@ def _apply_scale(found: Attention, number: float, node: ir.Node) -> None:
     found.scale *= number
     if found.softcap is not None:
         found.softcap *= number
-    found.terms = [Term(t.value, t.node, t.factor * number) for t in found.terms]
+    found.terms = [replace(t, factor=t.factor * number) for t in found.terms]
     if found.conditions:
         found.mask_value = float(np.float32(found.mask_value) * np.float32(number))
-
-
-def _same_number(a: float, b: float) -> bool:
-    return a == b
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------
@@ -664,6 +713,63 @@ def _absorb_operands(found: Attention, editor: Editor) -> None:
     found.q = _absorb(found, found.q, editor, scaled=True)
     found.k = _absorb(found, found.k, editor, scaled=True)
     found.v = _absorb(found, found.v, editor, scaled=False)
+    _absorb_groups(found, editor)
+
+
+def _absorb_groups(found: Attention, editor: Editor) -> None:
+    """Key/value heads that are repeated for groups of query heads become the node's own grouping."""
+    k, v = _repeated(found.k.value, found.shapes, editor), _repeated(found.v.value, found.shapes, editor)
+    ranks = {len(found.q.perm), len(found.k.perm), len(found.v.perm)}
+    if k is None or v is None or ranks != {4} or k.groups != v.groups:
+        return
+    if found.k.perm[1] != k.axis or found.v.perm[1] != v.axis:
+        return
+    found.gqa = True
+    found.outer += [*k.nodes, *v.nodes]
+    found.k = _absorb(found, Operand(k.value, found.k.perm), editor, scaled=True)
+    found.v = _absorb(found, Operand(v.value, found.v.perm), editor, scaled=False)
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    """value with each slice of `axis` repeated `groups` times, copies side by side."""
+
+    value: ir.Value
+    axis: int
+    groups: Size
+    nodes: tuple[ir.Node, ...]
+
+
+def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None:
+    """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition; None when it is none."""
+    merge = value.producer()
+    if merge is None or merge.domain != "" or merge.op_type != "Reshape" or not editor.only_use(value):
+        return None
+    wide = merge.inputs[0]
+    spread = wide.producer() if wide is not None else None
+    if wide is None or spread is None or spread.domain != "" or spread.op_type not in ("Expand", "Tile"):
+        return None
+    narrow = spread.inputs[0]
+    split = narrow.producer() if narrow is not None else None
+    if narrow is None or split is None or split.domain != "" or split.op_type not in ("Unsqueeze", "Reshape"):
+        return None
+    source = split.inputs[0]
+    if source is None or not editor.only_use(wide) or not editor.only_use(narrow):
+        return None
+    before, after = shapes.dims(narrow), shapes.dims(wide)
+    x, merged = shapes.dims(source), shapes.reshaped(merge)
+    if before is None or after is None or x is None or merged is None or len(before) != len(after):
+        return None
+    grown = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
+    if len(grown) != 1 or grown[0] == 0 or before[grown[0]] != ONE:
+        return None
+    g = grown[0]
+    # Taking the new axis of 1 out again must give x, and merging it into the axis before must give the result.
+    if not _same_dims(x, (*before[:g], *before[g + 1 :])):
+        return None
+    if not _same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
+        return None
+    return _Repeat(source, g - 1, after[g], (split, spread, merge))
 
 
 def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
@@ -729,8 +835,7 @@ def _flat_transpose(
     rows, columns = inner[-2], inner[-1]
     if middle[1:] != (rows, columns) or outer[-2:] != (columns, rows):
         return None
-    # The products of the leading dimensions agree, so one that is not known follows from the others.
-    if sum(a != b for a, b in zip(inner[:-2], outer[:-2])) > 1:
+    if not _same_dims(inner[:-2], outer[:-2]):
         return None
     swapped = _swap_last(_identity(len(perm)))
     return flatten.inputs[0], tuple(swapped[p] for p in perm)
@@ -805,55 +910,185 @@ def _score_dims(match: Attention) -> tuple[Size, ...]:
     return (*sizes, q[-2], k[-1])
 
 
-def _require_broadcast(match: Attention, value: ir.Value, base: Sequence[Size], node: ir.Node) -> None:
-    """Adding `value` to scores of dimensions `base` must not make them larger."""
+def _joined(match: Attention) -> list[Term | Condition]:
+    return [*match.terms, *match.conditions]
+
+
+def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequence[Size]) -> None:
+    """What joins the scores must not make them larger."""
+    value, node = joined.value, joined.node
+    scores = base if joined.view is None else joined.view.dims
     dims = match.shapes.dims(value)
     if dims is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
-    if len(dims) > len(base):
-        raise Refusal(Code.BROADCAST_GROWS, f"{value.name} has rank {len(dims)}, the scores {len(base)}", node)
-    for size, score in zip(reversed(dims), reversed(base)):
+    if len(dims) > len(scores):
+        raise Refusal(Code.BROADCAST_GROWS, f"{value.name} has rank {len(dims)}, the scores {len(scores)}", node)
+    for size, score in zip(reversed(dims), reversed(scores)):
         if size in (ONE, score):
             continue
         if size.value is not None or score.value == 1:
             raise Refusal(Code.BROADCAST_GROWS, f"{value.name} may make the scores larger", node)
 
 
+# -- terms and conditions under other views ----------------------------------------------------------------------------
+
+JoinedT = TypeVar("JoinedT", Term, Condition)
+
+
+def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
+    """Groups what joins under the same view, in order."""
+    groups: dict[int, list[JoinedT]] = {}
+    for j in joined:
+        groups.setdefault(0 if j.view is None else id(j.view), []).append(j)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the sum of a group comes to the shape of the scores: Expand where needed, then Reshape."""
+
+    expand: tuple[Size, ...] | None
+    reshape: tuple[Size, ...]
+    # Not all dimensions are numbers, so the shapes that the graph itself computed are taken.
+    computed: bool
+
+
+def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Plan | None:
+    """None when the group joins the scores as they are.
+
+    Raises:
+        Refusal: UNKNOWN_SHAPE.
+
+    """
+    view = group[0].view
+    if view is None:
+        return None
+    unknown = Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", view.there)
+    pairs = _align(base, view.dims)
+    if pairs is None:
+        raise unknown
+    own = [ONE] * len(view.dims)
+    for joined in group:
+        dims = match.shapes.dims(joined.value) or ()
+        for i in range(1, len(dims) + 1):
+            if dims[-i] != ONE:
+                own[-i] = dims[-i]
+    expand: list[Size] = []
+    reshape: list[Size] = []
+    grows = False
+    for at_base, at_view in pairs:
+        mine, all_of_it = own[at_view], list(view.dims[at_view])
+        if all(size == ONE for size in mine):
+            expand += mine
+            reshape += [ONE] * len(base[at_base])
+            continue
+        if mine != all_of_it:
+            grows = True
+        expand += all_of_it
+        reshape += base[at_base]
+    unknown_dims = sum(size.value is None for size in reshape)
+    if (not grows or all(size.value is not None for size in expand)) and unknown_dims <= 1:
+        return _Plan(tuple(expand) if grows else None, tuple(reshape), computed=False)
+    target = match.shapes.small(view.there.inputs[1])
+    if target is None or view.back is None or any(e in (Size(0), Size(-1)) for e in target.elements):
+        raise unknown
+    return _Plan(tuple(view.dims), tuple(base), computed=True)
+
+
+def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | None:
+    """Pairs runs of dimensions of two shapes of one tensor that have the same product, each as short as it can be."""
+    pairs: list[tuple[slice, slice]] = []
+    i, j = len(a), len(b)
+    while i or j:
+        end_a, end_b = i, j
+        i, j = max(i - 1, 0), max(j - 1, 0)
+        while product(a[i:end_a]) != product(b[j:end_b]):
+            left, right = product(a[i:end_a]), product(b[j:end_b])
+            if j and left.divided_by(right) is not None:
+                j -= 1
+            elif i and right.divided_by(left) is not None:
+                i -= 1
+            else:
+                return None
+        pairs.append((slice(i, end_a), slice(j, end_b)))
+    return pairs[::-1]
+
+
 # -- emission ----------------------------------------------------------------------------------------------------------
 
 
-def _add(node: ir.Node, new: list[ir.Node]) -> ir.Value:
-    new.append(node)
-    return node.outputs[0]
+class _Emission:
+    """The nodes that a rewrite makes beside the fused one."""
 
+    def __init__(self, match: Attention, editor: Editor) -> None:
+        self.match = match
+        self.editor = editor
+        self.nodes: list[ir.Node] = []
+        self.base = _score_dims(match)
+        self.label = match.softmax.name or match.softmax.outputs[0].name or "attention"
 
-def _emit_bias(match: Attention, editor: Editor, new: list[ir.Node]) -> ir.Value | None:
-    """The sum of the additive terms."""
-    total: ir.Value | None = None
-    for term in match.terms:
-        value = term.value
-        hint = f"{match.softmax.name or 'attention'}/bias"
+    def node(self, op_type: str, inputs: Sequence[ir.Value], hint: str) -> ir.Value:
+        node = self.editor.node(op_type, inputs, hint=f"{self.label}/{hint}")
+        node.outputs[0].dtype = self.editor.dtype(inputs[0]) or ir.DataType.UNDEFINED
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def constant(self, array: Array, hint: str) -> ir.Value:
+        return self.editor.initializer(self.match.context, array, f"{self.label}/{hint}")
+
+    def bias(self) -> ir.Value:
+        """The sum of the additive terms."""
+        total: ir.Value | None = None
+        for group in _by_view(self.match.terms):
+            part: ir.Value | None = None
+            for term in group:
+                value = self._factored(term)
+                part = value if part is None else self.node("Add", [part, value], "bias")
+            assert part is not None
+            part = self._as_scores(part, group, "bias")
+            total = part if total is None else self.node("Add", [total, part], "bias")
+        assert total is not None
+        return total
+
+    def _factored(self, term: Term) -> ir.Value:
+        if term.factor == 1.0:
+            return term.value
         if term.factor == -1.0:
-            value = _add(editor.node("Neg", [value], hint=hint), new)
-        elif term.factor != 1.0:
-            dtype = editor.dtype(match.q.value) or editor.dtype(match.scores.outputs[0]) or ir.DataType.FLOAT
-            factor = editor.initializer(match.context, np.asarray(term.factor, dtype.numpy()), "bias_factor")
-            value = _add(editor.node("Mul", [value, factor], hint=hint), new)
-        total = value if total is None else _add(editor.node("Add", [total, value], hint=hint), new)
-    return total
+            return self.node("Neg", [term.value], "bias")
+        dtype = self.editor.dtype(_typed(self.match, self.editor)) or ir.DataType.FLOAT
+        return self.node("Mul", [term.value, self.constant(np.asarray(term.factor, dtype.numpy()), "factor")], "bias")
 
+    def mask(self) -> ir.Value:
+        """The conjunction of the conditions, true where a score is kept."""
+        total: ir.Value | None = None
+        for group in _by_view(self.match.conditions):
+            part: ir.Value | None = None
+            for condition in group:
+                value = condition.value
+                if not condition.keeps:
+                    producer = value.producer()
+                    negated = producer is not None and producer.domain == "" and producer.op_type == "Not"
+                    source = producer.inputs[0] if producer is not None and negated else None
+                    value = source if source is not None else self.node("Not", [value], "mask")
+                part = value if part is None else self.node("And", [part, value], "mask")
+            assert part is not None
+            part = self._as_scores(part, group, "mask")
+            total = part if total is None else self.node("And", [total, part], "mask")
+        assert total is not None
+        return total
 
-def _emit_mask(match: Attention, editor: Editor, new: list[ir.Node]) -> ir.Value | None:
-    """The conjunction of the conditions, true where a score is kept."""
-    total: ir.Value | None = None
-    hint = f"{match.softmax.name or 'attention'}/mask"
-    for condition in match.conditions:
-        value = condition.value
-        if not condition.keeps:
-            producer = value.producer()
-            if producer is not None and producer.op_type == "Not" and producer.inputs[0] is not None:
-                value = producer.inputs[0]
-            else:
-                value = _add(editor.node("Not", [value], hint=hint), new)
-        total = value if total is None else _add(editor.node("And", [total, value], hint=hint), new)
-    return total
+    def _as_scores(self, value: ir.Value, group: Sequence[Term | Condition], hint: str) -> ir.Value:
+        plan = _plan(self.match, group, self.base)
+        view = group[0].view
+        if plan is None or view is None:
+            return value
+        if plan.computed:
+            assert view.back is not None and view.there.inputs[1] is not None and view.back.inputs[1] is not None
+            full = self.node("Expand", [value, view.there.inputs[1]], hint)
+            return self.node("Reshape", [full, view.back.inputs[1]], hint)
+        if plan.expand is not None:
+            value = self.node("Expand", [value, self._shape(plan.expand)], hint)
+        return self.node("Reshape", [value, self._shape(plan.reshape)], hint)
+
+    def _shape(self, sizes: Sequence[Size]) -> ir.Value:
+        return self.constant(np.asarray([-1 if s.value is None else s.value for s in sizes], np.int64), "shape")

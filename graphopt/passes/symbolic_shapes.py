@@ -114,8 +114,14 @@ class Shapes:
                 return None if target is None else len(target.elements)
             known = self.rank(node.inputs[0], depth + 1)
             return None if target is None or known is None else max(known, len(target.elements))
-        if node.op_type in SAME_SHAPE:
+        if node.op_type in SAME_SHAPE or node.op_type == "Tile":
             return self.rank(node.inputs[0], depth + 1)
+        if node.op_type == "Unsqueeze":
+            axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else None
+            added = self.small(node.inputs[1]) if len(node.inputs) > 1 else None
+            known = self.rank(node.inputs[0], depth + 1)
+            count = len(axes) if axes is not None else len(added.elements) if added is not None else None
+            return None if known is None or count is None else known + count
         if node.op_type in BROADCASTING or node.op_type == "MatMul":
             ranks = [self.rank(v, depth + 1) for v in node.inputs if v is not None]
             known_ranks = [r for r in ranks if r is not None]
@@ -226,6 +232,12 @@ class Shapes:
             if axis < along + rank_indices:
                 return self.dim(node.inputs[1], axis - along)
             return self.dim(first, axis - rank_indices + 1)
+        if node.op_type == "Tile":
+            repeats = self.small(node.inputs[1])
+            if repeats is None or len(repeats.elements) != rank or self.rank(first) != rank:
+                return None
+            times = repeats.elements[axis]
+            return self.dim(first, axis) * times if isinstance(times, Size) else None
         if node.op_type == "Expand":
             target = self.small(node.inputs[1])
             rank_in = self.rank(first)
