@@ -1,0 +1,109 @@
+"""ONNX's own node tests: every model is optimized at all sites and must still give the outputs that ship with it.
+
+A model that the runtime cannot run before optimization, or runs to other numbers, counts as the runtime's; every other
+failure is ours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+from onnx.backend.test import loader
+
+import graphopt
+from graphopt.ops import DOMAIN
+from graphopt.runtime import library_path
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made
+    CASES = {case.name: case for case in loader.load_model_tests(kind="node")}
+LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/light_*.onnx"))
+
+NEWEST_IR_VERSION = 10  # of onnxruntime 1.22
+
+
+def session(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    if any(f.domain == DOMAIN for f in model.functions):
+        options.register_custom_ops_library(str(library_path()))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def agrees(got: Any, want: Any, rtol: float, atol: float) -> bool:
+    if isinstance(want, list | tuple):
+        pairs = zip(got, want, strict=True)
+        return len(got) == len(want) and all(agrees(g, w, rtol, atol) for g, w in pairs)
+    if want is None or got is None:
+        return got is want
+    got, want = np.asarray(got), np.asarray(want)
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return False
+    if got.dtype.kind not in "fc":
+        return bool(np.array_equal(got, want))
+    return bool(np.allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True))
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
+    case = CASES[name]
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True, check=True)
+    try:
+        before = session(model)
+    except Exception:  # the runtime has no kernel for it: optimizing must not have raised, and no more can be said
+        return
+    after_session = session(after)
+    for inputs, outputs in case.data_sets or ():
+        feeds = {v.name: x for v, x in zip(model.graph.input, inputs, strict=True)}
+        try:
+            plain = before.run(None, feeds)
+        except Exception:  # types that the runtime's Python interface cannot take
+            return
+        if agrees(plain, list(outputs), case.rtol, case.atol):
+            assert agrees(after_session.run(None, feeds), list(outputs), case.rtol, case.atol)
+
+
+def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The light models make constant weights at run time, under which a wrong fold would not show."""
+    rng = np.random.default_rng(0)
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
+            shape = shapes[node.input[0]]
+            fan_in = max(int(np.prod(shape[1:])), 1)
+            values = rng.uniform(0.5, 1.5, shape) if len(shape) == 1 else rng.standard_normal(shape) / fan_in**0.5
+            model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+        else:
+            kept.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda p: p.stem)
+def test_light_model_keeps_its_numbers(path: Path) -> None:
+    model = with_random_weights(onnx.load(path))
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    weights = {t.name for t in model.graph.initializer}
+    feeds = {
+        v.name: np.random.default_rng(1)
+        .standard_normal([d.dim_value or 1 for d in v.type.tensor_type.shape.dim])
+        .astype(np.float32)
+        for v in model.graph.input
+        if v.name not in weights
+    }
+    for want, got in zip(session(model).run(None, feeds), session(after).run(None, feeds), strict=True):
+        rms = float(np.sqrt(np.mean(want.astype(np.float64) ** 2)))
+        assert np.abs(got - want).max() <= 1e-3 * rms
