@@ -38,7 +38,7 @@ from graphopt.passes.base import (
     attribute_ints,
     attribute_string,
 )
-from graphopt.passes.symbolic_shapes import ONE, Shapes, Size, product
+from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, SAME_SHAPE, Shapes, Size, product
 from graphopt.remarks import Code, Refusal
 
 # Between the two products of a real attention stand at most a dozen nodes.
@@ -81,12 +81,16 @@ class View:
 
 @dataclass(frozen=True)
 class Term:
-    """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are)."""
+    """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are).
+
+    With `mask` = (c, keeps), value is boolean and the term is where(value, 0, c), or where(value, c, 0) unless `keeps`.
+    """
 
     value: ir.Value
     node: ir.Node
     view: View | None = None
     factor: float = 1.0
+    mask: tuple[float, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,11 @@ class Attention:
     causal: bool = False
     guard: bool = False
     gqa: bool = False
+    # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
+    widened: bool = False
+    dtype: ir.DataType = ir.DataType.FLOAT
+    # What joins after a cast to float32.
+    wide_steps: list[ir.Node] = field(default_factory=list)
 
     @property
     def variant(self) -> Variant:
@@ -173,6 +182,7 @@ class FuseAttention(Pass[Attention]):
             found = _attention_node(node, shapes)
             _absorb_operands(found, editor)
             _absorb_result(found, editor)
+            _set_dtype(found, editor)
             return found
         down = _down(node, editor, shapes)
         if down is None:
@@ -208,12 +218,14 @@ class FuseAttention(Pass[Attention]):
         _apply_steps(found, steps, down.nodes)
         _absorb_operands(found, editor)
         _absorb_result(found, editor)
+        _set_dtype(found, editor)
         return found
 
     def legal(self, match: Attention, editor: Editor) -> None:
         _require_no_escape(match)
-        _require_dtypes(match, editor)
-        editor.require_op(match.variant.name, _typed(match, editor), match.softmax)
+        typed = next((v for v in (match.v.value, match.output, match.q.value) if editor.dtype(v) == match.dtype), None)
+        editor.require_op(match.variant.name, typed or match.output, match.softmax)
+        _require_same_heads(match)
         base = _score_dims(match)
         for joined in _joined(match):
             _require_broadcast(match, joined, base)
@@ -228,7 +240,7 @@ class FuseAttention(Pass[Attention]):
 
     def rewrite(self, match: Attention, editor: Editor) -> str:
         emission = _Emission(match, editor)
-        inputs = [match.q.value, match.k.value, match.v.value]
+        inputs = [emission.widened(match.q.value), emission.widened(match.k.value), match.v.value]
         if match.terms:
             inputs.append(emission.bias())
         if match.conditions:
@@ -567,17 +579,16 @@ def _apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Nod
             found.softcap = 1.0
         elif step.kind == "add":
             assert step.operand is not None
-            if found.conditions:
-                raise Refusal(Code.UNSUPPORTED_OP, "a bias is added after a mask", node)
+            _masks_to_terms(found, node)
             if compute != dtype:
-                raise Refusal(Code.MIXED_DTYPE, f"a bias is added in {compute.name if compute else '?'}", node)
+                found.wide_steps.append(node)
             found.terms.append(Term(step.operand, node, view, step.number))
         elif step.kind == "where":
             assert step.operand is not None
             if found.conditions and found.mask_value != step.number:
                 raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", node)
-            if compute != dtype and np.float32(np.float16(step.number)) != np.float32(step.number):
-                raise Refusal(Code.MIXED_DTYPE, f"the mask writes {step.number}, which float16 does not hold", node)
+            if compute != dtype:
+                found.wide_steps.append(node)
             found.mask_value = step.number
             found.conditions.append(Condition(step.operand, node, view, step.keeps))
         elif step.kind == "reshape":
@@ -597,6 +608,22 @@ def _apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Nod
             raise Refusal(Code.UNSUPPORTED_OP, "the probabilities are reshaped, then transposed", node)
     if view is not None:
         raise Refusal(Code.WRONG_SHAPE, "the probabilities do not have the shape of the scores", view.there)
+
+
+def _masks_to_terms(found: Attention, node: ir.Node) -> None:
+    """A mask before a bias becomes a bias itself: where(m, s, c) + b = s + where(m, 0, c) + b.
+
+    For float32 scores below 1e30 that is exact, not only close, when c is -inf or so large that adding s does not
+    change it.
+    """
+    if not found.conditions:
+        return
+    dtype = found.shapes.editor.dtype(found.scores.outputs[0])
+    if found.mask_value > -1e38 or dtype != ir.DataType.FLOAT:
+        raise Refusal(Code.UNSUPPORTED_OP, f"a bias is added after a mask that writes {found.mask_value}", node)
+    for c in found.conditions:
+        found.terms.append(Term(c.value, c.node, c.view, mask=(found.mask_value, c.keeps)))
+    found.conditions = []
 
 
 def _next_view(found: Attention, node: ir.Node, view: View | None) -> View | None:
@@ -718,15 +745,18 @@ def _absorb_operands(found: Attention, editor: Editor) -> None:
 
 def _absorb_groups(found: Attention, editor: Editor) -> None:
     """Key/value heads that are repeated for groups of query heads become the node's own grouping."""
-    k, v = _repeated(found.k.value, found.shapes, editor), _repeated(found.v.value, found.shapes, editor)
-    ranks = {len(found.q.perm), len(found.k.perm), len(found.v.perm)}
-    if k is None or v is None or ranks != {4} or k.groups != v.groups:
+    if {len(found.q.perm), len(found.k.perm), len(found.v.perm)} != {4}:
         return
-    if found.k.perm[1] != k.axis or found.v.perm[1] != v.axis:
+    k_perm = found.k.perm
+    k, v = _repeated(found.k.value, found.shapes, editor), _repeated(found.v.value, found.shapes, editor)
+    if k is None and (flat := _flat(found.k.value, found.shapes, editor)) is not None:
+        k = _spread(flat.value, flat.dims, flat.nodes, found.shapes, editor)
+        k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
+    if k is None or v is None or k.groups != v.groups or k_perm[1] != k.axis or found.v.perm[1] != v.axis:
         return
     found.gqa = True
     found.outer += [*k.nodes, *v.nodes]
-    found.k = _absorb(found, Operand(k.value, found.k.perm), editor, scaled=True)
+    found.k = _absorb(found, Operand(k.value, k_perm), editor, scaled=True)
     found.v = _absorb(found, Operand(v.value, found.v.perm), editor, scaled=False)
 
 
@@ -745,7 +775,14 @@ def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None
     merge = value.producer()
     if merge is None or merge.domain != "" or merge.op_type != "Reshape" or not editor.only_use(value):
         return None
-    wide = merge.inputs[0]
+    merged = shapes.reshaped(merge)
+    return None if merged is None else _spread(merge.inputs[0], merged, (merge,), shapes, editor)
+
+
+def _spread(
+    wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], shapes: Shapes, editor: Editor
+) -> _Repeat | None:
+    """The repetition that shows when `wide`, an Expand or Tile along a new axis, is reshaped to `merged`."""
     spread = wide.producer() if wide is not None else None
     if wide is None or spread is None or spread.domain != "" or spread.op_type not in ("Expand", "Tile"):
         return None
@@ -756,9 +793,8 @@ def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None
     source = split.inputs[0]
     if source is None or not editor.only_use(wide) or not editor.only_use(narrow):
         return None
-    before, after = shapes.dims(narrow), shapes.dims(wide)
-    x, merged = shapes.dims(source), shapes.reshaped(merge)
-    if before is None or after is None or x is None or merged is None or len(before) != len(after):
+    before, after, x = shapes.dims(narrow), shapes.dims(wide), shapes.dims(source)
+    if before is None or after is None or x is None or len(before) != len(after):
         return None
     grown = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
     if len(grown) != 1 or grown[0] == 0 or before[grown[0]] != ONE:
@@ -769,7 +805,7 @@ def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None
         return None
     if not _same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
         return None
-    return _Repeat(source, g - 1, after[g], (split, spread, merge))
+    return _Repeat(source, g - 1, after[g], (split, spread, *below))
 
 
 def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
@@ -789,8 +825,11 @@ def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool)
         elif scaled and (factor := _factor(node, found.shapes)) is not None:
             found.scale *= factor[1]
             value = factor[0]
-        elif (unwrapped := _flat_transpose(node, perm, found, editor)) is not None:
-            value, perm = unwrapped
+        elif (flat := _flat(value, found.shapes, editor)) is not None:
+            if not _same_dims(flat.dims, found.shapes.dims(flat.value) or ()):
+                break
+            swapped = _swap_last(_identity(len(perm)))
+            value, perm = flat.value, tuple(swapped[p] for p in perm)
         else:
             break
         found.outer.append(node)
@@ -814,31 +853,35 @@ def _factor(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
     return None
 
 
-def _flat_transpose(
-    node: ir.Node, perm: tuple[int, ...], found: Attention, editor: Editor
-) -> tuple[ir.Value, tuple[int, ...]] | None:
-    """Sees through Reshape(Transpose(Reshape(x), [0, 2, 1])) that flattens leading dimensions and restores them."""
-    if node.op_type != "Reshape" or len(perm) < 3:
+@dataclass(frozen=True)
+class _Flat:
+    """Reshape(Transpose(Reshape(value), [0, 2, 1])): swaps the last two axes of `value` seen as `dims`."""
+
+    value: ir.Value
+    dims: tuple[Size, ...]
+    nodes: tuple[ir.Node, ...]
+
+
+def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
+    """Reads the leading dimensions flattened, the last two transposed, and the leading ones restored."""
+    outer = value.producer()
+    if outer is None or outer.domain != "" or outer.op_type != "Reshape" or outer.inputs[0] is None:
         return None
-    transpose = node.inputs[0].producer() if node.inputs[0] is not None else None
+    transpose = outer.inputs[0].producer()
     if transpose is None or transpose.op_type != "Transpose" or not editor.only_use(transpose.outputs[0]):
         return None
-    flatten = transpose.inputs[0].producer() if transpose.inputs[0] is not None else None
-    if flatten is None or flatten.op_type != "Reshape" or not editor.only_use(flatten.outputs[0]):
+    if attribute_ints(transpose, "perm", ()) != (0, 2, 1) or transpose.inputs[0] is None:
         return None
-    if attribute_ints(transpose, "perm", ()) != (0, 2, 1) or flatten.inputs[0] is None:
+    inner = transpose.inputs[0].producer()
+    if inner is None or inner.op_type != "Reshape" or not editor.only_use(inner.outputs[0]) or inner.inputs[0] is None:
         return None
-    inner, outer = found.shapes.dims(flatten.inputs[0]), found.shapes.reshaped(node)
-    middle = found.shapes.reshaped(flatten)
-    if inner is None or outer is None or middle is None or len(inner) != len(perm) or len(outer) != len(perm):
+    source, flat, result = shapes.dims(inner.inputs[0]), shapes.reshaped(inner), shapes.reshaped(outer)
+    if source is None or flat is None or result is None or min(len(source), len(result)) < 3:
         return None
-    rows, columns = inner[-2], inner[-1]
-    if middle[1:] != (rows, columns) or outer[-2:] != (columns, rows):
+    rows, columns = source[-2:]
+    if flat[1:] != (rows, columns) or result[-2:] != (columns, rows):
         return None
-    if not _same_dims(inner[:-2], outer[:-2]):
-        return None
-    swapped = _swap_last(_identity(len(perm)))
-    return flatten.inputs[0], tuple(swapped[p] for p in perm)
+    return _Flat(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
 
 
 def _absorb_result(found: Attention, editor: Editor) -> None:
@@ -878,22 +921,66 @@ def _require_no_escape(match: Attention) -> None:
     raise Refusal(Code.OTHER_USES, f"{first.name} is read elsewhere", first.producer())
 
 
-def _require_dtypes(match: Attention, editor: Editor) -> None:
-    values = [match.scores.outputs[0], match.context.outputs[0], match.q.value, match.k.value, match.v.value]
-    values += [t.value for t in match.terms]
-    known = {d for v in values if (d := editor.dtype(v)) is not None}
+def _set_dtype(match: Attention, editor: Editor) -> None:
+    """Finds the node's element type."""
+    scores = [match.scores.outputs[0], match.q.value, match.k.value]
+    rest = [match.context.outputs[0], match.v.value, *(t.value for t in match.terms if t.mask is None)]
+    if match.scores is match.context:
+        scores, rest = scores[1:], rest[1:]
+    first = {d for v in scores if (d := editor.dtype(v)) is not None}
+    second = {d for v in rest if (d := editor.dtype(v)) is not None}
+    known = first | second
     if not known:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
-    if len(known) > 1:
-        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
     if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
-        raise Refusal(Code.WRONG_DTYPE, next(iter(known)).name, match.scores)
+        raise Refusal(Code.WRONG_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
+    if first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT}:
+        match.widened = True
+    elif len(known) > 1:
+        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
+    match.dtype = next(iter(second or known))
+    if match.wide_steps and match.dtype != ir.DataType.FLOAT:
+        raise Refusal(Code.MIXED_DTYPE, "a bias or mask joins in float32", match.wide_steps[0])
 
 
-def _typed(match: Attention, editor: Editor) -> ir.Value:
-    """A value of the attention whose element type is known."""
-    values = (match.q.value, match.k.value, match.v.value, match.scores.outputs[0], match.context.outputs[0])
-    return next((v for v in values if editor.dtype(v) is not None), match.q.value)
+def _require_same_heads(match: Attention) -> None:
+    """Q, K and V must be split into heads along the axis that each is stacked over.
+
+    A product of Q by head with K by row runs where there are as many rows as heads, and is never what was meant: it is
+    left as it is.
+    """
+    kinds: dict[str, str] = {}
+    for name, operand in (("Q", match.q), ("K", match.k), ("V", match.v)):
+        if len(operand.perm) == 4:
+            kind = _origin(operand.value, operand.perm[1], match.shapes, MAX_PATH)
+            if kind is not None:
+                kinds[name] = kind
+    if len(set(kinds.values())) > 1:
+        detail = ", ".join(f"{name} by {kind}" for name, kind in kinds.items())
+        raise Refusal(Code.WRONG_PERM, f"stacks of matrices do not correspond: {detail}", match.scores, match.context)
+
+
+def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> str | None:
+    """Whether an axis is the one of the heads or that of the rows at the Reshape that splits heads; None: unknown."""
+    node = value.producer() if value is not None else None
+    rank = shapes.rank(value)
+    if node is None or node.domain != "" or rank != 4 or budget == 0:
+        return None
+    x = node.inputs[0] if node.inputs else None
+    if node.op_type == "Transpose":
+        perm = attribute_ints(node, "perm", (3, 2, 1, 0))
+        return _origin(x, perm[axis], shapes, budget - 1)
+    if node.op_type == "Reshape":
+        before, after = shapes.dims(x), shapes.reshaped(node)
+        if before is None or after is None or len(before) != 3 or after[:2] != before[:2]:
+            return None
+        return {1: "row", 2: "head"}.get(axis)
+    if node.op_type in SAME_SHAPE or node.op_type in BROADCASTING or node.op_type in ("Concat", "Slice", "Split"):
+        for source in node.inputs[: 1 if node.op_type in ("Slice", "Split") else None]:
+            kind = _origin(source, axis, shapes, budget - 1)
+            if kind is not None:
+                return kind
+    return None
 
 
 def _score_dims(match: Attention) -> tuple[Size, ...]:
@@ -917,6 +1004,8 @@ def _joined(match: Attention) -> list[Term | Condition]:
 def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequence[Size]) -> None:
     """What joins the scores must not make them larger."""
     value, node = joined.value, joined.node
+    if _is_random(value):
+        raise Refusal(Code.NON_DETERMINISTIC, f"{value.name} is random", node)
     scores = base if joined.view is None else joined.view.dims
     dims = match.shapes.dims(value)
     if dims is None:
@@ -1036,6 +1125,14 @@ class _Emission:
     def constant(self, array: Array, hint: str) -> ir.Value:
         return self.editor.initializer(self.match.context, array, f"{self.label}/{hint}")
 
+    def widened(self, value: ir.Value) -> ir.Value:
+        if not self.match.widened:
+            return value
+        cast = self.editor.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, hint=f"{self.label}/float")
+        cast.outputs[0].dtype = ir.DataType.FLOAT
+        self.nodes.append(cast)
+        return cast.outputs[0]
+
     def bias(self) -> ir.Value:
         """The sum of the additive terms."""
         total: ir.Value | None = None
@@ -1051,12 +1148,21 @@ class _Emission:
         return total
 
     def _factored(self, term: Term) -> ir.Value:
+        if term.mask is not None:
+            hides, keeps = term.mask
+            zero, hidden = (
+                self.constant(np.asarray(n, self.match.dtype.numpy()), "masked") for n in (0.0, hides * term.factor)
+            )
+            pair = (zero, hidden) if keeps else (hidden, zero)
+            where = self.node("Where", [term.value, *pair], "bias")
+            where.dtype = self.match.dtype
+            return where
         if term.factor == 1.0:
             return term.value
         if term.factor == -1.0:
             return self.node("Neg", [term.value], "bias")
-        dtype = self.editor.dtype(_typed(self.match, self.editor)) or ir.DataType.FLOAT
-        return self.node("Mul", [term.value, self.constant(np.asarray(term.factor, dtype.numpy()), "factor")], "bias")
+        factor = self.constant(np.asarray(term.factor, self.match.dtype.numpy()), "factor")
+        return self.node("Mul", [term.value, factor], "bias")
 
     def mask(self) -> ir.Value:
         """The conjunction of the conditions, true where a score is kept."""
