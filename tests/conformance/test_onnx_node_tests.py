@@ -82,9 +82,12 @@ def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
             shape = shapes[node.input[0]]
-            fan_in = max(int(np.prod(shape[1:])), 1)
-            values = rng.uniform(0.5, 1.5, shape) if len(shape) == 1 else rng.standard_normal(shape) / fan_in**0.5
-            model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+            values = rng.standard_normal(shape, np.float32)
+            if len(shape) == 1:
+                values = np.abs(values) + np.float32(0.5)  # a variance among them must be positive
+            else:
+                values *= np.float32(max(int(np.prod(shape[1:])), 1) ** -0.5)
+            model.graph.initializer.append(numpy_helper.from_array(values, node.output[0]))
         else:
             kept.append(node)
     del model.graph.node[:]
