@@ -1,0 +1,141 @@
+// A float32 matrix product of one work-group: C[kM x kN] += A^T B, A and B in LDS with one row for each k. On
+// CDNA it runs on the matrix units (v_mfma_f32_16x16x4_f32), elsewhere on the vector unit with kRows x
+// kColumns values in the registers of a work-item.
+#pragma once
+
+#include "hip/platform.h"
+
+namespace graphopt::hip {
+
+#if GRAPHOPT_MFMA
+typedef float Float4 __attribute__((ext_vector_type(4)));
+#endif
+
+// kWaveM x kWaveN: the part of a wave of 64 on the matrix units.
+template <int kM_, int kN_, int kRows, int kColumns, int kWaveM, int kWaveN>
+struct Sgemm {
+  static constexpr int kM = kM_, kN = kN_, kDepth = 16;
+  static constexpr int kThreads = kM * kN / (kRows * kColumns);
+  static_assert((kM / kWaveM) * (kN / kWaveN) * 64 == kThreads, "one part for each wave of 64");
+  static constexpr int kPacksA = kDepth * kM / 4 / kThreads;
+  static constexpr int kPacksB = kDepth * kN / 4 / kThreads;
+  static_assert(kPacksA > 0 && kPacksB > 0 && kThreads % (kN / 4) == 0, "whole packs for every work-item");
+
+  struct Lds {
+#if GRAPHOPT_MFMA
+    static constexpr int kPad = 16;  // two rows of k in different banks
+#else
+    static constexpr int kPad = 0;
+#endif
+    alignas(16) float a[2][kDepth][kM + kPad];
+    alignas(16) float b[2][kDepth][kN + kPad];
+  };
+
+#if GRAPHOPT_MFMA
+  Float4 sum[kWaveM / 16][kWaveN / 16] = {};
+
+  DEVICE static int wave_m() { return wave_id() % (kM / kWaveM) * kWaveM; }
+  DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
+
+  DEVICE void multiply(const Lds& lds, int buffer) {
+    const int row = lane_id() / 16, column = lane_id() % 16;
+    UNROLL for (int k = 0; k < kDepth; k += 4) {
+      float a[kWaveM / 16], b[kWaveN / 16];
+      UNROLL for (int i = 0; i < kWaveM / 16; ++i) a[i] = lds.a[buffer][k + row][wave_m() + i * 16 + column];
+      UNROLL for (int j = 0; j < kWaveN / 16; ++j) b[j] = lds.b[buffer][k + row][wave_n() + j * 16 + column];
+      // The transposed product, so that a lane ends up with four neighbours of one row.
+      UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
+        UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
+          sum[i][j] = __builtin_amdgcn_mfma_f32_16x16x4f32(b[j], a[i], sum[i][j], 0, 0, 0);
+        }
+      }
+    }
+  }
+
+  // Calls visit(m, n, float (&values)[4]) for the values at row m, columns n to n + 3, of this lane.
+  template <class Visit>
+  DEVICE void each(const Visit& visit) const {
+    UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
+      UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
+        float values[4] = {sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]};
+        visit(wave_m() + i * 16 + lane_id() % 16, wave_n() + j * 16 + lane_id() / 16 * 4, values);
+      }
+    }
+  }
+#else
+  float sum[kRows][kColumns] = {};
+
+  DEVICE static int first_m() { return thread_x() / (kN / kColumns) * 4; }
+  DEVICE static int first_n() { return thread_x() % (kN / kColumns) * 4; }
+
+  // A work-item's rows are kRows / 4 groups of four neighbours, kM / (kRows / 4) apart; the same for columns.
+  DEVICE void multiply(const Lds& lds, int buffer) {
+    constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
+    UNROLL for (int k = 0; k < kDepth; ++k) {
+      Pack<float> a[kGroupsM], b[kGroupsN];
+      UNROLL for (int i = 0; i < kGroupsM; ++i) a[i] =
+          load_pack(&lds.a[buffer][k][first_m() + i * (kM / kGroupsM)]);
+      UNROLL for (int j = 0; j < kGroupsN; ++j) b[j] =
+          load_pack(&lds.b[buffer][k][first_n() + j * (kN / kGroupsN)]);
+      UNROLL for (int i = 0; i < kRows; ++i) {
+        UNROLL for (int j = 0; j < kColumns; ++j) {
+          sum[i][j] = fused_multiply_add(a[i / 4].v[i % 4], b[j / 4].v[j % 4], sum[i][j]);
+        }
+      }
+    }
+  }
+
+  template <class Visit>
+  DEVICE void each(const Visit& visit) const {
+    constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
+    UNROLL for (int i = 0; i < kRows; ++i) {
+      UNROLL for (int j = 0; j < kGroupsN; ++j) {
+        float values[4] = {sum[i][4 * j], sum[i][4 * j + 1], sum[i][4 * j + 2], sum[i][4 * j + 3]};
+        visit(first_m() + i / 4 * (kM / kGroupsM) + i % 4, first_n() + j * (kN / kGroupsN), values);
+      }
+    }
+  }
+#endif
+
+  // load_a(k, m) and load_b(k, n) return the packs of row k from column m or n on; `depth` is a multiple of
+  // kDepth.
+  template <class LoadA, class LoadB>
+  DEVICE void run(Lds& lds, int depth, const LoadA& load_a, const LoadB& load_b) {
+    constexpr int kAcrossA = kM / 4, kAcrossB = kN / 4;
+    Pack<float> a[kPacksA], b[kPacksB];
+    const auto load = [&](int k) {
+      UNROLL for (int i = 0; i < kPacksA; ++i) {
+        const int at = i * kThreads + thread_x();
+        a[i] = load_a(k + at / kAcrossA, at % kAcrossA * 4);
+      }
+      UNROLL for (int i = 0; i < kPacksB; ++i) {
+        const int at = i * kThreads + thread_x();
+        b[i] = load_b(k + at / kAcrossB, at % kAcrossB * 4);
+      }
+    };
+    const auto store = [&](int buffer) {
+      UNROLL for (int i = 0; i < kPacksA; ++i) {
+        const int at = i * kThreads + thread_x();
+        store_pack(&lds.a[buffer][at / kAcrossA][at % kAcrossA * 4], a[i]);
+      }
+      UNROLL for (int i = 0; i < kPacksB; ++i) {
+        const int at = i * kThreads + thread_x();
+        store_pack(&lds.b[buffer][at / kAcrossB][at % kAcrossB * 4], b[i]);
+      }
+    };
+    load(0);
+    store(0);
+    barrier();
+    int buffer = 0;
+    for (int k = kDepth; k < depth; k += kDepth) {
+      load(k);
+      multiply(lds, buffer);
+      buffer ^= 1;
+      store(buffer);
+      barrier();
+    }
+    multiply(lds, buffer);
+  }
+};
+
+}  // namespace graphopt::hip
