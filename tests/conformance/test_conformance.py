@@ -534,16 +534,16 @@ def test_t33_every_attention_core_that_stays_has_a_remark() -> None:
 
 
 def test_t34_folding_does_not_blow_up_the_file() -> None:
-    text = """g (float[N, 64] x) => (float[A, B] y, float[C, D] z, float[64, 64] t) {
+    text = """g (float[N, 256] x) => (float[A, B] y, float[C, D] z, float[256, 256] t) {
         big = ConstantOfShape <value: tensor = float[1] {1.5}> (shape)
         y = MatMul(x, big)
         tiled = Tile(w, repeats)
         z = MatMul(x, tiled)
         wt = Transpose <perm: ints = [1, 0]> (w)
         t = MatMul(w, wt) }"""
-    values = {"shape": np.array([64, 4096]), "repeats": np.array([1, 64]), "w": normal(64, 64)}
+    values = {"shape": np.array([256, 4096]), "repeats": np.array([1, 16]), "w": normal(256, 256)}
     model = model_from_text(text, values)
-    after, _ = same(model, {"x": normal(2, 64)})
+    after, _ = same(model, {"x": normal(2, 256)})
     assert after.ByteSize() < 1.5 * model.ByteSize()
 
 
