@@ -121,7 +121,7 @@ def _broadcasts(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     for i, layout in enumerate(_layouts("Gqa" in spec.name)):
-        inputs = [rng.normal(size=shape) for shape in (layout.q, layout.k, layout.v)]
+        inputs: list[Array] = [rng.normal(size=shape) for shape in (layout.q, layout.k, layout.v)]
         attributes: dict[str, Any] = {
             "scale": [0.35, -1.0, 3.0][i % 3],
             "q_perm": list(layout.q_perm),

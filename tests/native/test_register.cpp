@@ -1,0 +1,34 @@
+#include <cstring>
+
+#include "abi/ort.h"
+#include "check.h"
+
+extern "C" graphopt::abi::OrtStatus* RegisterCustomOps(graphopt::abi::OrtSessionOptions*,
+                                                       const graphopt::abi::OrtApiBase*);
+
+namespace graphopt::test {
+namespace {
+
+std::string last_message;
+
+// A runtime from before interface revision 18 gives out revision 1 at most.
+const abi::OrtApi* old_get_api(uint32_t revision) {
+  static abi::OrtApi api = [] {
+    abi::OrtApi table{};
+    table.slots[0] = reinterpret_cast<void (*)()>(+[](abi::ErrorCode, const char* message) {
+      last_message = message;
+      return reinterpret_cast<abi::OrtStatus*>(&last_message);
+    });
+    return table;
+  }();
+  return revision == 1 ? &api : nullptr;
+}
+
+GRAPHOPT_TEST(an_old_runtime_gets_an_error_and_not_silence) {
+  const abi::OrtApiBase base{old_get_api, [] { return "1.17.3"; }};
+  CHECK(RegisterCustomOps(nullptr, &base) != nullptr);
+  CHECK(last_message == "graphopt needs ONNX Runtime 1.18 or newer, this is 1.17.3");
+}
+
+}  // namespace
+}  // namespace graphopt::test
