@@ -52,6 +52,11 @@ class Editor:
         self.all_sites = all_sites
         self.touched: list[ir.Node] = []
         self._names = {v.name for graph in self._graphs() for v in _values(graph) if v.name}
+        # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
+        self._own_graphs = [model.graph, *model.graph.subgraphs()]
+        for function in model.functions.values():
+            if function.domain != DOMAIN:
+                self._own_graphs += [function.graph, *function.subgraphs()]
         self._node_names = {n.name for graph in self._graphs() for n in graph if n.name}
 
     # -- questions ---------------------------------------------------------------------------------------------
@@ -65,12 +70,7 @@ class Editor:
 
     def graphs(self) -> Iterator[ir.Graph]:
         """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
-        yield self.model.graph
-        yield from self.model.graph.subgraphs()
-        for function in self.model.functions.values():
-            if function.domain != DOMAIN:
-                yield function.graph
-                yield from function.subgraphs()
+        yield from self._own_graphs
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
@@ -109,7 +109,7 @@ class Editor:
 
     def only_use(self, value: ir.Value) -> bool:
         """True when exactly one node input reads the value (captures by subgraphs count) and it is no graph output."""
-        return len(value.uses()) == 1 and not value.is_graph_output()
+        return use_count(value) == 1 and not value.is_graph_output()
 
     def require_only_use(self, value: ir.Value, *nodes: ir.Node) -> None:
         """Raises:
@@ -117,8 +117,8 @@ class Editor:
         """
         if value.is_graph_output():
             raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", *nodes)
-        if len(value.uses()) != 1:
-            raise Refusal(Code.OTHER_USES, f"{value.name} has {len(value.uses())} readers", *nodes)
+        if use_count(value) != 1:
+            raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
 
     def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """Dimensions as int, symbol or None (unknown); None when not even the rank is known."""
@@ -254,8 +254,8 @@ class Editor:
         for i, output in enumerate(node.outputs):
             output.name = self._unique(f"{node.name}_out{i}", self._names)
             output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
-        function = spec.function(self.model.opset_imports[""])
-        if function.identifier() not in self.model.functions:
+        if (DOMAIN, name, "") not in self.model.functions:
+            function = spec.function(self.model.opset_imports[""])
             self.model.functions[function.identifier()] = function
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         graph = anchor.graph
@@ -343,14 +343,14 @@ class Editor:
         work = list(nodes)
         while work:
             node = work.pop()
-            if node.graph is None or any(o.uses() or o.is_graph_output() for o in node.outputs):
+            if node.graph is None or any(use_count(o) or o.is_graph_output() for o in node.outputs):
                 continue
             if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
                 continue  # its bodies read values too; clean-up takes them apart
             inputs = [v for v in node.inputs if v is not None]
             node.graph.remove(node, safe=True)
             for value in dict.fromkeys(inputs):
-                if value.uses() or value.is_graph_output() or value.is_graph_input():
+                if use_count(value) or value.is_graph_output() or value.is_graph_input():
                     producer = value.producer()
                     if producer is not None and neighbours is not None:
                         neighbours[producer] = None
@@ -359,6 +359,14 @@ class Editor:
                     del value.graph.initializers[value.name]
                 elif (producer := value.producer()) is not None:
                     work.append(producer)
+
+
+def use_count(value: ir.Value) -> int:
+    """How many node inputs read the value, in this graph and in subgraphs.
+
+    `Value.uses()` copies, which is quadratic for a constant that thousands of nodes share.
+    """
+    return len(value._uses)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

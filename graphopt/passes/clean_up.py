@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Editor, ModelPass, Numerics
+from graphopt.passes.base import Editor, ModelPass, Numerics, use_count
 from graphopt.passes.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.passes.partial_shapes import Dims, PartialShapes
 
@@ -64,6 +64,7 @@ class CleanUp(ModelPass):
 class _CleanUp:
     editor: Editor
     done: Counter[str] = field(default_factory=Counter)
+    _contents: dict[ir.Value, Hashable] = field(default_factory=dict)
 
     def forward(self, graph: ir.Graph) -> None:
         """One walk in topological order, so that chains collapse at once."""
@@ -84,7 +85,7 @@ class _CleanUp:
         if node.op_type == "Constant" or len(node.outputs) != 1:
             return False
         output = node.outputs[0]
-        if output.is_graph_output() or not output.uses():
+        if output.is_graph_output() or not use_count(output):
             return False
         array = _from_dims(dims, node, self.editor) if dims is not None else None
         if array is None:
@@ -137,12 +138,12 @@ class _CleanUp:
         freed = 0
         for value in dict.fromkeys(node.inputs):
             tensor = self.editor.tensor(value)
-            if value is not None and tensor is not None and all(u.node is node for u in value.uses()):
+            if value is not None and tensor is not None and use_count(value) == node.inputs.count(value):
                 freed += tensor.nbytes
         return max(MAX_CONSTANT_BYTES, min(freed, MAX_REPLACED_BYTES))
 
     def _merge(self, node: ir.Node, seen: dict[Hashable, ir.Node]) -> None:
-        key = _key(node, self.editor)
+        key = self._key(node)
         if key is None:
             return
         first = seen.get(key)
@@ -154,9 +155,32 @@ class _CleanUp:
         self.editor.replace([node], [], dict(zip(node.outputs, first.outputs, strict=True)), anchor=node)
         self.done[f"{node.op_type} that repeats another, merged"] += 1
 
+    def _key(self, node: ir.Node) -> Hashable | None:
+        """Nodes with equal keys compute equal outputs; None for a node that is never merged."""
+        if node.op_type in RANDOM or node.op_type in QUANTIZATION:
+            return None
+        if node.domain != DOMAIN and not onnx.defs.has(node.op_type, node.domain):
+            return None
+        attributes: list[Hashable] = []
+        for name, attribute in sorted(node.attributes.items()):
+            content = _attribute_key(attribute)
+            if content is None:
+                return None
+            attributes.append((name, content))
+        inputs = tuple(None if v is None else self._content(v) for v in node.inputs)
+        outputs = tuple(bool(o.name) for o in node.outputs)
+        return (node.domain, node.op_type, node.overload, node.version, inputs, outputs, tuple(attributes))
+
+    def _content(self, value: ir.Value) -> Hashable:
+        """A small constant's own bytes, or the value itself."""
+        if value not in self._contents:
+            tensor = self.editor.tensor(value)
+            self._contents[value] = (None if tensor is None else _tensor_key(tensor)) or value
+        return self._contents[value]
+
     def remove_unread(self, graph: ir.Graph) -> None:
         for node in reversed(graph):
-            if node.domain not in PURE_DOMAINS or any(o.uses() or o.is_graph_output() for o in node.outputs):
+            if node.domain not in PURE_DOMAINS or any(use_count(o) or o.is_graph_output() for o in node.outputs):
                 continue
             if not node.outputs:
                 continue
@@ -166,7 +190,7 @@ class _CleanUp:
             graph.remove(node, safe=True)
             self.done[f"{node.op_type} that nobody reads, removed"] += 1
         for name, value in list(graph.initializers.items()):
-            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            if not (use_count(value) or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
                 self.done["initializer that nobody reads, removed"] += 1
 
@@ -205,7 +229,7 @@ def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
     if any(a.is_ref() for a in node.attributes.values()) or any(
-        o.uses() or o.is_graph_output() for o in node.outputs[1:]
+        use_count(o) or o.is_graph_output() for o in node.outputs[1:]
     ):
         return None
     x = node.inputs[0]
@@ -317,23 +341,6 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
 # -- equal nodes -------------------------------------------------------------------------------------------------
 
 
-def _key(node: ir.Node, editor: Editor) -> Hashable | None:
-    """Nodes with equal keys compute equal outputs; None for a node that is never merged."""
-    if node.op_type in RANDOM or node.op_type in QUANTIZATION:
-        return None
-    if node.domain != DOMAIN and not onnx.defs.has(node.op_type, node.domain):
-        return None
-    attributes: list[Hashable] = []
-    for name, attribute in sorted(node.attributes.items()):
-        content = _attribute_key(attribute)
-        if content is None:
-            return None
-        attributes.append((name, content))
-    inputs = tuple(None if v is None else _value_key(v, editor) for v in node.inputs)
-    outputs = tuple(bool(o.name) for o in node.outputs)
-    return (node.domain, node.op_type, node.overload, node.version, inputs, outputs, tuple(attributes))
-
-
 def _attribute_key(attribute: ir.Attr) -> Hashable | None:
     if attribute.is_ref():
         return ("ref", attribute.ref_attr_name)
@@ -346,11 +353,6 @@ def _attribute_key(attribute: ir.Attr) -> Hashable | None:
     if attribute.type == ir.AttributeType.TENSOR:
         return _tensor_key(attribute.as_tensor())
     return None
-
-
-def _value_key(value: ir.Value, editor: Editor) -> Hashable:
-    tensor = editor.tensor(value)
-    return (None if tensor is None else _tensor_key(tensor)) or value
 
 
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable | None:

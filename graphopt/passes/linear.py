@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphopt.ops.schema import Array
 from graphopt.passes.affine import FLOATS, per_channel, require_finite
-from graphopt.passes.base import Editor, attribute_float, attribute_int, attribute_ints, attribute_string
+from graphopt.passes.base import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
 from graphopt.remarks import Code, Refusal
 
 OPERATORS = frozenset({("", "Conv"), ("", "ConvTranspose"), ("", "Gemm"), ("", "MatMul")})
@@ -97,7 +97,7 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
 
 def linear_after(value: ir.Value) -> Linear | None:
     """The linear operator that alone reads `value` as its X, or None."""
-    if len(value.uses()) != 1 or value.is_graph_output():
+    if use_count(value) != 1 or value.is_graph_output():
         return None
     (use,) = value.uses()
     return Linear(use.node) if (use.node.domain, use.node.op_type) in OPERATORS and use.idx == 0 else None
