@@ -33,8 +33,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// --- Vectors
-// ------------------------------------------------------------------------------------------------
+// --- Vectors ---------------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
 constexpr int64_t L = 16;
@@ -168,8 +167,7 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
 #endif
 }
 
-// --- Algorithms
-// ---------------------------------------------------------------------------------------------
+// --- Algorithms ------------------------------------------------------------------------------------------
 
 // kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
 // +-2.
@@ -236,8 +234,7 @@ struct F4x4 {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// --- Weights
-// ------------------------------------------------------------------------------------------------
+// --- Weights ---------------------------------------------------------------------------------------------
 
 struct Weights final : WinogradWeights {
   ConvAlgorithm algorithm;
@@ -295,8 +292,7 @@ std::shared_ptr<const WinogradWeights> prepare(const ConvProblem& p, const T* w,
   return weights;
 }
 
-// --- Input
-// --------------------------------------------------------------------------------------------------
+// --- Input -----------------------------------------------------------------------------------------------
 
 // Tiles [begin, end) of a problem in the order image, row of tiles, column of tiles, and where their data
 // are.
@@ -316,14 +312,9 @@ Geometry geometry(const ConvProblem& p) {
   return g;
 }
 
-// v of a block of tiles.
-struct Transformed {
-  float* v;
-  int64_t tiles;      // of the block
-  int64_t xi_stride;  // floats; an odd number of cache lines, so that the points do not share cache sets
-
-  static int64_t stride_of(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
-};
+// Floats between the points of v of some tiles: an odd number of cache lines, so that the points do not share
+// the sets of a cache.
+int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 
 // Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.
 template <class F>
@@ -340,10 +331,10 @@ void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, 
   }
 }
 
-// v of tiles [begin, end) and k block kb. The first of the tiles is tile `first` of the block.
+// v of tiles [begin, end), of which k block kb is written.
 template <class A, class T>
 void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
-                     int64_t kb, const Transformed& out, int64_t first) {
+                     int64_t kb, float* v) {
   constexpr int kAlpha = A::kAlpha;
   constexpr int64_t kColumns = 4;                          // vectors of input columns at a time
   constexpr int64_t kRun = (kColumns * L - 2) / A::kTile;  // tiles that they cover
@@ -357,7 +348,7 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
     for (int64_t column = 0; column < count * A::kTile + 2; column += L) {
       const int64_t lo = -(iw + column), hi = p.W - (iw + column);
       for (int64_t c = 0; c < L; ++c) {
-        Vec d[kAlpha] = {}, v[kAlpha];
+        Vec d[kAlpha] = {}, t[kAlpha];
         if (c < channels) {
           const T* in = plane + c * p.H * p.W + ih * p.W + iw + column;
           if (row_lo == 0 && row_hi == kAlpha) {
@@ -370,21 +361,21 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
             }
           }
         }
-        A::input(d, v);
+        A::input(d, t);
 #pragma GCC unroll 6
-        for (int i = 0; i < kAlpha; ++i) store(by_channel[i] + c * L, v[i]);
+        for (int i = 0; i < kAlpha; ++i) store(by_channel[i] + c * L, t[i]);
       }
       for (int i = 0; i < kAlpha; ++i) transpose(by_channel[i], L, by_column[i] + column * L, L);
     }
-    float* v_out = out.v + (kb * out.tiles + first + offset) * L;
-    for (int64_t t = 0; t < count; ++t, v_out += L) {
+    float* v_out = v + (kb * (end - begin) + offset) * L;
+    for (int64_t tile = 0; tile < count; ++tile, v_out += L) {
       for (int i = 0; i < kAlpha; ++i) {
-        Vec d[kAlpha], v[kAlpha];
+        Vec d[kAlpha], t[kAlpha];
 #pragma GCC unroll 6
-        for (int j = 0; j < kAlpha; ++j) d[j] = load(by_column[i] + (t * A::kTile + j) * L);
-        A::input(d, v);
+        for (int j = 0; j < kAlpha; ++j) d[j] = load(by_column[i] + (tile * A::kTile + j) * L);
+        A::input(d, t);
 #pragma GCC unroll 6
-        for (int j = 0; j < kAlpha; ++j) store(v_out + (i * kAlpha + j) * out.xi_stride, v[j]);
+        for (int j = 0; j < kAlpha; ++j) store(v_out + (i * kAlpha + j) * v_stride(g, end - begin), t[j]);
       }
     }
   });
@@ -393,7 +384,7 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
 // The same for the direct algorithm: the windows of the pixels, k = 9 c + 3 ky + kx.
 template <class T>
 void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end, int64_t kb,
-                  const Transformed& out, int64_t first) {
+                  float* v) {
   alignas(64) float by_k[L * L], by_pixel[L * L];
   const int64_t k_end = std::min(L, g.k - kb * L);
   for_each_run(g, begin, end, L, [&](int64_t n, int64_t oh, int64_t ow, int64_t count, int64_t offset) {
@@ -409,13 +400,12 @@ void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t b
       store(by_k + i * L, d);
     }
     transpose(by_k, L, by_pixel, L);
-    std::memcpy(out.v + (kb * out.tiles + first + offset) * L, by_pixel,
+    std::memcpy(v + (kb * (end - begin) + offset) * L, by_pixel,
                 static_cast<size_t>(count * L) * sizeof(float));
   });
 }
 
-// --- Matrix product
-// -----------------------------------------------------------------------------------------
+// --- Matrix product --------------------------------------------------------------------------------------
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
 // apart.
@@ -462,19 +452,17 @@ Multiply multiply_of(int rows) {
 }
 
 // o [rows][panel] for one point: all tiles of a range against one panel.
-void multiply_panel(const float* v, int64_t v_stride, int64_t rows, const float* u, int64_t k,
-                    int64_t vectors, float* o) {
+void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t from = rows * i / pieces;
     const int count = static_cast<int>(rows * (i + 1) / pieces - from);
     const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
-    fn(v + from * L, v_stride, u, k, o + from * vectors * L);
+    fn(v + from * L, rows * L, u, k, o + from * vectors * L);
   }
 }
 
-// --- Output
-// -------------------------------------------------------------------------------------------------
+// --- Output ----------------------------------------------------------------------------------------------
 
 template <class T>
 struct Output {
@@ -544,12 +532,12 @@ void transform_output(const ConvProblem& p, const Geometry& g, const float* o, i
                });
 }
 
-// --- The whole
-// ----------------------------------------------------------------------------------------------
+// --- The whole -------------------------------------------------------------------------------------------
 
-constexpr int64_t kLocalBytes = 512 << 10;    // v of a lane's own block: half of a second-level cache
-constexpr int64_t kSharedBytes = 8 << 20;     // v of a block that all lanes share: part of a last-level cache
-constexpr int64_t kProductBytes = 384 << 10;  // o
+constexpr int64_t kLocalBytes = 512 << 10;    // v of a lane's own tiles: half of a second-level cache
+constexpr int64_t kSharedBytes = 8 << 20;     // v of tiles that all lanes share: part of a last-level cache
+constexpr int64_t kProductBytes = 512 << 10;  // o of a lane: half of a second-level cache
+constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
 
 template <class A, class T>
 void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias, const T* residual, T* y,
@@ -562,72 +550,79 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
   const auto lanes = static_cast<int64_t>(parallel.lanes());
   const Output<T> out{bias, residual, y};
 
-  const auto input = [&](int64_t begin, int64_t end, int64_t kb, const Transformed& v, int64_t first) {
-    if constexpr (A::kAlpha == 1) {
-      gather_input(p, g, x, begin, end, kb, v, first);
-    } else {
-      transform_input<A>(p, g, x, begin, end, kb, v, first);
-    }
-  };
-  // Tiles [begin, end), the first of which is tile `first` of the block.
-  const auto product = [&](const Transformed& v, int64_t begin, int64_t end, int64_t first, int64_t panel,
-                           float* o) {
-    const int64_t m = panel * kPanel * L;
-    const int64_t vectors = std::min<int64_t>(kPanel, (padded_m - m) / L);
-    const int64_t xi_stride = ((end - begin) * vectors | 1) * L;
-    for (int64_t xi = 0; xi < kPoints; ++xi) {
-      multiply_panel(v.v + xi * v.xi_stride + first * L, v.tiles * L, end - begin,
-                     w.u.get() + (m * kPoints + xi * vectors * L) * g.k, g.k, vectors, o + xi * xi_stride);
-    }
-    transform_output<A>(p, g, o, xi_stride, begin, end, m, vectors, out);
-  };
   const auto floats = [&](int64_t n) {
     return static_cast<float*>(workspace.allocate(static_cast<size_t>(n) * sizeof(float)));
   };
-  // The direct algorithm transposes L rows of o even where fewer are left.
-  const auto o_floats = [&](int64_t block) { return kPoints * (block * kPanel + 1) * L + kPanel * L * L; };
+  const auto v_floats = [&](int64_t count) { return kPoints * v_stride(g, count); };
+  // One panel's. The direct algorithm transposes L rows even where fewer are left.
+  const auto o_floats = [&](int64_t count) { return kPoints * (count * kPanel + 1) * L + kPanel * L * L; };
 
-  const int64_t tile_bytes =
-      kPoints * std::max<int64_t>(g.k_blocks, 1) * L * static_cast<int64_t>(sizeof(float));
-  const int64_t o_tile_bytes = kPoints * kPanel * L * static_cast<int64_t>(sizeof(float));
-  int64_t local = std::min({kLocalBytes / tile_bytes, kProductBytes / o_tile_bytes, ceil_div(tiles, lanes)});
+  const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
+    if constexpr (A::kAlpha == 1) {
+      gather_input(p, g, x, begin, end, kb, v);
+    } else {
+      transform_input<A>(p, g, x, begin, end, kb, v);
+    }
+  };
+  const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
+                           float* o) {
+    const int64_t count = end - begin;
+    const auto vectors_of = [&](int64_t i) { return std::min<int64_t>(kPanel, padded_m / L - i * kPanel); };
+    const int64_t xi_stride = (count * kPanel | 1) * L;
+    for (int64_t xi = 0; xi < kPoints; ++xi) {
+      for (int64_t i = panel; i < panel_end; ++i) {
+        const float* u = w.u.get() + (i * kPanel * kPoints + xi * vectors_of(i)) * L * g.k;
+        multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
+                       o + (i - panel) * o_floats(count) + xi * xi_stride);
+      }
+    }
+    for (int64_t i = panel; i < panel_end; ++i) {
+      transform_output<A>(p, g, o + (i - panel) * o_floats(count), xi_stride, begin, end, i * kPanel * L,
+                          vectors_of(i), out);
+    }
+  };
+
+  const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
+  const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
+  const int64_t local = std::min({kLocalBytes / v_bytes, kProductBytes / o_bytes, ceil_div(tiles, lanes)});
   if (local >= 2 * kMaxRows) {
-    const int64_t blocks = ceil_div(tiles, local);
-    local = ceil_div(tiles, blocks);
-    const int64_t v_floats = kPoints * Transformed::stride_of(g, local);
-    float* v = floats(v_floats * lanes);
-    float* o = floats(o_floats(local) * lanes);
-    parallel_for(parallel, blocks, [&](int64_t block, size_t lane) {
-      const int64_t begin = tiles * block / blocks, end = tiles * (block + 1) / blocks;
-      const auto l = static_cast<int64_t>(lane);
-      const Transformed mine{v + l * v_floats, end - begin, Transformed::stride_of(g, end - begin)};
-      for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, mine, 0);
-      for (int64_t panel = 0; panel < panels; ++panel)
-        product(mine, begin, end, 0, panel, o + l * o_floats(local));
+    // Every lane transforms and multiplies tiles of its own.
+    const int64_t pieces = ceil_div(tiles, local);
+    const int64_t largest = ceil_div(tiles, pieces);
+    float* v = floats(v_floats(largest) * lanes);
+    float* o = floats(o_floats(largest) * lanes);
+    parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
+      const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;
+      float* my_v = v + static_cast<int64_t>(lane) * v_floats(largest);
+      float* my_o = o + static_cast<int64_t>(lane) * o_floats(largest);
+      for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
+      for (int64_t panel = 0; panel < panels; ++panel) product(my_v, begin, end, panel, panel + 1, my_o);
     });
     return;
   }
 
-  const int64_t most = std::max<int64_t>(kSharedBytes / tile_bytes, kMaxRows);
+  // Lanes share the transformed tiles and divide the output channels, so that weights are read once for many
+  // tiles.
+  const int64_t most = std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows);
   const int64_t blocks = ceil_div(tiles, most);
-  const int64_t largest = ceil_div(tiles, blocks);
-  const int64_t v_floats = kPoints * Transformed::stride_of(g, largest);
-  float* v = floats(v_floats);
-  const int64_t pieces_for_lanes = ceil_div(4 * lanes, panels);
-  const int64_t pieces_for_cache = ceil_div(largest * o_tile_bytes, kProductBytes);
-  const int64_t pieces =
-      std::max(pieces_for_cache, std::min(lanes == 1 ? 1 : pieces_for_lanes, largest / (2 * kMaxRows)));
-  const int64_t o_size = o_floats(ceil_div(largest, pieces));
-  float* o = floats(o_size * lanes);
+  const int64_t most_of_block = ceil_div(tiles, blocks);
+  const int64_t pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+  const int64_t group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
+  const int64_t groups = ceil_div(panels, group);
+  const int64_t largest = ceil_div(most_of_block, pieces);
+  float* v = floats(v_floats(largest) * pieces);
+  float* o = floats(o_floats(largest) * group * lanes);
   for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t begin = tiles * block / blocks, end = tiles * (block + 1) / blocks;
-    const int64_t count = end - begin;
-    const Transformed shared{v, count, Transformed::stride_of(g, count)};
-    parallel_for(parallel, g.k_blocks, [&](int64_t kb, size_t) { input(begin, end, kb, shared, 0); });
-    parallel_for(parallel, panels * pieces, [&](int64_t item, size_t lane) {
-      const int64_t piece = item % pieces, panel = item / pieces;
-      const int64_t from = count * piece / pieces, to = count * (piece + 1) / pieces;
-      product(shared, begin + from, begin + to, from, panel, o + static_cast<int64_t>(lane) * o_size);
+    const int64_t first = tiles * block / blocks, count = tiles * (block + 1) / blocks - first;
+    const auto begin_of = [&](int64_t piece) { return first + count * piece / pieces; };
+    parallel_for(parallel, g.k_blocks * pieces, [&](int64_t item, size_t) {
+      const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
+      input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_floats(largest));
+    });
+    parallel_for(parallel, groups * pieces, [&](int64_t item, size_t lane) {
+      const int64_t piece = item % pieces, panel = item / pieces * group;
+      product(v + piece * v_floats(largest), begin_of(piece), begin_of(piece + 1), panel,
+              std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_floats(largest) * group);
     });
   }
 }
