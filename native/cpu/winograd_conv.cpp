@@ -408,16 +408,25 @@ void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t b
 // --- Matrix product --------------------------------------------------------------------------------------
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
-// apart.
+// apart. Fetches into the second-level cache what has the size of u at next_u, and of a at next_a: other
+// calls' operands.
 template <int kRows, int kVectors>
-void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o) {
+void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o, const float* next_a,
+              const float* next_u) {
   Vec sum[kRows][kVectors] = {};
-  for (; k > 0; k -= L, a += a_stride) {
+  for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
     const float* row = a;
+    const float* next_row = next_a;
     for (const float* row_end = a + std::min(k, L); row < row_end; ++row, u += kVectors * L) {
+      __builtin_prefetch(next_row, 0, 2);
+      next_row += L;
       Vec b[kVectors];
 #pragma GCC unroll 2
-      for (int j = 0; j < kVectors; ++j) b[j] = load(u + j * L);
+      for (int j = 0; j < kVectors; ++j) {
+        __builtin_prefetch(next_u, 0, 2);
+        next_u += L;
+        b[j] = load(u + j * L);
+      }
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
         const Vec s = splat(row[i * L]);
@@ -433,7 +442,8 @@ void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float
   }
 }
 
-using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o);
+using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
+                          const float* next_a, const float* next_u);
 
 template <int kVectors>
 Multiply multiply_of(int rows) {
@@ -451,14 +461,17 @@ Multiply multiply_of(int rows) {
   return table[rows - 1];
 }
 
-// o [rows][panel] for one point: all tiles of a range against one panel.
-void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o) {
+// o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
+// next call.
+void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
+                    const float* next_v, const float* next_u) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
   for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t from = rows * i / pieces;
-    const int count = static_cast<int>(rows * (i + 1) / pieces - from);
+    const int64_t from = rows * i / pieces, to = rows * (i + 1) / pieces;
+    const int count = static_cast<int>(to - from);
     const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
-    fn(v + from * L, rows * L, u, k, o + from * vectors * L);
+    fn(v + from * L, rows * L, u, k, o + from * vectors * L, i + 1 < pieces ? v + to * L : next_v,
+       i == 0 ? next_u : u);
   }
 }
 
@@ -571,9 +584,11 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
     const int64_t xi_stride = (count * kPanel | 1) * L;
     for (int64_t xi = 0; xi < kPoints; ++xi) {
       for (int64_t i = panel; i < panel_end; ++i) {
-        const float* u = w.u.get() + (i * kPanel * kPoints + xi * vectors_of(i)) * L * g.k;
+        const int64_t panel_size = vectors_of(i) * L * g.k;
+        const float* u = w.u.get() + i * kPanel * L * g.k * kPoints + xi * panel_size;
+        const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
         multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
-                       o + (i - panel) * o_floats(count) + xi * xi_stride);
+                       o + (i - panel) * o_floats(count) + xi * xi_stride, next_v, u + panel_size);
       }
     }
     for (int64_t i = panel; i < panel_end; ++i) {
