@@ -9,7 +9,8 @@
 //   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
 //   barrier()                   all work-items of the work-group
 //   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
-//   UNROLL                      before a loop whose trip count is a constant
+//   UNROLL                      before a loop whose trip count is a constant; UNROLL_A_LITTLE where all of it
+//                               would take too many registers
 //   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
 #pragma once
@@ -35,6 +36,7 @@ typedef __UINT32_TYPE__ uint32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT64_TYPE__ uint64_t;
 typedef __SIZE_TYPE__ size_t;
+typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
@@ -62,10 +64,16 @@ typedef __SIZE_TYPE__ size_t;
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
 #endif
 
+// Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
 #if GRAPHOPT_ON_CPU
 #define UNROLL
+#define UNROLL_A_LITTLE
+#elif GRAPHOPT_ON_AMD
+#define UNROLL _Pragma("unroll")
+#define UNROLL_A_LITTLE _Pragma("unroll 2")
 #else
 #define UNROLL _Pragma("unroll")
+#define UNROLL_A_LITTLE _Pragma("unroll")
 #endif
 
 namespace graphopt::hip {

@@ -71,7 +71,7 @@ struct Sgemm {
   // A work-item's rows are kRows / 4 groups of four neighbours, kM / (kRows / 4) apart; the same for columns.
   DEVICE void multiply(const Lds& lds, int buffer) {
     constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
-    UNROLL for (int k = 0; k < kDepth; ++k) {
+    UNROLL_A_LITTLE for (int k = 0; k < kDepth; ++k) {
       Pack<float> a[kGroupsM], b[kGroupsN];
       UNROLL for (int i = 0; i < kGroupsM; ++i) a[i] =
           load_pack(&lds.a[buffer][k][first_m() + i * (kM / kGroupsM)]);

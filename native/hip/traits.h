@@ -23,7 +23,7 @@ namespace graphopt::hip {
 // Lanes of a wave. On AMD a property of the target: CDNA and GCN have 64, RDNA runs our kernels with 32.
 #if defined(__GFX9__)
 constexpr int kWave = 64;
-#elif defined(GRAPHOPT_ON_CPU)
+#elif defined(GRAPHOPT_WAVE)  // on the CPU
 constexpr int kWave = GRAPHOPT_WAVE;
 #else
 constexpr int kWave = 32;

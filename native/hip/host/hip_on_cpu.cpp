@@ -225,3 +225,5 @@ extern "C" __attribute__((visibility("default"))) const char* graphopt_host_kern
   for (const auto& [name, kernel] : table()) names += (names.empty() ? "" : ",") + name;
   return names.c_str();
 }
+
+extern "C" __attribute__((visibility("default"))) int graphopt_host_wave() { return kWaveSize; }

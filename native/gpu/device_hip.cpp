@@ -1,0 +1,97 @@
+// AMD GPUs through libamdhip64, any version from 5 on.
+#include "gpu/driver.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct Hip {
+  using Module = void*;
+  using Function = void*;
+
+  int (*module_load)(Module*, const void*);
+  int (*get_function)(Function*, Module, const char*);
+  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                void**);
+  int (*synchronize)(void*);
+  int (*malloc_)(void**, size_t);
+  int (*free_)(void*);
+  int (*get_device)(int*);
+  int (*get_attribute)(int*, int, int);
+  int (*module_unload)(Module);
+  const char* (*error_string)(int);
+
+  Hip() {
+    void* library =
+        open_runtime({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"},
+                     "the HIP runtime (libamdhip64)");
+    resolve(library, "hipModuleLoadData", module_load);
+    resolve(library, "hipModuleGetFunction", get_function);
+    resolve(library, "hipModuleLaunchKernel", launch);
+    resolve(library, "hipStreamSynchronize", synchronize);
+    resolve(library, "hipMalloc", malloc_);
+    resolve(library, "hipFree", free_);
+    resolve(library, "hipGetDevice", get_device);
+    resolve(library, "hipDeviceGetAttribute", get_attribute);
+    resolve(library, "hipModuleUnload", module_unload);
+    resolve(library, "hipGetErrorString", error_string);
+  }
+
+  void check(int status, const char* what) const {
+    if (status != 0) {
+      throw std::runtime_error(std::string(what) + ": HIP error " + std::to_string(status) + ", " +
+                               error_string(status));
+    }
+  }
+
+  // hipDeviceAttribute_t as it has been since HIP 5.0.
+  int attribute(int which) const {
+    int device = 0, value = 0;
+    check(get_device(&device), "hipGetDevice");
+    check(get_attribute(&value, which, device), "hipDeviceGetAttribute");
+    return value;
+  }
+
+  // The name of the architecture is only in a struct whose layout depends on the version; but a code object
+  // loads on its own architecture alone.
+  std::string architecture() const {
+    std::string tried;
+    for (const CodeObject& object : code_objects()) {
+      if (std::string(object.arch).rfind("gfx", 0) != 0) continue;
+      if (tried.find(std::string(" ") + object.arch) != std::string::npos) continue;
+      Module module{};
+      if (module_load(&module, object.data) == 0) {
+        module_unload(module);
+        return object.arch;
+      }
+      tried += std::string(" ") + object.arch;
+    }
+    throw std::runtime_error(tried.empty() ? "this library was built without device code"
+                                           : "this GPU is none of" + tried);
+  }
+
+  DeviceFacts facts() const {
+    constexpr int kClockRate = 5, kL2CacheSize = 21, kMemoryBusWidth = 59, kMemoryClockRate = 60,
+                  kMultiprocessors = 63;
+    DeviceFacts f = typical_facts(architecture());
+    f.compute_units = attribute(kMultiprocessors);
+    f.clock_hz = 1e3 * attribute(kClockRate);
+    f.bytes_per_second = 2.0 * 1e3 * attribute(kMemoryClockRate) * attribute(kMemoryBusWidth) / 8;
+    f.l2_bytes = std::max<int64_t>(f.l2_bytes, attribute(kL2CacheSize));
+    return f;
+  }
+
+  void prepare(Function) const {}
+
+  void* allocate(size_t bytes) const {
+    void* memory = nullptr;
+    check(malloc_(&memory, bytes), "hipMalloc");
+    return memory;
+  }
+  void free(void* memory) const noexcept { free_(memory); }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_hip() { return std::make_unique<DriverDevice<Hip>>(Hip()); }
+
+}  // namespace graphopt::gpu

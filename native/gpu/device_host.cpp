@@ -1,0 +1,53 @@
+// Kernels on the CPU, for tests of everything around them.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <stdexcept>
+
+#include "gpu/device.h"
+
+namespace graphopt::gpu {
+namespace {
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(const std::string& path) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    launch_ = reinterpret_cast<decltype(launch_)>(dlsym(library, "graphopt_host_launch"));
+    const auto wave = reinterpret_cast<int (*)()>(dlsym(library, "graphopt_host_wave"));
+    if (launch_ == nullptr || wave == nullptr) throw std::runtime_error(path + " holds no kernels");
+    facts_ = typical_facts("cpu" + std::to_string(wave()));
+  }
+
+  const DeviceFacts& facts() const override { return facts_; }
+
+  void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
+              void*) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const uint32_t size[3] = {block, 1, 1};
+    if (launch_(kernel, grid, size, lds, args, 0, 0) != 0) {
+      throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
+    }
+  }
+
+  void* allocate(size_t bytes) override {
+    void* memory = std::aligned_alloc(256, static_cast<size_t>(round_up(static_cast<int64_t>(bytes), 256)));
+    if (memory == nullptr) throw std::runtime_error("out of memory");
+    return memory;
+  }
+  void free(void* memory) noexcept override { std::free(memory); }
+  void synchronize(void*) override {}
+
+ private:
+  int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
+  DeviceFacts facts_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_host(const std::string& path) { return std::make_unique<HostDevice>(path); }
+
+}  // namespace graphopt::gpu

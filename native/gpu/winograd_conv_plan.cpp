@@ -1,0 +1,239 @@
+#include "gpu/winograd_conv_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace graphopt::gpu {
+namespace {
+
+constexpr int64_t kThreads = 256;  // of the transforms
+constexpr int64_t kDepth = 16;     // rows of a step of the product (hip/sgemm.h)
+constexpr double kLaunchSeconds = 2e-6;
+
+struct TileShape {
+  int64_t m, n, threads;
+  const char* winograd;
+  const char* implicit;
+  double efficiency;  // fraction of the arithmetic rate that a full device reaches
+};
+
+const TileShape& shape(ConvTile tile) {
+  static const TileShape shapes[] = {
+      {128, 128, 256, "winograd_product_128x128_f32", "implicit_product_128x128_f32", 0.70},
+      {64, 128, 128, "winograd_product_64x128_f32", "implicit_product_64x128_f32", 0.62},
+      {64, 32, 128, "winograd_product_64x32_f32", "implicit_product_64x32_f32", 0.40},
+  };
+  return shapes[static_cast<int>(tile)];
+}
+
+// The matrix that weights are kept in: depth (C, or 9 C) by M, zeros around.
+struct WeightShape {
+  int64_t rows, columns, positions;
+};
+
+int64_t out_of(ConvAlgorithm a) { return a == ConvAlgorithm::kWinograd4 ? 4 : 2; }
+
+WeightShape weight_shape(const ConvProblem& p, ConvAlgorithm algorithm) {
+  const bool implicit = algorithm == ConvAlgorithm::kImplicit;
+  const int64_t side = out_of(algorithm) + 2;
+  // A multiple of 128 where the large tile is worth its padding.
+  const int64_t columns = p.M > 64 ? round_up(p.M, 128) : 64;
+  return {round_up(implicit ? 9 * p.C : p.C, kDepth), columns, implicit ? 1 : side * side};
+}
+
+struct TileGrid {
+  int64_t down, across, count;
+};
+
+TileGrid tile_grid(const ConvProblem& p, ConvAlgorithm algorithm) {
+  const int64_t m = out_of(algorithm), down = divide_up(p.OH(), m), across = divide_up(p.OW(), m);
+  return {down, across, p.N * down * across};
+}
+
+double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, int64_t columns, int64_t depth,
+                       int64_t positions) {
+  const int64_t groups = divide_up(M, tile.m) * divide_up(columns, tile.n) * positions;
+  // Two work-groups share a compute unit; one alone does not keep its pipes busy.
+  const double slots = 2.0 * d.compute_units;
+  const double rounds = std::ceil(static_cast<double>(groups) / slots);
+  const double occupied = groups <= d.compute_units ? 0.6 : 0.5 * rounds * 2.0;
+  const double group_flops = 2.0 * static_cast<double>(tile.m * tile.n) * static_cast<double>(depth);
+  return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz) / 1.0;
+}
+
+// The chunk of tiles whose V and Z stay in half of the cache, unless that would leave the device idle.
+int64_t chunk_tiles(const ConvProblem& p, const DeviceFacts& d, ConvAlgorithm algorithm, int64_t tiles) {
+  const int64_t side = out_of(algorithm) + 2;
+  const int64_t bytes_per_tile = side * side * (p.C + p.M) * 4;
+  const int64_t cached = d.l2_bytes * 6 / 10 / bytes_per_tile;
+  const int64_t fills = 128 * divide_up(2 * d.compute_units, side * side * divide_up(p.M, 128));
+  int64_t chunk = std::max<int64_t>(std::max(cached, fills), 512);
+  if (chunk >= tiles) return tiles;
+  chunk = divide_up(tiles, divide_up(tiles, chunk));  // chunks of one size
+  return std::min(tiles, round_up(chunk, 128));
+}
+
+}  // namespace
+
+ConvChoice choose_conv(const ConvProblem& p, bool, const DeviceFacts& device, ConvAlgorithm algorithm) {
+  ConvChoice best;
+  best.seconds = std::numeric_limits<double>::infinity();
+  for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x128, ConvTile::k64x32}) {
+    if (tile == ConvTile::k128x128 && p.M <= 64) continue;
+    ConvChoice choice{algorithm, tile, 0, 0};
+    if (algorithm == ConvAlgorithm::kImplicit) {
+      choice.seconds =
+          kLaunchSeconds + product_seconds(device, shape(tile), p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
+    } else {
+      const TileGrid tiles = tile_grid(p, algorithm);
+      choice.chunk = chunk_tiles(p, device, algorithm, tiles.count);
+      const int64_t side = out_of(algorithm) + 2, chunks = divide_up(tiles.count, choice.chunk);
+      const double bytes =
+          4.0 * static_cast<double>(p.N * (p.C * p.H * p.W + p.M * p.OH() * p.OW())) +
+          8.0 * static_cast<double>(side * side * (p.C + p.M)) * static_cast<double>(tiles.count) +
+          4.0 * static_cast<double>(side * side * p.C * p.M);
+      choice.seconds = static_cast<double>(chunks) *
+                           (3 * kLaunchSeconds +
+                            product_seconds(device, shape(tile), p.M, choice.chunk, p.C, side * side)) +
+                       bytes / (0.7 * device.bytes_per_second);
+    }
+    if (choice.seconds < best.seconds) best = choice;
+  }
+  return best;
+}
+
+ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device) {
+  ConvChoice best;
+  best.seconds = std::numeric_limits<double>::infinity();
+  for (const auto algorithm :
+       {ConvAlgorithm::kWinograd4, ConvAlgorithm::kWinograd2, ConvAlgorithm::kImplicit}) {
+    const ConvChoice choice = choose_conv(p, half, device, algorithm);
+    if (choice.seconds < best.seconds) best = choice;
+  }
+  return best;
+}
+
+Plan winograd_conv_prepare_plan(const ConvProblem& p, bool, ConvAlgorithm algorithm) {
+  const WeightShape w = weight_shape(p, algorithm);
+  const uint32_t grid = to_u31(divide_up(to_u31(w.rows * w.columns), kThreads));
+  Plan plan;
+  plan.weights = w.positions * w.rows * w.columns * 4;
+  const auto rows = static_cast<int32_t>(w.rows);
+  const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
+  if (algorithm == ConvAlgorithm::kImplicit) {
+    plan.launches.push_back(Launch("implicit_filter_f32", grid, 1, 1, kThreads)
+                                .add(input(1))
+                                .add(weights())
+                                .add(M)
+                                .add(static_cast<int32_t>(to_u31(9 * p.C)))
+                                .add(rows)
+                                .add(make_divisor(w.columns)));
+  } else {
+    const char* name =
+        algorithm == ConvAlgorithm::kWinograd4 ? "winograd_filter_f4_f32" : "winograd_filter_f2_f32";
+    plan.launches.push_back(Launch(name, grid, 1, 1, kThreads)
+                                .add(input(1))
+                                .add(weights())
+                                .add(M)
+                                .add(C)
+                                .add(rows)
+                                .add(make_divisor(w.columns)));
+  }
+  return plan;
+}
+
+Plan winograd_conv_plan(const ConvProblem& p, bool, bool aligned, const ConvChoice& choice) {
+  Plan plan;
+  const int64_t OH = p.OH(), OW = p.OW();
+  if (p.N * p.M * OH * OW == 0) return plan;
+  if (p.C == 0) throw std::invalid_argument("a convolution without input channels");
+  const WeightShape w = weight_shape(p, choice.algorithm);
+  const TileShape& tile = shape(choice.tile);
+  if (w.columns % tile.m != 0) throw std::invalid_argument("the tile is too tall for these output channels");
+  const Buffer residual = p.has_residual ? input(3) : no_buffer();
+  const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
+  const auto H = static_cast<int32_t>(to_u31(p.H)), W = static_cast<int32_t>(to_u31(p.W));
+  to_u31(p.H * p.W);
+  const auto top = static_cast<int32_t>(p.pad_top), left = static_cast<int32_t>(p.pad_left);
+  const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);
+
+  if (choice.algorithm == ConvAlgorithm::kImplicit) {
+    const uint32_t pixels = to_u31(p.N * OH * OW);
+    plan.launches.push_back(Launch(tile.implicit, to_u31(divide_up(pixels, tile.n)),
+                                   to_u31(divide_up(p.M, tile.m)), 1, static_cast<uint32_t>(tile.threads))
+                                .add(weights())
+                                .add(input(0))
+                                .add(input(2))
+                                .add(residual)
+                                .add(output(0))
+                                .add(M)
+                                .add(C)
+                                .add(H)
+                                .add(W)
+                                .add(top)
+                                .add(left)
+                                .add(rows)
+                                .add(columns)
+                                .add(pixels)
+                                .add(make_divisor(OH * OW))
+                                .add(make_divisor(OW))
+                                .add(p.act));
+    return plan;
+  }
+
+  const bool four = choice.algorithm == ConvAlgorithm::kWinograd4;
+  const TileGrid tiles = tile_grid(p, choice.algorithm);
+  to_u31(tiles.count);
+  struct {
+    uint32_t first, count;
+    Divisor per_image, across;
+  } part = {0, 0, make_divisor(tiles.down * tiles.across), make_divisor(tiles.across)};
+  const int64_t chunk = std::min(choice.chunk, tiles.count), widest = round_up(chunk, 4);
+  plan.workspace = {w.positions * p.C * widest * 4, w.positions * p.M * widest * 4};
+  const auto across = OW % 4 == 0 && aligned;
+  for (int64_t first = 0; first < tiles.count; first += chunk) {
+    part.first = static_cast<uint32_t>(first);
+    part.count = static_cast<uint32_t>(std::min(chunk, tiles.count - first));
+    const int64_t stride = round_up(part.count, 4);
+    plan.launches.push_back(Launch(four ? "winograd_input_f4_f32" : "winograd_input_f2_f32",
+                                   to_u31(divide_up(to_u31(p.C * stride), kThreads)), 1, 1, kThreads)
+                                .add(input(0))
+                                .add(workspace(0))
+                                .add(C)
+                                .add(H)
+                                .add(W)
+                                .add(top)
+                                .add(left)
+                                .add(part)
+                                .add(make_divisor(stride)));
+    plan.launches.push_back(Launch(tile.winograd, to_u31(divide_up(stride, tile.n)),
+                                   to_u31(divide_up(p.M, tile.m)), static_cast<uint32_t>(w.positions),
+                                   static_cast<uint32_t>(tile.threads))
+                                .add(weights())
+                                .add(workspace(0))
+                                .add(workspace(1))
+                                .add(M)
+                                .add(C)
+                                .add(rows)
+                                .add(columns)
+                                .add(static_cast<int32_t>(stride)));
+    plan.launches.push_back(Launch(four ? "winograd_output_f4_f32" : "winograd_output_f2_f32",
+                                   to_u31(divide_up(to_u31(p.M * stride), kThreads)), 1, 1, kThreads)
+                                .add(workspace(1))
+                                .add(input(2))
+                                .add(residual)
+                                .add(output(0))
+                                .add(M)
+                                .add(static_cast<int32_t>(OH))
+                                .add(static_cast<int32_t>(OW))
+                                .add(part)
+                                .add(make_divisor(stride))
+                                .add(int32_t{four && across})
+                                .add(p.act));
+  }
+  return plan;
+}
+
+}  // namespace graphopt::gpu

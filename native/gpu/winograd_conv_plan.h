@@ -1,0 +1,35 @@
+// How WinogradConv[Add][act] runs on a GPU: hip/winograd_conv.hip.
+#pragma once
+
+#include "gpu/launch.h"
+#include "ops/winograd_conv.h"
+
+namespace graphopt::gpu {
+
+enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit };
+// The part of the matrix product that a work-group computes.
+enum class ConvTile : int32_t { k128x128, k64x128, k64x32 };
+
+struct ConvChoice {
+  ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
+  ConvTile tile = ConvTile::k64x128;
+  int64_t chunk = 0;   // Winograd: tiles in a chunk, a multiple of 4 unless there is one chunk
+  double seconds = 0;  // estimate
+};
+
+// The fastest choice by estimate: time of the products from the device's arithmetic rate, time of the
+// transforms from the bytes moved, and a constant for each launch. Throws std::invalid_argument when a tensor
+// is too large.
+ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device);
+
+// One algorithm with the best tile and chunk for it.
+ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm);
+
+// Input 1 (W) to the buffer of role kWeights, of `weights` bytes. Depends on C, M and the algorithm only.
+Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm algorithm);
+
+// Inputs X, W, B, R if any; output Y; reads the prepared weights. `aligned`: all pointers are multiples
+// of 16.
+Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice);
+
+}  // namespace graphopt::gpu
