@@ -8,7 +8,7 @@
 //   V
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
-// How the work is cut depends on the problem alone, so the result does not depend on the number of lanes.
+// No result depends on the number of lanes (see Plan).
 #include "cpu/fused_attention.h"
 
 #include <algorithm>
@@ -26,8 +26,10 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// --- Vectors
-// ------------------------------------------------------------------------------------------------
+inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+inline int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+
+// --- Vectors ---
 
 #if defined(__AVX512F__)
 constexpr int kWidth = 16;
@@ -78,24 +80,33 @@ inline float max_of(Vec x) {
   return x[0];
 }
 
-// e^x for x <= 0: 1 ulp; 0 below the normal numbers; NaN for NaN. Polynomial of Cephes' expf.
+// e^x for x <= 0, as 2^n 2^r: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN.
+// The polynomial is our own fit of 2^r in |r| <= 1/2 to minimal relative error.
 inline Vec exp_nonpositive(Vec x) {
+  constexpr float kLog2e = 1.44269504088896341f;
+#if defined(__AVX512F__)
+  x = splat(-115.0f) > x ? splat(-115.0f) : x;
+  const Vec n = _mm512_maskz_roundscale_ps(0xffff, x * kLog2e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
   const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  const Vec shifted = x * 1.44269504088896341f + round;
+  const Vec shifted = x * kLog2e + round;
   const Vec n = shifted - round;
-  Vec r = x - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  Vec p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
+#endif
+  const Vec r = x * kLog2e - n;
+  Vec p = splat(0.00132647273f);
+  p = p * r + 0.00967151299f;
+  p = p * r + 0.0555073358f;
+  p = p * r + 0.240222424f;
+  p = p * r + 0.693147004f;
+  p = p * r + 1.0f;
+#if defined(__AVX512F__)
+  return _mm512_maskz_scalef_ps(0xffff, p, n);
+#else
   // The exponent field of 2^n, modulo 2^32: the bits of 1.5 * 2^23 above it are shifted out.
   const IntVec scale = (reinterpret_cast<IntVec>(shifted) + 127) << 23;
   p = p * reinterpret_cast<Vec>(scale);
   return x < -87.3365f ? Vec{} : p;
+#endif
 }
 
 // Cephes' tanhf: 2 ulp.
@@ -113,8 +124,7 @@ inline Vec tanh_of(Vec x) {
   return z >= 0.625f ? (x < 0.0f ? -large : large) : small;
 }
 
-// --- Reading float and float16
-// ------------------------------------------------------------------------------
+// --- Reading float and float16 ---
 
 inline Vec load_as_float(const float* x) { return load(x); }
 inline Vec load_as_float(const half* x) {
@@ -163,12 +173,11 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
 
-// --- The product
-// --------------------------------------------------------------------------------------------
+// --- The product ---
 
 // C [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth], plus C * factor[row] where kAdd.
-template <int kRows, int kVectors, bool kAdd>
-void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
+template <int kRows, int kVectors, bool kAdd, class T>
+void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
               const float* factor) {
   Vec sum[kRows][kVectors];
 #pragma GCC unroll 8
@@ -185,7 +194,7 @@ void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t 
   for (int64_t step = 0; step < k; ++step, b += ldb) {
     Vec row[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = load(b + j * kWidth);
+    for (int j = 0; j < kVectors; ++j) row[j] = load_as_float(b + j * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const Vec x = splat(a[i * lda + step]);
@@ -200,46 +209,45 @@ void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t 
   }
 }
 
-using Multiply = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
-                          const float*);
+template <class T>
+using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, float*, int64_t, const float*);
 
-template <int kVectors, bool kAdd>
-inline Multiply pick_rows(int64_t rows) {
-  constexpr Multiply table[kMaxRows] = {
-      multiply<1, kVectors, kAdd>,
-      multiply<2, kVectors, kAdd>,
-      multiply<3, kVectors, kAdd>,
-      multiply<4, kVectors, kAdd>,
-      multiply<5, kVectors, kAdd>,
-      multiply<6, kVectors, kAdd>,
-      multiply<std::min(7, rows_of(kVectors)), kVectors, kAdd>,
-      multiply<std::min(8, rows_of(kVectors)), kVectors, kAdd>,
+template <int kVectors, bool kAdd, class T>
+inline Multiply<T> pick_rows(int64_t rows) {
+  constexpr Multiply<T> table[kMaxRows] = {
+      multiply<1, kVectors, kAdd, T>,
+      multiply<2, kVectors, kAdd, T>,
+      multiply<3, kVectors, kAdd, T>,
+      multiply<4, kVectors, kAdd, T>,
+      multiply<5, kVectors, kAdd, T>,
+      multiply<6, kVectors, kAdd, T>,
+      multiply<std::min(7, rows_of(kVectors)), kVectors, kAdd, T>,
+      multiply<std::min(8, rows_of(kVectors)), kVectors, kAdd, T>,
   };
   return table[rows - 1];
 }
 
-template <bool kAdd>
-inline Multiply pick(int64_t rows, int64_t vectors) {
+template <bool kAdd, class T>
+inline Multiply<T> pick(int64_t rows, int64_t vectors) {
   if constexpr (kMaxVectors == 4) {
-    if (vectors == 4) return pick_rows<kMaxVectors, kAdd>(rows);
-    if (vectors == 3) return pick_rows<kMaxVectors - 1, kAdd>(rows);
+    if (vectors == 4) return pick_rows<kMaxVectors, kAdd, T>(rows);
+    if (vectors == 3) return pick_rows<kMaxVectors - 1, kAdd, T>(rows);
   }
-  return vectors == 2 ? pick_rows<2, kAdd>(rows) : pick_rows<1, kAdd>(rows);
+  return vectors == 2 ? pick_rows<2, kAdd, T>(rows) : pick_rows<1, kAdd, T>(rows);
 }
 
 // C [rows, vectors * kWidth] = A B (+ C * factor), for up to kMaxVectors vectors and any number of rows.
-template <bool kAdd>
-void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, const float* b, int64_t ldb,
+template <bool kAdd, class T>
+void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
                    int64_t k, float* c, int64_t ldc, const float* factor) {
   const int64_t step = rows_of(static_cast<int>(vectors));
   for (int64_t i = 0; i < rows; i += step) {
     const int64_t n = std::min(step, rows - i);
-    pick<kAdd>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc, factor + i);
+    pick<kAdd, T>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc, factor + i);
   }
 }
 
-// --- Packing
-// ------------------------------------------------------------------------------------------------
+// --- Packing ---
 
 // Transposes kWidth vectors in place, by exchanging ever smaller off-diagonal squares.
 template <int kHalf>
@@ -298,38 +306,109 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
   }
 }
 
-// V as [n, width] floats, the columns after Dv zero. Adds 0 * V to poison [width]: what a key with
-// probability 0 adds to O, which is NaN in the columns where V has a NaN or an infinity.
+// V as [n, width] floats, the columns after Dv zero.
 template <class T>
 void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
-                 float* packed, float* poison) {
+                 float* packed) {
   for (int64_t j = 0; j < n; ++j) {
     float* y = packed + j * width;
     copy_row(v + j * row_stride, col_stride, Dv, 1.0f, y);
     for (int64_t c = Dv; c < width; ++c) y[c] = 0.0f;
   }
+}
+
+// The sum of 0 * V over n keys into poison [width], and whether that has a NaN: keys with probability 0 add
+// this to O, and it is NaN in the columns where V has a NaN or an infinity.
+template <class T>
+bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison) {
+  bool any = false;
   for (int64_t c = 0; c < width; c += kWidth) {
-    Vec sum = load(poison + c);
-    for (int64_t j = 0; j < n; ++j) sum += load(packed + j * width + c) * 0.0f;
+    Vec sum{};
+    for (int64_t j = 0; j < n; ++j) sum += load_as_float(v + j * row_stride + c) * 0.0f;
     save(poison + c, sum);
+    any |= sum_of(sum) != 0.0f;
+  }
+  return any;
+}
+
+// --- Few rows: K and V are read once, so packing them would double the traffic ---
+
+// The first `count` of kWidth values, zeros after.
+template <class T>
+inline Vec load_part(const T* x, int64_t count) {
+  T part[kWidth];
+  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
+  return load_as_float(part);
+}
+
+// scores [n] of one row against keys that are contiguous along D. q is padded with zeros to whole vectors.
+template <class T>
+void dot_keys(const float* q, const T* k, int64_t row_stride, int64_t n, int64_t D, float* scores) {
+  const int64_t whole = D / kWidth * kWidth;
+  for (int64_t j = 0; j < n; j += kWidth) {
+    const int64_t last = std::min<int64_t>(kWidth, n - j) - 1;
+    Vec sum[kWidth];
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const T* x = k + (j + std::min(i, last)) * row_stride;
+      Vec even{}, odd{};
+      int64_t d = 0;
+      for (; d + 2 * kWidth <= whole; d += 2 * kWidth) {
+        even += load(q + d) * load_as_float(x + d);
+        odd += load(q + d + kWidth) * load_as_float(x + d + kWidth);
+      }
+      if (d < whole) even += load(q + d) * load_as_float(x + d);
+      if (whole < D) odd += load(q + whole) * load_part(x + whole, D - whole);
+      sum[i] = even + odd;
+    }
+    transpose<kWidth / 2>(sum);
+    for (int count = kWidth / 2; count > 0; count /= 2) {
+      for (int i = 0; i < count; ++i) sum[i] += sum[i + count];
+    }
+    save(scores + j, sum[0]);
   }
 }
 
-// --- The kernel
-// ---------------------------------------------------------------------------------------------
+// The same for keys that are contiguous along T (K stored transposed).
+template <class T>
+void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t n, int64_t D,
+                         float* scores) {
+  constexpr int64_t kSteps = 4;
+  std::fill_n(scores, n, 0.0f);
+  for (int64_t d = 0; d < D; d += kSteps) {
+    const int64_t steps = std::min(kSteps, D - d);
+    const T* x = k + d * col_stride;
+    int64_t j = 0;
+    if (steps == kSteps) {
+      for (; j + kWidth <= n; j += kWidth) {
+        Vec sum = load(scores + j);
+        for (int64_t i = 0; i < kSteps; ++i) sum += q[d + i] * load_as_float(x + i * col_stride + j);
+        save(scores + j, sum);
+      }
+    }
+    for (; j < n; ++j) {
+      for (int64_t i = 0; i < steps; ++i) scores[j] += q[d + i] * static_cast<float>(x[i * col_stride + j]);
+    }
+  }
+}
 
-constexpr int64_t kTileRows = 24;            // a multiple of every rows_of()
-constexpr int64_t kItemRows = 240;           // rows that share one packing of a block
-constexpr int64_t kBlockKeys = 512;          // keys of a block, fewer where the heads are large
-constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block
+// --- The kernel ---
+
+constexpr int64_t kTileRows = 24;            // a multiple of every rows_of(); its scores stay in the caches
+constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
+constexpr int64_t kLeastItemRows = 72;       // an item of fewer rows spends too much of its time packing
+constexpr int64_t kItemFloats = 64 * 1024;   // of Q and O in an item
+constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block, all in the second-level cache
+constexpr int64_t kBlockKeys = 512;          // at most
 constexpr int64_t kChunkKeys = 1024;         // at least, where the keys are split among items
-constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above this many items
+constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above so many items
+constexpr int64_t kItemsPerLane = 3;         // so that lanes finish together
+constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread costs more than it saves
 
-inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-inline int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
-
-// How a problem is cut.
+// How a problem is cut. The rows of an item depend on the number of lanes, which changes no result: every row
+// is computed by itself. Blocks and chunks of keys, which decide the order of sums, depend on the problem
+// alone.
 struct Plan {
+  int64_t lanes;
   int64_t rows;         // of one key/value head: group * S
   int64_t heads;        // key/value heads
   int64_t item_rows;    // rows of an item
@@ -337,23 +416,34 @@ struct Plan {
   int64_t block_keys;   // keys of a block
   int64_t chunk_keys;   // keys of an item
   int64_t chunks;       // items along the keys
+  int64_t query_width;  // D in whole vectors
   int64_t value_width;  // Dv in whole vectors
   int64_t score_stride;
+  bool keys_in_place, values_in_place;
 
-  explicit Plan(const AttentionProblem& p) {
+  Plan(const AttentionProblem& p, int64_t most_lanes) {
     rows = p.group * p.S;
     heads = p.H / p.group;
+    query_width = round_up(p.D, kWidth);
     value_width = round_up(p.Dv, kWidth);
-    block_keys = kBlockFloats / (p.D + value_width) / kPanel * kPanel;
-    block_keys = std::clamp(block_keys, kPanel, kBlockKeys);
+    const int64_t width = query_width + value_width;
+    block_keys = std::clamp(kBlockFloats / width / kPanel * kPanel, kPanel, kBlockKeys);
     if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
-    item_rows = std::min(kItemRows, round_up(divide_up(rows, divide_up(rows, kItemRows)), kTileRows));
-    row_items = divide_up(rows, item_rows);
-    const int64_t items = p.B * heads * row_items;
-    chunks = items >= kEnoughItems ? 1 : std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
+    score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
+    chunks = 1;
+    if (p.B * heads * divide_up(rows, kLeastItemRows) < kEnoughItems) {
+      chunks = std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
+    }
     chunk_keys = round_up(divide_up(p.T, chunks), block_keys);
     chunks = divide_up(p.T, chunk_keys);
-    score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
+    lanes = std::min(most_lanes, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kLaneProducts);
+    const int64_t wanted = lanes == 1 ? 1 : divide_up(lanes * kItemsPerLane, p.B * heads * chunks);
+    item_rows = std::max(std::min(kItemFloats / width, divide_up(rows, wanted)), kLeastItemRows);
+    item_rows = std::min(rows, round_up(divide_up(rows, divide_up(rows, item_rows)), kTileRows));
+    row_items = divide_up(rows, item_rows);
+    lanes = std::min(lanes, p.B * heads * row_items * chunks);
+    keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
+    values_in_place = rows <= kFewRows && p.v.col == 1 && p.Dv == value_width;
   }
 };
 
@@ -363,7 +453,7 @@ struct Partial {
 };
 
 struct Scratch {
-  float *q, *k, *v, *scores, *factor, *block_poison, *row;
+  float *q, *k, *v, *scores, *factor, *block_poison;
   uint8_t* mask;
   Partial result;
 };
@@ -391,14 +481,13 @@ Partial take_partial(Arena& arena, const Plan& plan) {
 
 Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) {
   Scratch s;
-  s.q = arena.take<float>(plan.item_rows * p.D);
-  s.k = arena.take<float>(round_up(plan.block_keys, kPanel) * p.D);
-  s.v = arena.take<float>(plan.block_keys * plan.value_width);
+  s.q = arena.take<float>(plan.item_rows * plan.query_width);
+  s.k = arena.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
+  s.v = arena.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
   s.scores = arena.take<float>(kTileRows * plan.score_stride);
   s.factor = arena.take<float>(round_up(kTileRows, kWidth));
   s.block_poison = arena.take<float>(plan.value_width);
-  s.row = arena.take<float>(plan.block_keys + kWidth);
-  s.mask = arena.take<uint8_t>(plan.block_keys + kWidth);
+  s.mask = arena.take<uint8_t>(plan.block_keys);
   s.result = take_partial(arena, plan);
   return s;
 }
@@ -465,50 +554,104 @@ struct Attention {
     for (int64_t j = n; j < padded; ++j) s[j] = -std::numeric_limits<float>::infinity();
   }
 
-  // Takes `rows` rows of the item, from row i0 of the item, through one packed block of n keys.
-  void tile(const Scratch& w, int64_t b, int64_t head, int64_t r0, int64_t i0, int64_t rows, int64_t first,
-            int64_t n, bool fresh) const {
+  // Keys [first, first + n), of which a row of the item sees none, some or all.
+  struct Block {
+    int64_t first, n;
+    const T *k, *v;  // where it comes from
+    bool fresh;      // the item's first
+    bool poisoned;   // V has a NaN or an infinity, which even keys with probability 0 pass on
+    bool keys_packed;
+  };
+
+  // Takes `rows` rows of the item, from row i0 of the item, through one block.
+  void tile(const Scratch& w, Block& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
+            int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
     float* const highest = w.result.highest + i0;
     float* const sum = w.result.sum + i0;
     float* const out = w.result.o + i0 * plan.value_width;
-    const int64_t all = n;
-    for (int64_t j = 0; j < n; j += kPanel) {
-      const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
-      multiply_rows<false>(rows, vectors, w.q + i0 * p.D, p.D, w.k + j * p.D, vectors * kWidth, p.D,
-                           w.scores + j, plan.score_stride, nullptr);
+
+    // Keys that causality hides from all the rows have probability 0, unless a finite mask_value may weigh
+    // there.
+    int64_t n = block.n;
+    if (p.causal && !block.poisoned) {
+      int64_t seen = 0;
+      bool negligible = true;
+      for (int64_t i = 0; i < rows; ++i) {
+        seen = std::max(seen, row_at(head, r0 + i0 + i).s + p.T - p.S + 1 - block.first);
+        negligible &= highest[i] - 120.0f > p.mask_value;
+      }
+      if (!p.has_mask || p.mask_value == -infinity || (seen == 0 && negligible)) n = std::min(n, seen);
+      if (n == 0) {
+        if (block.fresh) std::fill_n(out, rows * plan.value_width, 0.0f);
+        return;
+      }
     }
+
+    const float* const query = w.q + i0 * plan.query_width;
+    if (plan.keys_in_place) {
+      for (int64_t i = 0; i < rows; ++i) {
+        const float* x = query + i * plan.query_width;
+        float* s = w.scores + i * plan.score_stride;
+        if (p.k.col == 1) {
+          dot_keys(x, block.k, p.k.row, n, p.D, s);
+        } else {
+          dot_transposed_keys(x, block.k, p.k.col, n, p.D, s);
+        }
+      }
+    } else {
+      if (!block.keys_packed) pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
+      block.keys_packed = true;
+      for (int64_t j = 0; j < n; j += kPanel) {
+        const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
+        const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
+        multiply_rows<false>(rows, vectors, query, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
+                             plan.score_stride, nullptr);
+      }
+    }
+
     const int64_t padded = round_up(n, kWidth);
-    float next[kTileRows];
+    float totals[kTileRows];
     for (int64_t i = 0; i < rows; ++i) {
       float* s = w.scores + i * plan.score_stride;
-      finish_scores(w, s, b, row_at(head, r0 + i0 + i), first, n);
+      finish_scores(w, s, b, row_at(head, r0 + i0 + i), block.first, n);
       Vec most = splat(-infinity);
       for (int64_t j = 0; j < padded; j += kWidth) most = larger(load(s + j), most);
-      next[i] = std::max(highest[i], max_of(most));
+      const float next = std::max(highest[i], max_of(most));
       // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
       // follow.
-      const float shift = next[i] == -infinity ? 0.0f : next[i];
+      const float shift = next == -infinity ? 0.0f : next;
       w.factor[i] = highest[i] - shift;
-      highest[i] = next[i];
+      highest[i] = next;
       Vec total{};
       for (int64_t j = 0; j < padded; j += kWidth) {
         const Vec e = exp_nonpositive(load(s + j) - shift);
         save(s + j, e);
         total += e;
       }
-      next[i] = sum_of(total);
+      totals[i] = sum_of(total);
     }
     for (int64_t i = 0; i < rows; i += kWidth) save(w.factor + i, exp_nonpositive(load(w.factor + i)));
-    for (int64_t i = 0; i < rows; ++i) sum[i] = sum[i] * w.factor[i] + next[i];
+    for (int64_t i = 0; i < rows; ++i) sum[i] = sum[i] * w.factor[i] + totals[i];
+    if (plan.values_in_place) {
+      add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
+    } else {
+      add_values(w, rows, n, block.fresh, w.v, plan.value_width, out);
+    }
+  }
+
+  // out = out * factor + p V
+  template <class V>
+  void add_values(const Scratch& w, int64_t rows, int64_t n, bool fresh, const V* values, int64_t stride,
+                  float* out) const {
     for (int64_t c = 0; c < plan.value_width; c += kPanel) {
       const int64_t vectors = divide_up(std::min(kPanel, plan.value_width - c), kWidth);
       if (fresh) {
-        multiply_rows<false>(rows, vectors, w.scores, plan.score_stride, w.v + c, plan.value_width, all,
-                             out + c, plan.value_width, nullptr);
+        multiply_rows<false>(rows, vectors, w.scores, plan.score_stride, values + c, stride, n, out + c,
+                             plan.value_width, nullptr);
       } else {
-        multiply_rows<true>(rows, vectors, w.scores, plan.score_stride, w.v + c, plan.value_width, all,
-                            out + c, plan.value_width, w.factor);
+        multiply_rows<true>(rows, vectors, w.scores, plan.score_stride, values + c, stride, n, out + c,
+                            plan.value_width, w.factor);
       }
     }
   }
@@ -518,18 +661,32 @@ struct Attention {
             int64_t t1) const {
     for (int64_t i = 0; i < rows; ++i) {
       const Row row = row_at(head, r0 + i);
-      copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, w.q + i * p.D);
+      float* x = w.q + i * plan.query_width;
+      copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
+      for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
     }
     std::fill_n(w.result.highest, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(w.result.sum, rows, 0.0f);
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
     for (int64_t first = t0; first < t1; first += plan.block_keys) {
-      const int64_t n = std::min(plan.block_keys, t1 - first);
-      pack_keys(k + b * p.k.b + head * p.k.h + first * p.k.row, p.k.row, p.k.col, n, p.D, w.k);
-      pack_values(v + b * p.v.b + head * p.v.h + first * p.v.row, p.v.row, p.v.col, n, p.Dv, plan.value_width,
-                  w.v, w.result.poison);
+      Block block{first,
+                  std::min(plan.block_keys, t1 - first),
+                  k + b * p.k.b + head * p.k.h + first * p.k.row,
+                  v + b * p.v.b + head * p.v.h + first * p.v.row,
+                  first == t0,
+                  false,
+                  false};
+      if (!plan.values_in_place) {
+        pack_values(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, w.v);
+      }
+      if (p.guard || p.causal) {
+        block.poisoned = plan.values_in_place
+                             ? sum_poison(block.v, p.v.row, block.n, plan.value_width, w.block_poison)
+                             : sum_poison(w.v, plan.value_width, block.n, plan.value_width, w.block_poison);
+        for (int64_t c = 0; c < plan.value_width; ++c) w.result.poison[c] += w.block_poison[c];
+      }
       for (int64_t i = 0; i < rows; i += kTileRows) {
-        tile(w, b, head, r0, i, std::min(kTileRows, rows - i), first, n, first == t0);
+        tile(w, block, b, head, r0, i, std::min(kTileRows, rows - i));
       }
     }
   }
@@ -589,11 +746,11 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     }
     return;
   }
-  const Plan plan(p);
+  const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
   const Attention<T> attention{p, plan, q, k, v, bias, mask, o};
   const int64_t groups = p.B * plan.heads * plan.row_items;  // of items that only differ in their keys
   const int64_t items = groups * plan.chunks;
-  const size_t lanes = std::min(parallel.lanes(), static_cast<size_t>(items));
+  const auto lanes = static_cast<size_t>(plan.lanes);
 
   Arena counter{nullptr};
   take_scratch(counter, plan, p);
