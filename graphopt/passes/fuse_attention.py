@@ -131,6 +131,8 @@ class Attention:
     # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
+    # Where each dimension of a value that goes can be read instead, for the Shape nodes that read it.
+    axes: dict[ir.Value, list[tuple[ir.Value, int]]] = field(default_factory=dict)
     # What joins after a cast to float32.
     wide_steps: list[ir.Node] = field(default_factory=list)
 
@@ -181,7 +183,7 @@ class FuseAttention(Pass[Attention]):
         if node.op_type == "Attention":
             found = _attention_node(node, shapes)
             _absorb_operands(found, editor)
-            _absorb_result(found, editor)
+            _absorb_result(found)
             _set_dtype(found, editor)
             return found
         down = _down(node, editor, shapes)
@@ -217,7 +219,7 @@ class FuseAttention(Pass[Attention]):
         )
         _apply_steps(found, steps, down.nodes)
         _absorb_operands(found, editor)
-        _absorb_result(found, editor)
+        _absorb_result(found)
         _set_dtype(found, editor)
         return found
 
@@ -239,6 +241,7 @@ class FuseAttention(Pass[Attention]):
             raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
 
     def rewrite(self, match: Attention, editor: Editor) -> str:
+        _move_shape_readers(match, editor)
         emission = _Emission(match, editor)
         inputs = [emission.widened(match.q.value), emission.widened(match.k.value), match.v.value]
         if match.terms:
@@ -353,19 +356,20 @@ def _down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> _Down | None:
     for _ in range(MAX_PATH):
         if value.is_graph_output() and refusal is None:
             refusal = Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", softmax)
-        consumers = list(dict.fromkeys(value.consumers()))
+        readers = _readers(value)
+        consumers = list(dict.fromkeys(readers))
         guarded = _nan_guard(value, consumers, editor)
         if guarded is not None:
             nodes += consumers
             guard = True
             value = guarded
             continue
-        if len(consumers) > 1 or len(value.uses()) > 1:
+        if len(readers) > 1:
             on_the_way = [c for c in consumers if _leads_to_product(c)]
             if not on_the_way:
                 return None
             if refusal is None:
-                refusal = Refusal(Code.OTHER_USES, f"{value.name} has {len(value.uses())} readers", softmax)
+                refusal = Refusal(Code.OTHER_USES, f"{value.name} has {len(readers)} readers", softmax)
             consumers = on_the_way[:1]
         if not consumers:
             return None
@@ -388,6 +392,21 @@ def _down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> _Down | None:
         nodes.append(node)
         value = node.outputs[0]
     return None
+
+
+def _readers(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value, once for each use; those that only ask for its shape can ask elsewhere."""
+    return [use.node for use in value.uses() if not _is_shape(use.node)]
+
+
+def _is_shape(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "Shape"
+
+
+def _sole_reader(value: ir.Value) -> ir.Node | None:
+    """The only node that reads a value's data, if there is one and the value is no graph output."""
+    readers = _readers(value)
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
 
 def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) -> ir.Value | None:
@@ -811,27 +830,28 @@ def _spread(
 def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
     """Takes Transposes, and where `scaled` factors of one number, off an operand."""
     value, perm = operand.value, operand.perm
-    while editor.only_use(value):
+    while _sole_reader(value) is not None:
         node = value.producer()
         if node is None or node.domain != "" or node.graph is not found.scores.graph or node.inputs[0] is None:
             break
+        own = _identity(len(perm))
         if node.op_type == "Identity":
-            value = node.inputs[0]
+            source = node.inputs[0]
         elif node.op_type == "Transpose":
-            rank = len(perm)
-            own = attribute_ints(node, "perm", tuple(reversed(range(rank))))
-            perm = tuple(own[p] for p in perm)
-            value = node.inputs[0]
+            own = attribute_ints(node, "perm", tuple(reversed(own)))
+            source = node.inputs[0]
         elif scaled and (factor := _factor(node, found.shapes)) is not None:
             found.scale *= factor[1]
-            value = factor[0]
+            source = factor[0]
         elif (flat := _flat(value, found.shapes, editor)) is not None:
             if not _same_dims(flat.dims, found.shapes.dims(flat.value) or ()):
                 break
-            swapped = _swap_last(_identity(len(perm)))
-            value, perm = flat.value, tuple(swapped[p] for p in perm)
+            own, source = _swap_last(own), flat.value
         else:
             break
+        found.axes[value] = [(source, axis) for axis in own]
+        perm = tuple(own[p] for p in perm)
+        value = source
         found.outer.append(node)
     return Operand(value, perm)
 
@@ -884,22 +904,62 @@ def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
     return _Flat(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
 
 
-def _absorb_result(found: Attention, editor: Editor) -> None:
-    """A Transpose that is the only reader of the result becomes part of the node."""
-    while editor.only_use(found.output):
-        node = next(iter(found.output.consumers()))
-        if node.domain != "" or node.op_type != "Transpose" or node.graph is not found.context.graph:
+def _absorb_result(found: Attention) -> None:
+    """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
+    while (node := _sole_reader(found.output)) is not None:
+        if node.domain != "" or node.graph is not found.context.graph:
             return
-        own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
+        if node.op_type == "Transpose":
+            own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
+        elif node.op_type == "Reshape":
+            before, after = found.shapes.dims(found.output), found.shapes.reshaped(node)
+            if before is None or after is None or not _same_dims(before, after):
+                return
+            own = _identity(len(found.o_perm))
+        else:
+            return
+        if found.output.uses() and len(found.output.uses()) > 1:
+            axes = _result_axes(found)
+            if axes is None:
+                return
+            found.axes[found.output] = [axes[p] for p in found.o_perm]
         found.o_perm = tuple(found.o_perm[p] for p in own)
         found.inner.append(node)
         found.output = node.outputs[0]
+
+
+def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:
+    """For each batch axis of a product, a value that has it in full; None when that is not known."""
+    result: list[tuple[ir.Value, int]] = []
+    for i in range(-max(len(o.perm) for o in operands), -2):
+        candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]
+        sizes = [found.shapes.dim(*c) for c in candidates]
+        large = [c for c, size in zip(candidates, sizes) if size != ONE]
+        if len({size for size in sizes if size != ONE}) > 1:
+            return None
+        result.append((large or candidates)[0])
+    return result
+
+
+def _score_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
+    """Where each dimension of the scores can be read: [.., S, T]."""
+    q, k = found.q, found.k
+    batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k)
+    return None if batch is None else [*batch, (q.value, q.perm[-2]), (k.value, k.perm[-1])]
+
+
+def _result_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
+    """Where each dimension of the result before o_perm can be read: [.., S, Dv]."""
+    q, k, v = found.q, found.k, found.v
+    batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k, v)
+    return None if batch is None else [*batch, (q.value, q.perm[-2]), (v.value, v.perm[-1])]
 
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
 
 def _require_no_escape(match: Attention) -> None:
+    """Nothing that goes may be needed. Who only asks for the shape of the scores can ask Q and K."""
     inner = set(match.inner)
     escaping: list[ir.Value] = []
     for node in match.inner:
@@ -908,7 +968,13 @@ def _require_no_escape(match: Attention) -> None:
         for value in node.outputs:
             if value is match.output:
                 continue
-            if value.is_graph_output() or any(use.node not in inner for use in value.uses()):
+            outside = [use.node for use in value.uses() if use.node not in inner]
+            if outside and all(_is_shape(n) and n.graph is node.graph for n in outside) and value not in match.axes:
+                axes = _score_axes(match)
+                if axes is not None and match.shapes.dims(value) == match.shapes.dims(match.scores.outputs[0]):
+                    match.axes[value] = axes
+            outside = [] if value in match.axes else outside
+            if value.is_graph_output() or outside:
                 escaping.append(value)
     if not escaping:
         return
@@ -1104,6 +1170,37 @@ def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | 
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------
+
+
+def _move_shape_readers(match: Attention, editor: Editor) -> None:
+    """Shape nodes that read a value which goes read the operands of the fused node instead."""
+    for value in match.axes:
+        for node in list(dict.fromkeys(use.node for use in value.uses())):
+            if not _is_shape(node) or node.graph is None:
+                continue
+            axes = match.axes[value]
+            start, end = attribute_int(node, "start", 0), attribute_int(node, "end", len(axes))
+            wanted = [_trace(match, source) for source in axes[start:end]]
+            sources = list(dict.fromkeys(v for v, _ in wanted))
+            offsets = dict(zip(sources, np.cumsum([0, *(match.shapes.rank(v) or 0 for v in sources)]).tolist()))
+            label = node.name or "shape"
+            new = [editor.node("Shape", [v], hint=label) for v in sources]
+            last = new[0].outputs[0]
+            if len(sources) > 1:
+                new.append(editor.node("Concat", [n.outputs[0] for n in new], {"axis": 0}, hint=label))
+                last = new[-1].outputs[0]
+            index = np.asarray([offsets[v] + axis for v, axis in wanted], np.int64)
+            picks = editor.initializer(node, index, f"{label}/axes")
+            new.append(editor.node("Gather", [last, picks], {"axis": 0}, hint=label))
+            editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
+
+
+def _trace(match: Attention, source: tuple[ir.Value, int]) -> tuple[ir.Value, int]:
+    """Follows an axis through values that go too."""
+    value, axis = source
+    while value in match.axes:
+        value, axis = match.axes[value][axis]
+    return value, axis
 
 
 class _Emission:
