@@ -23,27 +23,23 @@ inline int32_t float_to_bits(float f) {
   return bits;
 }
 
-// e^x over the whole range of float: 0 below, +inf above, denormals included.
+// e^x: 0 below -87.7 and +inf above 88.4, a little before float itself ends.
 inline float fast_exp(float x) {
-  x = x < -110.0f ? -110.0f : x;
-  x = x > 100.0f ? 100.0f : x;
-  // Adding 1.5 * 2^23 rounds to an integer and leaves that in the low mantissa bits; a NaN gives any integer
-  // here and stays NaN in r.
-  constexpr float kRound = 12582912.0f;
+  x = -88.1f > x ? -88.1f : x;
+  x = 89.0f < x ? 89.0f : x;
+  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves that, with the exponent's bias, in the low mantissa bits.
+  // A NaN gives any integer here and stays NaN in r.
+  constexpr float kRound = 12582912.0f + 127.0f;
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
-  float p = 0.0013814596459269524f;
-  p = p * r + 0.0083687175065279f;
-  p = p * r + 0.04166838899254799f;
-  p = p * r + 0.1666652113199234f;
-  p = p * r + 0.4999999403953552f;
-  p = p * (r * r) + r + 1.0f;
-  // 2^n in two factors, because n exceeds the exponent range on both sides.
-  const int32_t k = float_to_bits(shifted) - float_to_bits(kRound);
-  const int32_t half = k >> 1;
-  return p * bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(half + 127) << 23)) *
-         bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(k - half + 127) << 23));
+  float p = 0.008312522433698177f;
+  p = p * r + 0.041890162974596024f;
+  p = p * r + 0.16667114198207855f;
+  p = p * r + 0.499992311000824f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(float_to_bits(shifted)) << 23));
 }
 
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
