@@ -70,13 +70,11 @@ struct Hip {
   }
 
   DeviceFacts facts() const {
-    constexpr int kClockRate = 5, kL2CacheSize = 21, kMemoryBusWidth = 59, kMemoryClockRate = 60,
-                  kMultiprocessors = 63;
+    constexpr int kClockRate = 5, kMemoryBusWidth = 59, kMemoryClockRate = 60, kMultiprocessors = 63;
     DeviceFacts f = typical_facts(architecture());
     f.compute_units = attribute(kMultiprocessors);
     f.clock_hz = 1e3 * attribute(kClockRate);
     f.bytes_per_second = 2.0 * 1e3 * attribute(kMemoryClockRate) * attribute(kMemoryBusWidth) / 8;
-    f.l2_bytes = std::max<int64_t>(f.l2_bytes, attribute(kL2CacheSize));
     return f;
   }
 
