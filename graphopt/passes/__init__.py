@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphopt.passes.activations import Activations
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
 from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.fold_affine import FoldAffine
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
+from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.scale_shift import ScaleShift
@@ -19,10 +21,12 @@ PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     # Norms come before folding and ScaleShift, which would take their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),
+    Activations(),
     FoldBatchNorm(),
     FoldAffine(),
     ScaleShift(),
     WinogradConv(),
+    FuseEpilogue(),
     FuseAttention(),
 )
 

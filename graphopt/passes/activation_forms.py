@@ -1,0 +1,444 @@
+"""Recognises activations, as standard operators and written out.
+
+Written-out forms are matched by what they compute, not by how they are spelled: the argument of the inner function is
+read as a polynomial in x, and what follows as a product of numbers, x and the function's value.
+
+    Gelu      x (erf(x / sqrt 2) + 1) / 2                                D. Hendrycks, K. Gimpel, 2016
+    GeluTanh  x (tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1) / 2          the same
+    Silu      x sigmoid(x)                                               S. Elfwing et al., 2017
+    HardSwish x clip(x / 6 + 1 / 2, 0, 1)                                A. Howard et al., ICCV 2019
+    Mish      x tanh(ln(1 + exp(x)))                                     D. Misra, 2019
+    HardSigmoid clip(alpha x + beta, 0, 1);  LeakyRelu  x < 0 ? alpha x : x
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.passes.base import Editor, attribute_float, attribute_string, use_count
+from graphopt.remarks import Code, Refusal
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+# Operators around which a written-out activation can be found.
+GATES = frozenset(("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Where", "Max", "PRelu"))
+# Operators that are an activation on their own.
+SIMPLE = frozenset(
+    ("", op)
+    for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
+)
+_ARITHMETIC = frozenset(("", op) for op in ("Mul", "Add", "Sub", "Div", "Pow", "Neg", "Softplus"))
+# The longest written-out form, GeluTanh, has nine nodes.
+MAX_NODES = 12
+MAX_DEPTH = 6
+SQRT_HALF = math.sqrt(0.5)
+SQRT_2_PI = math.sqrt(2 / math.pi)
+
+
+@dataclass(frozen=True)
+class Form:
+    """y = activation(x), computed by `nodes`.
+
+    Attributes:
+        suffix: a key of `graphopt.ops.activation.ACTIVATIONS`.
+        attributes: the activation's own.
+        nodes: the one that makes y last.
+
+    """
+
+    suffix: str
+    attributes: Mapping[str, float]
+    x: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def y(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+    def require_closed(self) -> None:
+        """Raises:
+        Refusal: GRAPH_OUTPUT, OTHER_USES or ESCAPES unless the values between x and y are read inside only.
+        """
+        for node in self.nodes:
+            if node.graph is not self.nodes[-1].graph:
+                raise Refusal(Code.ESCAPES, "a part of it is in another graph", node)
+            value = node.outputs[0]
+            if value is self.y:
+                continue
+            if value.is_graph_output():
+                raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", node)
+            for reader in value.consumers():
+                if reader not in self.nodes:
+                    raise Refusal(Code.OTHER_USES, f"{value.name} is read by {reader.op_type}", node, reader)
+
+
+def simple_form(node: ir.Node, editor: Editor) -> Form | None:
+    """The activation that one standard operator is, or None.
+
+    Raises:
+        Refusal: an attribute that refers to a function's parameter.
+
+    """
+    x = node.inputs[0] if node.inputs else None
+    if (node.domain, node.op_type) not in SIMPLE or x is None:
+        return None
+    op = node.op_type
+    if op in ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish"):
+        return Form(op, {}, x, (node,))
+    if op == "LeakyRelu":
+        return Form(op, {"alpha": attribute_float(node, "alpha", 0.01)}, x, (node,))
+    if op == "HardSigmoid":
+        alpha, beta = attribute_float(node, "alpha", 0.2), attribute_float(node, "beta", 0.5)
+        return Form(op, {"alpha": alpha, "beta": beta}, x, (node,))
+    if op == "Gelu":
+        return Form("Gelu" if attribute_string(node, "approximate", "none") == "none" else "GeluTanh", {}, x, (node,))
+    if op == "PRelu":
+        return _parametric(node, editor)
+    bounds = _clip_bounds(node, editor)
+    return None if bounds is None else Form("Clip", {"min": bounds[0], "max": bounds[1]}, x, (node,))
+
+
+def written_form(gate: ir.Node, editor: Editor) -> Form | None:
+    """The written-out activation around one of `GATES`, or None."""
+    if (gate.domain, gate.op_type) not in GATES:
+        return None
+    if gate.op_type == "Where":
+        return _where(gate, editor)
+    if gate.op_type == "Max":
+        return _maximum(gate, editor)
+    if gate.op_type == "PRelu":
+        return _parametric(gate, editor)
+    return next(_gated(gate, editor), None) or (_hard_sigmoid(gate, editor) if gate.op_type == "Clip" else None)
+
+
+def form_of(x: ir.Value, editor: Editor) -> Form | None:
+    """The activation that reads x, written out or standard, the largest first; None when there is none."""
+    simple: Form | None = None
+    work, seen = list(x.consumers()), 0
+    while work and seen < MAX_NODES:
+        node = work.pop(0)
+        seen += 1
+        form = written_form(node, editor)
+        if form is not None and form.x is x:
+            return form
+        if simple is None and x in node.inputs:
+            simple = simple_form(node, editor)
+        if (node.domain, node.op_type) in _ARITHMETIC:
+            work += node.outputs[0].consumers()[:4]
+    return simple if simple is not None and simple.x is x else None
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
+    """A constant number whose own shape cannot make a result larger than `like`."""
+    rank = editor.rank(value)
+    if rank is None or (rank > 0 and (editor.rank(like) or 0) < rank):
+        return None
+    return editor.scalar(value)
+
+
+def _near(a: float, b: float, x: ir.Value, editor: Editor) -> bool:
+    """Equal as far as constants of x's type can tell."""
+    return math.isclose(a, b, rel_tol=1e-3 if editor.dtype(x) == ir.DataType.FLOAT16 else 2e-6)
+
+
+def _clip_bounds(node: ir.Node, editor: Editor) -> tuple[float, float] | None:
+    x = node.inputs[0]
+    limits = np.finfo(np.float16 if editor.dtype(x) == ir.DataType.FLOAT16 else np.float32)
+    bounds = [float(limits.min), float(limits.max)]
+    for i, name in enumerate(("min", "max")):
+        if editor.opset(node) < 11:
+            bounds[i] = attribute_float(node, name, bounds[i])
+        elif len(node.inputs) > i + 1 and node.inputs[i + 1] is not None:
+            number = editor.scalar(node.inputs[i + 1])
+            if number is None:
+                return None
+            bounds[i] = number
+    return None if any(math.isnan(b) for b in bounds) else (bounds[0], bounds[1])
+
+
+Polynomial = dict[int, float]
+
+
+def _polynomial(
+    value: ir.Value | None, x: ir.Value, editor: Editor, nodes: list[ir.Node], depth: int = 0
+) -> Polynomial | None:
+    """`value` as coefficients by power of x, the nodes that compute it appended to `nodes`; None when it is none."""
+    if value is x:
+        return {1: 1.0}
+    number = _number(value, x, editor)
+    if number is not None:
+        return {0: number}
+    node = None if value is None else value.producer()
+    if node is None or (node.domain, node.op_type) not in _ARITHMETIC or depth > MAX_DEPTH:
+        return None
+    a = _polynomial(node.inputs[0], x, editor, nodes, depth + 1)
+    if a is None:
+        return None
+    b: Polynomial | None = {}
+    if len(node.inputs) > 1:
+        b = _polynomial(node.inputs[1], x, editor, nodes, depth + 1)
+    if b is None:
+        return None
+    result = _combine(node.op_type, a, b)
+    if result is not None and node not in nodes:
+        nodes.append(node)
+    return result
+
+
+def _combine(op: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
+    if op in ("Add", "Sub"):
+        sign = 1.0 if op == "Add" else -1.0
+        return {k: a.get(k, 0.0) + sign * b.get(k, 0.0) for k in a.keys() | b.keys()}
+    if op == "Neg":
+        return {k: -c for k, c in a.items()}
+    if op == "Mul":
+        product: Polynomial = {}
+        for i, c in a.items():
+            for j, d in b.items():
+                product[i + j] = product.get(i + j, 0.0) + c * d
+        return product
+    if list(b) != [0]:
+        return None
+    if op == "Div":
+        return {k: c / b[0] for k, c in a.items()} if b[0] else None
+    if op == "Pow" and b[0] in (2.0, 3.0):
+        square = _combine("Mul", a, a)
+        return square if b[0] == 2.0 or square is None else _combine("Mul", square, a)
+    return None
+
+
+def _matches(polynomial: Polynomial | None, wanted: Polynomial, x: ir.Value, editor: Editor) -> bool:
+    if polynomial is None:
+        return False
+    found = {k: c for k, c in polynomial.items() if c != 0.0}
+    return found.keys() == wanted.keys() and all(_near(found[k], c, x, editor) for k, c in wanted.items())
+
+
+# -- x times a function of x ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Product:
+    """x (slope * gate + offset), computed by `nodes` behind the gate."""
+
+    x: ir.Value
+    slope: float
+    offset: float
+    nodes: tuple[ir.Node, ...]
+
+
+def _products(gate: ir.Node, editor: Editor) -> Iterator[_Product]:
+    """Every way to read what follows the gate as such a product, shortest first."""
+    # The gate's value may have other readers: the form is found all the same, and refused with a reason.
+    for reader in gate.outputs[0].consumers()[:4]:
+        yield from _products_through(reader, gate.outputs[0], editor)
+
+
+def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterator[_Product]:
+    slope, offset = 1.0, 0.0
+    nodes: list[ir.Node] = []
+    factors: list[tuple[ir.Value, float, tuple[ir.Node, ...]]] = []
+    while len(nodes) < MAX_NODES:
+        if node.domain != "" or node.op_type not in ("Mul", "Div", "Add", "Sub") or len(node.inputs) != 2:
+            return
+        left = node.inputs[0] is value
+        other = node.inputs[1] if left else node.inputs[0]
+        number = _number(other, value, editor)
+        if number is not None and node.op_type == "Mul":
+            slope, offset = slope * number, offset * number
+        elif number is not None and node.op_type == "Div" and left and number:
+            slope, offset = slope / number, offset / number
+        elif number is not None and not factors and node.op_type in ("Add", "Sub"):
+            if node.op_type == "Sub" and not left:
+                slope, offset = -slope, number - offset
+            else:
+                offset += number if node.op_type == "Add" else -number
+        elif number is None and node.op_type == "Mul" and not factors and other is not None:
+            factors = list(_factors(other, editor))
+        else:
+            return
+        nodes.append(node)
+        value = node.outputs[0]
+        for x, factor, extra in factors:
+            yield _Product(x, slope * factor, offset * factor, (*extra, *nodes))
+        if use_count(value) != 1 or value.is_graph_output():
+            return
+        (node,) = value.consumers()
+
+
+def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
+    """`value` as x times a number: itself, and what it is a multiple of."""
+    yield value, 1.0, ()
+    node = value.producer()
+    if node is None or node.domain != "" or node.op_type not in ("Mul", "Div"):
+        return
+    for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        number = _number(other, x, editor)
+        if x is not None and number:
+            yield x, number if node.op_type == "Mul" else 1.0 / number, (node,)
+        if node.op_type == "Div":
+            return
+
+
+def _gated(gate: ir.Node, editor: Editor) -> Iterator[Form]:
+    for product in _products(gate, editor):
+        argument: list[ir.Node] = []
+        suffix = _GATED[gate.op_type](gate, product, argument, editor)
+        if suffix is not None:
+            nodes = dict.fromkeys([*argument, gate, *product.nodes])
+            yield Form(suffix, {}, product.x, tuple(nodes))
+
+
+def _half_sum(product: _Product, editor: Editor) -> bool:
+    return _near(product.slope, 0.5, product.x, editor) and _near(product.offset, 0.5, product.x, editor)
+
+
+def _plain(product: _Product, editor: Editor) -> bool:
+    return product.offset == 0.0 and _near(product.slope, 1.0, product.x, editor)
+
+
+def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    if not _half_sum(product, editor):
+        return None
+    polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
+    return "Gelu" if _matches(polynomial, {1: SQRT_HALF}, product.x, editor) else None
+
+
+def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    argument = gate.inputs[0]
+    inner = None if argument is None else argument.producer()
+    if inner is not None and (inner.domain, inner.op_type) == ("", "Softplus"):
+        nodes.append(inner)
+        return "Mish" if inner.inputs[0] is product.x and _plain(product, editor) else None
+    if not _half_sum(product, editor):
+        return None
+    polynomial = _polynomial(argument, product.x, editor, nodes)
+    return "GeluTanh" if _matches(polynomial, {1: SQRT_2_PI, 3: SQRT_2_PI * 0.044715}, product.x, editor) else None
+
+
+def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    return "Silu" if gate.inputs[0] is product.x and _plain(product, editor) else None
+
+
+def _hard_gate(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    alpha, beta = attribute_float(gate, "alpha", 0.2), attribute_float(gate, "beta", 0.5)
+    sixth = _near(alpha, 1 / 6, product.x, editor) and _near(beta, 0.5, product.x, editor)
+    return "HardSwish" if gate.inputs[0] is product.x and sixth and _plain(product, editor) else None
+
+
+def _clipped(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    bounds = _clip_bounds(gate, editor)
+    if bounds is None or bounds[0] != 0.0 or product.offset != 0.0:
+        return None
+    if not _near(product.slope * bounds[1], 1.0, product.x, editor):
+        return None
+    polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
+    wanted = {1: 1 / 6 / product.slope, 0: 0.5 / product.slope}
+    return "HardSwish" if _matches(polynomial, wanted, product.x, editor) else None
+
+
+_GATED: dict[str, Callable[[ir.Node, _Product, list[ir.Node], Editor], str | None]] = {
+    "Erf": _erf,
+    "Tanh": _tanh,
+    "Sigmoid": _sigmoid,
+    "HardSigmoid": _hard_gate,
+    "Clip": _clipped,
+}
+
+
+# -- the others ----------------------------------------------------------------------------------------------------
+
+
+def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
+    """Clip(a x + b, 0, c) / c with b > 0."""
+    bounds = _clip_bounds(gate, editor)
+    x = gate.inputs[0]
+    if bounds is None or bounds[0] != 0.0 or bounds[1] <= 0.0 or x is None:
+        return None
+    nodes: list[ir.Node] = [gate]
+    while (node := x.producer()) is not None and len(nodes) < MAX_DEPTH and editor.only_use(x):
+        step = next((v for v in node.inputs if v is not None and not editor.is_constant(v)), None)
+        if step is None or node.op_type not in ("Mul", "Add", "Sub", "Div") or node.domain != "":
+            break
+        if _polynomial(x, step, editor, []) is None:
+            break
+        nodes.insert(0, node)
+        x = step
+    line = _polynomial(gate.inputs[0], x, editor, [])
+    if line is None or not line.keys() <= {0, 1} or not line.get(0, 0.0) > 0.0 or not line.get(1, 0.0):
+        return None
+    factor = 1.0
+    if not _near(bounds[1], 1.0, x, editor):
+        value = gate.outputs[0]
+        if use_count(value) != 1 or value.is_graph_output():
+            return None
+        (last,) = value.consumers()
+        scaled = _polynomial(last.outputs[0], value, editor, [])
+        if scaled is None or not _matches(scaled, {1: 1.0 / bounds[1]}, x, editor):
+            return None
+        nodes.append(last)
+        factor = 1.0 / bounds[1]
+    return Form("HardSigmoid", {"alpha": line[1] * factor, "beta": line[0] * factor}, x, tuple(nodes))
+
+
+def _multiple(value: ir.Value | None, x: ir.Value | None, editor: Editor) -> tuple[float, ir.Node] | None:
+    """(alpha, node) when a node computes `value` = alpha x."""
+    node = None if value is None else value.producer()
+    if node is None or x is None or value is x:
+        return None
+    nodes: list[ir.Node] = []
+    polynomial = _polynomial(value, x, editor, nodes)
+    if polynomial is None or polynomial.keys() != {1} or nodes != [node] or not math.isfinite(polynomial[1]):
+        return None
+    return polynomial[1], node
+
+
+def _where(gate: ir.Node, editor: Editor) -> Form | None:
+    """Where(x > 0, x, alpha x) and its mirror images."""
+    condition, yes, no = gate.inputs
+    test = None if condition is None else condition.producer()
+    if test is None or test.domain != "" or len(test.inputs) != 2:
+        return None
+    sign = {"Greater": 1, "GreaterOrEqual": 1, "Less": -1, "LessOrEqual": -1}.get(test.op_type)
+    x, zero = test.inputs
+    if sign is None or x is None or zero is None:
+        return None
+    if editor.is_constant(x):
+        x, zero, sign = zero, x, -sign
+    if _number(zero, x, editor) != 0.0:
+        return None
+    positive, negative = (yes, no) if sign > 0 else (no, yes)
+    multiple = _multiple(negative, x, editor)
+    if positive is not x or multiple is None:
+        return None
+    return Form("LeakyRelu", {"alpha": multiple[0]}, x, (test, multiple[1], gate))
+
+
+def _maximum(gate: ir.Node, editor: Editor) -> Form | None:
+    """Max(x, alpha x) with 0 < alpha <= 1 (0 would turn an infinite x into NaN)."""
+    if len(gate.inputs) != 2:
+        return None
+    for x, other in ((gate.inputs[0], gate.inputs[1]), (gate.inputs[1], gate.inputs[0])):
+        multiple = _multiple(other, x, editor)
+        if multiple is not None and x is not None and 0.0 < multiple[0] <= 1.0:
+            return Form("LeakyRelu", {"alpha": multiple[0]}, x, (multiple[1], gate))
+    return None
+
+
+def _parametric(gate: ir.Node, editor: Editor) -> Form | None:
+    """PRelu whose slopes are all the same number."""
+    x, slope = gate.inputs
+    tensor = editor.tensor(slope)
+    if x is None or tensor is None or tensor.dtype not in FLOATS or tensor.size == 0:
+        return None
+    numbers = tensor.numpy().reshape(-1)
+    if not np.all(numbers == numbers[0]) or not np.isfinite(numbers[0]):
+        return None
+    return Form("LeakyRelu", {"alpha": float(numbers[0])}, x, (gate,))

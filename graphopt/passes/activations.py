@@ -1,0 +1,63 @@
+"""Activations that exporters write out become the standard operator, where the model's opset has it.
+
+    Where(x > 0, x, a x), Max(x, a x), PRelu(x, a) -> LeakyRelu;  clip(a x + b, 0, c) / c -> HardSigmoid;
+    x clip(x / 6 + 1 / 2, 0, 1) -> HardSwish;  x tanh(softplus(x)) -> Mish;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu
+
+Why it is legal: the operators are defined by these equations (ONNX operator specification); constants agree with the
+definition to the precision of the type.
+
+Conditions: nothing between x and the result is read elsewhere; x is float or float16; constants do not make the result
+larger than x; Max needs 0 < a <= 1. SiLU has no standard operator before opset 24 and stays.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from graphopt.passes.activation_forms import FLOATS, GATES, Form, written_form
+from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.remarks import Code, Refusal
+
+# suffix -> (operator, the opset that introduced it)
+STANDARD = {
+    "LeakyRelu": ("LeakyRelu", 6),
+    "HardSigmoid": ("HardSigmoid", 6),
+    "HardSwish": ("HardSwish", 14),
+    "Mish": ("Mish", 18),
+    "Gelu": ("Gelu", 20),
+    "GeluTanh": ("Gelu", 20),
+}
+# MIGraphX parses no others; an operator that it does not know sends the whole graph to the CPU.
+KNOWN_TO_MIGRAPHX = frozenset({"LeakyRelu", "HardSigmoid", "HardSwish"})
+
+
+class Activations(Pass[Form]):
+    name = "activations"
+    equation = "Where(x > 0, x, a x) -> LeakyRelu;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu;  HardSwish, HardSigmoid, Mish"
+    numerics = Numerics.REASSOCIATED
+    anchors = GATES
+
+    def match(self, node: ir.Node, editor: Editor) -> Form | None:
+        form = written_form(node, editor)
+        return form if form is not None and form.suffix in STANDARD else None
+
+    def legal(self, match: Form, editor: Editor) -> None:
+        op, opset = STANDARD[match.suffix]
+        last = match.nodes[-1]
+        if editor.dtype(match.x) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"{match.x.name} is {editor.dtype(match.x)}", last)
+        if editor.opset(last) < opset:
+            raise Refusal(Code.OPSET, f"{op} is an operator from opset {opset} on", last)
+        if editor.target.device == "migraphx" and op not in KNOWN_TO_MIGRAPHX:
+            raise Refusal(Code.TARGET, f"MIGraphX has no {op}", last)
+        match.require_closed()
+
+    def rewrite(self, match: Form, editor: Editor) -> str:
+        op, _ = STANDARD[match.suffix]
+        attributes: dict[str, float | str] = dict(match.attributes)
+        if match.suffix == "GeluTanh":
+            attributes["approximate"] = "tanh"
+        last = match.nodes[-1]
+        new = editor.node(op, [match.x], attributes, hint=f"{last.name or match.y.name}/{op}")
+        editor.replace(list(match.nodes), [new], {match.y: new.outputs[0]}, anchor=last)
+        return f"{len(match.nodes)} nodes became {op}"

@@ -1,0 +1,121 @@
+"""The residual sum and the activation behind a node of ours become part of it.
+
+    act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
+
+Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
+each element before it leaves the registers.
+
+Conditions: the node's result is read by the sum or the activation only (SiLU reads it twice) and is no graph output;
+R has the same shape for certain, so that nothing broadcasts; an Add behind an activation stays; bounds of Clip are
+constants. R cannot depend on the node, since nobody else reads the node's result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.ops import DOMAIN
+from graphopt.ops.activation import ACTIVATIONS
+from graphopt.passes.activation_forms import Form, form_of
+from graphopt.passes.base import Editor, Numerics, Pass, use_count
+from graphopt.remarks import Code, Refusal
+
+BASES = ("ScaleShift", "WinogradConv")
+# name -> (base, has a residual); nodes that end with an activation take nothing more.
+OPEN = {f"{base}{add}": (base, bool(add)) for base in BASES for add in ("", "Add")}
+
+
+@dataclass(frozen=True)
+class EpilogueMatch:
+    """A node of ours and what it is to absorb: an activation, or else a residual sum."""
+
+    node: ir.Node
+    form: Form | None = None
+    add: ir.Node | None = None
+
+    @property
+    def residual(self) -> ir.Value | None:
+        """What the sum adds to the node's result."""
+        if self.add is None:
+            return None
+        return self.add.inputs[1] if self.add.inputs[0] is self.node.outputs[0] else self.add.inputs[0]
+
+    @property
+    def name(self) -> str:
+        """The fused operator."""
+        return self.node.op_type + (self.form.suffix if self.form is not None else "Add")
+
+
+class FuseEpilogue(Pass[EpilogueMatch]):
+    name = "fuse_epilogue"
+    equation = "act(ScaleShift(X) + R) -> ScaleShiftAdd<act>;  act(WinogradConv(X) + R) -> WinogradConvAdd<act>"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset((DOMAIN, name) for name in OPEN)
+
+    def match(self, node: ir.Node, editor: Editor) -> EpilogueMatch | None:
+        y = node.outputs[0]
+        form = form_of(y, editor)
+        if form is not None and form.suffix in ACTIVATIONS:
+            return EpilogueMatch(node, form=form)
+        _, has_residual = OPEN[node.op_type]
+        if has_residual:
+            return None
+        for reader in y.consumers():
+            if (reader.domain, reader.op_type) == ("", "Add") and not any(editor.is_constant(v) for v in reader.inputs):
+                return EpilogueMatch(node, add=reader)
+        return None
+
+    def legal(self, match: EpilogueMatch, editor: Editor) -> None:
+        node, y = match.node, match.node.outputs[0]
+        x = node.inputs[0]
+        assert x is not None
+        editor.require_op(match.name, y if editor.dtype(y) is not None else x, node)
+        if match.form is not None:
+            match.form.require_closed()
+            if match.form.nodes[-1].graph is not node.graph:
+                raise Refusal(Code.ESCAPES, "the activation is in another graph", match.form.nodes[-1])
+            _require_readers(y, match.form.nodes, node)
+            return
+        add, residual = match.add, match.residual
+        assert add is not None
+        _require_readers(y, (add,), node)
+        if add.graph is not node.graph:
+            raise Refusal(Code.ESCAPES, "the sum is in another graph", add)
+        if use_count(y) != 1:
+            raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
+        shape, other = editor.shape(y), editor.shape(residual)
+        if shape is None or other is None or None in shape or None in other:
+            raise Refusal(Code.UNKNOWN_SHAPE, f"{y.name} {shape}, {residual and residual.name} {other}", add)
+        if shape != other:
+            static = all(isinstance(d, int) for d in (*shape, *other))
+            code = Code.WRONG_SHAPE if static or len(shape) != len(other) else Code.UNKNOWN_SHAPE
+            raise Refusal(code, f"{y.name} {shape}, {residual and residual.name} {other}", add)
+
+    def rewrite(self, match: EpilogueMatch, editor: Editor) -> str:
+        node = match.node
+        inputs = [v for v in node.inputs if v is not None]
+        attributes: dict[str, float | tuple[int, ...]] = {
+            a.name: tuple(a.as_ints()) if a.type == ir.AttributeType.INTS else a.as_float()
+            for a in node.attributes.values()
+        }
+        if match.form is not None:
+            attributes |= match.form.attributes
+            nodes = match.form.nodes
+        else:
+            assert match.add is not None and match.residual is not None
+            inputs.append(match.residual)
+            nodes = (match.add,)
+        last = nodes[-1]
+        new = editor.emit(match.name, inputs, attributes, anchor=last)
+        editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        return f"{match.name} takes {' and '.join(n.op_type for n in nodes)}"
+
+
+def _require_readers(y: ir.Value, nodes: tuple[ir.Node, ...], node: ir.Node) -> None:
+    if y.is_graph_output():
+        raise Refusal(Code.GRAPH_OUTPUT, f"{y.name} is a graph output", node)
+    for reader in y.consumers():
+        if reader not in nodes:
+            raise Refusal(Code.OTHER_USES, f"{y.name} is also read by {reader.op_type}", node, reader)
