@@ -83,8 +83,15 @@ inline Vec load_part(const half* x, int64_t lo, int64_t hi) {
   return load(part);
 }
 
-inline void store_part(float* x, Vec v, int64_t n) {
+// stream: past the caches, to be followed by a fence.
+inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
   if (n >= L) {
+#if defined(__AVX512F__)
+    if (stream && reinterpret_cast<uintptr_t>(x) % sizeof(Vec) == 0) {
+      _mm512_stream_ps(x, reinterpret_cast<__m512>(v));
+      return;
+    }
+#endif
     *reinterpret_cast<UnalignedVec*>(x) = v;
     return;
   }
@@ -95,7 +102,7 @@ inline void store_part(float* x, Vec v, int64_t n) {
 #endif
 }
 
-inline void store_part(half* x, Vec v, int64_t n) {
+inline void store_part(half* x, Vec v, int64_t n, bool) {
 #if defined(__AVX512F__)
   if (n >= L) {
     _mm256_storeu_si256(
@@ -341,6 +348,7 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
   alignas(64) float by_channel[kAlpha][L * L];             // [row][channel][column]
   alignas(64) float by_column[kAlpha][kColumns * L * L];   // [row][column][channel]
   const int64_t channels = std::min(L, p.C - kb * L);
+  const int64_t next_block = kb + 1 < g.k_blocks ? L * p.H * p.W : 0;
   for_each_run(g, begin, end, kRun, [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
     const int64_t ih = ty * A::kTile - p.pad_top, iw = tx * A::kTile - p.pad_left;
     const int64_t row_lo = std::max<int64_t>(0, -ih), row_hi = std::min<int64_t>(kAlpha, p.H - ih);
@@ -353,7 +361,10 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
           const T* in = plane + c * p.H * p.W + ih * p.W + iw + column;
           if (row_lo == 0 && row_hi == kAlpha) {
 #pragma GCC unroll 6
-            for (int i = 0; i < kAlpha; ++i) d[i] = load_part(in + i * p.W, lo, hi);
+            for (int i = 0; i < kAlpha; ++i) {
+              __builtin_prefetch(in + next_block + i * p.W, 0, 2);
+              d[i] = load_part(in + i * p.W, lo, hi);
+            }
           } else {
 #pragma GCC unroll 6
             for (int i = 0; i < kAlpha; ++i) {
@@ -482,6 +493,7 @@ struct Output {
   const T* bias;
   const T* residual;
   T* y;
+  bool stream;  // y is too large to be found in a cache by who reads it
 };
 
 // Adds bias and residual to `channels` rows of n <= L pixels of one image row, applies act and stores them.
@@ -496,7 +508,8 @@ void finish(const ConvProblem& p, const Output<T>& out, float* rows, int64_t n, 
     store(rows + c * L, v);
   }
   activate_block(p.act, rows, static_cast<size_t>(channels * L));
-  for (int64_t c = 0; c < channels; ++c) store_part(out.y + at + c * plane, load(rows + c * L), pixels);
+  for (int64_t c = 0; c < channels; ++c)
+    store_part(out.y + at + c * plane, load(rows + c * L), pixels, out.stream);
 }
 
 // Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
@@ -547,21 +560,24 @@ void transform_output(const ConvProblem& p, const Geometry& g, const float* o, i
 
 // --- The whole -------------------------------------------------------------------------------------------
 
-constexpr int64_t kLocalBytes = 512 << 10;    // v of a lane's own tiles: half of a second-level cache
-constexpr int64_t kSharedBytes = 8 << 20;     // v of tiles that all lanes share: part of a last-level cache
-constexpr int64_t kProductBytes = 512 << 10;  // o of a lane: half of a second-level cache
+constexpr int64_t kLocalBytes = 512 << 10;  // v of a lane's own tiles: half of a second-level cache
+constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: part of a last-level cache
+constexpr int64_t kStreamBytes = 2 << 20;   // y from here on is stored past the caches
 constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
 
 template <class A, class T>
 void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias, const T* residual, T* y,
               Parallel& parallel, Workspace& workspace) {
   constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+  // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
+  // first-level one.
+  constexpr int64_t kProductBytes = kPoints == 1 ? 32 << 10 : 512 << 10;
   const Geometry g = geometry<A>(p);
   const int64_t tiles = p.N * g.tiles_y * g.tiles_x;
   const int64_t padded_m = round_up(p.M, L);
   const int64_t panels = ceil_div(padded_m, kPanel * L);
   const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const Output<T> out{bias, residual, y};
+  const Output<T> out{bias, residual, y, p.N * p.M * p.OH() * p.OW() * int64_t{sizeof(T)} >= kStreamBytes};
 
   const auto floats = [&](int64_t n) {
     return static_cast<float*>(workspace.allocate(static_cast<size_t>(n) * sizeof(float)));
@@ -595,6 +611,15 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
       transform_output<A>(p, g, o + (i - panel) * o_floats(count), xi_stride, begin, end, i * kPanel * L,
                           vectors_of(i), out);
     }
+#if defined(__AVX512F__)
+    if (out.stream) _mm_sfence();
+#endif
+  };
+
+  // Where part i of n tiles begins: at a full cache line of y where whole lines are stored past the caches.
+  const int64_t unit = out.stream ? std::max<int64_t>(L / A::kTile, 1) : 1;
+  const auto split = [unit](int64_t n, int64_t i, int64_t parts) {
+    return std::min(n, round_up(n * i / parts, unit));
   };
 
   const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
@@ -603,11 +628,11 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
   if (local >= 2 * kMaxRows) {
     // Every lane transforms and multiplies tiles of its own.
     const int64_t pieces = ceil_div(tiles, local);
-    const int64_t largest = ceil_div(tiles, pieces);
+    const int64_t largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
     float* v = floats(v_floats(largest) * lanes);
     float* o = floats(o_floats(largest) * lanes);
     parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
-      const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;
+      const int64_t begin = split(tiles, piece, pieces), end = split(tiles, piece + 1, pieces);
       float* my_v = v + static_cast<int64_t>(lane) * v_floats(largest);
       float* my_o = o + static_cast<int64_t>(lane) * o_floats(largest);
       for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
@@ -620,16 +645,16 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
   // tiles.
   const int64_t most = std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows);
   const int64_t blocks = ceil_div(tiles, most);
-  const int64_t most_of_block = ceil_div(tiles, blocks);
+  const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
   const int64_t pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
   const int64_t group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
   const int64_t groups = ceil_div(panels, group);
-  const int64_t largest = ceil_div(most_of_block, pieces);
+  const int64_t largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
   float* v = floats(v_floats(largest) * pieces);
   float* o = floats(o_floats(largest) * group * lanes);
   for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t first = tiles * block / blocks, count = tiles * (block + 1) / blocks - first;
-    const auto begin_of = [&](int64_t piece) { return first + count * piece / pieces; };
+    const int64_t first = split(tiles, block, blocks), count = split(tiles, block + 1, blocks) - first;
+    const auto begin_of = [&](int64_t piece) { return first + split(count, piece, pieces); };
     parallel_for(parallel, g.k_blocks * pieces, [&](int64_t item, size_t) {
       const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
       input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_floats(largest));
