@@ -144,11 +144,11 @@ class WinogradConvKernel final : public CpuKernel<WinogradConvOp> {
     if (!w) return;
     const auto x = info.input_shape(0);
     const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
-    const std::vector<int64_t> tag = {sizeof(T), p.N,       p.C,        p.H,          p.W,
-                                      p.M,       p.pad_top, p.pad_left, p.pad_bottom, p.pad_right};
+    const cpu::ConvAlgorithm algorithm = cpu::winograd_choose(p, sizeof(T));
     weights_ = cpu::WeightCache::process().get<cpu::WinogradWeights>(
-        tag, w->data, static_cast<size_t>(w->shape.elements()) * sizeof(T),
-        [&] { return cpu::winograd_prepare(p, static_cast<const T*>(w->data)); });
+        {sizeof(T), p.M, p.C, static_cast<int64_t>(algorithm)}, w->data,
+        static_cast<size_t>(w->shape.elements()) * sizeof(T),
+        [&] { return cpu::winograd_prepare(p, static_cast<const T*>(w->data), algorithm); });
   }
 
   void compute(const Context& context) const override {
