@@ -27,8 +27,8 @@ inline int32_t float_to_bits(float f) {
 inline float fast_exp(float x) {
   x = -88.1f > x ? -88.1f : x;
   x = 89.0f < x ? 89.0f : x;
-  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves that, with the exponent's bias, in the low mantissa bits.
-  // A NaN gives any integer here and stays NaN in r.
+  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves that, with the exponent's bias, in the low
+  // mantissa bits. A NaN gives any integer here and stays NaN in r.
   constexpr float kRound = 12582912.0f + 127.0f;
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;

@@ -11,8 +11,8 @@ struct Strides4 {
   int64_t b = 0, h = 0, row = 0, col = 0;
 };
 
-// Everything but the pointers. The Transpose perms and broadcasts of the node are already folded into strides:
-// Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
+// Everything but the pointers. The Transpose perms and broadcasts of the node are already folded into
+// strides: Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
 struct AttentionProblem {
   int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
   int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
