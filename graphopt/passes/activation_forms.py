@@ -132,6 +132,20 @@ def form_of(x: ir.Value, editor: Editor) -> Form | None:
     return simple if simple is not None and simple.x is x else None
 
 
+def form_around(node: ir.Node, editor: Editor) -> Form | None:
+    """The written-out activation whose tail `node` belongs to, or None."""
+    work, seen = [node], 0
+    while work and seen < MAX_NODES:
+        candidate = work.pop(0)
+        seen += 1
+        form = written_form(candidate, editor)
+        if form is not None and node in form.nodes:
+            return form
+        if (candidate.domain, candidate.op_type) in _ARITHMETIC:
+            work += candidate.predecessors()
+    return None
+
+
 # -- numbers -----------------------------------------------------------------------------------------------------
 
 

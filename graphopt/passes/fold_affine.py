@@ -9,8 +9,9 @@ Why it is legal: L is linear, and numpy's broadcasting applies one number to eac
 
 Conditions: the constant varies along the channel axis only (numpy aligns shapes from the right, so for a convolution
 [C] is the last axis, not the channels) and does not make the result larger; weight and bias are constants; the value
-in between is read once and is no graph output; ahead of a convolution a shift only when nothing pads. A MatMul's own
-bias Add is no candidate: there is nothing to gain.
+in between is read once and is no graph output; ahead of a convolution a shift only when nothing pads; the node is no
+part of a written-out activation, which runtimes fuse as a whole. A MatMul's own bias Add is no candidate: there is
+nothing to gain.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.schema import Array
+from graphopt.passes.activation_forms import form_around
 from graphopt.passes.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
 from graphopt.passes.base import Editor, Numerics, Pass
 from graphopt.passes.linear import (
@@ -67,7 +69,12 @@ class FoldAffine(Pass[AffineMatch]):
             before = None  # this node is the bias
         if after is not None and after.node.op_type == "MatMul" and not _plain_scale(affine):
             after = None  # the shift would become another Add behind
-        return None if before is None and after is None else AffineMatch(node, affine, before, after)
+        if before is None and after is None:
+            return None
+        if affine.scale.size == 1 and (form := form_around(node, editor)) is not None:
+            # Runtimes fuse the whole activation, which is worth more than one of its nodes.
+            raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
+        return AffineMatch(node, affine, before, after)
 
     def legal(self, match: AffineMatch, editor: Editor) -> None:
         first: Refusal | None = None

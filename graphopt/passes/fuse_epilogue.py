@@ -1,6 +1,7 @@
 """The residual sum and the activation behind a node of ours become part of it.
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
+    act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
 each element before it leaves the registers.
@@ -23,8 +24,8 @@ from graphopt.passes.base import Editor, Numerics, Pass, use_count
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv")
-# name -> (base, has a residual); nodes that end with an activation take nothing more.
-OPEN = {f"{base}{add}": (base, bool(add)) for base in BASES for add in ("", "Add")}
+# Whether a node of this name takes a residual sum; all of them take an activation, and after it nothing more.
+OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class FuseEpilogue(Pass[EpilogueMatch]):
         form = form_of(y, editor)
         if form is not None and form.suffix in ACTIVATIONS:
             return EpilogueMatch(node, form=form)
-        _, has_residual = OPEN[node.op_type]
-        if has_residual:
+        if not OPEN[node.op_type]:
             return None
         for reader in y.consumers():
             if (reader.domain, reader.op_type) == ("", "Add") and not any(editor.is_constant(v) for v in reader.inputs):
@@ -97,8 +97,7 @@ class FuseEpilogue(Pass[EpilogueMatch]):
         node = match.node
         inputs = [v for v in node.inputs if v is not None]
         attributes: dict[str, float | tuple[int, ...]] = {
-            a.name: tuple(a.as_ints()) if a.type == ir.AttributeType.INTS else a.as_float()
-            for a in node.attributes.values()
+            a.name: tuple(a.as_ints()) if a.type == ir.AttributeType.INTS else a.value for a in node.attributes.values()
         }
         if match.form is not None:
             attributes |= match.form.attributes

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from graphopt.passes.fuse_epilogue import FuseEpilogue
+from graphopt.passes.fuse_group_norm import FuseGroupNorm
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
@@ -92,6 +93,16 @@ def test_half_precision(node: str) -> None:
     assert after.op_types == [f"{node}AddClip"]
     feeds = {"x": draw(2, 6, 7, 5, dtype=np.float16), "r": draw(2, 6, 7, 5, dtype=np.float16)}
     assert_same_outputs(before, after.proto, feeds, 2e-2)
+
+
+@pytest.mark.parametrize(("body", "suffix"), [("s = Sigmoid(t)\n y = Mul(s, t)", "Silu"), ("y = Relu(t)", "Relu")])
+def test_behind_a_group_norm(body: str, suffix: str) -> None:
+    norm = "t = GroupNormalization <num_groups = 2> (x, a, c)"
+    text = f"g (float[N, 6, 7, 5] x) => (float[N, 6, 7, 5] y) {{ {norm}\n {body} }}"
+    before = model_from_text(text, {"a": draw(6), "c": draw(6)}, opset=21)
+    after = rewrite(before, [FuseGroupNorm(), FuseEpilogue()])
+    assert after.op_types == [f"FusedGroupNorm{suffix}"]
+    assert_same_outputs(before, after.proto, {"x": draw(2, 6, 7, 5)})
 
 
 def test_two_residual_branches_become_one_each() -> None:
