@@ -1,0 +1,239 @@
+"""`verify`: do two models compute the same?"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from graphopt import model as models
+from graphopt.errors import VerifyError
+from graphopt.ops import DOMAIN
+from graphopt.optimizer import METADATA_NUMERICS
+from graphopt.passes.base import Numerics
+from graphopt.verify.compare import OutputComparison, difference
+from graphopt.verify.inputs import Case, load_inputs, make_cases
+from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, output_names, perturbed, run_cases
+from graphopt.verify.tolerances import INCONCLUSIVE, LIMITS, SENSITIVITY_FACTOR
+
+Tolerance = float | Mapping[str, float]
+
+
+@dataclass
+class VerifyReport:
+    """Whether two models compute the same, and the evidence.
+
+    Attributes:
+        equal: no output of any case differs by more than its limit.
+        numerics: the class of the rewrites that AFTER went through.
+        rows: one for each output, case and way of running AFTER.
+        skipped: cases that BEFORE itself refuses, with the runtime's message.
+        summary: a sentence.
+    """
+
+    equal: bool = True
+    numerics: str = "exact"
+    rows: list[OutputComparison] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    summary: str = ""
+
+    def worst_outputs(self) -> list[OutputComparison]:
+        """For each output its worst row: unequal ones first, then by difference relative to the limit."""
+        worst: dict[str, OutputComparison] = {}
+        for row in self.rows:
+            if row.name not in worst or _severity(row) > _severity(worst[row.name]):
+                worst[row.name] = row
+        return list(worst.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": 1, **asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def _severity(row: OutputComparison) -> tuple[bool, float]:
+    return not row.equal, row.rel_rms
+
+
+def verify(
+    before: Any,
+    after: Any,
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    rtol: Tolerance | None = None,
+    atol: Tolerance | None = None,
+    seed: int = 0,
+) -> VerifyReport:
+    """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
+
+    AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library.
+
+    Args:
+        before: the original, in any form that `optimize` takes.
+        after: the rewritten model.
+        inputs: a .npz file, a folder, or name -> array; None makes adversarial inputs from the model's own input types.
+        rtol: limit of the difference relative to the RMS of the output, for all outputs or by name ("" for the others);
+            None takes the limit of the class that AFTER's metadata names.
+        atol: a difference of no more than this is accepted as well.
+        seed: of the inputs that are made.
+
+    Raises:
+        ModelLoadError: a model cannot be read.
+        VerifyError: they could not be compared: the runtime refuses a model, or every case.
+        RuntimeMissingError: no ONNX Runtime, or no native library.
+    """
+    before_model, before_proto, _ = _runnable(before)
+    after_model, after_proto, after_ir = _runnable(after)
+    numerics = _numerics(after_proto, before_proto)
+    report = VerifyReport(numerics=numerics.name.lower())
+    names, names_after = output_names(before_model), output_names(after_model)
+    if names != names_after:
+        report.equal = False
+        report.summary = f"the outputs are {names_after}, they were {names}"
+        return report
+    cases = _cases(inputs, before_proto, seed)
+    wanted = run_cases(before_model, cases, library=False)
+    report.skipped = {name: r for name, r in wanted.items() if isinstance(r, str)}
+    usable = [c for c in cases if c.name not in report.skipped]
+    if not usable:
+        raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
+    has_ours = any(n.domain == DOMAIN for g in models.graphs(after_ir) for n in g)
+    sensitivity = _Sensitivity(before_model, before_proto, usable)
+    for library in (False, True) if has_ours else (False,):
+        got = run_cases(after_model, usable, library=library)
+        kind = min(numerics, Numerics.REASSOCIATED) if not library and numerics == Numerics.APPROXIMATE else numerics
+        for case in usable:
+            want = wanted[case.name]
+            assert not isinstance(want, str)
+            report.rows += _compare(names, case, want, got[case.name], library, kind, rtol, atol, sensitivity)
+    report.equal = all(row.equal for row in report.rows)
+    for name in names:
+        if all(r.reason.startswith("inconclusive") for r in report.rows if r.name == name):
+            raise VerifyError(f"output '{name}' is rounding noise on every input tried; give inputs with --inputs")
+    report.summary = _summary(report, len(usable))
+    return report
+
+
+def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
+    """(what a session loads, the message without external data, the IR)."""
+    source = models.load(model)
+    if source.path is not None:
+        return source.path, models.read_proto(source.path), source.model
+    proto = model if isinstance(model, onnx.ModelProto) else ir.serde.serialize_model(source.model)
+    return proto, proto, source.model
+
+
+def _numerics(after: onnx.ModelProto, before: onnx.ModelProto) -> Numerics:
+    """The class that AFTER names; half-precision models are compared as such whatever was done to them."""
+    name = {p.key: p.value for p in after.metadata_props}.get(METADATA_NUMERICS, "reassociated").upper()
+    numerics = Numerics[name] if name in Numerics.__members__ else Numerics.REASSOCIATED
+    half = onnx.TensorProto.FLOAT16
+    tensors = (t.data_type for m in (before, after) for t in m.graph.initializer)
+    values = (v.type.tensor_type.elem_type for m in (before, after) for v in (*m.graph.input, *m.graph.output))
+    return Numerics.FP16 if numerics != Numerics.EXACT and half in {*tensors, *values} else numerics
+
+
+def _cases(inputs: Any, proto: onnx.ModelProto, seed: int) -> list[Case]:
+    if inputs is None:
+        return list(make_cases(proto, seed))
+    if isinstance(inputs, Mapping):
+        return [Case("given", dict(inputs))]
+    return load_inputs(Path(inputs), proto)
+
+
+class _Sensitivity:
+    """How far BEFORE's outputs move when its weights move by one unit in the last place; measured when first asked."""
+
+    def __init__(self, model: Path | onnx.ModelProto, proto: onnx.ModelProto, cases: list[Case]) -> None:
+        self._model, self._proto, self._cases = model, proto, cases
+        self._runs: list[dict[str, Outputs | str]] | None = None
+
+    def of(self, case: Case, index: int, want: Any) -> float:
+        if self._runs is None:
+            self._runs = self._measure()
+        found = 0.0
+        for results in self._runs:
+            moved = results[case.name]
+            if not isinstance(moved, str):
+                relative = difference(want, moved[index])[2]
+                found = max(found, relative if math.isfinite(relative) else 0.0)
+        return found
+
+    def _measure(self) -> list[dict[str, Outputs | str]]:
+        proto = self._proto
+        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer):
+            assert isinstance(self._model, Path)
+            if sum(p.stat().st_size for p in self._model.parent.iterdir() if p.is_file()) > MAX_PERTURBED_BYTES:
+                return []
+            proto = onnx.load(self._model)
+        return [run_cases(perturbed(proto, seed), self._cases, library=False) for seed in (1, 2)]
+
+
+def _compare(
+    names: list[str],
+    case: Case,
+    want: Outputs,
+    got: Outputs | str,
+    library: bool,
+    numerics: Numerics,
+    rtol: Tolerance | None,
+    atol: Tolerance | None,
+    sensitivity: _Sensitivity,
+) -> list[OutputComparison]:
+    if isinstance(got, str):
+        reason = f"AFTER cannot run: {got}"
+        return [OutputComparison(names[0], case.name, library, math.inf, math.inf, -math.inf, 0.0, 0.0, False, reason)]
+    rows = []
+    for i, name in enumerate(names):
+        structure, max_abs, rel_rms, snr_db, cosine = difference(want[i], got[i])
+        own_limit = _for_output(rtol, name)
+        limit = LIMITS[numerics] if own_limit is None else own_limit
+        accepted_abs = _for_output(atol, name) or 0.0
+        reason = structure
+        equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
+        if not equal and not structure and own_limit is None and numerics != Numerics.EXACT:
+            noise = sensitivity.of(case, i, want[i])
+            if noise >= INCONCLUSIVE:
+                equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
+            elif noise * SENSITIVITY_FACTOR > limit:
+                limit = noise * SENSITIVITY_FACTOR
+                equal = rel_rms <= limit
+                reason = "limit from the model's own sensitivity to rounding"
+        if not equal and not reason.startswith(("type", "shape", "NaN", "inf")):
+            reason = "differs"
+        rows.append(OutputComparison(name, case.name, library, max_abs, rel_rms, snr_db, cosine, limit, equal, reason))
+    return rows
+
+
+def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
+    if isinstance(tolerance, Mapping):
+        return tolerance.get(name, tolerance.get(""))
+    return tolerance
+
+
+def _summary(report: VerifyReport, cases: int) -> str:
+    ways = "with and without the library" if any(r.library for r in report.rows) else "as standard ONNX"
+    text = f"{cases} input sets, {ways}, class {report.numerics}"
+    if report.skipped:
+        text += f"; {len(report.skipped)} input sets skipped, which BEFORE refuses"
+    inconclusive = {r.case for r in report.rows if r.reason.startswith("inconclusive")}
+    if inconclusive:
+        text += f"; {len(inconclusive)} inconclusive"
+    bad = [r for r in report.rows if not r.equal]
+    if bad:
+        r = max(bad, key=_severity)
+        how = "with the library" if r.library else "without the library"
+        text += f"; worst: output '{r.name}' on '{r.case}', {how}: {r.reason}"
+        text += f", {r.rel_rms:.3g} of RMS (limit {r.limit:.3g})" if math.isfinite(r.rel_rms) else ""
+    return text
+
+
+__all__ = ["OutputComparison", "VerifyReport", "verify"]

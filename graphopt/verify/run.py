@@ -1,0 +1,75 @@
+"""Runs a model the way `verify` compares models: all of the runtime's own optimizations off, one session at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from graphopt.errors import VerifyError
+from graphopt.runtime import import_onnxruntime, library_path
+from graphopt.verify.inputs import Case
+
+Model = Path | onnx.ModelProto
+Outputs = list[Any]
+# Larger models are not copied to measure their sensitivity.
+MAX_PERTURBED_BYTES = 1_500_000_000
+
+
+def open_session(model: Model, *, library: bool) -> Any:
+    """Raises:
+    VerifyError: the runtime refuses the model; the message is the runtime's.
+    """
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    if library:
+        options.register_custom_ops_library(str(library_path()))
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's exception classes share no public base
+        name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+        raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {_one_line(error)}") from None
+
+
+def run_cases(model: Model, cases: Iterable[Case], *, library: bool) -> dict[str, Outputs | str]:
+    """Case name -> outputs, or the runtime's message where it refuses the inputs."""
+    session = open_session(model, library=library)
+    results: dict[str, Outputs | str] = {}
+    for case in cases:
+        try:
+            results[case.name] = session.run(None, case.feeds)
+        except Exception as error:  # as above
+            results[case.name] = _one_line(error)
+    return results
+
+
+def output_names(model: Model) -> list[str]:
+    return [o.name for o in open_session(model, library=False).get_outputs()]
+
+
+def perturbed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """A copy in which every float weight has moved by one unit in the last place, up or down at random."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    rng = np.random.default_rng(seed)
+    constants = [a.t for n in copy.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+    for tensor in (*copy.graph.initializer, *constants):
+        # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
+        if tensor.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) or np.prod(tensor.dims) <= 8:
+            continue
+        array = numpy_helper.to_array(tensor)
+        towards = np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
+        moved = np.where(array == 0, array, np.nextafter(array, towards))
+        tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
+    return copy
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

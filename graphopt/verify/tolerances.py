@@ -1,0 +1,20 @@
+"""How far outputs may move: the one table of limits. A model's metadata may name a class, never a number."""
+
+from __future__ import annotations
+
+from graphopt.passes.base import Numerics
+
+# Largest difference of an output, relative to the RMS of the reference output.
+LIMITS: dict[Numerics, float] = {
+    Numerics.EXACT: 0.0,
+    Numerics.REASSOCIATED: 1e-5,
+    Numerics.APPROXIMATE: 1e-3,  # F(4x4, 3x3) in float32, over a whole model
+    Numerics.FP16: 2e-2,
+}
+
+# A model amplifies rounding errors by its depth and by what it computes (a softmax over large logits, say). Where a
+# limit above is exceeded, the model's own sensitivity decides: how far BEFORE moves when every weight moves by one unit
+# in the last place, which is the error that any other order of summation makes at each layer.
+SENSITIVITY_FACTOR = 8.0
+# Beyond this a comparison says nothing: the output is rounding noise for these inputs.
+INCONCLUSIVE = 0.05

@@ -1,0 +1,52 @@
+"""The model zoo: well-known architectures with deterministic random weights, for tests, demos and timings.
+
+`ZOO[name](batch=1, small=False, dynamic=False, seed=0)` gives an `onnx.ModelProto` (IR 8, opset 17). The weights are
+not trained, but scaled like trained ones: activations neither vanish nor explode.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import onnx
+
+from models.bert import bert
+from models.chess import chess
+from models.gpt2 import gpt2
+from models.mobilenet import mobilenet_v2
+from models.resnet import resnet18, resnet50
+from models.sd_block import sd_block
+from models.unet import unet
+from models.vgg import vgg16_bn
+from models.vit import vit
+from models.yolo import yolo
+
+
+class Builder(Protocol):
+    """Builds one model of the zoo.
+
+    Args:
+        batch: the static batch size.
+        small: a few channels and layers, for tests.
+        dynamic: batch and sequence lengths are symbolic ("batch", "sequence").
+        seed: of the weights; equal arguments give equal bytes.
+    """
+
+    def __call__(
+        self, batch: int = 1, small: bool = False, dynamic: bool = False, seed: int = 0
+    ) -> onnx.ModelProto: ...
+
+
+ZOO: dict[str, Builder] = {
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "vgg16_bn": vgg16_bn,
+    "mobilenet_v2": mobilenet_v2,
+    "unet": unet,
+    "yolo": yolo,
+    "bert": bert,
+    "vit": vit,
+    "gpt2": gpt2,
+    "sd_block": sd_block,
+    "chess": chess,
+}

