@@ -91,7 +91,7 @@ def wrap(network: Any, names: Sequence[str], output: str = "last_hidden_state", 
     """A module that takes its inputs by position and returns one output of a transformers model."""
     import torch
 
-    class Wrapper(torch.nn.Module):
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -283,7 +283,7 @@ def decoder_with_past(network: Any, layers: int, heads: int, size: int, batch: i
     import torch
     from transformers import DynamicCache
 
-    class Wrapper(torch.nn.Module):
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -511,7 +511,7 @@ def sam(attention: str, batch: int, length: int) -> Case:
 def function_case(function: Callable[..., Any], inputs: dict[str, Any], axes: dict[str, dict[int, str]]) -> Case:
     import torch
 
-    class Module(torch.nn.Module):
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def forward(self, *inputs: Any) -> Any:
             return function(*inputs)
 
@@ -563,11 +563,16 @@ def sdpa_float(attention: str, batch: int, length: int) -> Case:
 
 @model("sdpa_causal", "sdpa")
 def sdpa_causal(attention: str, batch: int, length: int) -> Case:
+    """Packed Q, K and V, causal."""
     import torch
 
-    f = torch.nn.functional.scaled_dot_product_attention
-    axes = {n: {0: "batch", 2: "length"} for n in "qkv"}
-    return function_case(lambda q, k, v: f(q, k, v, is_causal=True), qkv(batch, length, length), axes)
+    def f(x: Any) -> Any:
+        b, n, _ = x.shape
+        q, k, v = x.view(b, n, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return o.transpose(1, 2).reshape(b, n, 32)
+
+    return function_case(f, {"x": torch.randn(batch, length, 96)}, {"x": {0: "batch", 1: "length"}})
 
 
 @model("sdpa_gqa", "sdpa")
@@ -584,9 +589,11 @@ def sdpa_gqa(attention: str, batch: int, length: int) -> Case:
 def sdpa_dropout(attention: str, batch: int, length: int) -> Case:
     import torch
 
-    class Module(torch.nn.Module):
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def forward(self, q: Any, k: Any, v: Any) -> Any:
-            scores = torch.nn.functional.dropout(torch.softmax(q @ k.mT / 8**0.5, -1), 0.1, self.training)
+            scores = torch.nn.functional.dropout(
+                torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1), 0.1, self.training
+            )
             return scores @ v
 
     return Case(Module().eval(), qkv(batch, length, length), {n: {0: "batch", 2: "length"} for n in "qkv"})
@@ -610,7 +617,7 @@ def softcap(attention: str, batch: int, length: int) -> Case:
     import torch
 
     def f(q: Any, k: Any, v: Any) -> Any:
-        return torch.softmax(20.0 * torch.tanh(q @ k.mT * 8**-0.5 / 20.0), dim=-1) @ v
+        return torch.softmax(20.0 * torch.tanh(q @ k.transpose(-1, -2) * 8**-0.5 / 20.0), dim=-1) @ v
 
     return function_case(f, qkv(batch, length, length + 2), QKV_AXES)
 
@@ -635,7 +642,7 @@ def masked_fill(attention: str, batch: int, length: int) -> Case:
     import torch
 
     def f(q: Any, k: Any, v: Any, hidden: Any) -> Any:
-        scores = (q @ k.mT / 8**0.5).masked_fill(hidden[:, None, None, :], float("-inf"))
+        scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(hidden[:, None, None, :], float("-inf"))
         return torch.softmax(scores, dim=-1) @ v
 
     inputs = qkv(batch, length, length + 2)
@@ -652,7 +659,7 @@ class CrossAttention:
     def module(attention: str) -> Any:
         import torch
 
-        class Module(torch.nn.Module):
+        class Module(torch.nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.to_q = torch.nn.Linear(16, 24, bias=False)
@@ -694,7 +701,7 @@ def sd_vae(attention: str, batch: int, length: int) -> Case:
     """The single-head attention of the first Stable Diffusion autoencoder: V^T P^T of flattened images."""
     import torch
 
-    class Module(torch.nn.Module):
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.q, self.k, self.v = (torch.nn.Conv2d(8, 8, 1) for _ in range(3))
@@ -717,7 +724,7 @@ def lc0(attention: str, batch: int, length: int) -> Case:
     """Attention over the 64 squares of a chess board with a bias that a small network generates from the position."""
     import torch
 
-    class Module(torch.nn.Module):
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.wq, self.wk, self.wv, self.wo = (torch.nn.Linear(32, 32) for _ in range(4))
@@ -742,7 +749,7 @@ def mha(attention: str, batch: int, length: int) -> Case:
     """nn.MultiheadAttention; "weights" averages the probabilities into a second output, so it must be refused."""
     import torch
 
-    class Module(torch.nn.Module):
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.attention = torch.nn.MultiheadAttention(32, 4, batch_first=attention != "plain")

@@ -1,0 +1,839 @@
+"""Attention as exporters write it becomes one node; what only looks like it is refused with its code."""
+# ruff: noqa: E501  graphs and tables of traps read best a line a node or case
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from graphopt import inference, pipeline
+from graphopt.model import load
+from graphopt.passes.base import Editor
+from graphopt.passes.fuse_attention import FuseAttention
+from graphopt.targets import Target
+from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text, rewrite, run
+
+RNG = np.random.default_rng(11)
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def draw(*shape: int, dtype: Any = np.float32) -> Array:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def fuse(model: onnx.ModelProto) -> Rewritten:
+    return rewrite(model, [FuseAttention()])
+
+
+def attributes(after: Rewritten) -> dict[str, Any]:
+    node = next(n for n in after.proto.graph.node if n.op_type.startswith("FusedAttention"))
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def check(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Array] | Sequence[Mapping[str, Array]],
+    op: str = "FusedAttention",
+    *,
+    tolerance: float = 1e-5,
+    rest: Sequence[str] | None = None,
+) -> Rewritten:
+    """One node named `op` takes the place of the attention, and nothing but `rest` stays beside it."""
+    after = fuse(model)
+    fused = [t for t in after.op_types if t.startswith("FusedAttention")]
+    assert fused == [op], after.remarks
+    assert len(after.op_types) <= len(model.graph.node)
+    if rest is not None:
+        assert sorted(t for t in after.op_types if t != op) == sorted(rest)
+    onnx.checker.check_model(after.proto)
+    for feed in [feeds] if isinstance(feeds, Mapping) else feeds:
+        assert_same_outputs(model, after.proto, feed, tolerance)
+    again = fuse(after.proto)
+    assert again.proto == after.proto
+    return after
+
+
+def refuse(model: onnx.ModelProto, code: str) -> Rewritten:
+    after = fuse(model)
+    assert after.codes() == [code], after.remarks
+    assert after.op_types == [n.op_type for n in model.graph.node]
+    assert all(r.detail and r.nodes for r in after.remarks)
+    return after
+
+
+# -- the frame of most models: Q, K, V [B, H, S, D] given, K transposed, something between the products ----------------
+
+
+def core(
+    between: str,
+    initializers: Mapping[str, Array] | None = None,
+    *,
+    extra: str = "",
+    opset: int = 17,
+    dims: str = "B, 4",
+    rows: str = "S",
+    keys: str = "T",
+    outputs: str = "",
+    qk: str = "kt = Transpose <perm = [0, 1, 3, 2]> (k)\n s = MatMul(q, kt)",
+    pv: str = "o = MatMul(p, v)",
+    dtype: str = "float",
+) -> onnx.ModelProto:
+    """Scores `s`, probabilities `p`: `between` makes p of s."""
+    t = dtype
+    text = (
+        f"g ({t}[{dims}, {rows}, 8] q, {t}[{dims}, {keys}, 8] k, {t}[{dims}, {keys}, 6] v{extra}) "
+        f"=> ({t}[{dims}, {rows}, 6] o{outputs}) {{ {qk}\n {between}\n {pv} }}"
+    )
+    return model_from_text(text, initializers, opset)
+
+
+def operands(B: int = 2, S: int = 5, T: int = 7, dtype: Any = np.float32) -> dict[str, Array]:
+    return {n: draw(B, 4, rows, size, dtype=dtype) for n, rows, size in (("q", S, 8), ("k", T, 8), ("v", T, 6))}
+
+
+SOFTMAX = "p = Softmax <axis = -1> (s)"
+
+
+def test_plain() -> None:
+    after = check(core(SOFTMAX), [operands(), operands(1, 1, 1), operands(3, 9, 2)], rest=[])
+    assert attributes(after) == {
+        "scale": 1.0,
+        "q_perm": [0, 1, 2, 3],
+        "k_perm": [0, 1, 3, 2],
+        "v_perm": [0, 1, 2, 3],
+        "o_perm": [0, 1, 2, 3],
+    }
+
+
+def test_against_float64() -> None:
+    model = core(f"m = Mul(s, c)\n b = Add(m, bias)\n {SOFTMAX.replace('(s)', '(b)')}", {"c": np.float32(0.37)},
+                 extra=", float[4, S, T] bias")  # fmt: skip
+    after = check(model, {**operands(), "bias": draw(4, 5, 7)}, "FusedAttentionBias")
+    feeds = {**operands(), "bias": 5 * draw(4, 5, 7)}
+    q, k, v, bias = (feeds[n].astype(np.float64) for n in ("q", "k", "v", "bias"))
+    s = 0.37 * q @ k.transpose(0, 1, 3, 2) + bias
+    e = np.exp(s - s.max(-1, keepdims=True))
+    want = e / e.sum(-1, keepdims=True) @ v
+    for library in (False, True):
+        got = run(after.proto, feeds, library=library)[0]
+        assert np.abs(got - want).max() <= 1e-5 * math.sqrt((want**2).mean())
+
+
+@pytest.mark.parametrize(
+    ("between", "scale"),
+    [
+        ("m = Mul(s, c)\n p = Softmax <axis = -1> (m)", 0.3),
+        ("m = Mul(c, s)\n p = Softmax <axis = -1> (m)", 0.3),
+        ("m = Div(s, c)\n p = Softmax <axis = 3> (m)", 1 / 0.3),
+        ("r = Sqrt(c)\n m = Div(s, r)\n p = Softmax <axis = -1> (m)", 0.3**-0.5),
+        ("a = Mul(s, c)\n b = Div(a, d)\n p = Softmax <axis = -1> (b)", 0.3 / 4.0),
+        ("n = Neg(s)\n m = Mul(n, c)\n p = Softmax <axis = -1> (m)", -0.3),
+    ],
+)
+def test_scale_on_the_scores(between: str, scale: float) -> None:
+    constants = {"c": np.float32(0.3), "d": np.asarray([4.0], np.float32)}
+    after = check(core(between, constants), operands(), rest=[])
+    assert attributes(after)["scale"] == pytest.approx(scale, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "qk",
+    [
+        "a = Mul(q, c)\n t = Transpose <perm = [0, 1, 3, 2]> (k)\n s = MatMul(a, t)",
+        "a = Mul(k, c)\n t = Transpose <perm = [0, 1, 3, 2]> (a)\n s = MatMul(q, t)",
+        "t = Transpose <perm = [0, 1, 3, 2]> (k)\n a = Mul(t, c)\n s = MatMul(q, a)",
+        "r = Sqrt(c)\n a = Mul(q, r)\n t = Transpose <perm = [0, 1, 3, 2]> (k)\n b = Mul(t, r)\n s = MatMul(a, b)",
+    ],
+)
+def test_scale_on_an_operand(qk: str) -> None:
+    after = check(core(SOFTMAX, {"c": np.float32(0.3)}, qk=qk), operands(), rest=[])
+    assert attributes(after)["scale"] == pytest.approx(0.3, rel=1e-6)
+
+
+def test_scale_computed_from_the_head_size() -> None:
+    """Torch's tracer writes 1 / sqrt(size) as Shape, Slice, Cast, Sqrt, Div."""
+    qk = """
+      shape = Shape(q)
+      size = Slice(shape, minus_one, huge)
+      size_f = Cast <to = 1> (size)
+      root = Sqrt(size_f)
+      scale = Div(one, root)
+      half = Sqrt(scale)
+      a = Mul(q, half)
+      t = Transpose <perm = [0, 1, 3, 2]> (k)
+      b = Mul(t, half)
+      s = MatMul(a, b)"""
+    constants = {"minus_one": np.asarray([-1]), "huge": np.asarray([2**62]), "one": np.asarray([1.0], np.float32)}
+    after = check(core(SOFTMAX, constants, qk=qk), operands(), rest=[])
+    assert attributes(after)["scale"] == pytest.approx(8**-0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13, 15, 18, 21])
+def test_softmax_versions(opset: int) -> None:
+    check(core("p = Softmax <axis = 3> (s)", opset=opset), operands(), rest=[])
+
+
+def test_no_shapes_at_all() -> None:
+    """Types come from the graph's inputs; ranks from perms."""
+    model = core(SOFTMAX)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    assert fuse(model).codes() == ["UNKNOWN_RANK"]
+    text = """g (float[] q, float[] k, float[] v) => (float[] o) {
+      qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 3, 1]> (k)
+      vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
+    feeds = {"q": draw(2, 5, 4, 8), "k": draw(2, 7, 4, 8), "v": draw(2, 7, 4, 6)}
+    model = model_from_text(text, check=False)
+    after = fuse(model)
+    assert after.op_types == ["FusedAttention"]
+    assert_same_outputs(model, after.proto, feeds)
+
+
+# -- additive terms and masks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [(), (1,), (7,), (5, 1), (5, 7), (4, 5, 1), (4, 1, 1), (1, 5, 7), (2, 1, 1, 7), (1, 1, 5, 7), (2, 4, 5, 7), (2, 4, 1, 1)],
+)  # fmt: skip
+def test_bias_shapes(dims: tuple[int, ...]) -> None:
+    text = f"[{', '.join(map(str, dims))}]" if dims else ""
+    model = core(
+        "a = Add(s, b)\n p = Softmax <axis = -1> (a)", extra=f", float{text} b", dims="2, 4", rows="5", keys="7"
+    )
+    check(model, {**operands(), "b": np.asarray(3 * draw(*dims))}, "FusedAttentionBias", rest=[])
+
+
+@pytest.mark.parametrize("dims", [(), (7,), (5, 1), (5, 7), (4, 5, 1), (2, 1, 1, 7), (1, 1, 5, 7), (2, 4, 5, 7)])
+@pytest.mark.parametrize("value", [-math.inf, LOWEST, -1e4])
+@pytest.mark.parametrize("inverted", [False, True])
+def test_mask_shapes(dims: tuple[int, ...], value: float, inverted: bool) -> None:
+    """Whole rows are hidden too: -inf gives NaN, the lowest float the average, as before."""
+    text = f"[{', '.join(map(str, dims))}]" if dims else ""
+    order = "m, c, s" if inverted else "m, s, c"
+    model = core(
+        f"a = Where({order})\n p = Softmax <axis = -1> (a)", {"c": np.float32(value)},
+        extra=f", bool{text} m", dims="2, 4", rows="5", keys="7",
+    )  # fmt: skip
+    mask = RNG.random(dims) < 0.5
+    if dims == (2, 4, 5, 7):
+        mask[1, 2, 3] = inverted
+    after = check(model, {**operands(), "m": np.asarray(mask)}, "FusedAttentionMask", rest=["Not"] if inverted else [])
+    assert attributes(after)["mask_value"] == np.float32(value)
+
+
+def test_inverted_mask_of_a_negation() -> None:
+    """masked_fill(~keep): the Not goes instead of getting a second one."""
+    between = "n = Not(m)\n a = Where(n, c, s)\n p = Softmax <axis = -1> (a)"
+    model = core(between, {"c": np.float32(-np.inf)}, extra=", bool[B, 1, 1, T] m")
+    check(model, {**operands(), "m": RNG.random((2, 1, 1, 7)) < 0.7}, "FusedAttentionMask", rest=[])
+
+
+def test_mask_value_as_a_whole_tensor() -> None:
+    model = core(
+        "a = Where(m, s, c)\n p = Softmax <axis = -1> (a)", {"c": np.full((5, 7), -1e9, np.float32)},
+        extra=", bool[5, 7] m", dims="2, 4", rows="5", keys="7",
+    )  # fmt: skip
+    check(model, {**operands(), "m": RNG.random((5, 7)) < 0.6}, "FusedAttentionMask", rest=[])
+
+
+def test_several_terms() -> None:
+    """Scale before and after biases, a difference, several biases: summed outside, where they are small."""
+    between = """
+      a = Mul(s, c)  b = Add(b1, a)  d = Sub(b, b2)  e = Div(d, two)  f = Add(e, b3)
+      p = Softmax <axis = -1> (f)"""
+    model = core(
+        between, {"c": np.float32(0.3), "two": np.float32(2.0)},
+        extra=", float[B, 1, 1, T] b1, float[4, S, 1] b2, float[S, T] b3",
+    )  # fmt: skip
+    feeds = {**operands(), "b1": draw(2, 1, 1, 7), "b2": draw(4, 5, 1), "b3": draw(5, 7)}
+    after = check(model, feeds, "FusedAttentionBias")
+    assert attributes(after)["scale"] == pytest.approx(0.15)
+
+
+def test_two_masks_and_a_bias() -> None:
+    between = "a = Add(s, b)\n d = Where(m1, a, c)\n e = Where(m2, c, d)\n p = Softmax <axis = -1> (e)"
+    model = core(between, {"c": np.float32(-np.inf)}, extra=", float[4, S, T] b, bool[B, 1, 1, T] m1, bool[S, T] m2")
+    m2 = ~np.tri(5, 7, 2, dtype=bool)
+    feeds = {**operands(), "b": draw(4, 5, 7), "m1": RNG.random((2, 1, 1, 7)) < 0.8, "m2": m2}
+    check(model, feeds, "FusedAttentionBiasMask", rest=["And", "Not"])
+
+
+def test_padding_after_a_causal_mask() -> None:
+    """GPT-2 as it was: Where(causal, s, lowest), then the padding is added; the mask becomes a bias."""
+    between = "a = Where(m, s, c)\n b = Add(a, pad)\n p = Softmax <axis = -1> (b)"
+    model = core(between, {"c": np.float32(LOWEST)}, extra=", bool[1, 1, S, T] m, float[B, 1, 1, T] pad")
+    pad = np.zeros((2, 1, 1, 7), np.float32)
+    pad[1, ..., :3] = LOWEST
+    feeds = {**operands(), "m": np.tri(5, 7, 2, dtype=bool)[None, None], "pad": pad}
+    check(model, feeds, "FusedAttentionBias", rest=["Where", "Add"])
+
+
+@pytest.mark.parametrize("cap", [20.0, -20.0])
+def test_soft_cap(cap: float) -> None:
+    between = "a = Mul(s, c)\n b = Div(a, cap)\n t = Tanh(b)\n d = Mul(t, cap)\n p = Softmax <axis = -1> (d)"
+    model = core(between, {"c": np.float32(0.3), "cap": np.float32(cap)})
+    after = check(model, {n: 10 * x for n, x in operands().items()}, "FusedAttentionSoftcap", rest=[])
+    assert attributes(after)["softcap"] == pytest.approx(cap)
+
+
+def test_soft_cap_of_two_numbers() -> None:
+    between = "b = Mul(s, a)\n t = Tanh(b)\n d = Mul(t, c)\n e = Add(d, m)\n p = Softmax <axis = -1> (e)"
+    model = core(between, {"a": np.float32(0.11), "c": np.float32(7.0)}, extra=", float[S, T] m")
+    after = check(model, {**operands(), "m": draw(5, 7)}, "FusedAttentionBiasSoftcap", rest=[])
+    assert attributes(after)["softcap"] == pytest.approx(7.0)
+    assert attributes(after)["scale"] == pytest.approx(0.77)
+
+
+def test_nan_guard() -> None:
+    """Torch's exporter: rows that the mask hides wholly give 0."""
+    between = """
+      a = Add(s, m)  x = Softmax <axis = -1> (a)  nan = IsNaN(x)  p = Where(nan, zero, x)"""
+    model = core(between, {"zero": np.float32(0.0)}, extra=", float[S, T] m")
+    mask = np.where(RNG.random((5, 7)) < 0.7, 0.0, -np.inf).astype(np.float32)
+    mask[2] = -np.inf
+    after = check(model, {**operands(), "m": mask}, "FusedAttentionBiasGuard", rest=[])
+    assert np.all(run(after.proto, {**operands(), "m": mask})[0][:, :, 2] == 0.0)
+
+
+def test_fully_hidden_rows_without_guard_stay_nan() -> None:
+    model = core("a = Add(s, m)\n p = Softmax <axis = -1> (a)", extra=", float[S, T] m")
+    mask = np.zeros((5, 7), np.float32)
+    mask[2] = -np.inf
+    after = check(model, {**operands(), "m": mask}, "FusedAttentionBias")
+    assert np.isnan(run(after.proto, {**operands(), "m": mask})[0][:, :, 2]).all()
+
+
+def test_dropout_and_identity_at_inference() -> None:
+    between = "i = Identity(s)\n x = Softmax <axis = -1> (i)\n d, unused = Dropout(x, ratio)\n p = Identity(d)"
+    check(core(between, {"ratio": np.float32(0.1)}), operands(), rest=[])
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k_perm", ["0, 2, 3, 1", "0, 2, 1, 3"])
+def test_bert(k_perm: str) -> None:
+    """Projections, head split and merge, Div, padding mask; batch and length dynamic, -1 and 0 in Reshapes."""
+    kt = "kt = Identity(kh)" if k_perm == "0, 2, 3, 1" else "kt = Transpose <perm = [0, 1, 3, 2]> (kh)"
+    text = f"""g (float[B, S, 32] x, float[B, 1, 1, S] mask) => (float[B, S, 32] y) {{
+      qp = MatMul(x, wq)  qr = Reshape(qp, split)  qh = Transpose <perm = [0, 2, 1, 3]> (qr)
+      kp = MatMul(x, wk)  kr = Reshape(kp, split)  kh = Transpose <perm = [{k_perm}]> (kr)  {kt}
+      vp = MatMul(x, wv)  vr = Reshape(vp, split)  vh = Transpose <perm = [0, 2, 1, 3]> (vr)
+      s = MatMul(qh, kt)  d = Div(s, root)  a = Add(d, mask)  p = Softmax <axis = -1> (a)
+      o = MatMul(p, vh)  ot = Transpose <perm = [0, 2, 1, 3]> (o)  y = Reshape(ot, merge) }}"""
+    constants = {w: draw(32, 32) / 6 for w in ("wq", "wk", "wv")}
+    constants |= {"split": np.asarray([0, -1, 4, 8]), "merge": np.asarray([0, 0, 32]), "root": np.float32(8**0.5)}
+    mask = np.zeros((3, 1, 1, 9), np.float32)
+    mask[1, ..., 6:] = LOWEST
+    after = check(
+        model_from_text(text, constants), {"x": draw(3, 9, 32), "mask": mask}, "FusedAttentionBias",
+        rest=["MatMul"] * 3 + ["Reshape"] * 4,
+    )  # fmt: skip
+    assert attributes(after) == {
+        "scale": pytest.approx(8**-0.5),
+        "q_perm": [0, 2, 1, 3],
+        "k_perm": [0, 2, 3, 1],
+        "v_perm": [0, 2, 1, 3],
+        "o_perm": [0, 2, 1, 3],
+    }
+
+
+def test_flattened_key_transpose() -> None:
+    """Torch's dynamo exporter transposes K with its leading dimensions flattened; their sizes come from Shape."""
+    qk = """
+      b = Shape <start = 0, end = 1> (k)
+      t = Shape <start = 2, end = 3> (k)
+      flat_shape = Concat <axis = 0> (minus_one, t, eight)
+      flat = Reshape(k, flat_shape)
+      turned = Transpose <perm = [0, 2, 1]> (flat)
+      back = Concat <axis = 0> (b, four, eight, t)
+      kt = Reshape(turned, back)
+      ks = Mul(kt, c)
+      qs = Mul(q, c)
+      s = MatMul(qs, ks)"""
+    ints = {n: np.asarray([i]) for n, i in (("minus_one", -1), ("eight", 8), ("four", 4))}
+    check(core(SOFTMAX, {**ints, "c": np.float32(0.6)}, qk=qk), [operands(), operands(1, 8, 4)], rest=[])
+
+
+def test_keys_that_are_also_cached() -> None:
+    """The concatenated cache is an output of the model; it stays, the attention goes."""
+    text = """g (float[B, 4, 1, 8] q, float[B, 4, 1, 8] k, float[B, 4, 1, 6] v, float[B, 4, P, 8] pk, float[B, 4, P, 6] pv)
+      => (float[B, 4, 1, 6] o, float[B, 4, T, 8] k2, float[B, 4, T, 6] v2) {
+      k2 = Concat <axis = 2> (pk, k)  v2 = Concat <axis = 2> (pv, v)  kt = Transpose <perm = [0, 1, 3, 2]> (k2)
+      s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, v2) }"""
+    feeds = {"q": draw(2, 4, 1, 8), "k": draw(2, 4, 1, 8), "v": draw(2, 4, 1, 6), "pk": draw(2, 4, 5, 8),
+             "pv": draw(2, 4, 5, 6)}  # fmt: skip
+    check(model_from_text(text), feeds, rest=["Concat", "Concat"])
+
+
+@pytest.mark.parametrize("tile", [False, True])
+def test_grouped_heads(tile: bool) -> None:
+    """Llama: 2 key/value heads serve 4 query heads each; the repetition goes, BSNH stays."""
+    repeat = "Tile(xu, times)" if tile else "Expand(xu, wide)"
+    repeated = "".join(
+        f"{n}h = Transpose <perm = [0, 2, 1, 3]> ({n})  {n}u = Unsqueeze({n}h, two)  "
+        f"{n}w = {repeat.replace('xu', n + 'u')}  {n}r = Reshape({n}w, merged)  "
+        for n in "kv"
+    )
+    text = f"""g (float[2, 5, 8, 6] q, float[2, 5, 2, 6] k, float[2, 5, 2, 6] v, float[2, 1, 5, 5] m) => (float[2, 5, 8, 6] o) {{
+      qh = Transpose <perm = [0, 2, 1, 3]> (q)  {repeated} kt = Transpose <perm = [0, 1, 3, 2]> (kr)
+      s = MatMul(qh, kt)  c = Mul(s, scale)  a = Add(c, m)  p = Softmax <axis = -1> (a)
+      oh = MatMul(p, vr)  o = Transpose <perm = [0, 2, 1, 3]> (oh) }}"""
+    constants = {
+        "two": np.asarray([2]), "times": np.asarray([1, 1, 4, 1, 1]), "wide": np.asarray([2, 2, 4, 5, 6]),
+        "merged": np.asarray([2, 8, 5, 6]), "scale": np.float32(0.4),
+    }  # fmt: skip
+    constants.pop("wide" if tile else "times")
+    feeds = {"q": draw(2, 5, 8, 6), "k": draw(2, 5, 2, 6), "v": draw(2, 5, 2, 6), "m": draw(2, 1, 5, 5)}
+    after = check(model_from_text(text, constants), feeds, "FusedAttentionBiasGqa", rest=[])
+    assert attributes(after)["k_perm"] == [0, 2, 3, 1]
+
+
+def test_heads_repeated_in_the_other_order_are_no_groups() -> None:
+    """Tiling whole head blocks is not repeat-interleave: the repetition stays outside."""
+    text = """g (float[2, 8, 5, 6] q, float[2, 2, 5, 6] k, float[2, 2, 5, 6] v) => (float[2, 8, 5, 6] o) {
+      kr = Tile(k, times)  vr = Tile(v, times)  kt = Transpose <perm = [0, 1, 3, 2]> (kr)
+      s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vr) }"""
+    model = model_from_text(text, {"times": np.asarray([1, 4, 1, 1])})
+    feeds = {"q": draw(2, 8, 5, 6), "k": draw(2, 2, 5, 6), "v": draw(2, 2, 5, 6)}
+    check(model, feeds, rest=["Tile", "Tile"])
+    unsqueezed = """g (float[2, 8, 5, 6] q, float[2, 2, 5, 6] k, float[2, 2, 5, 6] v) => (float[2, 8, 5, 6] o) {
+      ku = Unsqueeze(k, one)  kw = Expand(ku, wide)  kr = Reshape(kw, merged)
+      vu = Unsqueeze(v, one)  vw = Expand(vu, wide)  vr = Reshape(vw, merged)  kt = Transpose <perm = [0, 1, 3, 2]> (kr)
+      s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vr) }"""
+    constants = {"one": np.asarray([1]), "wide": np.asarray([2, 4, 2, 5, 6]), "merged": np.asarray([2, 8, 5, 6])}
+    after = check(model_from_text(unsqueezed, constants), feeds)
+    assert "Expand" in after.op_types
+
+
+def test_one_key_head_for_all_queries() -> None:
+    """Multi-query attention needs no grouping: the heads of K and V broadcast."""
+    text = """g (float[B, 4, S, 8] q, float[B, 1, T, 8] k, float[B, 1, T, 6] v) => (float[B, 4, S, 6] o) {
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, v) }"""
+    check(model_from_text(text), {"q": draw(2, 4, 5, 8), "k": draw(2, 1, 7, 8), "v": draw(2, 1, 7, 6)}, rest=[])
+
+
+def test_learned_queries_broadcast_over_the_batch() -> None:
+    text = """g (float[B, 4, T, 8] k, float[B, 4, T, 6] v) => (float[B, 4, 3, 6] o) {
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, v) }"""
+    check(model_from_text(text, {"q": draw(4, 3, 8)}), {"k": draw(2, 4, 7, 8), "v": draw(2, 4, 7, 6)}, rest=[])
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_lower_ranks(rank: int) -> None:
+    batch = "B, " * (rank - 2)
+    perm = [0, 2, 1] if rank == 3 else [1, 0]
+    text = f"""g (float[{batch}S, 8] q, float[{batch}T, 8] k, float[{batch}T, 6] v) => (float[{batch}S, 6] o) {{
+      kt = Transpose <perm = {perm}> (k)  s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, v) }}"""
+    lead = (3,) * (rank - 2)
+    check(model_from_text(text), {"q": draw(*lead, 5, 8), "k": draw(*lead, 7, 8), "v": draw(*lead, 7, 6)}, rest=[])
+
+
+def test_heads_folded_into_the_batch() -> None:
+    """Stable Diffusion's first code: bmm over batch * heads."""
+    text = """g (float[B, S, 24] q, float[B, T, 24] k, float[B, T, 24] v) => (float[B, S, 24] o) {
+      q4 = Reshape(q, split)  qt = Transpose <perm = [0, 2, 1, 3]> (q4)  q3 = Reshape(qt, fold)
+      k4 = Reshape(k, split)  kt = Transpose <perm = [0, 2, 1, 3]> (k4)  k3 = Reshape(kt, fold)
+      v4 = Reshape(v, split)  vt = Transpose <perm = [0, 2, 1, 3]> (v4)  v3 = Reshape(vt, fold)
+      n = Shape <start = 1, end = 2> (q)
+      kk = Transpose <perm = [0, 2, 1]> (k3)  s = MatMul(q3, kk)  c = Mul(s, scale)  p = Softmax <axis = -1> (c)
+      o3 = MatMul(p, v3)  back = Concat <axis = 0> (lead, n, eight)  o4 = Reshape(o3, back)
+      ot = Transpose <perm = [0, 2, 1, 3]> (o4)  o = Reshape(ot, merge) }"""
+    constants = {
+        "split": np.asarray([0, -1, 3, 8]), "fold": np.asarray([-1, 5, 8]), "scale": np.float32(0.35),
+        "lead": np.asarray([-1, 3]), "eight": np.asarray([8]), "merge": np.asarray([0, -1, 24]),
+    }  # fmt: skip
+    feeds = {n: draw(2, 5, 24) for n in "qkv"}
+    check(model_from_text(text, constants), feeds)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("bhid,bhjd->bhij", "bhij,bhjd->bhid"), ("bihd,bjhd->bhij", "bhij,bjhd->bihd"), ("bjhd,bihd->bhij", "bhij,bjhd->bhid")],
+)  # fmt: skip
+def test_einsum(first: str, second: str) -> None:
+    sizes = {"b": 2, "h": 4, "i": 5, "j": 7, "d": 8}
+    a, b = first.split("->")[0].split(",")
+    swapped = "i" not in a
+    v = second.split("->")[0].split(",")[1]
+    dims = {"q": [sizes[c] for c in (b if swapped else a)], "k": [sizes[c] for c in (a if swapped else b)],
+            "v": [sizes[c] for c in v]}  # fmt: skip
+    inputs = ", ".join(f"float{dims[n]} {n}" for n in "qkv")
+    text = f"""g ({inputs}) => (float{[sizes[c] for c in second[-4:]]} o) {{
+      s = Einsum <equation = "{first}"> ({"k, q" if swapped else "q, k"})  c = Mul(s, scale)
+      p = Softmax <axis = -1> (c)  o = Einsum <equation = "{second}"> (p, v) }}"""
+    check(model_from_text(text, {"scale": np.float32(0.35)}), {n: draw(*dims[n]) for n in "qkv"}, rest=[])
+
+
+def test_transposed_probabilities() -> None:
+    """The first Stable Diffusion autoencoder: V^T P^T with K and V as [B, C, H W]."""
+    text = """g (float[B, 8, N] q, float[B, 8, N] k, float[B, 6, N] v) => (float[B, 6, N] o) {
+      qt = Transpose <perm = [0, 2, 1]> (q)  s = MatMul(qt, k)  c = Mul(s, scale)  p = Softmax <axis = 2> (c)
+      pt = Transpose <perm = [0, 2, 1]> (p)  o = MatMul(v, pt) }"""
+    after = check(
+        model_from_text(text, {"scale": np.float32(0.35)}),
+        {"q": draw(2, 8, 12), "k": draw(2, 8, 12), "v": draw(2, 6, 12)}, rest=[],
+    )  # fmt: skip
+    assert attributes(after)["k_perm"] == [0, 1, 2]
+    assert attributes(after)["o_perm"] == [0, 2, 1]
+
+
+# -- scores under other shapes -----------------------------------------------------------------------------------------
+
+
+def test_softmax_over_a_matrix() -> None:
+    """tf2onnx: Softmax over 2-D, K transposed by [0, 2, 3, 1]."""
+    text = """g (float[B, S, 4, 8] q, float[B, 7, 4, 8] k, float[B, 7, 4, 6] v) => (float[B, S, 4, 6] o) {
+      qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 3, 1]> (k)
+      vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  shape = Shape(s)
+      flat = Reshape(s, two_d)  x = Softmax <axis = 1> (flat)  p = Reshape(x, shape)
+      oh = MatMul(p, vt)  o = Transpose <perm = [0, 2, 1, 3]> (oh) }"""
+    model = model_from_text(text, {"two_d": np.asarray([-1, 7])}, opset=12)
+    check(model, {"q": draw(2, 5, 4, 8), "k": draw(2, 7, 4, 8), "v": draw(2, 7, 4, 6)}, rest=[])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_swin_windows(dynamic: bool) -> None:
+    """Relative bias, then the shift mask of each window under a view of [image, window, head, row, key]."""
+    N = "N" if dynamic else "6"
+    text = f"""g (float[{N}, 4, 9, 8] q, float[{N}, 4, 9, 8] k, float[{N}, 4, 9, 8] v) => (float[{N}, 4, 9, 8] o) {{
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  c = Mul(s, scale)  a = Add(c, bias)
+      n = Shape <start = 0, end = 1> (q)  images = Div(n, windows)  there = Concat <axis = 0> (images, rest)
+      w = Reshape(a, there)  m = Add(w, mask)  back = Concat <axis = 0> (n, tail)  r = Reshape(m, back)
+      p = Softmax <axis = -1> (r)  o = MatMul(p, v) }}"""
+    constants = {
+        "scale": np.float32(0.35), "bias": draw(1, 4, 9, 9), "windows": np.asarray([3]),
+        "rest": np.asarray([3, 4, 9, 9]), "mask": np.where(RNG.random((1, 3, 1, 9, 9)) < 0.2, -100, 0).astype(np.float32),
+        "tail": np.asarray([4, 9, 9]),
+    }  # fmt: skip
+    if dynamic:
+        # Known to be a multiple of the windows only where the partition into windows is seen.
+        text = text.replace(f"(float[{N}, 4, 9, 8] q", "(float[B, 4, 9, 8] q0").replace(
+            "kt =", "q = Tile(q0, by)  kt ="
+        )
+        constants["by"] = np.asarray([3, 1, 1, 1])
+    feeds = {n: draw(6, 4, 9, 8) for n in "qkv"}
+    if dynamic:
+        feeds["q0"] = feeds.pop("q")[:2]
+    after = check(model_from_text(text, constants), feeds, "FusedAttentionBias")
+    assert "Softmax" not in after.op_types
+
+
+def test_decomposed_relative_positions() -> None:
+    """SAM: terms for the rows and the columns of an image, under a view that splits rows and keys."""
+    between = """
+      w = Reshape(s, there)  a = Add(w, bh)  b = Add(a, bw)  r = Reshape(b, back)  p = Softmax <axis = -1> (r)"""
+    model = core(
+        between, {"there": np.asarray([2, 4, 3, 4, 2, 5]), "back": np.asarray([2, 4, 12, 10])},
+        extra=", float[2, 4, 3, 4, 2, 1] bh, float[2, 4, 3, 4, 1, 5] bw", dims="2, 4", rows="12", keys="10",
+    )  # fmt: skip
+    feeds = {**operands(2, 12, 10), "bh": draw(2, 4, 3, 4, 2, 1), "bw": draw(2, 4, 3, 4, 1, 5)}
+    check(model, feeds, "FusedAttentionBias", rest=["Add", "Reshape"])
+
+
+def test_mask_over_heads_folded_into_the_batch() -> None:
+    """BART as it was: bmm scores seen as [B, H, S, T] for the padding mask."""
+    text = """g (float[8, 5, 6] q, float[8, 7, 6] k, float[8, 7, 6] v, float[2, 1, 5, 7] m) => (float[8, 5, 6] o) {
+      kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  w = Reshape(s, there)  a = Add(w, m)  r = Reshape(a, back)
+      p = Softmax <axis = -1> (r)  o = MatMul(p, v) }"""
+    constants = {"there": np.asarray([2, 4, 5, 7]), "back": np.asarray([8, 5, 7])}
+    feeds = {"q": draw(8, 5, 6), "k": draw(8, 7, 6), "v": draw(8, 7, 6), "m": 3 * draw(2, 1, 5, 7)}
+    check(model_from_text(text, constants), feeds, "FusedAttentionBias", rest=["Expand", "Reshape"])
+
+
+def test_readers_of_the_shape_of_the_scores() -> None:
+    """Tracers ask intermediate values for their sizes, here to cut a causal mask out of a larger one."""
+    between = """
+      shape = Shape(s)  n = Gather(shape, two)  t = Gather(shape, three)  nu = Unsqueeze(n, zero)  tu = Unsqueeze(t, zero)
+      begin = Sub(tu, nu)  rows = Slice(all, begin, tu, zero)  causal = Slice(rows, zero, tu, one)
+      a = Where(causal, s, c)  p = Softmax <axis = -1> (a)"""
+    constants = {
+        "two": np.asarray(2), "three": np.asarray(3), "zero": np.asarray([0]), "one": np.asarray([1]),
+        "all": np.tri(12, 12, dtype=bool), "c": np.float32(-1e4),
+    }  # fmt: skip
+    check(core(between, constants), [operands(), operands(1, 4, 12)], "FusedAttentionMask")
+
+
+# -- float16 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("casts", [False, True])
+def test_half_precision(casts: bool) -> None:
+    between = "a = Add(s, m)\n p = Softmax <axis = -1> (a)"
+    if casts:
+        between = "a = Add(s, m)\n f = Cast <to = 1> (a)\n x = Softmax <axis = -1> (f)\n p = Cast <to = 10> (x)"
+    model = core(between, extra=", float16[S, T] m", dtype="float16")
+    feeds = {**operands(dtype=np.float16), "m": draw(5, 7, dtype=np.float16)}
+    check(model, feeds, "FusedAttentionBias", tolerance=5e-3, rest=[])
+
+
+def test_half_precision_scores_in_a_float_attention() -> None:
+    """Scores in float16, mask, softmax and values in float: the node works in float."""
+    text = """g (float16[B, 4, S, 8] q, float16[B, 4, T, 8] k, float[B, 4, T, 6] v, float[S, T] m) => (float[B, 4, S, 6] o) {
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  f = Cast <to = 1> (s)  a = Add(f, m)
+      p = Softmax <axis = -1> (a)  o = MatMul(p, v) }"""
+    feeds = {"q": draw(2, 4, 5, 8, dtype=np.float16), "k": draw(2, 4, 7, 8, dtype=np.float16), "v": draw(2, 4, 7, 6)}
+    mask = np.where(RNG.random((5, 7)) < 0.3, LOWEST, 0).astype(np.float32)
+    check(model_from_text(text), {**feeds, "m": mask}, "FusedAttentionBias", tolerance=5e-3, rest=["Cast", "Cast"])
+
+
+# -- Attention of ai.onnx ----------------------------------------------------------------------------------------------
+
+
+def attention_node(
+    opset: int, mask: str = "", heads: int = 4, keys: int = 7, rows: int = 5, node: Mapping[str, Any] | None = None
+) -> onnx.ModelProto:
+    inputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, d)
+        for n, d in (("q", [2, 4, rows, 8]), ("k", [2, heads, keys, 8]), ("v", [2, heads, keys, 6]))
+    ]
+    names = ["q", "k", "v"]
+    if mask:
+        kind = TensorProto.BOOL if mask == "bool" else TensorProto.FLOAT
+        inputs.append(helper.make_tensor_value_info("m", kind, [2, 1, rows, keys]))
+        names.append("m")
+    made = helper.make_node("Attention", names, ["o"], **(node or {}))
+    output = helper.make_tensor_value_info("o", TensorProto.FLOAT, [2, 4, rows, 6])
+    graph = helper.make_graph([made], "g", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, causal: bool = False) -> Array:
+    """The function body of Attention-23 in float64: rows that are hidden wholly give 0."""
+    q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    s = scale * q @ k.transpose(0, 1, 3, 2)
+    s = softcap * np.tanh(s / softcap) if softcap else s
+    if "m" in feeds:
+        m = feeds["m"]
+        s = s + (np.where(m, 0.0, -np.inf) if m.dtype == bool else m.astype(np.float64))
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:]) > 0, s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    e = np.exp(s - np.where(np.isfinite(top), top, 0.0))
+    total = e.sum(-1, keepdims=True)
+    return np.asarray(np.where(total > 0, e / np.where(total > 0, total, 1.0), 0.0) @ v)
+
+
+def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> Array:
+    """Runs on runtimes that load no opset above 22 too: nothing in the rewritten model needs one."""
+    for holder in (proto, *proto.functions):
+        for opset in holder.opset_import:
+            opset.version = min(opset.version, 21)
+    return run(proto, feeds, library=library)[0]
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("mask", ["", "bool", "float"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_node(opset: int, mask: str, heads: int) -> None:
+    model = attention_node(opset, mask, heads, node={"softcap": 9.0, "scale": 0.4})
+    after = fuse(model)
+    variant = {"": "", "bool": "Mask", "float": "Bias"}[mask] + ("Gqa" if heads == 2 else "")
+    assert after.op_types == [f"FusedAttention{variant}{'Guard' if mask else ''}Softcap"]
+    feeds = {**operands(), "k": draw(2, heads, 7, 8), "v": draw(2, heads, 7, 6)}
+    if mask:
+        keep = RNG.random((2, 1, 5, 7)) < 0.6
+        keep[1, 0, 3] = False
+        feeds["m"] = keep if mask == "bool" else np.where(keep, 0.5, -np.inf).astype(np.float32)
+    want = specified(feeds, 0.4, 9.0)
+    for library in (False, True):
+        np.testing.assert_allclose(run_anywhere(after.proto, feeds, library=library), want, atol=2e-5)
+
+
+def test_causal_attention_node() -> None:
+    model = attention_node(23, rows=7, node={"is_causal": 1})
+    after = fuse(model)
+    assert after.op_types == ["FusedAttentionCausal"]
+    feeds = operands(S=7)
+    for library in (False, True):
+        np.testing.assert_allclose(
+            run_anywhere(after.proto, feeds, library=library), specified(feeds, 8**-0.5, causal=True), atol=2e-5
+        )
+
+
+def test_attention_node_takes_the_head_transposes() -> None:
+    text = """g (float[B, S, 4, 8] q, float[B, T, 4, 8] k, float[B, T, 4, 8] v) => (float[B, S, 4, 8] o) {
+      qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 1, 3]> (k)
+      vt = Transpose <perm = [0, 2, 1, 3]> (v)  a = Attention(qt, kt, vt)  o = Transpose <perm = [0, 2, 1, 3]> (a) }"""
+    after = fuse(model_from_text(text, opset=23))
+    assert after.op_types == ["FusedAttention"]
+    assert attributes(after)["k_perm"] == [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (attention_node(23, node={"is_causal": 1}), "UNKNOWN_SHAPE"),
+        (attention_node(23, node={"scale": -1.0}), "ATTRIBUTE"),
+        (attention_node(23, node={"softcap": -1.0}), "ATTRIBUTE"),
+        (attention_node(23, node={"softmax_precision": TensorProto.DOUBLE}), "WRONG_DTYPE"),
+    ],
+)
+def test_attention_nodes_that_stay(model: onnx.ModelProto, code: str) -> None:
+    refuse(model, code)
+
+
+def test_attention_node_with_packed_heads_or_a_cache_stays() -> None:
+    text = """g (float[B, S, 32] q, float[B, T, 32] k, float[B, T, 32] v) => (float[B, S, 32] o) {
+      o = Attention <q_num_heads = 4, kv_num_heads = 4> (q, k, v) }"""
+    refuse(model_from_text(text, opset=23), "WRONG_RANK")
+    text = """g (float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 8] v, float[B, 4, P, 8] pk, float[B, 4, P, 8] pv)
+      => (float[B, 4, S, 8] o, float[B, 4, N, 8] k2, float[B, 4, N, 8] v2) {
+      o, k2, v2 = Attention(q, k, v, "", pk, pv) }"""
+    refuse(model_from_text(text.replace('""', ""), opset=23, check=False), "UNSUPPORTED_OP")
+
+
+# -- traps -------------------------------------------------------------------------------------------------------------
+
+
+def test_not_a_candidate() -> None:
+    """A Softmax that does not stand between two products leaves no remark."""
+    for body in (
+        "h = MatMul(x, w)  y = Softmax <axis = -1> (h)",
+        "p = Softmax <axis = -1> (x)  y = MatMul(p, w)",
+        "h = MatMul(x, w)  p = Softmax <axis = -1> (h)  y = Relu(p)",
+    ):
+        model = model_from_text(f"g (float[4, 8] x) => (float[4, 8] y) {{ {body} }}", {"w": draw(8, 8)})
+        assert fuse(model).remarks == []
+
+
+SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
+
+
+@pytest.mark.parametrize(
+    ("between", "constants", "options", "code"),
+    [
+        ("p = Softmax <axis = 2> (s)", {}, SQUARE, "WRONG_AXIS"),
+        ("p = Softmax <axis = -2> (s)", {}, SQUARE, "WRONG_AXIS"),
+        ("p = Softmax(s)", {}, {**SQUARE, "opset": 11}, "FLATTENED_SOFTMAX"),
+        ("p = Softmax <axis = 2> (s)", {}, {**SQUARE, "opset": 12}, "FLATTENED_SOFTMAX"),
+        ("a = Mul(s, c)\n p = Softmax <axis = -1> (a)", {"c": draw(4, 1, 1)}, {}, "PER_CHANNEL_SCALE"),
+        ("a = Mul(s, c)\n p = Softmax <axis = -1> (a)", {"c": draw(5)}, SQUARE, "PER_CHANNEL_SCALE"),
+        ("a = Mul(s, c)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", float c"}, "NOT_CONSTANT"),
+        ("a = Div(s, c)\n p = Softmax <axis = -1> (a)", {"c": np.float32(0)}, {}, "NOT_FINITE"),
+        ("a = Mul(s, c)\n p = Softmax <axis = -1> (a)", {"c": np.float32(np.inf)}, {}, "NOT_FINITE"),
+        ("a = Mul(s, m)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", float[S, T] m"}, "NOT_CONSTANT"),
+        ("a = Where(m, s, c)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", bool[S, T] m, float c"}, "NOT_CONSTANT"),
+        ("a = Where(m, s, c)\n p = Softmax <axis = -1> (a)", {"c": draw(5, 5)}, {**SQUARE, "extra": ", bool[5, 5] m"}, "UNSUPPORTED_OP"),
+        ("x = Softmax <axis = -1> (s)\n p = Add(x, m)", {}, {"extra": ", float[S, T] m"}, "UNSUPPORTED_OP"),
+        ("x = Softmax <axis = -1> (s)\n p = Mul(x, c)", {"c": np.float32(2)}, {}, "UNSUPPORTED_OP"),
+        ("a = Relu(s)\n p = Softmax <axis = -1> (a)", {}, {}, "UNSUPPORTED_OP"),
+        ("a = Where(m, s, c)\n b = Add(a, n)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4)}, {"extra": ", bool[S, T] m, float[S, T] n"}, "UNSUPPORTED_OP"),
+        ("a = Where(m, s, c)\n b = Where(n, a, d)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4), "d": np.float32(-1e9)}, {"extra": ", bool[S, T] m, bool[S, T] n"}, "UNSUPPORTED_OP"),
+        ("x = Softmax <axis = -1> (s)\n p = Dropout(x, r, t)", {"r": np.float32(0.3), "t": np.asarray(True)}, {}, "TRAINING_MODE"),
+        ("r = RandomNormal <shape = [5, 5]> ()\n a = Add(s, r)\n p = Softmax <axis = -1> (a)", {}, SQUARE, "NON_DETERMINISTIC"),
+        ("x = Softmax <axis = -1> (s)\n r = RandomUniform <shape = [5, 5]> ()\n p = Mul(x, r)", {}, SQUARE, "NON_DETERMINISTIC"),
+        ("a = Add(s, m)\n p = Softmax <axis = -1> (a)", {}, {**SQUARE, "dims": "1, 4", "extra": ", float[3, 1, 5, 5] m"}, "BROADCAST_GROWS"),
+        ("a = Add(s, m)\n p = Softmax <axis = -1> (a)", {}, {**SQUARE, "rows": "1", "extra": ", float[6, 5] m"}, "BROADCAST_GROWS"),
+        ("a = Add(s, m)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", float[9, T] m"}, "BROADCAST_GROWS"),
+        ("a = Where(m, s, c)\n p = Softmax <axis = -1> (a)", {"c": np.float32(-1e4)}, {**SQUARE, "rows": "1", "extra": ", bool[6, 5] m"}, "BROADCAST_GROWS"),
+        (SOFTMAX, {}, {"outputs": ", float[B, 4, S, T] s"}, "GRAPH_OUTPUT"),
+        (SOFTMAX, {}, {"outputs": ", float[B, 4, S, T] p"}, "GRAPH_OUTPUT"),
+        (f"{SOFTMAX}\n e = Relu(s)", {}, {"outputs": ", float[B, 4, S, T] e"}, "OTHER_USES"),
+        (f"{SOFTMAX}\n e = Relu(p)", {}, {"outputs": ", float[B, 4, S, T] e"}, "OTHER_USES"),
+        ("a = Mul(s, c)\n b = Add(a, c)\n p = Softmax <axis = -1> (b)\n e = Add(a, b)", {"c": np.float32(0.5)}, {"outputs": ", float[B, 4, S, T] e"}, "ESCAPES"),
+        (SOFTMAX, {}, {"dtype": "double"}, "WRONG_DTYPE"),
+        (SOFTMAX, {}, {"dtype": "float16", "opset": 13}, "OPSET"),
+        (SOFTMAX, {}, {"dims": "B, C, 4"}, "WRONG_RANK"),
+        ("w = Reshape(s, there)\n x = Softmax <axis = -1> (w)\n p = Reshape(x, back)", {"there": np.asarray([2, 4, 25]), "back": np.asarray([2, 4, 5, 5])}, SQUARE, "WRONG_AXIS"),
+        ("w = Reshape(s, there)\n p = Softmax <axis = -1> (w)", {"there": np.asarray([4, 2, 5, 5])}, SQUARE, "WRONG_SHAPE"),
+        ("w = Reshape(s, there)\n x = Softmax <axis = -1> (w)\n p = Reshape(x, back)", {}, {"extra": ", int64[2] there, int64[4] back"}, "UNKNOWN_SHAPE"),
+        ("x = Softmax <axis = -1> (s)\n p = Transpose <perm = [0, 1, 3, 2]> (x)", {}, SQUARE, "WRONG_PERM"),
+    ],
+)  # fmt: skip
+def test_traps(between: str, constants: dict[str, Array], options: dict[str, Any], code: str) -> None:
+    options = dict(options)
+    if options.get("dims") == "B, C, 4":
+        options["qk"] = "kt = Transpose <perm = [0, 1, 2, 4, 3]> (k)\n s = MatMul(q, kt)"
+    refuse(core(between, constants, **options), code)
+
+
+def test_overridable_scale() -> None:
+    model = core("a = Mul(s, c)\n p = Softmax <axis = -1> (a)", extra=", float c")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.3), "c"))
+    refuse(model, "NOT_CONSTANT")
+
+
+def test_target_without_our_operators() -> None:
+    after = rewrite(core(SOFTMAX), [FuseAttention()], device="migraphx")
+    assert after.codes() == ["TARGET"]
+
+
+def test_keys_transposed_over_rows_where_rows_equal_heads() -> None:
+    """K [B, S, H, D] transposed by [0, 1, 3, 2] multiplies only because S = H."""
+    text = """g (float[2, 4, 32] x) => (float[2, 4, 4, 8] o) {
+      qp = MatMul(x, wq)  qr = Reshape(qp, split)  qt = Transpose <perm = [0, 2, 1, 3]> (qr)
+      kp = MatMul(x, wk)  kr = Reshape(kp, split)  kt = Transpose <perm = [0, 1, 3, 2]> (kr)
+      vp = MatMul(x, wv)  vr = Reshape(vp, split)  vt = Transpose <perm = [0, 2, 1, 3]> (vr)
+      s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
+    constants = {w: draw(32, 32) for w in ("wq", "wk", "wv")} | {"split": np.asarray([2, 4, 4, 8])}
+    refuse(model_from_text(text, constants), "WRONG_PERM")
+
+
+def test_mixed_types() -> None:
+    text = """g (float16[B, 4, S, 8] q, float16[B, 4, T, 8] k, float16[B, 4, T, 6] v, float[S, T] m) => (float16[B, 4, S, 6] o) {
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  f = Cast <to = 1> (s)  a = Add(f, m)
+      x = Softmax <axis = -1> (a)  p = Cast <to = 10> (x)  o = MatMul(p, v) }"""
+    refuse(model_from_text(text), "MIXED_DTYPE")
+
+
+def test_captured_by_a_branch() -> None:
+    """An If that reads the probabilities keeps them."""
+    text = f"""g (float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 6] v, bool c) => (float[B, 4, S, 6] o, float y) {{
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  {SOFTMAX}  o = MatMul(p, v)
+      y = If (c) <then_branch = t () => (float a) {{ a = ReduceMax <keepdims = 0> (p) }},
+                  else_branch = e () => (float b) {{ b = Constant <value_float = 1.0> () }}> }}"""
+    refuse(model_from_text(text), "OTHER_USES")
+
+
+def test_inside_a_branch() -> None:
+    """Attention in a branch of an If, with captured K and V."""
+    text = f"""g (float[2, 4, 5, 8] q, float[2, 4, 7, 8] k, float[2, 4, 7, 6] v, bool c) => (float[2, 4, 5, 6] o) {{
+      o = If (c) <then_branch = t () => (float[2, 4, 5, 6] a) {{
+            kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  {SOFTMAX}  a = MatMul(p, v) }},
+          else_branch = e () => (float[2, 4, 5, 6] b) {{ b = MatMul(q, w) }}> }}"""
+    model = model_from_text(text, {"w": draw(8, 6)})
+    after = fuse(model)
+    branch = after.proto.graph.node[0].attribute[0].g
+    assert [n.op_type for n in branch.node] == ["FusedAttention"]
+    for condition in (True, False):
+        assert_same_outputs(model, after.proto, {**operands(), "c": np.asarray(condition)})
+
+
+def test_ten_thousand_nodes_take_less_than_two_seconds() -> None:
+    """24 BERT layers among as many other nodes as make 10,000."""
+    body, current = [], "x"
+    for layer in range(24):
+        p = f"l{layer}_"
+        for n in "qkv":
+            perm = "0, 2, 3, 1" if n == "k" else "0, 2, 1, 3"
+            body += [f"{p}{n}p = MatMul({current}, w)", f"{p}{n}r = Reshape({p}{n}p, split)",
+                     f"{p}{n} = Transpose <perm = [{perm}]> ({p}{n}r)"]  # fmt: skip
+        body += [f"{p}s = MatMul({p}q, {p}k)", f"{p}d = Div({p}s, root)", f"{p}a = Add({p}d, mask)",
+                 f"{p}sm = Softmax <axis = -1> ({p}a)", f"{p}o = MatMul({p}sm, {p}v)",
+                 f"{p}t = Transpose <perm = [0, 2, 1, 3]> ({p}o)", f"{p}y0 = Reshape({p}t, merge)"]  # fmt: skip
+        body += [f"{p}y{i + 1} = {'Tanh' if i % 2 else 'Neg'}({p}y{i})" for i in range(400)]
+        current = f"{p}y400"
+    assert len(body) > 9_900
+    text = "g (float[B, S, 32] x, float[B, 1, 1, S] mask) => (float[B, S, 32] y) {\n" + "\n".join(body)
+    text += f"\n y = Identity({current}) }}"
+    constants = {"w": draw(32, 32), "split": np.asarray([0, -1, 4, 8]), "merge": np.asarray([0, 0, 32]),
+                 "root": np.float32(8**0.5)}  # fmt: skip
+    model = model_from_text(text, constants, check=False)
+    work = load(model).model
+    inference.infer(work)
+    editor = Editor(work, Target("cpu"))
+    start = time.perf_counter()
+    result = pipeline.run(editor, [FuseAttention()])
+    seconds = time.perf_counter() - start
+    assert result.passes["fuse_attention"].applied == 24
+    assert seconds < 2.0
