@@ -193,7 +193,7 @@ def measure(case: Case, library: Path, threads: int, seconds: float) -> Timing:
     got = outputs[1][:1, :, :2] if case.layout == "heads" else outputs[1][:1, :2]
     error = float(np.abs(got - expected).max() / np.sqrt(np.square(expected).mean()))
 
-    # On one thread, processor time: the same as wall time on an idle machine, and blind to what else runs on a busy one.
+    # On one thread, processor time: that is wall time on an idle machine, and blind to what else runs on a busy one.
     clock = time.process_time if threads == 1 else time.perf_counter
 
     def once(which: int, count: int) -> float:
@@ -228,7 +228,7 @@ def run_here(arguments: argparse.Namespace) -> int:
     for case in cases():
         if arguments.only not in case.name:
             continue
-        for threads in (1, 2):
+        for threads in arguments.threads:
             t = measure(case, library, threads, 0.15 if arguments.quick else 0.6)
             rate = 4 * case.B * case.H * case.S * case.T * case.D / t.ours / 1e9
             under = t.ratio < case.floor
@@ -247,6 +247,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a quarter of the repeats")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--markdown", action="store_true", help="print tables that Markdown understands")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--library", type=Path, help="another libgraphopt.so")
     parser.add_argument("--here", action="store_true", help="this interpreter's runtime alone")
     arguments = parser.parse_args()

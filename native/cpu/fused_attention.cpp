@@ -140,6 +140,19 @@ inline Vec load_as_float(const half* x) {
 #endif
 }
 
+// a where the bool is true, else b.
+inline Vec select(const uint8_t* keep, Vec a, Vec b) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
+  return _mm512_mask_blend_ps(_mm_test_epi8_mask(bytes, bytes), b, a);
+#else
+  using Bytes = uint8_t __attribute__((vector_size(kWidth)));
+  Bytes bytes;
+  std::memcpy(&bytes, keep, sizeof bytes);
+  return __builtin_convertvector(bytes, IntVec) != 0 ? a : b;
+#endif
+}
+
 // y[0..n) = scale * x, where x has a stride.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
@@ -183,13 +196,7 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      if constexpr (kAdd) {
-        sum[i][j] = load(c + i * ldc + j * kWidth) * factor[i];
-      } else {
-        sum[i][j] = Vec{};
-      }
-    }
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = Vec{};
   }
   for (int64_t step = 0; step < k; ++step, b += ldb) {
     Vec row[kVectors];
@@ -205,7 +212,12 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) save(c + i * ldc + j * kWidth, sum[i][j]);
+    for (int j = 0; j < kVectors; ++j) {
+      float* y = c + i * ldc + j * kWidth;
+      // Only now: a sum that starts from all the blocks before would lose their digits with every key.
+      if constexpr (kAdd) sum[i][j] += load(y) * factor[i];
+      save(y, sum[i][j]);
+    }
   }
 }
 
@@ -542,11 +554,7 @@ struct Attention {
         }
         int64_t j = 0;
         for (; j + kWidth <= n; j += kWidth) {
-          using Bytes = uint8_t __attribute__((vector_size(kWidth)));
-          Bytes bytes;
-          std::memcpy(&bytes, keep + j, sizeof bytes);
-          const IntVec wide = __builtin_convertvector(bytes, IntVec);
-          save(s + j, wide != 0 ? load(s + j) : splat(p.mask_value));
+          save(s + j, select(keep + j, load(s + j), splat(p.mask_value)));
         }
         for (; j < n; ++j) s[j] = keep[j] ? s[j] : p.mask_value;
       }
