@@ -17,4 +17,17 @@ from graphopt.optimizer import optimize
 from graphopt.report import Report
 from graphopt.runtime import configure, library_path, session
 
-__all__ = ["GraphoptError", "Report", "__version__", "configure", "library_path", "optimize", "session"]
+# The function takes the name of its package, which `from graphopt.verify import ...` still finds.
+from graphopt.verify import VerifyReport, verify
+
+__all__ = [
+    "GraphoptError",
+    "Report",
+    "VerifyReport",
+    "__version__",
+    "configure",
+    "library_path",
+    "optimize",
+    "session",
+    "verify",
+]
