@@ -1,9 +1,11 @@
 // CPU kernels as ONNX Runtime calls them: tensors in, a Problem, the kernel function of native/cpu.
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <mutex>
+#include <thread>
 
 #include "abi/custom_op.h"
 #include "cpu/fused_attention.h"
@@ -35,7 +37,8 @@ constexpr size_t kMaxInputs = 5;
 size_t processor_count() {
   static const size_t count = [] {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return size_t{1};
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+      return std::max<size_t>(1, std::thread::hardware_concurrency());
     return static_cast<size_t>(CPU_COUNT(&set));
   }();
   return count;
