@@ -140,6 +140,23 @@ inline Vec load_as_float(const half* x) {
 #endif
 }
 
+// The first `count` of kWidth values, zeros after.
+template <class T>
+inline Vec load_part(const T* x, int64_t count) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) {
+    return _mm512_maskz_loadu_ps(mask, x);
+  } else {
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(mask, x));
+  }
+#else
+  T part[kWidth];
+  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
+  return load_as_float(part);
+#endif
+}
+
 // a where the bool is true, else b.
 inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #if defined(__AVX512F__)
@@ -290,8 +307,11 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
     for (int64_t j = 0; j < width; j += kWidth) {
       const int64_t count = std::min<int64_t>(kWidth, keys - j);
       const T* x = k + (first + j) * row_stride;
-      if (row_stride == 1 && count == kWidth) {
-        for (int64_t d = 0; d < D; ++d) save(panel + d * width + j, load_as_float(x + d * col_stride));
+      if (row_stride == 1) {
+        for (int64_t d = 0; d < D; ++d) {
+          const T* y = x + d * col_stride;
+          save(panel + d * width + j, count == kWidth ? load_as_float(y) : load_part(y, count));
+        }
         continue;
       }
       int64_t d = 0;
@@ -344,14 +364,6 @@ bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float*
 }
 
 // --- Few rows: K and V are read once, so packing them would double the traffic ---
-
-// The first `count` of kWidth values, zeros after.
-template <class T>
-inline Vec load_part(const T* x, int64_t count) {
-  T part[kWidth];
-  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
-  return load_as_float(part);
-}
 
 // scores [n] of one row against keys that are contiguous along D. q is padded with zeros to whole vectors.
 template <class T>
@@ -517,6 +529,9 @@ struct Attention {
     int64_t h, s;
   };
   Row row_at(int64_t head, int64_t r) const { return {head * p.group + r / p.S, r % p.S}; }
+  void advance(Row& row) const {
+    if (++row.s == p.S) row = {row.h + 1, 0};
+  }
 
   // Scores of one row against keys [first, first + n): all that stands between the two products but the
   // softmax.
@@ -585,8 +600,9 @@ struct Attention {
     if (p.causal && !block.poisoned) {
       int64_t seen = 0;
       bool negligible = true;
-      for (int64_t i = 0; i < rows; ++i) {
-        seen = std::max(seen, row_at(head, r0 + i0 + i).s + p.T - p.S + 1 - block.first);
+      Row row = row_at(head, r0 + i0);
+      for (int64_t i = 0; i < rows; ++i, advance(row)) {
+        seen = std::max(seen, row.s + p.T - p.S + 1 - block.first);
         negligible &= highest[i] - 120.0f > p.mask_value;
       }
       if (!p.has_mask || p.mask_value == -infinity || (seen == 0 && negligible)) n = std::min(n, seen);
@@ -620,9 +636,10 @@ struct Attention {
 
     const int64_t padded = round_up(n, kWidth);
     float totals[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) {
+    Row row = row_at(head, r0 + i0);
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* s = w.scores + i * plan.score_stride;
-      finish_scores(w, s, b, row_at(head, r0 + i0 + i), block.first, n);
+      finish_scores(w, s, b, row, block.first, n);
       Vec most = splat(-infinity);
       for (int64_t j = 0; j < padded; j += kWidth) most = larger(load(s + j), most);
       const float next = std::max(highest[i], max_of(most));
@@ -667,8 +684,8 @@ struct Attention {
   // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result.
   void item(const Scratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      const Row row = row_at(head, r0 + i);
+    Row row = row_at(head, r0);
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* x = w.q + i * plan.query_width;
       copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
       for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
@@ -701,8 +718,8 @@ struct Attention {
 
   // Normalises and stores rows [r0, r0 + rows) of a key/value head.
   void store(const Partial& r, int64_t b, int64_t head, int64_t r0, int64_t rows) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      const Row row = row_at(head, r0 + i);
+    Row row = row_at(head, r0);
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
       T* y = o + b * p.o.b + row.h * p.o.h + row.s * p.o.row;
       // The sum is NaN after a NaN or +inf among the scores and 0 where all were -inf. Then all probabilities
       // of the plain softmax are NaN; the guard makes them 0, and O a sum of 0 * V.
