@@ -12,8 +12,8 @@
 namespace graphopt::cpu {
 
 // How a 3x3 convolution is computed. kF4x4 and kF2x2 are Winograd's F(4x4, 3x3) and F(2x2, 3x3) (Lavin and
-// Gray, "Fast Algorithms for Convolutional Neural Networks", 2015); kDirect is a matrix product over gathered
-// windows.
+// Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016); kDirect is a matrix product over
+// gathered windows.
 enum class ConvAlgorithm { kDirect, kF2x2, kF4x4 };
 
 // The fastest algorithm for the problem among those accurate enough for elements of this size (4: float, 2:
