@@ -7,7 +7,8 @@ Why it is legal: the operators are defined by these equations (ONNX operator spe
 definition to the precision of the type.
 
 Conditions: nothing between x and the result is read elsewhere; x is float or float16; constants do not make the result
-larger than x; Max needs 0 < a <= 1. SiLU has no standard operator before opset 24 and stays.
+larger than x; Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes for four. SiLU has
+no standard operator before opset 24 and stays.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ STANDARD = {
     "Gelu": ("Gelu", 20),
     "GeluTanh": ("Gelu", 20),
 }
+# HardSwish(x) = x HardSigmoid(x) with these, for opsets that lack it.
+HARD_SWISH_GATE = {"alpha": 1 / 6, "beta": 0.5}
 # MIGraphX parses no others; an operator that it does not know sends the whole graph to the CPU.
 KNOWN_TO_MIGRAPHX = frozenset({"LeakyRelu", "HardSigmoid", "HardSwish"})
 
@@ -39,14 +42,18 @@ class Activations(Pass[Form]):
 
     def match(self, node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(node, editor)
-        return form if form is not None and form.suffix in STANDARD else None
+        if form is None or form.suffix not in STANDARD:
+            return None
+        if node.op_type == "HardSigmoid" and editor.opset(node) < STANDARD[form.suffix][1]:
+            return None  # x HardSigmoid(x) is as good as it gets there
+        return form
 
     def legal(self, match: Form, editor: Editor) -> None:
         op, opset = STANDARD[match.suffix]
         last = match.nodes[-1]
         if editor.dtype(match.x) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{match.x.name} is {editor.dtype(match.x)}", last)
-        if editor.opset(last) < opset:
+        if editor.opset(last) < opset and match.suffix != "HardSwish":
             raise Refusal(Code.OPSET, f"{op} is an operator from opset {opset} on", last)
         if editor.target.device == "migraphx" and op not in KNOWN_TO_MIGRAPHX:
             raise Refusal(Code.TARGET, f"MIGraphX has no {op}", last)
@@ -58,6 +65,13 @@ class Activations(Pass[Form]):
         if match.suffix == "GeluTanh":
             attributes["approximate"] = "tanh"
         last = match.nodes[-1]
+        if match.suffix == "HardSwish" and editor.opset(last) < STANDARD["HardSwish"][1]:
+            label = last.name or match.y.name
+            gate = editor.node("HardSigmoid", [match.x], HARD_SWISH_GATE, hint=f"{label}/HardSigmoid")
+            gate.outputs[0].type, gate.outputs[0].shape = match.y.type, match.y.shape
+            product = editor.node("Mul", [match.x, gate.outputs[0]], hint=f"{label}/Mul")
+            editor.replace(list(match.nodes), [gate, product], {match.y: product.outputs[0]}, anchor=last)
+            return f"{len(match.nodes)} nodes became HardSigmoid and Mul"
         new = editor.node(op, [match.x], attributes, hint=f"{last.name or match.y.name}/{op}")
         editor.replace(list(match.nodes), [new], {match.y: new.outputs[0]}, anchor=last)
         return f"{len(match.nodes)} nodes became {op}"

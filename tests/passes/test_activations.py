@@ -120,6 +120,15 @@ def test_look_alikes(body: str) -> None:
     assert after.op_types == [n.op_type for n in before.graph.node]
 
 
+def test_hard_swish_before_there_was_one() -> None:
+    before = model("s = Add(x, three)\n t = Clip(s, zero, six)\n u = Mul(x, t)\n y = Div(u, six)", opset=13)
+    after = rewrite(before, [Activations()])
+    assert after.op_types == ["HardSigmoid", "Mul"]
+    assert_same_outputs(before, after.proto, {"x": values()})
+    again = rewrite(after.proto, [Activations()])
+    assert (again.proto, again.codes()) == (after.proto, [])
+
+
 def test_constants_that_make_the_result_larger() -> None:
     extra = {"big": np.full((1, 1, 1, 1), 0.1, np.float32)}
     before = model_from_text(
