@@ -39,12 +39,14 @@ struct GroupPart {
     }
   }
 
-  DEVICE float sum(uint32_t size, int threads, bool vectors) const {
+  // The sum of x - pivot. With a pivot from the group a large mean costs no digits.
+  DEVICE float sum(float pivot, uint32_t size, int threads, bool vectors) const {
     float s = 0;
     UNROLL for (int k = 0; k < kVectors; ++k) {
       const uint32_t i = element(k, threads);
       if (vectors && i >= size) continue;
-      UNROLL for (int j = 0; j < kSize; ++j) s += vectors || i + j < size ? to_float(pack[k].v[j]) : 0.0f;
+      UNROLL for (int j = 0; j < kSize; ++j) s +=
+          vectors || i + j < size ? to_float(pack[k].v[j]) - pivot : 0.0f;
     }
     return s;
   }
@@ -113,7 +115,8 @@ DEVICE void group_norm(const T* x, const T* __restrict__ gamma, const T* __restr
   GroupPart<T, kVectors> part;
   part.load(x + offset, size, threads, true);
   const float count = static_cast<float>(size);
-  const float mean = group_sum(part.sum(size, threads, true), lds.first, threads) / count;
+  const float pivot = to_float(x[offset]);
+  const float mean = pivot + group_sum(part.sum(pivot, size, threads, true), lds.first, threads) / count;
   const float m2 = group_sum(part.squared_deviations(mean, size, threads, true), lds.second, threads);
   const float scale = rsqrt_exact(m2 / count + epsilon);
   part.store(y + offset, size, threads, true, 0, mean, scale, gamma + channel, beta + channel, inner, act);
@@ -135,10 +138,11 @@ DEVICE void group_norm_stats(const T* x, float* partial, uint32_t size, Divisor 
   const uint32_t first = (b - n * parts.d) * kPart;
   const uint32_t count = size - first < kPart ? size - first : kPart;
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
-  part.load(x + static_cast<size_t>(n) * size + first, count, kGroupNormSplitThreads, vectors != 0);
-  const float mean =
-      group_sum(part.sum(count, kGroupNormSplitThreads, vectors != 0), lds.first, kGroupNormSplitThreads) /
-      static_cast<float>(count);
+  x += static_cast<size_t>(n) * size + first;
+  part.load(x, count, kGroupNormSplitThreads, vectors != 0);
+  const float pivot = to_float(x[0]);
+  const float sum = part.sum(pivot, count, kGroupNormSplitThreads, vectors != 0);
+  const float mean = pivot + group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(count);
   const float m2 = group_sum(part.squared_deviations(mean, count, kGroupNormSplitThreads, vectors != 0),
                              lds.second, kGroupNormSplitThreads);
   if (thread_x() == 0) {
@@ -165,11 +169,12 @@ DEVICE void group_norm_apply(const T* x, const T* __restrict__ gamma, const T* _
   const auto count_of = [&](uint32_t p) {
     return static_cast<float>(size - p * kPart < kPart ? size - p * kPart : kPart);
   };
+  const float pivot = mine[0];
   float sum = 0;
   for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
-    sum += mine[2 * p] * count_of(p);
+    sum += (mine[2 * p] - pivot) * count_of(p);
   }
-  const float mean = group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(size);
+  const float mean = pivot + group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(size);
   float m2 = 0;
   for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
     const float d = mine[2 * p] - mean;

@@ -44,12 +44,13 @@ DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma,
 
   float mean = 0;
   if (rms == 0) {
+    const float pivot = to_float(x[row]);  // with it, a large mean costs no digits
     float s = 0;
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;
-      UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]);
+      UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]) - pivot;
     }
-    mean = group_sum(s, lds.first, threads) / static_cast<float>(D);
+    mean = pivot + group_sum(s, lds.first, threads) / static_cast<float>(D);
   }
   float s = 0;
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
@@ -93,9 +94,10 @@ DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ ga
   };
   float mean = 0;
   if (rms == 0) {
+    const float pivot = value(0);
     float s = 0;
-    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) s += value(i);
-    mean = group_sum(s, lds.first, kRowNormAnyThreads) / static_cast<float>(D);
+    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) s += value(i) - pivot;
+    mean = pivot + group_sum(s, lds.first, kRowNormAnyThreads) / static_cast<float>(D);
   }
   float s = 0;
   for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {

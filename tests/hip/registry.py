@@ -1,0 +1,15 @@
+"""All cases. An operator's cases are in its own module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.hip import group_norm_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip.case import Case
+
+MODULES = (scale_shift_cases, group_norm_cases, row_norm_cases, winograd_conv_cases)
+
+
+def all_cases() -> Iterator[Case]:
+    for module in MODULES:
+        yield from module.cases()

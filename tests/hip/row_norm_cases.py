@@ -1,0 +1,54 @@
+"""FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]] on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+
+# rows, D: whole vectors in one wave or many, and rows that are not aligned or too long for registers.
+SHAPES = (
+    (1, 8), (3, 64), (5, 768), (2, 1032), (1, 4096), (7, 24), (2, 16384), (4, 520), (9, 312),
+    (1, 1), (3, 77), (2, 1023), (1, 40000), (5, 3), (2, 2049), (3, 333), (1, 16386),
+)  # fmt: skip
+
+
+def case(name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool) -> Case:
+    rng = np.random.default_rng([rows, D])
+    x = (signed(rng, rows, D) + (0 if rms or residual else 5)).astype(dtype)
+    inputs = [x]
+    total = x
+    if residual:
+        inputs.append(signed(rng, rows, D, dtype=dtype))
+        total = (x.astype(np.float64) + inputs[1].astype(np.float64)).astype(dtype)  # the Add rounds to T
+    gamma, beta = signed(rng, D, dtype=dtype), signed(rng, D, dtype=dtype)
+    inputs += [gamma] if rms else [gamma, beta]
+    epsilon = 1e-3
+    wide = total.astype(np.float64)
+    centred = wide if rms else wide - wide.mean(-1, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon))) * gamma.astype(np.float64)
+    if not rms:
+        y = y + beta.astype(np.float64)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        flags = (c_int(rms), c_int(residual), c_int(writes_sum))
+        half = c_int(dtype == np.float16)
+        return harness.plan("row_norm", facts, half, c_int64(rows), c_int64(D), c_float(epsilon), *flags)
+
+    expected = [y, wide] if writes_sum else [y]
+    op = "FusedRmsNorm" if rms else "FusedLayerNorm"
+    return Case(name, op, inputs, expected, plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, (rows, D) in enumerate(SHAPES):
+            rms, residual, writes_sum = i % 2 == 1, i % 3 != 0, i % 3 == 2
+            kind = ("rms" if rms else "layer") + "_norm" + ("_add" if residual else "") + ("_sum" if writes_sum else "")
+            yield case(f"{kind}_{suffix}-{rows}x{D}", dtype, rows, D, rms, residual, writes_sum)

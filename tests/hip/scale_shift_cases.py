@@ -1,0 +1,65 @@
+"""ScaleShift[Add][act] on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip import activations
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+
+# N, C, spatial shape: one element, tails, planes of no whole vector, planes that end inside of vectors of many
+# work-groups, aligned planes, rank 2.
+SHAPES: tuple[tuple[int, int, tuple[int, ...]], ...] = (
+    (1, 1, (1,)),
+    (2, 3, (5, 7)),
+    (1, 17, (9, 11)),
+    (3, 5, (64, 67)),
+    (2, 4, (32, 32)),
+    (1, 6, (97, 33)),
+    (5, 7, ()),
+    (2, 130, (7, 7)),
+    (1, 3, (2731,)),
+    (4, 9, (1, 1, 19)),
+    (1, 2, (128, 128)),
+    (7, 33, (2,)),
+)
+
+
+def case(name: str, dtype: Any, N: int, C: int, spatial: tuple[int, ...], act: str, residual: bool) -> Case:
+    rng = np.random.default_rng([N, C, *spatial, activations.NAMES.index(act)])
+    x, scale, shift = (signed(rng, *s, dtype=dtype) for s in ((N, C, *spatial), (C,), (C,)))
+    x[rng.random(x.shape) < 0.02] = 0
+    x[rng.random(x.shape) < 0.02] *= 50
+    inputs = [x, scale, shift] + ([signed(rng, N, C, *spatial, dtype=dtype)] if residual else [])
+    wide = [i.astype(np.float64) for i in inputs]
+    axis = (C, *(1 for _ in spatial))
+    y = wide[0] * wide[1].reshape(axis) + wide[2].reshape(axis)
+    if residual:
+        y = y + wide[3]
+    kind, a, b = activations.parameters(act)
+    inner = int(np.prod(spatial, dtype=np.int64))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        sizes = (c_int64(N), c_int64(C), c_int64(inner))
+        half = c_int(dtype == np.float16)
+        return harness.plan("scale_shift", facts, half, *sizes, c_int(residual), c_int32(kind), c_float(a), c_float(b))
+
+    return Case(name, "ScaleShift", inputs, [activations.apply(act, y)], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, act in enumerate(activations.NAMES):
+            N, C, spatial = SHAPES[i]
+            size = "x".join(str(d) for d in (N, C, *spatial))
+            residual = i % 2 == 1
+            yield case(
+                f"scale_shift{'_add' if residual else ''}_{act.lower() or 'none'}_{suffix}-{size}",
+                dtype, N, C, spatial, act, residual,
+            )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Every case through the kernels' sources on the CPU: both wave sizes, work-items in three orders."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.hip.case import Case
+from tests.hip.harness import ROOT, Array, Harness, HostKernels, build
+from tests.hip.registry import all_cases
+
+CASES = list(all_cases())
+Libraries = dict[int, tuple[Harness, HostKernels]]
+
+
+@pytest.fixture(scope="session")
+def libraries() -> Libraries:
+    folder = build(ROOT / "build" / "hip-cpu", ["gpu_harness", "hip_on_cpu_32", "hip_on_cpu_64"], GRAPHOPT_HIP_ARCHS="")
+    harness = Harness(folder / "libgpu_harness.so")
+    return {wave: (harness, HostKernels(folder / f"libhip_on_cpu_{wave}.so")) for wave in (32, 64)}
+
+
+def poison(nbytes: int) -> Array:
+    """Memory that reads as NaN."""
+    return np.full(max(nbytes, 1), 0xFF, np.uint8)
+
+
+def run(case: Case, harness: Harness, kernels: HostKernels, order: int) -> tuple[list[Array], list[str]]:
+    """Outputs of a case, and the kernels that ran."""
+    facts = harness.typical_facts(f"cpu{kernels.wave}")
+    plan = case.plan(harness, facts)
+    plans = [plan]
+    outputs = [poison(e.nbytes) for e in case.outputs()]
+    buffers = {f"in{i}": x for i, x in enumerate(case.inputs)}
+    buffers |= {f"out{i}": y for i, y in enumerate(outputs)}
+    buffers |= {f"ws{i}": poison(n) for i, n in enumerate(plan.workspace)}
+    if case.prepare is not None:
+        plans.insert(0, case.prepare(harness, facts))
+        buffers["weights"] = poison(plans[0].weights)
+    names = []
+    for p in plans:
+        for launch in p.launches:
+            kernels.launch(launch, buffers, order, seed=1)
+            names.append(launch["kernel"])
+    return [y.view(case.dtype).reshape(e.shape) for y, e in zip(outputs, case.expected)], names
+
+
+@pytest.mark.parametrize("wave", [32, 64])
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_case(case: Case, wave: int, libraries: Libraries) -> None:
+    harness, kernels = libraries[wave]
+    for order in (HostKernels.FORWARD, HostKernels.REVERSE, HostKernels.RANDOM):
+        got, _ = run(case, harness, kernels, order)
+        assert not case.check(got), f"order {order}: {case.check(got)}"
+
+
+@pytest.mark.parametrize("wave", [32, 64])
+def test_every_kernel_has_eight_cases(wave: int, libraries: Libraries) -> None:
+    harness, kernels = libraries[wave]
+    facts = harness.typical_facts(f"cpu{wave}")
+    counts: Counter[str] = Counter()
+    for case in CASES:
+        plans = [case.plan(harness, facts)] + ([case.prepare(harness, facts)] if case.prepare else [])
+        counts.update({launch["kernel"] for plan in plans for launch in plan.launches})
+    assert set(kernels.names) == set(counts)
+    assert not {name: n for name, n in counts.items() if n < 8}
+
+
+def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
+    _, kernels = libraries[32]
+    declared = set()
+    for path in (ROOT / "native" / "hip").glob("*.hip"):
+        declared |= set(re.findall(r"^KERNEL\((\w+),", path.read_text(), re.MULTILINE))
+    assert declared - {name for name in declared if "##" in name} <= set(kernels.names)
