@@ -1,0 +1,237 @@
+"""Times of the GPU kernels on an NVIDIA GPU beside PyTorch (cuDNN), and the floors that they must reach.
+
+All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
+prints every algorithm, tile and chunk of the convolution, for tuning.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from scripts.gpu_check import open_device
+from tests.hip import activations
+from tests.hip.harness import Plan
+
+CONVOLUTIONS = (
+    (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
+    (32, 256, 14, 256), (32, 512, 7, 512), (1, 64, 224, 64), (16, 64, 224, 64), (1, 320, 64, 320),
+    (8, 320, 64, 320), (1, 640, 32, 640),
+)  # fmt: skip
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15, cold: bool = False) -> float:
+    """Median time of `work` in a CUDA graph of `repeats`; `cold`: the L2 is flushed before each round of one."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    stream.synchronize()
+    if cold:
+        repeats = 1
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(repeats):
+            work()
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda") if cold else None
+    times = []
+    for _ in range(rounds):
+        if flush is not None:
+            flush.zero_()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / repeats)
+    return statistics.median(times)
+
+
+class Runner:
+    """Runs plans on tensors."""
+
+    def __init__(self) -> None:
+        self.harness, self.device = open_device()
+
+    def work(
+        self,
+        plan: Plan,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        weights: torch.Tensor | None = None,
+    ) -> Callable[[], object]:
+        """A function that enqueues the plan on the current stream."""
+        workspace = [torch.empty(max(n, 16), dtype=torch.uint8, device="cuda") for n in plan.workspace]
+        addresses = [[t.data_ptr() for t in tensors] for tensors in (inputs, outputs, workspace)]
+        prepared = weights.data_ptr() if weights is not None else 0
+
+        def run(keep: object = (workspace, inputs, outputs, weights)) -> object:
+            stream = torch.cuda.current_stream().cuda_stream
+            self.device.run(plan, *addresses, prepared, stream)
+            return keep
+
+        return run
+
+
+def act_arguments(name: str) -> tuple[ctypes.c_int32, ctypes.c_float, ctypes.c_float]:
+    kind, a, b = activations.parameters(name)
+    return ctypes.c_int32(kind), ctypes.c_float(a), ctypes.c_float(b)
+
+
+def copy_bandwidth() -> float:
+    x = torch.randn(256 << 20, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * x.nbytes / milliseconds(lambda: y.copy_(x), repeats=3) / 1e9  # TB/s
+
+
+def bench_scale_shift(r: Runner, copy: float) -> None:
+    print(f"\nScaleShift + LeakyRelu (floor 88 % of copy, {copy:.2f} TB/s)")
+    for dtype in (torch.float32, torch.float16):
+        for N, C, H, W in ((256, 64, 32, 32), (32, 256, 56, 56), (256, 256, 56, 56)):
+            x = torch.randn(N, C, H, W, device="cuda").to(dtype)
+            scale, shift = torch.rand(C, device="cuda").to(dtype), torch.rand(C, device="cuda").to(dtype)
+            y = torch.empty_like(x)
+            sizes = [ctypes.c_int64(v) for v in (N, C, H * W)]
+            half = ctypes.c_int(dtype == torch.float16)
+            plan = r.harness.plan(
+                "scale_shift", r.device.facts, half, *sizes, ctypes.c_int(0), *act_arguments("LeakyRelu")
+            )
+            ms = milliseconds(r.work(plan, [x, scale, shift], [y]))
+            bandwidth = 2 * x.nbytes / ms / 1e9
+            print(
+                f"  {(N, C, H, W)!s:20} {dtype!s:14} {ms:.4f} ms  {x.nbytes >> 20} MiB  {bandwidth / copy:.0%} of copy"
+            )
+
+
+def bench_group_norm(r: Runner, copy: float) -> None:
+    print("\nGroupNorm(32) + SiLU (floor 60 % of copy at the large shapes, 2x PyTorch at (1,320,64,64))")
+    for dtype in (torch.float32, torch.float16):
+        for N, C, H, W in ((256, 64, 32, 32), (32, 256, 56, 56), (1, 320, 64, 64), (8, 320, 64, 64)):
+            x = torch.randn(N, C, H, W, device="cuda").to(dtype)
+            gamma, beta = torch.rand(C, device="cuda").to(dtype), torch.rand(C, device="cuda").to(dtype)
+            y = torch.empty_like(x)
+            sizes = [ctypes.c_int64(v) for v in (N, C, H * W, 32)]
+            half = ctypes.c_int(dtype == torch.float16)
+            plan = r.harness.plan(
+                "group_norm", r.device.facts, half, *sizes, ctypes.c_float(1e-5), *act_arguments("Silu")
+            )
+            ms = milliseconds(r.work(plan, [x, gamma, beta], [y]))
+
+            def theirs(x: torch.Tensor = x, gamma: torch.Tensor = gamma, beta: torch.Tensor = beta) -> torch.Tensor:
+                return F.silu(F.group_norm(x, 32, gamma, beta))
+
+            peer = milliseconds(theirs)
+            kernel = plan.launches[0]["kernel"]
+            print(
+                f"  {(N, C, H, W)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
+                f"{2 * x.nbytes / ms / 1e9 / copy:.0%} of copy  {kernel}"
+            )
+
+
+def bench_row_norm(r: Runner, copy: float) -> None:
+    print("\nLayerNorm with residual and sum")
+    for dtype in (torch.float32, torch.float16):
+        for rows, D in ((8192, 768), (4096, 4096), (32768, 1024)):
+            x, residual = (torch.randn(rows, D, device="cuda").to(dtype) for _ in range(2))
+            gamma, beta = torch.rand(D, device="cuda").to(dtype), torch.rand(D, device="cuda").to(dtype)
+            y, s = torch.empty_like(x), torch.empty_like(x)
+            half = ctypes.c_int(dtype == torch.float16)
+            sizes = (ctypes.c_int64(rows), ctypes.c_int64(D), ctypes.c_float(1e-5))
+            flags = (ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(1))
+            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags)
+            ms = milliseconds(r.work(plan, [x, residual, gamma, beta], [y, s]))
+
+            def theirs(x: torch.Tensor = x, residual: torch.Tensor = residual, D: int = D,
+                       gamma: torch.Tensor = gamma, beta: torch.Tensor = beta) -> torch.Tensor:  # fmt: skip
+                return F.layer_norm(x + residual, (D,), gamma, beta)
+
+            peer = milliseconds(theirs)
+            print(
+                f"  {(rows, D)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
+                f"{4 * x.nbytes / ms / 1e9 / copy:.0%} of copy"
+            )
+
+
+def conv_plans(
+    r: Runner, size: tuple[int, int, int, int], half: bool, algorithm: int = -1, tile: int = -1, chunk: int = -1
+) -> tuple[Plan, Plan]:
+    n, c, h, k = size
+    sizes = (ctypes.c_int64 * 9)(n, c, h, h, k, 1, 1, 1, 1)
+    arguments = (ctypes.c_int(half), sizes, ctypes.c_int(0), *act_arguments(""), ctypes.c_int32(algorithm),
+                 ctypes.c_int32(tile), ctypes.c_int64(chunk))  # fmt: skip
+    facts = r.device.facts
+    return (
+        r.harness.plan("winograd_conv", facts, *arguments, ctypes.c_int(0)),
+        r.harness.plan("winograd_conv", facts, *arguments, ctypes.c_int(1)),
+    )
+
+
+def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
+    print(f"\n3x3 convolution, pad 1, {dtype} (floor {floor})")
+    ratios, cold_ratios = [], []
+    half = dtype == torch.float16
+    for size in CONVOLUTIONS:
+        n, c, h, k = size
+        x = torch.randn(n, c, h, h, device="cuda").to(dtype)
+        w = (torch.randn(k, c, 3, 3, device="cuda") / (9 * c) ** 0.5).to(dtype)
+        bias = torch.randn(k, device="cuda").to(dtype)
+
+        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, bias: torch.Tensor = bias) -> torch.Tensor:
+            return F.conv2d(x, w, bias, padding=1)
+
+        def ours(algorithm: int = -1, tile: int = -1, chunk: int = -1) -> tuple[Callable[[], object], str]:
+            plan, prepare = conv_plans(r, size, half, algorithm, tile, chunk)  # noqa: B023
+            weights = torch.empty(prepare.weights, dtype=torch.uint8, device="cuda")
+            y = torch.empty(n, k, h, h, device="cuda", dtype=dtype)  # noqa: B023
+            r.work(prepare, [x, w], [], weights)()  # noqa: B023
+            torch.cuda.synchronize()
+            names = [launch["kernel"] for launch in plan.launches]
+            middle = names[min(1, len(names) - 1)]
+            return r.work(plan, [x, w, bias], [y], weights), f"{names[0]} {middle} {len(names)} launches"  # noqa: B023
+
+        work, names = ours()
+        peer, ms = milliseconds(theirs), milliseconds(work)
+        cold = milliseconds(theirs, cold=True) / milliseconds(work, cold=True)
+        ratios.append(peer / ms)
+        cold_ratios.append(cold)
+        print(f"  {size!s:20} {ms:.4f} ms  cuDNN {peer:.4f}  {peer / ms:.2f}x  cold {cold:.2f}x  {names}")
+        if every:
+            chunks = (-1, 512, 1024, 2048, 4096, 1 << 20)
+            for algorithm, tile in itertools.product((0, 1, 2), (0, 1, 2)):
+                if tile == 0 and k <= 64:
+                    continue
+                cells = []
+                for chunk in chunks if algorithm == 0 and n * h * h > 8192 else (-1,):
+                    candidate, names = ours(algorithm, tile, chunk)
+                    cells.append(f"{milliseconds(candidate, repeats=3, rounds=7):.4f}")
+                print(f"      algorithm {algorithm} tile {tile}: {' '.join(cells)}")
+    print(
+        f"  geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x, "
+        f"cold {statistics.geometric_mean(cold_ratios):.2f}x"
+    )
+
+
+def main() -> None:
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    r = Runner()
+    copy = copy_bandwidth()
+    print(f"{torch.cuda.get_device_name()}, copy {copy:.2f} TB/s")
+    bench_scale_shift(r, copy)
+    bench_group_norm(r, copy)
+    bench_row_norm(r, copy)
+    bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
+
+
+if __name__ == "__main__":
+    main()

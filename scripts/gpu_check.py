@@ -1,0 +1,98 @@
+"""Every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
+
+Builds the kernels with nvcc first. With --sanitize it runs itself under compute-sanitizer (memcheck, racecheck).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from tests.hip import group_norm_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip.case import Case
+from tests.hip.harness import ROOT, Device, Harness, build
+from tests.hip.registry import all_cases
+
+
+def open_device() -> tuple[Harness, Device]:
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes the context that the loader then finds
+    folder = build(ROOT / "build" / "cuda", ["gpu_harness"], GRAPHOPT_HIP_ARCHS="", GRAPHOPT_CUDA_ARCHS="sm_90")
+    harness = Harness(folder / "libgpu_harness.so")
+    return harness, harness.open("cuda")
+
+
+def large_cases() -> Iterator[Case]:
+    """Shapes of many work-groups, where the plan's own choice is taken."""
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for act in ("", "Relu", "Gelu"):
+            yield scale_shift_cases.case(f"large_scale_shift_{act}_{suffix}", dtype, 8, 67, (113, 111), act, act != "")
+        for spatial in ((56, 56), (64, 64), (31, 33), (128, 128)):
+            yield group_norm_cases.case(f"large_group_norm_{suffix}-{spatial}", dtype, 4, 256, 32, spatial, "Silu")
+            yield group_norm_cases.case(f"one_group_norm_{suffix}-{spatial}", dtype, 1, 320, 32, spatial, "Silu")
+        for D in (768, 4096, 5000, 32768):
+            yield row_norm_cases.case(f"large_row_norm_{suffix}-{D}", dtype, 999, D, D == 4096, D != 768, D == 5000)
+    for algorithm in (-1, 0, 1, 2):
+        for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
+            name = f"large_conv_{algorithm}-{sizes}"
+            yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
+
+
+def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
+    plan = case.plan(harness, device.facts)
+    inputs = [torch.from_numpy(x).cuda() for x in case.inputs]
+
+    def poison(nbytes: int) -> torch.Tensor:
+        return torch.full((max(nbytes, 16),), 255, dtype=torch.uint8, device="cuda")
+
+    expected = case.outputs()
+    outputs, workspace = [poison(e.nbytes) for e in expected], [poison(n) for n in plan.workspace]
+    addresses = [[t.data_ptr() for t in tensors] for tensors in (inputs, outputs, workspace)]
+    stream = torch.cuda.current_stream().cuda_stream
+    weights = 0
+    if case.prepare is not None:
+        prepare = case.prepare(harness, device.facts)
+        prepared = poison(prepare.weights)
+        weights = prepared.data_ptr()
+        device.run(prepare, addresses[0], [], [], weights, stream)
+    device.run(plan, *addresses, weights, stream)
+    torch.cuda.synchronize()
+    return [
+        t.cpu().numpy()[: e.nbytes].view(case.dtype).reshape(e.shape) for t, e in zip(outputs, expected, strict=True)
+    ]
+
+
+def main() -> int:
+    if "--sanitize" in sys.argv:
+        sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        failed = 0
+        for tool in ("memcheck", "racecheck"):
+            command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, __file__, "--few"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+            print(f"compute-sanitizer {tool}: {done.returncode}", *done.stdout.splitlines()[-6:], sep="\n  ")
+            failed |= done.returncode
+        return failed
+    harness, device = open_device()
+    few = "--few" in sys.argv
+    failures = count = 0
+    for case in all_cases() if few else (*all_cases(), *large_cases()):
+        count += 1
+        message = case.check(run(case, harness, device))
+        if message:
+            failures += 1
+            print(f"FAILED {case.op} {case.name}: {message}")
+    print(f"{count} cases, {failures} failures")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
