@@ -38,7 +38,7 @@ from graphopt.passes.base import (
     attribute_ints,
     attribute_string,
 )
-from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, SAME_SHAPE, Shapes, Size, product
+from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
 from graphopt.remarks import Code, Refusal
 
 # Between the two products of a real attention stand at most a dozen nodes.
@@ -1041,7 +1041,7 @@ def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> s
         if before is None or after is None or len(before) != 3 or after[:2] != before[:2]:
             return None
         return {1: "row", 2: "head"}.get(axis)
-    if node.op_type in SAME_SHAPE or node.op_type in BROADCASTING or node.op_type in ("Concat", "Slice", "Split"):
+    if keeps_shape(node) or node.op_type in BROADCASTING or node.op_type in ("Concat", "Slice", "Split"):
         for source in node.inputs[: 1 if node.op_type in ("Slice", "Split") else None]:
             kind = _origin(source, axis, shapes, budget - 1)
             if kind is not None:
@@ -1100,12 +1100,14 @@ def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the sum of a group comes to the shape of the scores: Expand where needed, then Reshape."""
+    """How the sum of a group comes to the shape of the scores: Expand where needed, then Reshape.
 
-    expand: tuple[Size, ...] | None
-    reshape: tuple[Size, ...]
-    # Not all dimensions are numbers, so the shapes that the graph itself computed are taken.
-    computed: bool
+    Each step goes by numbers (with at most one -1), or by the shape that the graph itself computed for the scores.
+    """
+
+    expands: bool
+    expand: tuple[int, ...] | None
+    reshape: tuple[int, ...] | None
 
 
 def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Plan | None:
@@ -1130,24 +1132,27 @@ def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Si
                 own[-i] = dims[-i]
     expand: list[Size] = []
     reshape: list[Size] = []
-    grows = False
     for at_base, at_view in pairs:
-        mine, all_of_it = own[at_view], list(view.dims[at_view])
+        mine, full = own[at_view], list(view.dims[at_view])
         if all(size == ONE for size in mine):
             expand += mine
             reshape += [ONE] * len(base[at_base])
-            continue
-        if mine != all_of_it:
-            grows = True
-        expand += all_of_it
-        reshape += base[at_base]
-    unknown_dims = sum(size.value is None for size in reshape)
-    if (not grows or all(size.value is not None for size in expand)) and unknown_dims <= 1:
-        return _Plan(tuple(expand) if grows else None, tuple(reshape), computed=False)
-    target = match.shapes.small(view.there.inputs[1])
-    if target is None or view.back is None or any(e in (Size(0), Size(-1)) for e in target.elements):
+        else:
+            # Only axes that must grow are named: Expand broadcasts both ways.
+            expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
+            reshape += base[at_base]
+    expands = any(size != ONE for size in expand)
+    numbers = tuple(size.value if size.value is not None else -1 for size in expand)
+    back = tuple(size.value if size.value is not None else -1 for size in reshape)
+    by_view = expands and -1 in numbers
+    if by_view:
+        target = match.shapes.small(view.there.inputs[1])
+        if target is None or any(e in (Size(0), Size(-1)) for e in target.elements):
+            raise unknown
+    by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
+    if (by_back and view.back is None) or (not by_back and back.count(-1) > 1):
         raise unknown
-    return _Plan(tuple(view.dims), tuple(base), computed=True)
+    return _Plan(expands, None if by_view else numbers, None if by_back else back)
 
 
 def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | None:
@@ -1285,13 +1290,14 @@ class _Emission:
         view = group[0].view
         if plan is None or view is None:
             return value
-        if plan.computed:
-            assert view.back is not None and view.there.inputs[1] is not None and view.back.inputs[1] is not None
-            full = self.node("Expand", [value, view.there.inputs[1]], hint)
-            return self.node("Reshape", [full, view.back.inputs[1]], hint)
-        if plan.expand is not None:
-            value = self.node("Expand", [value, self._shape(plan.expand)], hint)
-        return self.node("Reshape", [value, self._shape(plan.reshape)], hint)
+        if plan.expands:
+            shape = view.there.inputs[1] if plan.expand is None else self._shape(plan.expand)
+            assert shape is not None
+            value = self.node("Expand", [value, shape], hint)
+        back = view.back.inputs[1] if view.back is not None and plan.reshape is None else None
+        shape = self._shape(plan.reshape) if plan.reshape is not None else back
+        assert shape is not None
+        return self.node("Reshape", [value, shape], hint)
 
-    def _shape(self, sizes: Sequence[Size]) -> ir.Value:
-        return self.constant(np.asarray([-1 if s.value is None else s.value for s in sizes], np.int64), "shape")
+    def _shape(self, sizes: Sequence[int]) -> ir.Value:
+        return self.constant(np.asarray(sizes, np.int64), "shape")

@@ -8,19 +8,24 @@ Symbols that a model declares are trusted as the ONNX IR specification defines t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.ops import DOMAIN
 from graphopt.passes.base import Editor
 
 # One match may walk up this many nodes, and so deep; beyond that a dimension stays an atom. Keeps passes linear.
-MAX_STEPS = 400
+MAX_STEPS = 1500
 MAX_DEPTH = 60
 # Only shapes, axes and scalars are evaluated, never weights.
 MAX_ELEMENTS = 64
+
+# Torch's dynamo exporter names dimensions by expressions of its own symbols, such as 4*s21.
+PRODUCT = re.compile(r"(\d+|[A-Za-z_]\w*)(\*(\d+|[A-Za-z_]\w*))+")
 
 # Operators whose first output has the shape of their first input.
 SAME_SHAPE = frozenset(
@@ -29,6 +34,8 @@ SAME_SHAPE = frozenset(
     "Mish Neg Not PRelu RMSNormalization Reciprocal Relu RotaryEmbedding Round Selu Sigmoid Sign "
     "SimplifiedLayerNormalization Sin Softmax Softplus Sqrt Swish Tanh Trilu QuantizeLinear DequantizeLinear".split()
 )
+# And operators of our own of which the same is true.
+SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
 BROADCASTING = frozenset(
     "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split()
 )
@@ -62,6 +69,15 @@ class Size:
 
 
 ONE = Size(1)
+
+
+def keeps_shape(node: ir.Node) -> bool:
+    """Whether the first output has the shape of the first input."""
+    if node.domain == DOMAIN:
+        return node.op_type.startswith(SAME_SHAPE_OWN)
+    return node.domain == "" and node.op_type in SAME_SHAPE
+
+
 Element = Size | float
 
 
@@ -101,7 +117,11 @@ class Shapes:
         if rank is not None or depth > 16:
             return rank
         node = value.producer()
-        if node is None or node.domain != "" or not node.inputs or value is not node.outputs[0]:
+        if node is None or not node.inputs or value is not node.outputs[0]:
+            return None
+        if keeps_shape(node):
+            return self.rank(node.inputs[0], depth + 1)
+        if node.domain != "":
             return None
         if node.op_type == "Transpose":
             perm = node.attributes.get("perm")
@@ -114,7 +134,7 @@ class Shapes:
                 return None if target is None else len(target.elements)
             known = self.rank(node.inputs[0], depth + 1)
             return None if target is None or known is None else max(known, len(target.elements))
-        if node.op_type in SAME_SHAPE or node.op_type == "Tile":
+        if node.op_type == "Tile":
             return self.rank(node.inputs[0], depth + 1)
         if node.op_type == "Unsqueeze":
             axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else None
@@ -141,14 +161,22 @@ class Shapes:
 
     def dim(self, value: ir.Value, axis: int) -> Size:
         """One dimension; `axis` counts from the front. The value's rank must be known."""
-        key = (value, axis)
-        if key not in self._dims:
+        path: list[tuple[ir.Value, int]] = []
+        key: tuple[ir.Value, int] | None = (value, axis)
+        while key is not None and key not in self._dims:
             # A question that comes back to itself (never in a valid graph) finds the atom.
-            self._dims[key] = self._atom(value, axis)
+            self._dims[key] = self._atom(*key)
+            path.append(key)
+            # Long chains of nodes that keep dimensions are walked here and not by recursion.
+            key = self._above(*key)
+        if key is not None:
+            found = self._dims[key]
+        else:
             self._depth += 1
-            self._dims[key] = self._dim(value, axis)
+            found = self._dim(*path[-1])
             self._depth -= 1
-        return self._dims[key]
+        self._dims.update(dict.fromkeys(path, found))
+        return found
 
     def _declared(self, value: ir.Value, axis: int) -> int | str | None:
         shape = self.editor.shape(value)
@@ -156,34 +184,74 @@ class Shapes:
 
     def _atom(self, value: ir.Value, axis: int) -> Size:
         declared = self._declared(value, axis)
-        return Size(1, (declared if isinstance(declared, str) else f"{id(value)}.{axis}",))
+        if not isinstance(declared, str):
+            return Size(1, (f"{id(value)}.{axis}",))
+        if PRODUCT.fullmatch(declared):
+            factors = declared.split("*")
+            return product([Size(int(f)) if f.isdigit() else Size(1, (f,)) for f in factors])
+        return Size(1, (declared,))
+
+    def _node_of(self, value: ir.Value, axis: int) -> ir.Node | None:
+        """The node that tells more of a dimension than the declared shape does."""
+        declared = self._declared(value, axis)
+        # Shape inference invents names for what it does not know; the node may tell more.
+        if isinstance(declared, int) or (declared is not None and not declared.startswith("unk__")):
+            return None
+        node = value.producer()
+        if node is None or self._exhausted or value is not node.outputs[0]:
+            return None
+        return node if node.domain == "" or keeps_shape(node) else None
 
     def _dim(self, value: ir.Value, axis: int) -> Size:
         declared = self._declared(value, axis)
         if isinstance(declared, int):
             return Size(declared)
-        # Shape inference invents names for what it does not know; the node may tell more.
-        if declared is not None and not declared.startswith("unk__"):
-            return self._atom(value, axis)
-        node = value.producer()
+        node = self._node_of(value, axis)
         self._steps += 1
-        if node is None or node.domain != "" or self._exhausted or value is not node.outputs[0]:
-            return self._atom(value, axis)
-        return self._dim_of_node(node, value, axis) or self._atom(value, axis)
+        return (self._dim_of_node(node, value, axis) if node is not None else None) or self._atom(value, axis)
+
+    def _above(self, value: ir.Value, axis: int) -> tuple[ir.Value, int] | None:
+        """The input's dimension that a dimension of the output certainly is, where one look at the node tells."""
+        node = self._node_of(value, axis)
+        self._steps += 1
+        if node is None:
+            return None
+        first = node.inputs[0] if node.inputs else None
+        rank = self.rank(value)
+        if first is None or rank is None:
+            return None
+        if keeps_shape(node):
+            return (first, axis) if self.rank(first) == rank else None
+        if node.op_type == "Transpose":
+            perm = node.attributes.get("perm")
+            if perm is not None and perm.is_ref():
+                return None
+            source = perm.as_ints()[axis] if perm is not None else rank - 1 - axis
+            return (first, source) if self.rank(first) == rank else None
+        if node.op_type == "MatMul" and axis == rank - 2:
+            rank_first = self.rank(first)
+            return (first, rank_first - 2) if rank_first is not None and rank_first >= 2 else None
+        if node.op_type in BROADCASTING:
+            behind = axis - rank
+            large: dict[int | str | None, tuple[ir.Value, int]] = {}
+            for operand in node.inputs:
+                operand_rank = self.rank(operand)
+                if operand is None or operand_rank is None:
+                    return None
+                if -behind <= operand_rank:
+                    size = self._declared(operand, operand_rank + behind)
+                    if size is None:
+                        return None
+                    if size != 1:
+                        large.setdefault(size, (operand, operand_rank + behind))
+            return next(iter(large.values())) if len(large) == 1 else None
+        return None
 
     def _dim_of_node(self, node: ir.Node, value: ir.Value, axis: int) -> Size | None:
         first = node.inputs[0] if node.inputs else None
         rank = self.rank(value)
         if first is None or rank is None:
             return None
-        if node.op_type in SAME_SHAPE:
-            return self.dim(first, axis) if self.rank(first) == rank else None
-        if node.op_type == "Transpose":
-            perm = node.attributes.get("perm")
-            if perm is not None and perm.is_ref():
-                return None
-            source = perm.as_ints()[axis] if perm is not None else rank - 1 - axis
-            return self.dim(first, source) if self.rank(first) == rank else None
         if node.op_type == "Reshape":
             resolved = self.reshaped(node)
             return None if resolved is None else resolved[axis]
@@ -196,8 +264,6 @@ class Shapes:
                 return None
             if axis == rank - 1:
                 return self.dim(b, rank_b - 1)
-            if axis == rank - 2:
-                return self.dim(a, rank_a - 2)
             return self._broadcast([a, b], axis - rank)
         if node.op_type == "Gemm":
             if axis == 0 and "transA" not in node.attributes:
