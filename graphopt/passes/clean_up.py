@@ -18,6 +18,7 @@ Conditions:
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -61,6 +62,14 @@ class CleanUp(ModelPass):
 
 
 @dataclass
+class _Bucket:
+    """Nodes that may be equal: one whose key nobody has asked for yet, or all of them by key."""
+
+    only: ir.Node | None = None
+    nodes: dict[Hashable, ir.Node] = field(default_factory=dict)
+
+
+@dataclass
 class _CleanUp:
     editor: Editor
     done: Counter[str] = field(default_factory=Counter)
@@ -69,7 +78,7 @@ class _CleanUp:
     def forward(self, graph: ir.Graph) -> None:
         """One walk in topological order, so that chains collapse at once."""
         shapes = PartialShapes(self.editor)
-        seen: dict[Hashable, ir.Node] = {}
+        seen: dict[Hashable, _Bucket] = {}
         for node in graph:
             dims = shapes.visit(node)
             if self._compute(node, dims):
@@ -82,15 +91,13 @@ class _CleanUp:
 
     def _compute(self, node: ir.Node, dims: Dims | None) -> bool:
         """Puts a constant in the place of the node's output."""
-        if node.op_type == "Constant" or len(node.outputs) != 1:
+        if len(node.outputs) != 1:
             return False
         output = node.outputs[0]
-        if output.is_graph_output() or not use_count(output):
-            return False
         array = _from_dims(dims, node, self.editor) if dims is not None else None
         if array is None:
             array = self._evaluate(node)
-        if array is None:
+        if array is None or output.is_graph_output() or not use_count(output):
             return False
         constant = self.editor.initializer(node, array, str(output.name))
         self.editor.replace([node], [], {output: constant}, anchor=node)
@@ -98,25 +105,25 @@ class _CleanUp:
         return True
 
     def _evaluate(self, node: ir.Node) -> Array | None:
-        if not (can_evaluate(node) or node.op_type == "CastLike") or node.domain != "":
-            return None
-        if any(a.is_ref() for a in node.attributes.values()):
-            return None
-        if node.op_type == "CastLike":
+        if node.op_type == "CastLike" and node.domain == "":
             return self._cast_like(node)
-        if node.op_type == "Shape":
-            return None  # known to PartialShapes, or not at all
-        limit = self._limit(node)
-        arrays: list[Array | None] = []
+        # PartialShapes knows a Shape, or nobody does.
+        if not can_evaluate(node) or node.op_type == "Shape":
+            return None
+        tensors: list[ir.TensorProtocol | None] = []
         for value in node.inputs:
             tensor = self.editor.tensor(value)
             if value is not None and (tensor is None or tensor.dtype not in DTYPES):
                 return None
-            if tensor is not None and tensor.nbytes > limit:
-                return None
-            arrays.append(None if tensor is None else tensor.numpy())
+            tensors.append(tensor)
+        if any(a.is_ref() for a in node.attributes.values()):
+            return None
+        limit = self._limit(node)
+        if any(t is not None and t.nbytes > limit for t in tensors):
+            return None
+        arrays = tuple(None if t is None else t.numpy() for t in tensors)
         try:
-            result = evaluate(Call(node, tuple(arrays), self.editor.opset(node), limit))
+            result = evaluate(Call(node, arrays, self.editor.opset(node), limit))
         except CannotEvaluateError:
             return None
         return result if result.nbytes <= limit else None
@@ -142,13 +149,25 @@ class _CleanUp:
                 freed += tensor.nbytes
         return max(MAX_CONSTANT_BYTES, min(freed, MAX_REPLACED_BYTES))
 
-    def _merge(self, node: ir.Node, seen: dict[Hashable, ir.Node]) -> None:
+    def _merge(self, node: ir.Node, seen: dict[Hashable, _Bucket]) -> None:
+        """Replaces a node by an equal one before it."""
+        if not _is_pure(node):
+            return
+        # Contents of constants are compared only among nodes that agree in what costs nothing to compare.
+        data = next((v for v in node.inputs if v is not None and not self.editor.is_constant(v)), None)
+        bucket = seen.setdefault((node.domain, node.op_type, data), _Bucket())
+        if bucket.only is None and not bucket.nodes:
+            bucket.only = node
+            return
+        if bucket.only is not None:
+            bucket.nodes[self._key(bucket.only)] = bucket.only
+            bucket.only = None
         key = self._key(node)
         if key is None:
             return
-        first = seen.get(key)
+        first = bucket.nodes.get(key)
         if first is None or first.graph is None:
-            seen[key] = node
+            bucket.nodes[key] = node
             return
         if any(o.is_graph_output() for o in node.outputs):
             return
@@ -157,10 +176,6 @@ class _CleanUp:
 
     def _key(self, node: ir.Node) -> Hashable | None:
         """Nodes with equal keys compute equal outputs; None for a node that is never merged."""
-        if node.op_type in RANDOM or node.op_type in QUANTIZATION:
-            return None
-        if node.domain != DOMAIN and not onnx.defs.has(node.op_type, node.domain):
-            return None
         attributes: list[Hashable] = []
         for name, attribute in sorted(node.attributes.items()):
             content = _attribute_key(attribute)
@@ -169,7 +184,7 @@ class _CleanUp:
             attributes.append((name, content))
         inputs = tuple(None if v is None else self._content(v) for v in node.inputs)
         outputs = tuple(bool(o.name) for o in node.outputs)
-        return (node.domain, node.op_type, node.overload, node.version, inputs, outputs, tuple(attributes))
+        return (node.overload, node.version, inputs, outputs, tuple(attributes))
 
     def _content(self, value: ir.Value) -> Hashable:
         """A small constant's own bytes, or the value itself."""
@@ -224,9 +239,14 @@ def _from_dims(dims: Dims, node: ir.Node, editor: Editor) -> Array | None:
 # -- nodes that change nothing -----------------------------------------------------------------------------------
 
 
+CANDIDATES = frozenset(
+    "Identity Concat Sum Max Min Mean Dropout Cast CastLike Transpose Reshape Flatten Expand Slice Pad Mul Div".split()
+)
+
+
 def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value | None:
     """The input that the node's only read output always equals, or None."""
-    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+    if node.op_type not in CANDIDATES or node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
     if any(a.is_ref() for a in node.attributes.values()) or any(
         use_count(o) or o.is_graph_output() for o in node.outputs[1:]
@@ -339,6 +359,16 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
 
 
 # -- equal nodes -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _is_known(domain: str, op_type: str) -> bool:
+    return domain == DOMAIN or onnx.defs.has(op_type, domain)
+
+
+def _is_pure(node: ir.Node) -> bool:
+    """Whether equal inputs and attributes surely give equal outputs, and nobody minds one node for two."""
+    return node.op_type not in RANDOM and node.op_type not in QUANTIZATION and _is_known(node.domain, node.op_type)
 
 
 def _attribute_key(attribute: ir.Attr) -> Hashable | None:
