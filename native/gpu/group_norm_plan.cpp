@@ -6,7 +6,7 @@ namespace graphopt::gpu {
 
 Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
   // hip/group_norm.hip
-  constexpr int64_t kSmall = 16, kLarge = 64, kSmallThreads = 1024, kLargeThreads = 640, kSplitThreads = 512;
+  constexpr int64_t kSmall = 16, kLarge = 40, kThreads = 1024, kSplitThreads = 512;
   Plan plan;
   const int64_t groups = p.N * p.groups, channels = p.C / p.groups, size = channels * p.inner;
   if (groups * size == 0) return plan;
@@ -17,8 +17,8 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   // A work-group for a group reads X once, but leaves the device idle when there are few groups.
   const int64_t part = kSplitThreads * kSmall, parts = divide_up(size, part);
   const bool fills = groups * 4 >= device.compute_units || parts < 4;
-  if (vectors && size <= kLargeThreads * kLarge && fills) {
-    const bool small = size <= kSmallThreads * kSmall;
+  if (vectors && size <= kThreads * kLarge && fills) {
+    const bool small = size <= kThreads * kSmall;
     const int64_t threads =
         std::max<int64_t>(device.wave, round_up(divide_up(size, small ? kSmall : kLarge), device.wave));
     const char* name = small ? (half ? "group_norm_small_f16" : "group_norm_small_f32")

@@ -75,15 +75,19 @@ struct GroupPart {
       uint32_t offset = first + i - c * inner.d;
       float a = to_float(gamma[c]) * scale, b = to_float(beta[c]);
       float value[kSize];
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        if (offset == inner.d && i + j < size) {  // the next channel starts inside of this vector
-          offset = 0;
-          ++c;
-          a = to_float(gamma[c]) * scale;
-          b = to_float(beta[c]);
+      if (vectors && inner.d % kSize == 0) {  // the whole vector is of one channel
+        UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (offset == inner.d && i + j < size) {
+            offset = 0;
+            ++c;
+            a = to_float(gamma[c]) * scale;
+            b = to_float(beta[c]);
+          }
+          value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+          ++offset;
         }
-        value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
-        ++offset;
       }
       activate(act, value);
       if (vectors) {
@@ -124,7 +128,7 @@ DEVICE void group_norm(const T* x, const T* __restrict__ gamma, const T* __restr
 
 // Elements of a work-item.
 constexpr int kGroupNormSmallElements = 16;
-constexpr int kGroupNormLargeElements = 64;
+constexpr int kGroupNormLargeElements = 40;
 
 constexpr int kGroupNormSplitThreads = 512;
 
@@ -200,7 +204,7 @@ using namespace graphopt::hip;
     group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
                                                             inner, epsilon, threads, act, lds);              \
   }                                                                                                          \
-  KERNEL(group_norm_large_##suffix, 640,                                                                     \
+  KERNEL(group_norm_large_##suffix, 1024,                                                                    \
          (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
           uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
           Activation act)) {                                                                                 \

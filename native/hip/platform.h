@@ -3,7 +3,9 @@
 // (host/hip_on_cpu.h).
 //
 // A kernel is   KERNEL(name, max_threads, (float* y, int n)) { ... }
-// with plain parameters: pointers, 32- and 64-bit integers, float, small structs. It may use
+// with plain parameters (KERNEL_SHARING(name, max_threads, groups, parameters) when `groups` work-groups
+// should fit on a compute unit of an NVIDIA GPU at the same time): pointers, 32- and 64-bit integers, float,
+// small structs. It may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
 //   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
@@ -54,12 +56,15 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, max_threads, parameters) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))) void name parameters
+#define KERNEL_SHARING(name, max_threads, groups, parameters) KERNEL(name, max_threads, parameters)
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
 #elif GRAPHOPT_ON_NVIDIA
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, max_threads, parameters) \
   extern "C" __global__ __launch_bounds__(max_threads) void name parameters
+#define KERNEL_SHARING(name, max_threads, groups, parameters) \
+  extern "C" __global__ __launch_bounds__(max_threads, groups) void name parameters
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
 #endif
@@ -186,7 +191,9 @@ struct alignas(16) Bits128 {
 // `p` must be a multiple of 16.
 template <class T>
 DEVICE Pack<T> load_pack(const T* p) {
-  return bit_cast<Pack<T>>(*reinterpret_cast<const Bits128*>(p));
+  const Bits128 bits =
+      *reinterpret_cast<const Bits128*>(p);  // a copy first: from memory, bit_cast moves bytes
+  return bit_cast<Pack<T>>(bits);
 }
 template <class T>
 DEVICE void store_pack(T* p, const Pack<T>& x) {

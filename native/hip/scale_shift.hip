@@ -39,15 +39,19 @@ DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __rest
       uint32_t c = channel_of(plane);
       float a = to_float(scale[c]), b = to_float(shift[c]);
       float value[kSize];
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        if (offset == inner.d) {  // the next plane starts inside of this vector
-          offset = 0;
-          c = c + 1 == channels.d ? 0 : c + 1;
-          a = to_float(scale[c]);
-          b = to_float(shift[c]);
+      if (inner.d % kSize == 0) {  // the whole vector is of one channel
+        UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in[k].v[j]) * a + b;
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (offset == inner.d) {
+            offset = 0;
+            c = c + 1 == channels.d ? 0 : c + 1;
+            a = to_float(scale[c]);
+            b = to_float(shift[c]);
+          }
+          value[j] = to_float(in[k].v[j]) * a + b;
+          ++offset;
         }
-        value[j] = to_float(in[k].v[j]) * a + b;
-        ++offset;
       }
       if (residual != nullptr) {
         UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add[k].v[j]);

@@ -14,7 +14,13 @@ typedef float Float4 __attribute__((ext_vector_type(4)));
 // kWaveM x kWaveN: the part of a wave of 64 on the matrix units.
 template <int kM_, int kN_, int kRows, int kColumns, int kWaveM, int kWaveN>
 struct Sgemm {
-  static constexpr int kM = kM_, kN = kN_, kDepth = 16;
+  static constexpr int kM = kM_, kN = kN_;
+#if GRAPHOPT_MFMA
+  static constexpr int kDepth =
+      kN_ == 128 ? 8 : 16;  // three work-groups of the large tiles share 64 KiB of LDS
+#else
+  static constexpr int kDepth = 16;
+#endif
   static constexpr int kThreads = kM * kN / (kRows * kColumns);
   static_assert((kM / kWaveM) * (kN / kWaveN) * 64 == kThreads, "one part for each wave of 64");
   static constexpr int kPacksA = kDepth * kM / 4 / kThreads;

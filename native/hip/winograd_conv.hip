@@ -343,25 +343,26 @@ using namespace graphopt::hip;
 WINOGRAD_KERNELS(4, f4_f32)
 WINOGRAD_KERNELS(2, f2_f32)
 
-#define PRODUCT_KERNELS(Gemm, suffix)                                                                        \
-  KERNEL(winograd_product_##suffix, Gemm::kThreads,                                                          \
-         (const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows, int32_t columns,     \
-          int32_t stride)) {                                                                                 \
-    SHARED(Gemm::Lds, lds);                                                                                  \
-    winograd_product<Gemm>(u, v, z, M, C, rows, columns, stride, lds);                                       \
-  }                                                                                                          \
-  KERNEL(implicit_product_##suffix, Gemm::kThreads,                                                          \
-         (const float* u, const float* x, const float* bias, const float* residual, float* y, int32_t M,     \
-          int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows, int32_t columns, \
-          uint32_t pixels, Divisor per_image, Divisor across, Activation act)) {                             \
-    SHARED(Gemm::Lds, lds);                                                                                  \
-    implicit_product<Gemm>(u, x, bias, residual, y, M, C, H, W, pad_top, pad_left, rows, columns, pixels,    \
-                           per_image, across, act, lds);                                                     \
+#define PRODUCT_KERNELS(Gemm, groups, suffix)                                                             \
+  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups,                                       \
+                 (const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows,           \
+                  int32_t columns, int32_t stride)) {                                                     \
+    SHARED(Gemm::Lds, lds);                                                                               \
+    winograd_product<Gemm>(u, v, z, M, C, rows, columns, stride, lds);                                    \
+  }                                                                                                       \
+  KERNEL_SHARING(                                                                                         \
+      implicit_product_##suffix, Gemm::kThreads, groups,                                                  \
+      (const float* u, const float* x, const float* bias, const float* residual, float* y, int32_t M,     \
+       int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows, int32_t columns, \
+       uint32_t pixels, Divisor per_image, Divisor across, Activation act)) {                             \
+    SHARED(Gemm::Lds, lds);                                                                               \
+    implicit_product<Gemm>(u, x, bias, residual, y, M, C, H, W, pad_top, pad_left, rows, columns, pixels, \
+                           per_image, across, act, lds);                                                  \
   }
 
-PRODUCT_KERNELS(GemmLarge, 128x128_f32)
-PRODUCT_KERNELS(GemmWide, 64x128_f32)
-PRODUCT_KERNELS(GemmSmall, 64x32_f32)
+PRODUCT_KERNELS(GemmLarge, 2, 128x128_f32)
+PRODUCT_KERNELS(GemmWide, 4, 64x128_f32)
+PRODUCT_KERNELS(GemmSmall, 7, 64x32_f32)
 
 KERNEL(implicit_filter_f32, 256,
        (const float* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns)) {

@@ -19,6 +19,7 @@
   extern "C" void name parameters;                                                              \
   static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads); \
   extern "C" void name parameters
+#define KERNEL_SHARING(name, max_threads, groups, parameters) KERNEL(name, max_threads, parameters)
 #define SHARED(Type, name)                                                                        \
   static_assert(sizeof(Type) <= graphopt::hip::cpu::kLdsBytes, "more LDS than a work-group has"); \
   Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())
