@@ -52,6 +52,8 @@ typedef float UnalignedVec __attribute__((vector_size(L * sizeof(float)), aligne
 
 inline Vec load(const float* x) { return *reinterpret_cast<const Vec*>(x); }
 inline void store(float* x, Vec v) { *reinterpret_cast<Vec*>(x) = v; }
+inline Vec load_unaligned(const float* x) { return *reinterpret_cast<const UnalignedVec*>(x); }
+inline void store_unaligned(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
 inline Vec splat(float x) { return Vec{} + x; }
 
 // x[i] for i in [lo, hi), 0 elsewhere in [0, L); touches no other memory.
@@ -115,7 +117,7 @@ inline void store_part(half* x, Vec v, int64_t n, bool) {
   for (int64_t i = 0; i < n; ++i) x[i] = static_cast<half>(v[i]);
 }
 
-// y[i][j] = x[j][i] for i and j in [0, L), rows x_stride and y_stride apart and aligned.
+// y[i][j] = x[j][i] for i and j in [0, L), rows x_stride and y_stride apart. The rows of x are aligned.
 inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
 #if defined(__AVX512F__)
   __m512 r[16], t[16];
@@ -141,10 +143,10 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
     const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
     const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
     const __m512 odd23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-    _mm512_store_ps(y + j * y_stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
-    _mm512_store_ps(y + (4 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
-    _mm512_store_ps(y + (8 + j) * y_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
-    _mm512_store_ps(y + (12 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+    _mm512_storeu_ps(y + j * y_stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_storeu_ps(y + (4 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_storeu_ps(y + (8 + j) * y_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+    _mm512_storeu_ps(y + (12 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
   }
 #elif defined(__AVX2__)
   __m256 r[8], t[8];
@@ -164,8 +166,8 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
   }
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
-    _mm256_store_ps(y + j * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
-    _mm256_store_ps(y + (4 + j) * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
+    _mm256_storeu_ps(y + j * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
+    _mm256_storeu_ps(y + (4 + j) * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
   }
 #else
   for (int64_t i = 0; i < L; ++i) {
@@ -329,10 +331,8 @@ void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, 
   for (int64_t t = begin; t < end;) {
     const int64_t row = t / g.tiles_x, tx = t % g.tiles_x;
     const int64_t whole = std::min(end - t, g.tiles_x - tx);
-    const int64_t pieces = ceil_div(whole, limit);
-    for (int64_t i = 0; i < pieces; ++i) {
-      const int64_t from = whole * i / pieces, to = whole * (i + 1) / pieces;
-      fn(row / g.tiles_y, row % g.tiles_y, tx + from, to - from, t + from - begin);
+    for (int64_t from = 0; from < whole; from += limit) {
+      fn(row / g.tiles_y, row % g.tiles_y, tx + from, std::min(limit, whole - from), t + from - begin);
     }
     t += whole;
   }
@@ -496,62 +496,91 @@ struct Output {
   bool stream;  // y is too large to be found in a cache by who reads it
 };
 
-// Adds bias and residual to `channels` rows of n <= L pixels of one image row, applies act and stores them.
-template <class T>
-void finish(const ConvProblem& p, const Output<T>& out, float* rows, int64_t n, int64_t m, int64_t channels,
-            int64_t oh, int64_t ow, int64_t pixels) {
-  const int64_t plane = p.OH() * p.OW();
-  const int64_t at = ((n * p.M + m) * p.OH() + oh) * p.OW() + ow;
-  for (int64_t c = 0; c < channels; ++c) {
-    Vec v = load(rows + c * L) + static_cast<float>(out.bias[m + c]);
-    if (p.has_residual) v += load_part(out.residual + at + c * plane, 0, pixels);
-    store(rows + c * L, v);
+constexpr int64_t kOutputRun = 64;  // pixels of a row at a time: whole cache lines
+
+// The pixels of tile t of a run from its products.
+template <class A>
+void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRun * L], int64_t t) {
+  Vec half_done[A::kTile][A::kAlpha];
+#pragma GCC unroll 6
+  for (int j = 0; j < A::kAlpha; ++j) {
+    Vec d[A::kAlpha], y[A::kTile];
+#pragma GCC unroll 6
+    for (int i = 0; i < A::kAlpha; ++i) d[i] = load(in + (i * A::kAlpha + j) * xi_stride);
+    A::output(d, y);
+#pragma GCC unroll 4
+    for (int i = 0; i < A::kTile; ++i) half_done[i][j] = y[i];
   }
-  activate_block(p.act, rows, static_cast<size_t>(channels * L));
-  for (int64_t c = 0; c < channels; ++c)
-    store_part(out.y + at + c * plane, load(rows + c * L), pixels, out.stream);
+#pragma GCC unroll 4
+  for (int i = 0; i < A::kTile; ++i) {
+    Vec y[A::kTile];
+    A::output(half_done[i], y);
+#pragma GCC unroll 4
+    for (int j = 0; j < A::kTile; ++j) store(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
+  }
+}
+
+// Finished values of one channel: n contiguous ones of y at `at`, from x, which is overwritten and has L
+// floats of slack. They are stored in this one go so that a line of y is written once and as a whole where
+// possible.
+template <class T>
+void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
+  const bool relu = p.act.kind == ActivationKind::kRelu;
+  const bool simple = relu || p.act.kind == ActivationKind::kNone;
+  const Vec zero = {};
+  for (int64_t i = 0; i < n; i += L) {
+    Vec v = load_unaligned(x + i) + bias;
+    if (p.has_residual) v += load_part(out.residual + at + i, 0, n - i);
+    if (relu) v = v < zero ? zero : v;
+    if (simple) {
+      store_part(out.y + at + i, v, n - i, out.stream);
+    } else {
+      store_unaligned(x + i, v);
+    }
+  }
+  if (simple) return;
+  activate_block(p.act, x, static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load_unaligned(x + i), n - i, out.stream);
 }
 
 // Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
 template <class A, class T>
 void transform_output(const ConvProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
                       int64_t begin, int64_t end, int64_t m, int64_t vectors, const Output<T>& out) {
-  alignas(64) float rows[L * L];
-  for_each_run(g, begin, end, std::max<int64_t>(1, L / A::kTile),
+  constexpr int64_t kStride = A::kTile * kOutputRun + L;
+  alignas(64) float by_pixel[A::kTile][kOutputRun * L];  // [row][column][channel]
+  alignas(64) float by_channel[L * kStride];             // [channel][row][column], rows without gaps
+  for_each_run(g, begin, end, kOutputRun / A::kTile,
                [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
                  const int64_t oh = ty * A::kTile, ow = tx * A::kTile;
                  const int64_t pixels = std::min(count * A::kTile, p.OW() - ow);
+                 const int64_t rows = std::min<int64_t>(A::kTile, p.OH() - oh);
                  for (int64_t vector = 0; vector < vectors; ++vector) {
-                   const int64_t channels = std::min(L, p.M - m - vector * L);
+                   const int64_t first = m + vector * L;
                    const float* in = o + (offset * vectors + vector) * L;
-                   if constexpr (A::kAlpha == 1) {
-                     transpose(in, vectors * L, rows, L);
-                     finish(p, out, rows, n, m + vector * L, channels, oh, ow, pixels);
-                   } else {
-                     alignas(64) float by_pixel[A::kTile][L * L];  // [row][column][channel]
-                     for (int64_t t = 0; t < count; ++t, in += vectors * L) {
-                       Vec half_done[A::kTile][A::kAlpha];
-#pragma GCC unroll 6
-                       for (int j = 0; j < A::kAlpha; ++j) {
-                         Vec d[A::kAlpha], y[A::kTile];
-#pragma GCC unroll 6
-                         for (int i = 0; i < A::kAlpha; ++i)
-                           d[i] = load(in + (i * A::kAlpha + j) * xi_stride);
-                         A::output(d, y);
-#pragma GCC unroll 4
-                         for (int i = 0; i < A::kTile; ++i) half_done[i][j] = y[i];
-                       }
-#pragma GCC unroll 4
-                       for (int i = 0; i < A::kTile; ++i) {
-                         Vec y[A::kTile];
-                         A::output(half_done[i], y);
-#pragma GCC unroll 4
-                         for (int j = 0; j < A::kTile; ++j) store(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
+                   if constexpr (A::kAlpha > 1) {
+                     for (int64_t t = 0; t < count; ++t)
+                       output_tile<A>(in + t * vectors * L, xi_stride, by_pixel, t);
+                   }
+                   for (int64_t i = 0; i < rows; ++i) {
+                     // What a transposition writes beyond the row is overwritten by the next row.
+                     for (int64_t j = 0; j < pixels; j += L) {
+                       if constexpr (A::kAlpha > 1) {
+                         transpose(by_pixel[i] + j * L, L, by_channel + i * pixels + j, kStride);
+                       } else {
+                         transpose(in + j * vectors * L, vectors * L, by_channel + j, kStride);
                        }
                      }
-                     for (int64_t i = 0; i < std::min<int64_t>(A::kTile, p.OH() - oh); ++i) {
-                       transpose(by_pixel[i], L, rows, L);
-                       finish(p, out, rows, n, m + vector * L, channels, oh + i, ow, pixels);
+                   }
+                   for (int64_t c = 0; c < std::min(L, p.M - first); ++c) {
+                     const auto bias = static_cast<float>(out.bias[first + c]);
+                     const int64_t at = ((n * p.M + first + c) * p.OH() + oh) * p.OW() + ow;
+                     float* x = by_channel + c * kStride;
+                     if (pixels == p.OW()) {
+                       finish(p, out, bias, x, at, rows * pixels);
+                     } else {
+                       for (int64_t i = 0; i < rows; ++i)
+                         finish(p, out, bias, x + i * pixels, at + i * p.OW(), pixels);
                      }
                    }
                  }
