@@ -15,17 +15,45 @@ constexpr double kLaunchSeconds = 2e-6;
 struct TileShape {
   int64_t m, n, threads;
   const char* winograd;
-  const char* implicit;
-  double efficiency;  // fraction of the arithmetic rate that a full device reaches
+  const char* implicit[2];  // float, float16
+  double efficiency;        // fraction of the arithmetic rate that a full device reaches
 };
 
 const TileShape& shape(ConvTile tile) {
   static const TileShape shapes[] = {
-      {128, 128, 256, "winograd_product_128x128_f32", "implicit_product_128x128_f32", 0.70},
-      {64, 128, 128, "winograd_product_64x128_f32", "implicit_product_64x128_f32", 0.62},
-      {64, 32, 128, "winograd_product_64x32_f32", "implicit_product_64x32_f32", 0.40},
+      {128,
+       128,
+       256,
+       "winograd_product_128x128_f32",
+       {"implicit_product_128x128_f32", "implicit_product_128x128_f16"},
+       0.70},
+      {64,
+       128,
+       128,
+       "winograd_product_64x128_f32",
+       {"implicit_product_64x128_f32", "implicit_product_64x128_f16"},
+       0.62},
+      {64,
+       32,
+       128,
+       "winograd_product_64x32_f32",
+       {"implicit_product_64x32_f32", "implicit_product_64x32_f16"},
+       0.40},
   };
   return shapes[static_cast<int>(tile)];
+}
+
+struct TransformNames {
+  const char *filter, *input, *output;
+};
+
+const TransformNames& names(ConvAlgorithm algorithm, bool half) {
+  static const TransformNames all[2][2] = {
+      {{"winograd_filter_f4_f32", "winograd_input_f4_f32", "winograd_output_f4_f32"},
+       {"winograd_filter_f4_f16", "winograd_input_f4_f16", "winograd_output_f4_f16"}},
+      {{"winograd_filter_f2_f32", "winograd_input_f2_f32", "winograd_output_f2_f32"},
+       {"winograd_filter_f2_f16", "winograd_input_f2_f16", "winograd_output_f2_f16"}}};
+  return all[algorithm == ConvAlgorithm::kWinograd2][half];
 }
 
 // The matrix that weights are kept in: depth (C, or 9 C) by M, zeros around.
@@ -63,16 +91,13 @@ double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, i
   return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz) / 1.0;
 }
 
-// The chunk of tiles whose V and Z stay in half of the cache, unless that would leave the device idle.
-int64_t chunk_tiles(const ConvProblem& p, const DeviceFacts& d, ConvAlgorithm algorithm, int64_t tiles) {
+// As many tiles as a workspace of 256 MiB holds: on an H200 fewer, which stay in its 50 MiB of cache, lose
+// more by the launches than they gain (measured).
+int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
   const int64_t side = out_of(algorithm) + 2;
-  const int64_t bytes_per_tile = side * side * (p.C + p.M) * 4;
-  const int64_t cached = d.l2_bytes * 6 / 10 / bytes_per_tile;
-  const int64_t fills = 128 * divide_up(2 * d.compute_units, side * side * divide_up(p.M, 128));
-  int64_t chunk = std::max<int64_t>(std::max(cached, fills), 512);
+  const int64_t chunk = std::max<int64_t>((int64_t{256} << 20) / (side * side * (p.C + p.M) * 4), 512);
   if (chunk >= tiles) return tiles;
-  chunk = divide_up(tiles, divide_up(tiles, chunk));  // chunks of one size
-  return std::min(tiles, round_up(chunk, 128));
+  return std::min(tiles, round_up(divide_up(tiles, divide_up(tiles, chunk)), 128));  // chunks of one size
 }
 
 }  // namespace
@@ -88,7 +113,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool, const DeviceFacts& device, Co
           kLaunchSeconds + product_seconds(device, shape(tile), p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
     } else {
       const TileGrid tiles = tile_grid(p, algorithm);
-      choice.chunk = chunk_tiles(p, device, algorithm, tiles.count);
+      choice.chunk = chunk_tiles(p, algorithm, tiles.count);
       const int64_t side = out_of(algorithm) + 2, chunks = divide_up(tiles.count, choice.chunk);
       const double bytes =
           4.0 * static_cast<double>(p.N * (p.C * p.H * p.W + p.M * p.OH() * p.OW())) +
@@ -115,7 +140,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
   return best;
 }
 
-Plan winograd_conv_prepare_plan(const ConvProblem& p, bool, ConvAlgorithm algorithm) {
+Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm algorithm) {
   const WeightShape w = weight_shape(p, algorithm);
   const uint32_t grid = to_u31(divide_up(to_u31(w.rows * w.columns), kThreads));
   Plan plan;
@@ -123,7 +148,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool, ConvAlgorithm algori
   const auto rows = static_cast<int32_t>(w.rows);
   const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
   if (algorithm == ConvAlgorithm::kImplicit) {
-    plan.launches.push_back(Launch("implicit_filter_f32", grid, 1, 1, kThreads)
+    plan.launches.push_back(Launch(half ? "implicit_filter_f16" : "implicit_filter_f32", grid, 1, 1, kThreads)
                                 .add(input(1))
                                 .add(weights())
                                 .add(M)
@@ -131,8 +156,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool, ConvAlgorithm algori
                                 .add(rows)
                                 .add(make_divisor(w.columns)));
   } else {
-    const char* name =
-        algorithm == ConvAlgorithm::kWinograd4 ? "winograd_filter_f4_f32" : "winograd_filter_f2_f32";
+    const char* name = names(algorithm, half).filter;
     plan.launches.push_back(Launch(name, grid, 1, 1, kThreads)
                                 .add(input(1))
                                 .add(weights())
@@ -144,7 +168,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool, ConvAlgorithm algori
   return plan;
 }
 
-Plan winograd_conv_plan(const ConvProblem& p, bool, bool aligned, const ConvChoice& choice) {
+Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice) {
   Plan plan;
   const int64_t OH = p.OH(), OW = p.OW();
   if (p.N * p.M * OH * OW == 0) return plan;
@@ -161,7 +185,7 @@ Plan winograd_conv_plan(const ConvProblem& p, bool, bool aligned, const ConvChoi
 
   if (choice.algorithm == ConvAlgorithm::kImplicit) {
     const uint32_t pixels = to_u31(p.N * OH * OW);
-    plan.launches.push_back(Launch(tile.implicit, to_u31(divide_up(pixels, tile.n)),
+    plan.launches.push_back(Launch(tile.implicit[half], to_u31(divide_up(pixels, tile.n)),
                                    to_u31(divide_up(p.M, tile.m)), 1, static_cast<uint32_t>(tile.threads))
                                 .add(weights())
                                 .add(input(0))
@@ -197,7 +221,7 @@ Plan winograd_conv_plan(const ConvProblem& p, bool, bool aligned, const ConvChoi
     part.first = static_cast<uint32_t>(first);
     part.count = static_cast<uint32_t>(std::min(chunk, tiles.count - first));
     const int64_t stride = round_up(part.count, 4);
-    plan.launches.push_back(Launch(four ? "winograd_input_f4_f32" : "winograd_input_f2_f32",
+    plan.launches.push_back(Launch(names(choice.algorithm, half).input,
                                    to_u31(divide_up(to_u31(p.C * stride), kThreads)), 1, 1, kThreads)
                                 .add(input(0))
                                 .add(workspace(0))
@@ -219,7 +243,7 @@ Plan winograd_conv_plan(const ConvProblem& p, bool, bool aligned, const ConvChoi
                                 .add(rows)
                                 .add(columns)
                                 .add(static_cast<int32_t>(stride)));
-    plan.launches.push_back(Launch(four ? "winograd_output_f4_f32" : "winograd_output_f2_f32",
+    plan.launches.push_back(Launch(names(choice.algorithm, half).output,
                                    to_u31(divide_up(to_u31(p.M * stride), kThreads)), 1, 1, kThreads)
                                 .add(workspace(1))
                                 .add(input(2))

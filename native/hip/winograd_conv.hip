@@ -74,8 +74,8 @@ struct Winograd<2> {
 
 // W [M, C, 3, 3] -> U [t, rows, columns], rows >= C, columns >= M, zeros around. One work-item for each (c,
 // m).
-template <int kOut>
-DEVICE void winograd_filter(const float* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns) {
+template <class T, int kOut>
+DEVICE void winograd_filter(const T* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns) {
   constexpr int kIn = kOut + 2;
   const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
   if (i >= static_cast<uint32_t>(rows) * columns.d) return;
@@ -83,9 +83,9 @@ DEVICE void winograd_filter(const float* w, float* u, int32_t M, int32_t C, int3
              m = static_cast<int>(i - divide(i, columns) * columns.d);
   float columns_done[kIn][3] = {};
   if (c < C && m < M) {
-    const float* g = w + (static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9;
+    const T* g = w + (static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9;
     UNROLL for (int s = 0; s < 3; ++s) {
-      const float line[3] = {g[s], g[3 + s], g[6 + s]};
+      const float line[3] = {to_float(g[s]), to_float(g[3 + s]), to_float(g[6 + s])};
       float out[kIn];
       Winograd<kOut>::filter(line, out);
       UNROLL for (int r = 0; r < kIn; ++r) columns_done[r][s] = out[r];
@@ -116,10 +116,24 @@ DEVICE TileAt tile_at(const Tiles& tiles, uint32_t p) {
   return {static_cast<int>(n), static_cast<int>(row), static_cast<int>(rest - row * tiles.across.d)};
 }
 
+// Four neighbours in a row of Y.
+template <class T>
+struct alignas(4 * sizeof(T)) Quad {
+  T v[4];
+};
+template <class T>
+DEVICE Quad<T> load_quad(const T* p) {
+  return *reinterpret_cast<const Quad<T>*>(p);
+}
+template <class T>
+DEVICE void store_quad(T* p, const Quad<T>& x) {
+  *reinterpret_cast<Quad<T>*>(p) = x;
+}
+
 // X [N, C, H, W] -> V [t, C, stride]. One work-item for each (c, p), p fastest; `stride` >= tiles.count is a
 // multiple of 4, and columns without a tile become 0.
-template <int kOut>
-DEVICE void winograd_input(const float* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top,
+template <class T, int kOut>
+DEVICE void winograd_input(const T* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top,
                            int32_t pad_left, Tiles tiles, Divisor stride) {
   constexpr int kIn = kOut + 2;
   const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
@@ -130,14 +144,14 @@ DEVICE void winograd_input(const float* x, float* v, int32_t C, int32_t H, int32
   if (p < tiles.count) {
     const TileAt tile = tile_at(tiles, p);
     const int top = tile.row * kOut - pad_top, left = tile.column * kOut - pad_left;
-    const float* image = x + (static_cast<size_t>(tile.n) * static_cast<size_t>(C) + c) *
-                                 (static_cast<size_t>(H) * static_cast<size_t>(W));
+    const T* image = x + (static_cast<size_t>(tile.n) * static_cast<size_t>(C) + c) *
+                             (static_cast<size_t>(H) * static_cast<size_t>(W));
     UNROLL for (int r = 0; r < kIn; ++r) {
       const int h = top + r;
       const bool inside = h >= 0 && h < H;
-      const float* line = image + static_cast<ptrdiff_t>(h) * W + left;
+      const T* line = image + static_cast<ptrdiff_t>(h) * W + left;
       UNROLL for (int s = 0; s < kIn; ++s) {
-        d[r][s] = inside && left + s >= 0 && left + s < W ? line[s] : 0.0f;
+        d[r][s] = inside && left + s >= 0 && left + s < W ? to_float(line[s]) : 0.0f;
       }
     }
   } else {
@@ -187,10 +201,9 @@ DEVICE void winograd_product(const float* u, const float* v, float* z, int32_t M
 // Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each (m, p), p
 // fastest. `vectors`: OW is a multiple of kOut = 4, and Y and the residual are multiples of 16. `residual`
 // may be null.
-template <int kOut>
-DEVICE void winograd_output(const float* z, const float* bias, const float* residual, float* y, int32_t M,
-                            int32_t OH, int32_t OW, Tiles tiles, Divisor stride, int32_t vectors,
-                            Activation act) {
+template <class T, int kOut>
+DEVICE void winograd_output(const float* z, const T* bias, const T* residual, T* y, int32_t M, int32_t OH,
+                            int32_t OW, Tiles tiles, Divisor stride, int32_t vectors, Activation act) {
   constexpr int kIn = kOut + 2;
   const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
   const size_t plane = static_cast<size_t>(M) * stride.d;
@@ -205,7 +218,7 @@ DEVICE void winograd_output(const float* z, const float* bias, const float* resi
     UNROLL for (int r = 0; r < kOut; ++r) half_done[r][s] = out[r];
   }
   const TileAt tile = tile_at(tiles, p);
-  const float b = bias[m];
+  const float b = to_float(bias[m]);
   const size_t image = (static_cast<size_t>(tile.n) * static_cast<size_t>(M) + m) *
                        (static_cast<size_t>(OH) * static_cast<size_t>(OW));
   const int top = tile.row * kOut, left = tile.column * kOut;
@@ -219,46 +232,48 @@ DEVICE void winograd_output(const float* z, const float* bias, const float* resi
     if constexpr (kOut == 4) {
       if (vectors != 0) {
         if (residual != nullptr) {
-          const Pack<float> add = load_pack(residual + at);
-          UNROLL for (int s = 0; s < kOut; ++s) out[s] += add.v[s];
+          const Quad<T> add = load_quad(residual + at);
+          UNROLL for (int s = 0; s < kOut; ++s) out[s] += to_float(add.v[s]);
         }
         activate(act, out);
-        const Pack<float> pack = {{out[0], out[1], out[2], out[3]}};
-        store_pack(y + at, pack);
+        Quad<T> quad;
+        UNROLL for (int s = 0; s < kOut; ++s) quad.v[s] = from_float<T>(out[s]);
+        store_quad(y + at, quad);
         continue;
       }
     }
     if (residual != nullptr) {
       UNROLL for (int s = 0; s < kOut; ++s) {
-        if (left + s < OW) out[s] += residual[at + static_cast<size_t>(s)];
+        if (left + s < OW) out[s] += to_float(residual[at + static_cast<size_t>(s)]);
       }
     }
     activate(act, out);
     UNROLL for (int s = 0; s < kOut; ++s) {
-      if (left + s < OW) y[at + static_cast<size_t>(s)] = out[s];
+      if (left + s < OW) y[at + static_cast<size_t>(s)] = from_float<T>(out[s]);
     }
   }
 }
 
 // W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, zeros around: what the implicit product multiplies
 // with.
-DEVICE void implicit_filter(const float* w, float* u, int32_t M, int32_t depth, int32_t rows,
-                            Divisor columns) {
+template <class T>
+DEVICE void implicit_filter(const T* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns) {
   const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
   if (i >= static_cast<uint32_t>(rows) * columns.d) return;
   const auto k = static_cast<int>(divide(i, columns)),
              m = static_cast<int>(i - divide(i, columns) * columns.d);
-  u[i] = k < depth && m < M ? w[static_cast<size_t>(m) * static_cast<size_t>(depth) + static_cast<size_t>(k)]
-                            : 0.0f;
+  u[i] = k < depth && m < M
+             ? to_float(w[static_cast<size_t>(m) * static_cast<size_t>(depth) + static_cast<size_t>(k)])
+             : 0.0f;
 }
 
 // Y = act(U^T patches + bias + residual); a column is one output pixel of one image. Pixels are counted over
 // images, rows, columns; there are `pixels` of them.
-template <class Gemm>
-DEVICE void implicit_product(const float* u, const float* x, const float* bias, const float* residual,
-                             float* y, int32_t M, int32_t C, int32_t H, int32_t W, int32_t pad_top,
-                             int32_t pad_left, int32_t rows, int32_t columns, uint32_t pixels,
-                             Divisor per_image, Divisor across, Activation act, typename Gemm::Lds& lds) {
+template <class Gemm, class T>
+DEVICE void implicit_product(const float* u, const T* x, const T* bias, const T* residual, T* y, int32_t M,
+                             int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows,
+                             int32_t columns, uint32_t pixels, Divisor per_image, Divisor across,
+                             Activation act, typename Gemm::Lds& lds) {
   const int first_m = block_y() * Gemm::kM;
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Gemm::kN;
   const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
@@ -270,7 +285,7 @@ DEVICE void implicit_product(const float* u, const float* x, const float* bias, 
   };
   // The columns that this work-item loads stay the same for every k.
   constexpr int kAcross = Gemm::kN / 4;
-  const float* image[4];
+  const T* image[4];
   int top[4], left[4];
   UNROLL for (int j = 0; j < 4; ++j) {
     const uint32_t n = first_n + static_cast<uint32_t>(thread_x() % kAcross * 4 + j);
@@ -292,14 +307,15 @@ DEVICE void implicit_product(const float* u, const float* x, const float* bias, 
           const int h = top[j] + r, w = left[j] + s;
           const bool inside = c < C && h >= 0 && h < H && w >= 0 && w < W;
           pack.v[j] =
-              inside ? image[j][static_cast<size_t>(c) * plane + static_cast<size_t>(h * W + w)] : 0.0f;
+              inside ? to_float(image[j][static_cast<size_t>(c) * plane + static_cast<size_t>(h * W + w)])
+                     : 0.0f;
         }
         return pack;
       });
   gemm.each([&](int m, int n, float (&values)[4]) {
     m += first_m;
     if (m >= M) return;
-    const float b = bias[m];
+    const float b = to_float(bias[m]);
     size_t at[4];
     UNROLL for (int j = 0; j < 4; ++j) {
       const uint32_t pixel = first_n + static_cast<uint32_t>(n + j);
@@ -307,11 +323,11 @@ DEVICE void implicit_product(const float* u, const float* x, const float* bias, 
       at[j] = (static_cast<size_t>(i) * static_cast<size_t>(M) + static_cast<size_t>(m)) * per_image.d +
               (pixel - i * per_image.d);
       values[j] += b;
-      if (residual != nullptr && pixel < pixels) values[j] += residual[at[j]];
+      if (residual != nullptr && pixel < pixels) values[j] += to_float(residual[at[j]]);
     }
     activate(act, values);
     UNROLL for (int j = 0; j < 4; ++j) {
-      if (first_n + static_cast<uint32_t>(n + j) < pixels) y[at[j]] = values[j];
+      if (first_n + static_cast<uint32_t>(n + j) < pixels) y[at[j]] = from_float<T>(values[j]);
     }
   });
 }
@@ -324,47 +340,61 @@ using GemmSmall = Sgemm<64, 32, 4, 4, 32, 32>;
 
 using namespace graphopt::hip;
 
-#define WINOGRAD_KERNELS(kOut, suffix)                                                                  \
-  KERNEL(winograd_filter_##suffix, 256,                                                                 \
-         (const float* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns)) {             \
-    winograd_filter<kOut>(w, u, M, C, rows, columns);                                                   \
-  }                                                                                                     \
-  KERNEL(winograd_input_##suffix, 256,                                                                  \
-         (const float* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, \
-          Tiles tiles, Divisor stride)) {                                                               \
-    winograd_input<kOut>(x, v, C, H, W, pad_top, pad_left, tiles, stride);                              \
-  }                                                                                                     \
-  KERNEL(winograd_output_##suffix, 256,                                                                 \
-         (const float* z, const float* bias, const float* residual, float* y, int32_t M, int32_t OH,    \
-          int32_t OW, Tiles tiles, Divisor stride, int32_t vectors, Activation act)) {                  \
-    winograd_output<kOut>(z, bias, residual, y, M, OH, OW, tiles, stride, vectors, act);                \
+#define WINOGRAD_KERNELS(T, kOut, suffix)                                                            \
+  KERNEL(winograd_filter_##suffix, 256,                                                              \
+         (const T* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns)) {              \
+    winograd_filter<T, kOut>(w, u, M, C, rows, columns);                                             \
+  }                                                                                                  \
+  KERNEL(winograd_input_##suffix, 256,                                                               \
+         (const T* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left,  \
+          Tiles tiles, Divisor stride)) {                                                            \
+    winograd_input<T, kOut>(x, v, C, H, W, pad_top, pad_left, tiles, stride);                        \
+  }                                                                                                  \
+  KERNEL(winograd_output_##suffix, 256,                                                              \
+         (const float* z, const T* bias, const T* residual, T* y, int32_t M, int32_t OH, int32_t OW, \
+          Tiles tiles, Divisor stride, int32_t vectors, Activation act)) {                           \
+    winograd_output<T, kOut>(z, bias, residual, y, M, OH, OW, tiles, stride, vectors, act);          \
   }
 
-WINOGRAD_KERNELS(4, f4_f32)
-WINOGRAD_KERNELS(2, f2_f32)
+WINOGRAD_KERNELS(float, 4, f4_f32)
+WINOGRAD_KERNELS(float, 2, f2_f32)
+WINOGRAD_KERNELS(half_t, 4, f4_f16)
+WINOGRAD_KERNELS(half_t, 2, f2_f16)
 
-#define PRODUCT_KERNELS(Gemm, groups, suffix)                                                             \
-  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups,                                       \
-                 (const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows,           \
-                  int32_t columns, int32_t stride)) {                                                     \
-    SHARED(Gemm::Lds, lds);                                                                               \
-    winograd_product<Gemm>(u, v, z, M, C, rows, columns, stride, lds);                                    \
-  }                                                                                                       \
-  KERNEL_SHARING(                                                                                         \
-      implicit_product_##suffix, Gemm::kThreads, groups,                                                  \
-      (const float* u, const float* x, const float* bias, const float* residual, float* y, int32_t M,     \
-       int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows, int32_t columns, \
-       uint32_t pixels, Divisor per_image, Divisor across, Activation act)) {                             \
+#define WINOGRAD_PRODUCT(Gemm, groups, suffix)                                                  \
+  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups,                             \
+                 (const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows, \
+                  int32_t columns, int32_t stride)) {                                           \
+    SHARED(Gemm::Lds, lds);                                                                     \
+    winograd_product<Gemm>(u, v, z, M, C, rows, columns, stride, lds);                          \
+  }
+
+WINOGRAD_PRODUCT(GemmLarge, 2, 128x128_f32)
+WINOGRAD_PRODUCT(GemmWide, 4, 64x128_f32)
+WINOGRAD_PRODUCT(GemmSmall, 7, 64x32_f32)
+
+#define IMPLICIT_PRODUCT(T, Gemm, suffix)                                                                 \
+  KERNEL(implicit_product_##suffix, Gemm::kThreads,                                                       \
+         (const float* u, const T* x, const T* bias, const T* residual, T* y, int32_t M, int32_t C,       \
+          int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows, int32_t columns,         \
+          uint32_t pixels, Divisor per_image, Divisor across, Activation act)) {                          \
     SHARED(Gemm::Lds, lds);                                                                               \
     implicit_product<Gemm>(u, x, bias, residual, y, M, C, H, W, pad_top, pad_left, rows, columns, pixels, \
                            per_image, across, act, lds);                                                  \
   }
 
-PRODUCT_KERNELS(GemmLarge, 2, 128x128_f32)
-PRODUCT_KERNELS(GemmWide, 4, 64x128_f32)
-PRODUCT_KERNELS(GemmSmall, 7, 64x32_f32)
+IMPLICIT_PRODUCT(float, GemmLarge, 128x128_f32)
+IMPLICIT_PRODUCT(float, GemmWide, 64x128_f32)
+IMPLICIT_PRODUCT(float, GemmSmall, 64x32_f32)
+IMPLICIT_PRODUCT(half_t, GemmLarge, 128x128_f16)
+IMPLICIT_PRODUCT(half_t, GemmWide, 64x128_f16)
+IMPLICIT_PRODUCT(half_t, GemmSmall, 64x32_f16)
 
 KERNEL(implicit_filter_f32, 256,
        (const float* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns)) {
+  implicit_filter(w, u, M, depth, rows, columns);
+}
+KERNEL(implicit_filter_f16, 256,
+       (const half_t* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns)) {
   implicit_filter(w, u, M, depth, rows, columns);
 }

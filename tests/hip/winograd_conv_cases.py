@@ -75,12 +75,17 @@ def case(
 
 
 def cases() -> Iterator[Case]:
-    for algorithm, algorithm_name in enumerate(ALGORITHMS):
-        for tile, tile_name in enumerate(TILES):
-            for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
-                if tile == 0 and M <= 64:
-                    M += 64
-                act = activations.NAMES[(i + 2 * tile + algorithm) % len(activations.NAMES)]
-                chunk = 4 if algorithm < 2 and N > 1 else -1
-                name = f"{algorithm_name}_{tile_name}_{act.lower() or 'none'}_f32-n{N}_c{C}_h{H}_w{W}_m{M}"
-                yield case(name, np.float32, (N, C, H, W, M), pads, act, i % 2 == 1, algorithm, tile, chunk)
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for algorithm, algorithm_name in enumerate(ALGORITHMS):
+            # The product of Winograd is the same for both dtypes.
+            for tile_name in TILES if suffix == "f32" or algorithm == 2 else TILES[2:]:
+                tile = TILES.index(tile_name)
+                for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
+                    if tile == 0 and M <= 64:
+                        M += 64
+                    act = activations.NAMES[(i + 2 * tile + algorithm) % len(activations.NAMES)]
+                    chunk = 4 if algorithm < 2 and N > 1 else -1
+                    size = f"n{N}_c{C}_h{H}_w{W}_m{M}"
+                    name = f"{algorithm_name}_{tile_name}_{act.lower() or 'none'}_{suffix}-{size}"
+                    yield case(name, dtype, (N, C, H, W, M), pads, act, i % 2 == 1, algorithm, tile, chunk)
