@@ -21,6 +21,7 @@ from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.passes.activation_forms import Form, form_of
 from graphopt.passes.base import Editor, Numerics, Pass, use_count
+from graphopt.passes.symbolic_shapes import Shapes
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv")
@@ -86,9 +87,10 @@ class FuseEpilogue(Pass[EpilogueMatch]):
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
         shape, other = editor.shape(y), editor.shape(residual)
-        if shape is None or other is None or None in shape or None in other:
+        if shape is None or other is None:
             raise Refusal(Code.UNKNOWN_SHAPE, f"{y.name} {shape}, {residual and residual.name} {other}", add)
-        if shape != other:
+        shapes = Shapes(editor)
+        if shapes.dims(residual) != shapes.dims(y):
             static = all(isinstance(d, int) for d in (*shape, *other))
             code = Code.WRONG_SHAPE if static or len(shape) != len(other) else Code.UNKNOWN_SHAPE
             raise Refusal(code, f"{y.name} {shape}, {residual and residual.name} {other}", add)

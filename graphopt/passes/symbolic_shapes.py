@@ -78,6 +78,11 @@ def keeps_shape(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in SAME_SHAPE
 
 
+def _is_convolution(node: ir.Node) -> bool:
+    own = node.domain == DOMAIN and node.op_type.startswith("WinogradConv")
+    return own or (node.domain == "" and node.op_type == "Conv")
+
+
 Element = Size | float
 
 
@@ -200,7 +205,7 @@ class Shapes:
         node = value.producer()
         if node is None or self._exhausted or value is not node.outputs[0]:
             return None
-        return node if node.domain == "" or keeps_shape(node) else None
+        return node if node.domain == "" or keeps_shape(node) or _is_convolution(node) else None
 
     def _dim(self, value: ir.Value, axis: int) -> Size:
         declared = self._declared(value, axis)
@@ -228,6 +233,8 @@ class Shapes:
                 return None
             source = perm.as_ints()[axis] if perm is not None else rank - 1 - axis
             return (first, source) if self.rank(first) == rank else None
+        if _is_convolution(node):
+            return (first, axis) if self.rank(first) == rank and self._keeps_extent(node, axis, rank) else None
         if node.op_type == "MatMul" and axis == rank - 2:
             rank_first = self.rank(first)
             return (first, rank_first - 2) if rank_first is not None and rank_first >= 2 else None
@@ -246,6 +253,22 @@ class Shapes:
                         large.setdefault(size, (operand, operand_rank + behind))
             return next(iter(large.values())) if len(large) == 1 else None
         return None
+
+    def _keeps_extent(self, node: ir.Node, axis: int, rank: int) -> bool:
+        """Whether a convolution of stride 1 pads an axis by just what its kernel takes away."""
+        if axis < 2 or any(a.is_ref() for a in node.attributes.values()):
+            return axis == 0
+        kernel = self._declared(node.inputs[1], axis) if node.inputs[1] is not None else None
+        attributes = {n: node.attributes[n].as_ints() for n in ("pads", "strides", "dilations") if n in node.attributes}
+        spatial = rank - 2
+        ones = [1] * spatial
+        if attributes.get("strides", ones)[axis - 2] != 1 or not isinstance(kernel, int):
+            return False
+        auto_pad = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            return True
+        pads = [0] * (2 * spatial) if auto_pad == "VALID" else attributes.get("pads", [0] * (2 * spatial))
+        return pads[axis - 2] + pads[axis - 2 + spatial] == attributes.get("dilations", ones)[axis - 2] * (kernel - 1)
 
     def _dim_of_node(self, node: ir.Node, value: ir.Value, axis: int) -> Size | None:
         first = node.inputs[0] if node.inputs else None

@@ -159,6 +159,34 @@ def test_refused(node: str, code: str, body: str, outputs: str) -> None:
     assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == [code]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "fused"),
+    [
+        ("pads = [1, 1, 1, 1]", True),
+        ('auto_pad = "SAME_LOWER"', True),
+        ("pads = [2, 2, 2, 2], dilations = [2, 2]", True),
+        ("pads = [1, 0, 1, 2]", True),
+        ("pads = [1, 1, 1, 0]", False),
+        ("pads = [1, 1, 1, 1], dilations = [2, 2]", False),
+    ],
+)
+def test_a_residual_around_convolutions_of_any_size(attributes: str, fused: bool) -> None:
+    """Nobody knows H and W, but a convolution that pads by what it takes away keeps them."""
+    text = f"""g (float[N, 6, H, K] x) => (float[P, 6, Q, S] y) {{
+        i = Relu(x)
+        d = Conv <{attributes}> (i, W, b)
+        r = Sigmoid(d)
+        t = Conv <pads = [1, 1, 1, 1]> (r, W, b)
+        y = Add(i, t) }}"""
+    before = model_from_text(text, weights())
+    after = rewrite(before, PASSES, all_sites=True)
+    assert ("WinogradConvAdd" in after.op_types) == fused
+    if fused:
+        assert_same_outputs(before, after.proto, {"x": draw(2, 6, 9, 8)}, 1e-3)
+    else:
+        assert "UNKNOWN_SHAPE" in after.codes()
+
+
 def test_an_activation_in_a_branch_stays_there() -> None:
     text = f"""g (bool q, XT x) => (XT y) {{ {NODES["ScaleShift"]}
         y = If (q) <then_branch = p () => (XT i) {{ i = Relu(t) }}, else_branch = e () => (XT j) {{ j = Neg(x) }}> }}"""

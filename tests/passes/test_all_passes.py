@@ -1,0 +1,169 @@
+"""All passes together on models whose structure is the difficulty: bodies, functions, names, interfaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt import optimize
+from tests.rewriting import Array, assert_same_outputs, model_from_text
+
+RNG = np.random.default_rng(14)
+
+
+def draw(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def check(model: onnx.ModelProto, *feeds: dict[str, Array], tolerance: float = 1e-3) -> onnx.ModelProto:
+    """The optimized model: same numbers, invariants hold after each pass, a second run changes nothing."""
+    after, _ = optimize(model, target="cpu", all_sites=True, check=True)
+    assert optimize(after, target="cpu", all_sites=True)[0] == after
+    for feed in feeds:
+        assert_same_outputs(model, after, feed, tolerance)
+    return after
+
+
+def ops_of_function(model: onnx.ModelProto, domain: str) -> list[str]:
+    return [n.op_type for f in model.functions if f.domain == domain for n in f.node if n.op_type != "Constant"]
+
+
+def test_the_users_functions_are_rewritten_from_their_bodies_alone() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[N, 2, 5, 5] x) => (float[N, 1, 5, 5] y) { t = mine.f(x) y = mine.h(t) }
+        <domain: "mine", opset_import: ["" : 17]>
+        f (a) => (b) {
+            W = Constant <value = float[1, 2, 1, 1] {1.0, 2.0}> ()
+            s = Constant <value = float[1] {1.5}> ()
+            t = Conv (a, W)
+            b = BatchNormalization (t, s, s, s, s) }
+        <domain: "mine", opset_import: ["" : 17]>
+        h (a) => (b) {
+            W = Constant <value = float[1, 1, 3, 3] {1.0, 2.0, -3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0}> ()
+            t = Conv <pads = [1, 1, 1, 1]> (a, W)
+            b = Relu (t) }
+    """)
+    after = check(model, {"x": draw(2, 2, 5, 5)})
+    assert ops_of_function(after, "mine") == ["Conv", "WinogradConvRelu"]
+
+
+def test_attributes_of_a_function_are_not_numbers() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[N, 1, 5, 5] x) => (float[N, 1, 5, 5] y) { y = mine.f <p = [1, 1, 1, 1], e = 0.5> (x) }
+        <domain: "mine", opset_import: ["" : 17]>
+        f <p, e> (x) => (b) {
+            W = Constant <value = float[1, 1, 3, 3] {1.0, 2.0, -3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0}> ()
+            s = Constant <value = float[1] {1.5}> ()
+            t = Conv <pads: ints = @p> (x, W)
+            u = BatchNormalization <epsilon: float = @e> (t, s, s, s, s)
+            b = LeakyRelu <alpha: float = @e> (u) }
+    """)
+    after = check(model, {"x": draw(2, 1, 5, 5)})
+    assert ops_of_function(after, "mine") == ["Conv", "BatchNormalization", "LeakyRelu"]
+
+
+def branch(name: str) -> onnx.GraphProto:
+    initializers = [onnx.numpy_helper.from_array(draw(4, 4, 3, 3), "W")]
+    initializers += [onnx.numpy_helper.from_array(np.abs(draw(4)), n) for n in "gbmv"]
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "W"], ["t"], pads=[1] * 4),
+        onnx.helper.make_node("BatchNormalization", ["t", *"gbmv"], ["u"]),
+        onnx.helper.make_node("Relu", ["u"], ["o"]),
+    ]
+    output = onnx.helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, ["N", 4, 5, 5])
+    return onnx.helper.make_graph(nodes, name, [], [output], initializers)
+
+
+def test_two_branches_with_the_same_names() -> None:
+    text = """g (bool c, float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) {
+        y = If (c) <then_branch = p () => (float[N, 4, 5, 5] a) { a = Relu(x) },
+                    else_branch = q () => (float[N, 4, 5, 5] b) { b = Relu(x) }> }"""
+    model = model_from_text(text)
+    for attribute in model.graph.node[0].attribute:
+        attribute.g.CopyFrom(branch(attribute.name))
+    feeds = [{"c": np.array(taken), "x": draw(2, 4, 5, 5)} for taken in (True, False)]
+    after = check(model, *feeds)
+    assert [[n.op_type for n in a.g.node] for a in after.graph.node[0].attribute] == [["WinogradConvRelu"]] * 2
+
+
+def test_values_that_a_branch_captures() -> None:
+    text = """g (bool c, float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) {
+        t = Conv <pads = [1, 1, 1, 1]> (x, W)
+        n = BatchNormalization (t, s, s, s, s)
+        y = If (c) <then_branch = p () => (float[N, 4, 5, 5] a) { a = Add(t, n) },
+                    else_branch = q () => (float[N, 4, 5, 5] b) { b = Relu(n) }> }"""
+    model = model_from_text(text, {"W": draw(4, 4, 3, 3), "s": np.abs(draw(4))})
+    feeds = [{"c": np.array(taken), "x": draw(2, 4, 5, 5)} for taken in (True, False)]
+    assert [n.op_type for n in check(model, *feeds).graph.node] == ["WinogradConv", "ScaleShift", "If"]
+
+
+def test_a_loop_with_state_and_scanned_outputs() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64 n, float[2, 3] x) => (float[2, 3] y, float[K, 2, 3] z) {
+            t = Constant <value: tensor = bool {1}> ()
+            y, z = Loop (n, t, x) <
+              body = b (int64 i, bool c, float[2, 3] s) => (bool c2, float[2, 3] s2, float[2, 3] s3) {
+                c2 = Identity(c)
+                k = Add(x, x)
+                q = Add(x, x)
+                w = Mul(s, k)
+                s2 = Add(w, q)
+                s3 = Identity(s2) }> }
+    """)
+    after = check(model, {"n": np.array(3), "x": draw(2, 3)}, {"n": np.array(0), "x": draw(2, 3)})
+    assert [n.op_type for n in after.graph.node[-1].attribute[0].g.node] == [
+        "Identity",
+        "Add",
+        "Mul",
+        "Add",
+        "Identity",
+    ]
+
+
+def test_sequences_keep_their_order() -> None:
+    text = """g (float[2, 3] x) => (float[2, 6] y) {
+        s = SequenceEmpty <dtype = 1> ()
+        i = Identity(x)
+        q = SequenceInsert(s, i)
+        p = SequenceInsert(q, x)
+        y = ConcatFromSequence <axis = 1> (p) }"""
+    check(model_from_text(text), {"x": draw(2, 3)})
+
+
+def test_outputs_that_are_inputs_initializers_and_each_other() -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] a, float[2, 3] b, float[2, 3] c, float[3] w) {
+        a = Relu(x)
+        b = Identity(a)
+        c = Identity(x) }"""
+    after = check(model_from_text(text, {"w": draw(3)}), {"x": draw(2, 3)})
+    assert [o.name for o in after.graph.output] == ["a", "b", "c", "w"]
+
+
+def test_an_old_file_whose_initializers_are_inputs() -> None:
+    """Below IR version 4 every initializer is an input as well, and none can be overridden."""
+    text = """g (float[2, 4, 5, 5] x, float[4, 4, 1, 1] W, float[4] s) => (float[2, 4, 5, 5] y) {
+        t = Conv (x, W)
+        y = BatchNormalization (t, s, s, s, s) }"""
+    model = model_from_text(text, {"W": draw(4, 4, 1, 1), "s": np.abs(draw(4))}, opset=8)
+    model.ir_version = 3
+    after = check(model, {"x": draw(2, 4, 5, 5)})
+    assert [n.op_type for n in after.graph.node] == ["Conv"]
+
+
+@pytest.mark.parametrize("device", ["migraphx", "portable"])
+def test_standard_targets_get_standard_operators(device: str) -> None:
+    text = """g (float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) {
+        n = BatchNormalization (x, s, s, s, s)
+        r = Relu(n)
+        t = Conv <pads = [1, 1, 1, 1]> (r, W)
+        m = BatchNormalization (t, s, s, s, s)
+        y = Add(m, x) }"""
+    model = model_from_text(text, {"W": draw(4, 4, 3, 3), "s": np.abs(draw(4))})
+    after, _ = optimize(model, target=device, all_sites=True, check=True)
+    assert [n.op_type for n in after.graph.node] == ["BatchNormalization", "Relu", "Conv", "Add"]
+    assert not after.functions
+    assert_same_outputs(model, after, {"x": draw(2, 4, 5, 5)})
