@@ -76,7 +76,9 @@ def models(case: Case) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, np.n
         "V": (B, T, H, D) if heads else (B, H, T, D),
     }
     random = np.random.default_rng(0)
-    feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds: dict[str, np.ndarray] = {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
     scale = float(1 / np.sqrt(D))
     constants = [numpy_helper.from_array(np.float32(scale), "scale")]
     nodes = []
@@ -153,7 +155,7 @@ def reference(case: Case, feeds: dict[str, np.ndarray]) -> np.ndarray:
     elif case.mask == "causal":
         s = np.where(np.tri(case.S, case.T, case.T - case.S, dtype=bool), s, -np.inf)
     s = np.exp(s - s.max(axis=-1, keepdims=True))
-    o = s / s.sum(axis=-1, keepdims=True) @ v
+    o: np.ndarray = s / s.sum(axis=-1, keepdims=True) @ v
     return o.transpose(0, 2, 1, 3) if heads else o
 
 
