@@ -1,0 +1,116 @@
+"""Write a folder with which anyone can run every GPU kernel's AMD machine code and check its numbers.
+
+    python scripts/amd_cases.py OUT [ARCH ...]
+
+OUT/manifest.json holds the cases, OUT/<arch>/*.co the code objects (the files that the library carries),
+OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, so an emulator of the instruction set
+or a bare HIP module loader can run it without this library. It fails when a kernel in a code object has fewer than
+eight cases on an architecture.
+
+Each case: `buffers` by name (`file`: start content; `fill` nan: NaN, or bytes of 0xff where no dtype is given),
+`launches` in order, `expect`: for each output the file with the float64 reference rounded to its dtype, and `tol`:
+max |got - expected| <= tol RMS(expected), NaN and infinities in the same places.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from tests.hip.case import Case
+from tests.hip.code_objects import build_code_objects, kernels
+from tests.hip.harness import ROOT, Harness
+from tests.hip.registry import all_cases
+
+ARCHS = ("gfx90a", "gfx942", "gfx1100", "gfx1151", "gfx1201")
+LEAST_CASES = 8
+MOST_WORKSPACE = 64 << 20
+
+
+def write_buffers(case: Case, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for i, x in enumerate(case.inputs):
+        np.save(folder / f"in{i}.npy", x)
+    for i, y in enumerate(case.outputs()):
+        np.save(folder / f"out{i}.npy", y)
+
+
+def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any]:
+    """One case of the manifest; `home` says which code object each kernel is in."""
+    facts = harness.typical_facts(arch)
+    plan = case.plan(harness, facts)
+    launches = list(plan.launches)
+    buffers: dict[str, Any] = {f"in{i}": {"file": f"{case.name}/in{i}.npy"} for i in range(len(case.inputs))}
+    for i, y in enumerate(case.outputs()):
+        buffers[f"out{i}"] = {"shape": list(y.shape), "dtype": str(y.dtype), "fill": "nan"}
+    for i, size in enumerate(plan.workspace):
+        if size > MOST_WORKSPACE:
+            raise SystemExit(f"{case.name}: a workspace of {size} bytes is too large for a case")
+        buffers[f"ws{i}"] = {"bytes": size, "fill": "nan"}
+    if case.prepare is not None:
+        prepare = case.prepare(harness, facts)
+        launches = prepare.launches + launches
+        buffers["weights"] = {"bytes": prepare.weights, "fill": "nan"}
+    if any("offset" in argument for launch in launches for argument in launch["args"]):
+        raise SystemExit(f"{case.name}: a manifest has no pointers into buffers")
+    (code_object,) = {home[launch["kernel"]] for launch in launches}
+    return {
+        "name": f"{case.name}-{arch}",
+        "op": case.op,
+        "dtype": str(case.dtype),
+        "arch": arch,
+        "code_object": f"{arch}/{code_object}",
+        "buffers": buffers,
+        "launches": launches,
+        "expect": {
+            f"out{i}": {"file": f"{case.name}/out{i}.npy", "tol": case.tolerance} for i in range(len(case.expected))
+        },
+    }
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 2
+    out, archs = Path(sys.argv[1]), tuple(sys.argv[2:]) or ARCHS
+    out.mkdir(parents=True, exist_ok=False)
+    objects = build_code_objects(archs)
+    harness = Harness(ROOT / "build" / "amd" / "hip" / "libgpu_harness.so")
+    cases = list(all_cases())
+    names = [case.name for case in cases]
+    if len(set(names)) != len(names):
+        raise SystemExit(f"two cases of one name: {sorted({n for n in names if names.count(n) > 1})}")
+    for case in cases:
+        write_buffers(case, out / case.name)
+    entries = []
+    failures = []
+    for arch in archs:
+        (out / arch).mkdir()
+        home: dict[str, str] = {}
+        for path in objects[arch]:
+            shutil.copy(path, out / arch / path.name)
+            home |= dict.fromkeys(kernels(path), path.name)
+        shapes: dict[str, set[str]] = defaultdict(set)
+        for case in cases:
+            entries.append(entry(case, arch, harness, home))
+            for launch in entries[-1]["launches"]:
+                shapes[launch["kernel"]].add(json.dumps([launch["args"], [list(x.shape) for x in case.inputs]]))
+        for kernel in home:
+            if len(shapes[kernel]) < LEAST_CASES:
+                failures.append(f"{arch}: {kernel} has {len(shapes[kernel])} different cases")
+    (out / "manifest.json").write_text(json.dumps({"format": 1, "cases": entries}, indent=1))
+    print(f"{len(entries)} cases of {len(cases)} shapes, {len(archs)} architectures: {out / 'manifest.json'}")
+    print(*failures, sep="\n")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
