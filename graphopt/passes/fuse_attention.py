@@ -19,6 +19,7 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
@@ -133,6 +134,8 @@ class Attention:
     dtype: ir.DataType = ir.DataType.FLOAT
     # Where each dimension of a value that goes can be read instead, for the Shape nodes that read it.
     axes: dict[ir.Value, list[tuple[ir.Value, int]]] = field(default_factory=dict)
+    # The types to which the probabilities are cast on their way.
+    casts: list[tuple[ir.DataType, ir.Node]] = field(default_factory=list)
     # What joins after a cast to float32.
     wide_steps: list[ir.Node] = field(default_factory=list)
 
@@ -189,39 +192,23 @@ class FuseAttention(Pass[Attention]):
         down = _down(node, editor, shapes)
         if down is None:
             return None
-        path = _up(node.inputs[0], shapes, MAX_PATH)
-        if path is None:
+        paths = sorted(_up(node.inputs[0], shapes), key=lambda path: _cost(path, editor))
+        if not paths:
             return None
-        scores, steps = path
         _require_last_axis(node, shapes, editor)
-        for step in steps:
-            if step.refusal is not None:
-                raise step.refusal
-        if down.refusal is not None:
-            raise down.refusal
-        q, k = _factors(scores, shapes)
-        v, o_perm = _values(down, shapes)
-        if len(o_perm) != max(len(q.perm), len(k.perm)):
-            ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, the result {len(o_perm)}"
-            raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
-        found = Attention(
-            softmax=node,
-            scores=scores,
-            context=down.context,
-            shapes=shapes,
-            q=q,
-            k=k,
-            v=v,
-            o_perm=o_perm,
-            output=down.context.outputs[0],
-            inner=[scores, *(s.node for s in steps), node, *down.nodes, down.context],
-            guard=down.guard,
-        )
-        _apply_steps(found, steps, down.nodes)
-        _absorb_operands(found, editor)
-        _absorb_result(found)
-        _set_dtype(found, editor)
-        return found
+        # A sum of two products can be read both ways; any reading that is legal is right.
+        first: Refusal | None = None
+        for path in paths:
+            try:
+                found = _read(node, path, down, shapes)
+                if len(paths) > 1:
+                    self.legal(found, editor)
+            except Refusal as refusal:
+                first = first or refusal
+            else:
+                return found
+        assert first is not None
+        raise first
 
     def legal(self, match: Attention, editor: Editor) -> None:
         _require_no_escape(match)
@@ -264,6 +251,46 @@ class FuseAttention(Pass[Attention]):
         new = [*emission.nodes, fused]
         editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=match.context)
         return f"{len(match.inner)} nodes became {match.variant.name}, scale {match.scale:.6g}"
+
+
+def _read(softmax: ir.Node, path: _Path, down: _Down, shapes: Shapes) -> Attention:
+    """One reading of what stands between two products.
+
+    Raises:
+        Refusal: it is not what the fused node computes.
+
+    """
+    editor = shapes.editor
+    scores, steps = path
+    for step in steps:
+        if step.refusal is not None:
+            raise step.refusal
+    if down.refusal is not None:
+        raise down.refusal
+    q, k = _factors(scores, shapes)
+    v, o_perm = _values(down, shapes)
+    if len(o_perm) != max(len(q.perm), len(k.perm)):
+        ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, the result {len(o_perm)}"
+        raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
+    found = Attention(
+        softmax=softmax,
+        scores=scores,
+        context=down.context,
+        shapes=shapes,
+        q=q,
+        k=k,
+        v=v,
+        o_perm=o_perm,
+        output=down.context.outputs[0],
+        inner=[scores, *(s.node for s in steps), softmax, *down.nodes, down.context],
+        guard=down.guard,
+    )
+    _apply_steps(found, steps, down.nodes)
+    _absorb_operands(found, editor)
+    _absorb_result(found)
+    _find_causal(found)
+    _set_dtype(found, editor)
+    return found
 
 
 # -- Attention of ai.onnx ----------------------------------------------------------------------------------------------
@@ -386,8 +413,8 @@ def _down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> _Down | None:
         elif node.op_type not in ("Identity", "Cast", "Reshape"):
             if not _leads_to_product(node):
                 return None
-            random = node.op_type in RANDOM or any(_is_random(v) for v in node.inputs)
-            code = Code.NON_DETERMINISTIC if random else Code.UNSUPPORTED_OP
+            random = any(_is_random(v) for v in node.inputs)
+            code = Code.NON_DETERMINISTIC if random else _code_of(node.op_type)
             refusal = refusal or Refusal(code, f"{node.op_type} between the softmax and the product", node)
         nodes.append(node)
         value = node.outputs[0]
@@ -434,7 +461,10 @@ def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
 
 
 # Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
-PASSING = frozenset("Add Cast Div Dropout Identity Mul Reshape Squeeze Sub Transpose Unsqueeze Where".split())
+PASSING = frozenset(
+    "Add Cast DequantizeLinear Div Dropout Identity Mul QuantizeLinear Reshape Squeeze Sub Transpose Unsqueeze "
+    "Where".split()
+)
 
 
 def _is_random(value: ir.Value | None) -> bool:
@@ -464,23 +494,36 @@ def _dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
 # -- from the softmax up -----------------------------------------------------------------------------------------------
 
 
-def _up(value: ir.Value | None, shapes: Shapes, budget: int) -> tuple[ir.Node, list[Step]] | None:
-    """The product that makes the scores and the steps from there to `value`; None when there is none."""
-    node = value.producer() if value is not None else None
-    if node is None or value is None or budget == 0 or node.domain != "" or value is not node.outputs[0]:
-        return None
-    if node.op_type in PRODUCTS:
-        return node, []
-    best: tuple[ir.Node, list[Step]] | None = None
-    for main, step in _readings(node, shapes):
-        above = _up(main, shapes, budget - 1)
-        if above is None:
+# The product that makes the scores, and the steps from there to the softmax.
+_Path = tuple[ir.Node, list[Step]]
+# How many values are looked at above one softmax, nearest first.
+MAX_VISITS = 300
+
+
+def _up(value: ir.Value | None, shapes: Shapes) -> list[_Path]:
+    """The products that the softmax's input may be read to come from, nearest first; none where it comes from none."""
+    found: list[_Path] = []
+    queue: deque[tuple[ir.Value | None, list[Step]]] = deque([(value, [])])
+    visited: set[ir.Value] = set()
+    while queue and len(visited) < MAX_VISITS:
+        above, steps = queue.popleft()
+        node = above.producer() if above is not None else None
+        if above is None or node is None or above in visited or node.domain != "" or above is not node.outputs[0]:
             continue
-        found = (above[0], [*above[1], step])
-        if not any(s.refusal for s in found[1]):
-            return found
-        best = best or found
-    return best
+        visited.add(above)
+        if node.op_type in PRODUCTS:
+            found.append((node, steps))
+        elif len(steps) < MAX_PATH:
+            queue.extend((main, [step, *steps]) for main, step in _readings(node, shapes))
+    return found
+
+
+def _cost(path: _Path, editor: Editor) -> tuple[bool, bool, int, int]:
+    """Readings that can be refused at once last, then projections, then long ones."""
+    product_node, steps = path
+    projection = any(editor.is_constant(v) for v in product_node.inputs)
+    reshapes = sum(s.kind == "reshape" for s in steps)
+    return any(s.refusal is not None for s in steps), projection, reshapes, len(steps)
 
 
 def _readings(node: ir.Node, shapes: Shapes) -> Iterable[tuple[ir.Value | None, Step]]:
@@ -501,6 +544,8 @@ def _readings(node: ir.Node, shapes: Shapes) -> Iterable[tuple[ir.Value | None, 
     elif op == "Neg":
         yield x[0], Step("scale", node, number=-1.0)
     elif op in ("Mul", "Div"):
+        if op == "Div":
+            yield x[1], Step("refused", node, refusal=Refusal(Code.UNSUPPORTED_OP, "a Div by the scores", node))
         for main, other in ((x[0], x[1]), (x[1], x[0]))[: 1 if op == "Div" else 2]:
             number = shapes.number(other)
             if number is not None and op == "Div":
@@ -516,15 +561,21 @@ def _readings(node: ir.Node, shapes: Shapes) -> Iterable[tuple[ir.Value | None, 
         yield x[1], Step("add", node, operand=x[0])
     elif op == "Sub":
         yield x[0], Step("add", node, number=-1.0, operand=x[1])
+        yield x[1], Step("refused", node, refusal=Refusal(Code.UNSUPPORTED_OP, "the scores are subtracted", node))
     elif op == "Where":
         for main, other, keeps in ((x[1], x[2], True), (x[2], x[1], False)):
             number, refusal = _mask_value(other, main, node, shapes)
             yield main, Step("where", node, number=number, operand=x[0], keeps=keeps, refusal=refusal)
     elif x:
-        random = op in RANDOM
-        code = Code.NON_DETERMINISTIC if random else Code.UNSUPPORTED_OP
-        refusal = Refusal(code, f"{op} between the product and the softmax", node)
-        yield x[0], Step("refused", node, refusal=refusal)
+        refusal = Refusal(_code_of(op), f"{op} between the product and the softmax", node)
+        for value in x:
+            yield value, Step("refused", node, refusal=refusal)
+
+
+def _code_of(op_type: str) -> Code:
+    if op_type in RANDOM:
+        return Code.NON_DETERMINISTIC
+    return Code.QUANTIZED if op_type in ("QuantizeLinear", "DequantizeLinear") else Code.UNSUPPORTED_OP
 
 
 def _mask_value(
@@ -617,7 +668,9 @@ def _apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Nod
         raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
     swapped: ir.Node | None = None
     for node in below:
-        if node.op_type == "Transpose":
+        if node.op_type == "Cast":
+            found.casts.append((ir.DataType(attribute_int(node, "to", 0)), node))
+        elif node.op_type == "Transpose":
             swapped = node
         elif node.op_type == "Reshape":
             if swapped is not None:
@@ -643,6 +696,37 @@ def _masks_to_terms(found: Attention, node: ir.Node) -> None:
     for c in found.conditions:
         found.terms.append(Term(c.value, c.node, c.view, mask=(found.mask_value, c.keeps)))
     found.conditions = []
+
+
+def _find_causal(found: Attention) -> None:
+    """A constant that hides exactly the keys after each query becomes the node's own Causal step.
+
+    Every query sees a key, so no row is hidden wholly. -inf then says the same as a step of the node does. Another
+    very low number does so where it is the only thing that joins: beside others, a row whose visible keys they hide
+    would average over the keys hidden here as well.
+    """
+    base = _score_dims(found)
+    rows, keys = base[-2].value, base[-1].value
+    if rows is None or keys is None or keys < rows:
+        return
+    alone = len(found.terms) + len(found.conditions) == 1
+    visible = np.tri(rows, keys, keys - rows) > 0
+    for joined in _joined(found):
+        array = found.shapes.editor.constant(joined.value) if joined.view is None else None
+        if array is None or array.ndim < 2 or array.shape[-2:] != (rows, keys) or array.size != rows * keys:
+            continue
+        matrix = array.reshape(rows, keys)
+        if isinstance(joined, Condition):
+            hidden = np.full(1, found.mask_value)
+            same = np.array_equal(matrix == joined.keeps, visible)
+        else:
+            hidden = matrix[~visible]
+            same = joined.factor == 1.0 and joined.mask is None and not matrix[visible].any()
+        if same and (hidden <= (-1e30 if alone else -np.inf)).all():
+            found.causal = True
+            found.terms = [t for t in found.terms if t is not joined]
+            found.conditions = [c for c in found.conditions if c is not joined]
+            return
 
 
 def _next_view(found: Attention, node: ir.Node, view: View | None) -> View | None:
@@ -1000,11 +1084,14 @@ def _set_dtype(match: Attention, editor: Editor) -> None:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
     if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
         raise Refusal(Code.WRONG_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
-    if first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT}:
+    if first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context:
         match.widened = True
     elif len(known) > 1:
         raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
     match.dtype = next(iter(second or known))
+    for dtype, node in match.casts:
+        if dtype not in (ir.DataType.FLOAT, match.dtype):
+            raise Refusal(Code.MIXED_DTYPE, f"the probabilities are cast to {dtype.name}", node)
     if match.wide_steps and match.dtype != ir.DataType.FLOAT:
         raise Refusal(Code.MIXED_DTYPE, "a bias or mask joins in float32", match.wide_steps[0])
 
@@ -1021,32 +1108,42 @@ def _require_same_heads(match: Attention) -> None:
             kind = _origin(operand.value, operand.perm[1], match.shapes, MAX_PATH)
             if kind is not None:
                 kinds[name] = kind
-    if len(set(kinds.values())) > 1:
-        detail = ", ".join(f"{name} by {kind}" for name, kind in kinds.items())
+    named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
+    # Inputs of the model that are stacked over different axes may well have different layouts, unless they cannot be
+    # told apart: then the odd one out is taken for a mistake.
+    k_dims = match.shapes.dims(match.k.value)
+    if not named and len(kinds) == 3 and k_dims is not None and k_dims[1] == k_dims[2]:
+        named = kinds
+    if len(set(named.values())) > 1:
+        detail = ", ".join(f"{name} by {kind}" for name, kind in named.items())
         raise Refusal(Code.WRONG_PERM, f"stacks of matrices do not correspond: {detail}", match.scores, match.context)
 
 
 def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> str | None:
-    """Whether an axis is the one of the heads or that of the rows at the Reshape that splits heads; None: unknown."""
-    node = value.producer() if value is not None else None
-    rank = shapes.rank(value)
-    if node is None or node.domain != "" or rank != 4 or budget == 0:
+    """Where a batch axis comes from: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
+    if value is None or shapes.rank(value) != 4 or budget == 0:
         return None
+    node = value.producer()
+    if node is None:
+        return f"axis {axis}" if not shapes.editor.is_constant(value) else None
     x = node.inputs[0] if node.inputs else None
-    if node.op_type == "Transpose":
+    if node.op_type == "Transpose" and node.domain == "":
         perm = attribute_ints(node, "perm", (3, 2, 1, 0))
         return _origin(x, perm[axis], shapes, budget - 1)
-    if node.op_type == "Reshape":
+    if node.op_type == "Reshape" and node.domain == "":
         before, after = shapes.dims(x), shapes.reshaped(node)
         if before is None or after is None or len(before) != 3 or after[:2] != before[:2]:
             return None
         return {1: "row", 2: "head"}.get(axis)
-    if keeps_shape(node) or node.op_type in BROADCASTING or node.op_type in ("Concat", "Slice", "Split"):
-        for source in node.inputs[: 1 if node.op_type in ("Slice", "Split") else None]:
+    several = node.domain == "" and (node.op_type in BROADCASTING or node.op_type == "Concat")
+    found: str | None = None
+    if several or keeps_shape(node) or (node.domain == "" and node.op_type in ("Slice", "Split")):
+        for source in node.inputs if several else [x]:
             kind = _origin(source, axis, shapes, budget - 1)
-            if kind is not None:
+            if kind in ("head", "row"):
                 return kind
-    return None
+            found = found or kind
+    return found
 
 
 def _score_dims(match: Attention) -> tuple[Size, ...]:

@@ -276,6 +276,17 @@ def test_padding_after_a_causal_mask() -> None:
     check(model, feeds, "FusedAttentionBias", rest=["Where", "Add"])
 
 
+@pytest.mark.parametrize("order", ["d, s", "s, d"])
+def test_bias_that_comes_from_a_product(order: str) -> None:
+    """Lc0: a small network generates the bias; either operand of the Add could be the scores."""
+    text = f"""g (float[B, 4, 9, 8] q, float[B, 4, 9, 8] k, float[B, 4, 9, 6] v, float[B, 4, 5] latent) => (float[B, 4, 9, 6] o) {{
+      kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  g = MatMul(latent, w)  d = Reshape(g, grid)
+      a = Add({order})  p = Softmax <axis = -1> (a)  o = MatMul(p, v) }}"""
+    model = model_from_text(text, {"w": draw(5, 81), "grid": np.asarray([-1, 4, 9, 9])})
+    feeds = {"q": draw(2, 4, 9, 8), "k": draw(2, 4, 9, 8), "v": draw(2, 4, 9, 6), "latent": draw(2, 4, 5)}
+    check(model, feeds, "FusedAttentionBias", rest=["MatMul", "Reshape"])
+
+
 @pytest.mark.parametrize("cap", [20.0, -20.0])
 def test_soft_cap(cap: float) -> None:
     between = "a = Mul(s, c)\n b = Div(a, cap)\n t = Tanh(b)\n d = Mul(t, cap)\n p = Softmax <axis = -1> (d)"
@@ -314,6 +325,41 @@ def test_fully_hidden_rows_without_guard_stay_nan() -> None:
 def test_dropout_and_identity_at_inference() -> None:
     between = "i = Identity(s)\n x = Softmax <axis = -1> (i)\n d, unused = Dropout(x, ratio)\n p = Identity(d)"
     check(core(between, {"ratio": np.float32(0.1)}), operands(), rest=[])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 7])
+@pytest.mark.parametrize("value", [-math.inf, LOWEST])
+@pytest.mark.parametrize("kind", ["bias", "mask", "inverted mask"])
+def test_constant_causal_mask(rows: int, value: float, kind: str) -> None:
+    keep = np.tri(rows, 7, 7 - rows)[None, None] > 0
+    between = {
+        "bias": "a = Add(s, m)",
+        "mask": "a = Where(m, s, c)",
+        "inverted mask": "a = Where(m, c, s)",
+    }[kind] + "\n p = Softmax <axis = -1> (a)"
+    constants: dict[str, Array] = {
+        "m": {"bias": np.where(keep, 0, value).astype(np.float32), "mask": keep}.get(kind, ~keep)
+    }
+    if kind != "bias":
+        constants["c"] = np.asarray(value, np.float32)
+    model = core(between, constants, rows=str(rows), keys="7")
+    check(model, operands(S=rows), "FusedAttentionCausal", rest=[])
+
+
+def test_masks_that_are_not_causal_for_sure() -> None:
+    """Another diagonal, or the lowest float beside a padding mask, which could hide all that a row sees."""
+    top_left = np.where(np.tri(5, 7) > 0, 0, -np.inf).astype(np.float32)
+    between = "a = Add(s, m)\n p = Softmax <axis = -1> (a)"
+    check(core(between, {"m": top_left}, rows="5", keys="7"), operands(), "FusedAttentionBias")
+    lowest = np.where(np.tri(5, 7, 2) > 0, 0, LOWEST).astype(np.float32)
+    pad = np.zeros((2, 1, 1, 7), np.float32)
+    pad[1, ..., :3] = LOWEST
+    between = "a = Add(s, m)\n b = Add(a, pad)\n p = Softmax <axis = -1> (b)"
+    model = core(between, {"m": lowest}, rows="5", keys="7", extra=", float[B, 1, 1, 7] pad")
+    check(model, {**operands(), "pad": pad}, "FusedAttentionBias", rest=["Add"])
+    model = core(between, {"m": np.where(lowest < 0, -np.inf, 0).astype(np.float32)}, rows="5", keys="7",
+                 extra=", float[B, 1, 1, 7] pad")  # fmt: skip
+    check(model, {**operands(), "pad": pad}, "FusedAttentionBiasCausal", rest=[])
 
 
 # -- layouts -----------------------------------------------------------------------------------------------------------
@@ -726,6 +772,10 @@ SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
         ("a = Where(m, s, c)\n p = Softmax <axis = -1> (a)", {"c": draw(5, 5)}, {**SQUARE, "extra": ", bool[5, 5] m"}, "UNSUPPORTED_OP"),
         ("x = Softmax <axis = -1> (s)\n p = Add(x, m)", {}, {"extra": ", float[S, T] m"}, "UNSUPPORTED_OP"),
         ("x = Softmax <axis = -1> (s)\n p = Mul(x, c)", {"c": np.float32(2)}, {}, "UNSUPPORTED_OP"),
+        ("x = Softmax <axis = -1> (s)\n h = Cast <to = 10> (x)\n p = Cast <to = 1> (h)", {}, {}, "MIXED_DTYPE"),
+        ("a = Div(c, s)\n p = Softmax <axis = -1> (a)", {"c": np.float32(2)}, {}, "UNSUPPORTED_OP"),
+        ("a = Max(m, s)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", float[S, T] m"}, "UNSUPPORTED_OP"),
+        ("h = QuantizeLinear(s, c, z)\n a = DequantizeLinear(h, c, z)\n p = Softmax <axis = -1> (a)", {"c": np.float32(0.1), "z": np.int8(0)}, {}, "QUANTIZED"),
         ("a = Relu(s)\n p = Softmax <axis = -1> (a)", {}, {}, "UNSUPPORTED_OP"),
         ("a = Where(m, s, c)\n b = Add(a, n)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4)}, {"extra": ", bool[S, T] m, float[S, T] n"}, "UNSUPPORTED_OP"),
         ("a = Where(m, s, c)\n b = Where(n, a, d)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4), "d": np.float32(-1e9)}, {"extra": ", bool[S, T] m, bool[S, T] n"}, "UNSUPPORTED_OP"),
@@ -777,6 +827,16 @@ def test_keys_transposed_over_rows_where_rows_equal_heads() -> None:
       s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
     constants = {w: draw(32, 32) for w in ("wq", "wk", "wv")} | {"split": np.asarray([2, 4, 4, 8])}
     refuse(model_from_text(text, constants), "WRONG_PERM")
+
+
+def test_inputs_stacked_over_rows_where_rows_equal_heads() -> None:
+    text = """g (float[2, 4, 4, 8] q, float[2, 4, 4, 8] k, float[2, 4, 4, 8] v) => (float[2, 4, 4, 8] o) {
+      qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 1, 3, 2]> (k)
+      vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
+    refuse(model_from_text(text), "WRONG_PERM")
+    # Other sizes tell the layouts apart: K came as [B, H, S, D].
+    model = model_from_text(text.replace("4, 4, 8] k", "4, 7, 8] k").replace("[2, 4, 4, 8] v", "[2, 7, 4, 8] v"))
+    check(model, {"q": draw(2, 4, 4, 8), "k": draw(2, 4, 7, 8), "v": draw(2, 7, 4, 8)}, rest=[])
 
 
 def test_mixed_types() -> None:
