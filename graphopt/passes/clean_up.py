@@ -12,8 +12,8 @@ Conditions:
 - Initializers that callers may override are not constants.
 - A constant may not make the file larger: results have at most 64 KiB, or at most the bytes of inputs that go with
   them. Tile, Expand, ConstantOfShape and Transposes of shared weights stay where they would grow the file.
-- Graph inputs and outputs keep names, order, types and dimensions; unused functions, opset imports, metadata and doc
-  strings stay.
+- Graph inputs and outputs keep names, order, types and dimensions; unused functions of others, opset imports,
+  metadata and doc strings stay.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class CleanUp(ModelPass):
             work.forward(graph)
         for graph in list(editor.graphs()):
             work.remove_unread(graph)
+        work.remove_unread_definitions()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in work.done.items()]
 
@@ -208,6 +209,17 @@ class _CleanUp:
             if not (use_count(value) or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
                 self.done["initializer that nobody reads, removed"] += 1
+
+    def remove_unread_definitions(self) -> None:
+        """Definitions of our own operators that later rewrites have left without a node."""
+        functions = self.editor.model.functions
+        ours = [i for i, f in functions.items() if f.domain == DOMAIN]
+        if ours:
+            used = {node.op_type for graph in self.editor.graphs() for node in graph if node.domain == DOMAIN}
+            for identifier in ours:
+                if identifier[1] not in used:
+                    del functions[identifier]
+                    self.done["definition of an operator that no node uses, removed"] += 1
 
 
 def _release(attribute: ir.Attr) -> None:

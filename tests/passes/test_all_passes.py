@@ -100,6 +100,13 @@ def test_values_that_a_branch_captures() -> None:
     assert [n.op_type for n in check(model, *feeds).graph.node] == ["WinogradConv", "ScaleShift", "If"]
 
 
+def test_only_definitions_that_are_used_stay() -> None:
+    """WinogradConv on the way to WinogradConvRelu leaves nothing behind."""
+    text = "g (float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = Relu(t) }"
+    after = check(model_from_text(text, {"W": draw(4, 4, 3, 3)}), {"x": draw(2, 4, 5, 5)})
+    assert [f.name for f in after.functions] == ["WinogradConvRelu"]
+
+
 def test_a_loop_with_state_and_scanned_outputs() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
