@@ -3,7 +3,8 @@
     python scripts/bench_winograd.py [--threads N] [--batch N] [--shapes 64x56x64 ...] [--repeats N] [--library PATH]
 
 Each row is a chain of 3x3 Conv+Relu nodes under ORT_ENABLE_ALL, so that ONNX Runtime keeps its blocked layout from one
-to the next, against the same chain of WinogradConvRelu; runs are interleaved in one process. C x H x M is a convolution
+to the next, against the same chain of WinogradConvRelu; runs are interleaved in one process. One thread is timed by
+its own processor time, which other processes disturb least, several by the clock. C x H x M is a convolution
 from C to M channels on H x H pixels. Prints a Markdown table with the time of one convolution, its effective rate
 (floating-point operations of the direct convolution over time) and the error against float64, relative to the root
 mean square. docs/measurements/winograd_cpu.md has the results that the cost models rest on.
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     library = arguments.library or library_path()
+    now = time.thread_time if arguments.threads == 1 else time.perf_counter
 
     print(f"onnxruntime {onnxruntime.__version__}, {arguments.threads} thread(s), batch {arguments.batch}\n")
     print("| C x H x M | ORT ms | ours ms | ORT GFLOP/s | ours GFLOP/s | ratio of medians | of minima | error |")
@@ -106,10 +108,10 @@ def main() -> None:
         times: list[list[float]] = [[], []]
         for repeat in range(arguments.repeats + 2):
             for kind, (session, binding) in enumerate(runs):
-                start = time.perf_counter()
+                start = now()
                 session.run_with_iobinding(binding)
                 if repeat >= 2:
-                    times[kind].append((time.perf_counter() - start) / len(weights))
+                    times[kind].append((now() - start) / len(weights))
         y = runs[1][1].copy_outputs_to_cpu()[0]
         flop = 2 * 9 * C * M * H * H * arguments.batch
         error = "-"

@@ -30,8 +30,9 @@ double product_cost(const ConvProblem& p, int64_t tile) {
 }  // namespace
 
 ConvAlgorithm winograd_choose(const ConvProblem& p, size_t element_size) {
-  if (p.C < 8) return ConvAlgorithm::kDirect;  // the transforms are not paid back
-  if (element_size < 4) return ConvAlgorithm::kF2x2;
+  // The transforms must be paid back; those of F(2x2) read and write twice as much for each pixel.
+  if (element_size < 4) return p.C < 8 ? ConvAlgorithm::kDirect : ConvAlgorithm::kF2x2;
+  if (p.C < 3) return ConvAlgorithm::kDirect;
   if (p.H == 0 || p.W == 0) return ConvAlgorithm::kF4x4;
   // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
   return product_cost(p, 4) < 0.9 * product_cost(p, 2) ? ConvAlgorithm::kF4x4 : ConvAlgorithm::kF2x2;

@@ -1,0 +1,39 @@
+"""The formula that decides where WinogradConv pays, against the measurements that it was fitted to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphopt.targets_cpu import winograd_gain
+
+MEASUREMENTS = Path(__file__).parent.parent / "docs" / "measurements" / "winograd_cpu.md"
+
+
+def measured() -> list[tuple[int, int, int, float]]:
+    """C, H, M and the ratio of medians of each row at one thread and batch 1."""
+    section = MEASUREMENTS.read_text().split("## One thread, batch 1")[1].split("##")[0]
+    rows = []
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 6 and cells[1][:1].isdigit():
+            C, H, M = (int(n) for n in cells[1].split("x"))
+            rows.append((C, H, M, float(cells[6])))
+    return rows
+
+
+@pytest.mark.parametrize(("C", "H", "M", "ratio"), measured())
+def test_gain_agrees_with_the_measurements(C: int, H: int, M: int, ratio: float) -> None:
+    gain = winograd_gain(C, M, H, H)
+    assert gain < 1.25 * ratio, "promises more than was measured"
+    if C >= 16:
+        assert gain > 0.6 * ratio, "leaves a gain unused"
+
+
+def test_every_shape_was_measured() -> None:
+    assert len(measured()) >= 20
+
+
+def test_unknown_sizes_count_as_large_enough() -> None:
+    assert winograd_gain(64, 64, None, None) == winograd_gain(64, 64, 56, 56)
