@@ -53,7 +53,6 @@ def parse_input_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
 
     Raises:
         OptionError: not of that form.
-
     """
     shapes = {}
     for option in options or []:
@@ -204,6 +203,32 @@ def _verify_and_print(
         console.print(f"{verdict}: {plain(report.summary)}")
     if not report.equal:
         raise typer.Exit(1)
+
+
+@app.command()
+def bisect(
+    before: InPath,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
+    target: TargetOption = "auto",
+    all_sites: Annotated[bool, typer.Option("--all-sites", help="As for optimize.")] = False,
+    inputs: Annotated[Path | None, typer.Option(help="As for verify.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+) -> None:
+    """Find the one rewrite of BEFORE that breaks its numbers. Exit code 0: none does, 1: found."""
+    from graphopt.bisect import bisect_file
+
+    result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
+    if result.culprit is None:
+        console.print(f"[green]equal[/] after all {result.rewrites} rewrites: {plain(result.summary)}")
+        return
+    where = ", ".join(result.culprit.nodes) or "the whole model"
+    console.print(
+        f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}", soft_wrap=True
+    )
+    console.print(plain(result.summary), soft_wrap=True)
+    if out is not None:
+        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+    raise typer.Exit(1)
 
 
 @app.command()

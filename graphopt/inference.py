@@ -26,7 +26,6 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
 
     Raises:
         OptionError: an unknown input, another rank, or a contradiction with a static dimension.
-
     """
     inputs = {v.name: v for v in model.graph.inputs}
     for name, dims in shapes.items():
@@ -48,7 +47,6 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
     Args:
         model: the model.
         proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
-
     """
     stripped = _without_large_weights(ir.serde.serialize_model(model) if proto is None else proto)
     if proto is not None:

@@ -84,7 +84,6 @@ def optimize(
         ModelSaveError: the result cannot be written.
         OptionError: an unknown pass, target or input, or a shape that does not fit.
         InvariantError: a pass broke the model; nothing was written.
-
     """
     start = time.perf_counter()
     say = progress or (lambda _: None)

@@ -6,6 +6,7 @@ its neighbours back on it.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,14 +45,15 @@ def run(
     passes: Sequence[Pass[Any] | ModelPass],
     *,
     after_pass: Callable[[str], None] | None = None,
+    limit: int | None = None,
 ) -> PipelineResult:
     """Runs `passes` over the editor's model until a whole round changes nothing.
 
     Args:
         editor: the model; it is changed in place.
         passes: in order.
-        after_pass: called with the pass's name after each pass that changed something (invariant checks, bisection).
-
+        after_pass: called with the pass's name after each pass that changed something (invariant checks).
+        limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.
     """
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
     refusals: dict[tuple[str, ir.Node], Remark] = {}
@@ -59,8 +61,11 @@ def run(
     for _ in range(MAX_ROUNDS):
         changed = False
         for p in passes:
+            left = sys.maxsize if limit is None else limit - len(done)
+            if left <= 0:
+                break
             start = time.perf_counter()
-            remarks = _run_local(p, editor, refusals) if isinstance(p, Pass) else _run_model(p, editor)
+            remarks = _run_local(p, editor, refusals, left) if isinstance(p, Pass) else _run_model(p, editor)
             result.passes[p.name].seconds += time.perf_counter() - start
             done += remarks
             if remarks:
@@ -84,14 +89,15 @@ def run(
 
 
 def _run_model(p: ModelPass, editor: Editor) -> list[Remark]:
-    return [Remark(p.name, "APPLIED", (), line) for line in p.run(editor)]
+    lines = p.run(editor)
+    return [Remark(p.name, "APPLIED", (), "; ".join(lines))] if lines else []
 
 
-def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark]) -> list[Remark]:
+def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark], limit: int) -> list[Remark]:
     remarks: list[Remark] = []
     work = deque(n for graph in editor.graphs() for n in graph if (n.domain, n.op_type) in p.anchors)
     queued = set(work)
-    while work:
+    while work and len(remarks) < limit:
         node = work.popleft()
         queued.discard(node)
         if node.graph is None:

@@ -75,7 +75,6 @@ class Refusal(Exception):
         code: why.
         detail: the value or shape that decided, in a few words.
         nodes: the nodes that decided; the anchor of the site is always added.
-
     """
 
     def __init__(self, code: Code, detail: str, *nodes: ir.Node | None) -> None:

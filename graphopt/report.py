@@ -25,7 +25,6 @@ class ModelStats:
         initializer_bytes: bytes of all initializers.
         multiply_adds: of convolutions and matrix products whose shapes are static, as the equations state them (a
             Winograd convolution counts like the convolution that it computes); None when no shape is known.
-
     """
 
     nodes: dict[str, int]
@@ -125,7 +124,6 @@ class Report:
         numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
         seconds: all of it, loading and writing included.
         notes: remarks about the model as a whole.
-
     """
 
     target: str

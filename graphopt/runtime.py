@@ -26,7 +26,6 @@ def import_onnxruntime() -> Any:
 
     Raises:
         RuntimeMissingError: not installed, or two wheels that own the same module have overwritten each other.
-
     """
     try:
         import onnxruntime
@@ -61,7 +60,6 @@ def library_path() -> Path:
 
     Raises:
         RuntimeMissingError: the library is in none of these places.
-
     """
     candidates = [Path(folder) / "lib" / LIBRARY_NAME for folder in graphopt.__path__]
     try:
@@ -100,7 +98,6 @@ def configure(
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-
     """
     import_onnxruntime()
     chosen: list[Provider] = list(providers) if providers is not None else list(default_providers())
@@ -124,7 +121,6 @@ def session(model: str | os.PathLike[str] | bytes, providers: Sequence[Provider]
     Raises:
         RuntimeMissingError: no runtime, or no native library.
         GraphoptError: the runtime refuses the model; the message is the runtime's.
-
     """
     ort = import_onnxruntime()
     session_options = ort.SessionOptions()

@@ -17,7 +17,6 @@ class Target:
     Attributes:
         device: one of `DEVICES`.
         arch: a GPU architecture such as "gfx942", or "" when any.
-
     """
 
     device: str
@@ -37,7 +36,6 @@ def parse_target(text: str) -> Target:
 
     Raises:
         OptionError: for anything else.
-
     """
     if text == "auto":
         return Target("rocm" if _rocm_device_present() else "cpu")

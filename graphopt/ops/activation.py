@@ -25,7 +25,6 @@ class Activation:
         body: `body(opset)` gives statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with
             `act_`.
         reference: numpy, float64 in and out.
-
     """
 
     suffix: str

@@ -35,7 +35,6 @@ class OpSpec:
         min_opset: the oldest default opset in which the body can be written.
         reference: `reference(*inputs, **attributes)` computes the outputs in float64 with numpy.
         summary: the equation in a line.
-
     """
 
     name: str
