@@ -419,11 +419,11 @@ void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t b
 // --- Matrix product --------------------------------------------------------------------------------------
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
-// apart. Fetches into the second-level cache what has the size of u at next_u, and of a at next_a: other
-// calls' operands.
+// apart. Fetches other calls' operands into the second-level cache: at next_a what is shaped like a, and from
+// next_u on kVectors lines for each k, next_step floats further each time.
 template <int kRows, int kVectors>
 void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o, const float* next_a,
-              const float* next_u) {
+              const float* next_u, int64_t next_step) {
   Vec sum[kRows][kVectors] = {};
   for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
     const float* row = a;
@@ -434,10 +434,10 @@ void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float
       Vec b[kVectors];
 #pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) {
-        __builtin_prefetch(next_u, 0, 2);
-        next_u += L;
+        __builtin_prefetch(next_u + j * L, 0, 2);
         b[j] = load(u + j * L);
       }
+      next_u += next_step;
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
         const Vec s = splat(row[i * L]);
@@ -454,7 +454,7 @@ void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float
 }
 
 using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
-                          const float* next_a, const float* next_u);
+                          const float* next_a, const float* next_u, int64_t next_step);
 
 template <int kVectors>
 Multiply multiply_of(int rows) {
@@ -477,12 +477,15 @@ Multiply multiply_of(int rows) {
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
+  // The first pieces share the fetching, which a single one could not keep up with.
+  const int64_t parts = std::min(pieces, vectors);
+  const int64_t step = vectors / parts * L;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t from = rows * i / pieces, to = rows * (i + 1) / pieces;
     const int count = static_cast<int>(to - from);
     const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
     fn(v + from * L, rows * L, u, k, o + from * vectors * L, i + 1 < pieces ? v + to * L : next_v,
-       i == 0 ? next_u : u);
+       i < parts ? next_u + i * k * step : u, step);
   }
 }
 
