@@ -34,6 +34,8 @@ SAME_SHAPE = frozenset(
     "Mish Neg Not PRelu RMSNormalization Reciprocal Relu RotaryEmbedding Round Selu Sigmoid Sign "
     "SimplifiedLayerNormalization Sin Softmax Softplus Sqrt Swish Tanh Trilu QuantizeLinear DequantizeLinear".split()
 )
+# Operators whose outputs have the rank of the first input.
+SAME_RANK = frozenset("Concat Conv CumSum GatherElements Pad ScatterElements Slice Split Tile".split())
 # And operators of our own of which the same is true.
 SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
 BROADCASTING = frozenset(
@@ -105,6 +107,7 @@ class Shapes:
     editor: Editor
     _dims: dict[tuple[ir.Value, int], Size] = field(default_factory=dict)
     _small: dict[ir.Value, Small | None] = field(default_factory=dict)
+    _ranks: dict[ir.Value, int | None] = field(default_factory=dict)
     _steps: int = 0
     _depth: int = 0
 
@@ -112,50 +115,84 @@ class Shapes:
     def _exhausted(self) -> bool:
         return self._steps > MAX_STEPS or self._depth > MAX_DEPTH
 
+    def renew(self) -> Shapes:
+        """The same knowledge with a fresh budget, for whoever asks about all values of a graph in order."""
+        self._steps = 0
+        return self
+
     # -- ranks and dimensions --------------------------------------------------------------------------------------
 
-    def rank(self, value: ir.Value | None, depth: int = 0) -> int | None:
+    def rank(self, value: ir.Value | None) -> int | None:
         """The rank, from the value's own shape or from what makes it."""
         if value is None:
             return None
         rank = self.editor.rank(value)
-        if rank is not None or depth > 16:
+        if rank is not None:
             return rank
-        node = value.producer()
-        if node is None or not node.inputs or value is not node.outputs[0]:
+        if value not in self._ranks:
+            self._ranks[value] = None
+            node = value.producer()
+            self._steps += 1
+            self._depth += 1
+            if node is not None and not self._exhausted and not any(a.is_ref() for a in node.attributes.values()):
+                self._ranks[value] = self._rank_of_node(node, value)
+            self._depth -= 1
+        return self._ranks[value]
+
+    def _rank_of_node(self, node: ir.Node, value: ir.Value) -> int | None:
+        op = node.op_type
+        first = node.inputs[0] if node.inputs else None
+        if first is None or (value is not node.outputs[0] and op != "Split"):
             return None
         if keeps_shape(node):
-            return self.rank(node.inputs[0], depth + 1)
+            return self.rank(first)
         if node.domain != "":
             return None
-        if node.op_type == "Transpose":
-            perm = node.attributes.get("perm")
-            return (
-                len(perm.as_ints()) if perm is not None and not perm.is_ref() else self.rank(node.inputs[0], depth + 1)
-            )
-        if node.op_type in ("Reshape", "Expand"):
-            target = self.small(node.inputs[1]) if len(node.inputs) > 1 else None
-            if node.op_type == "Reshape":
-                return None if target is None else len(target.elements)
-            known = self.rank(node.inputs[0], depth + 1)
-            return None if target is None or known is None else max(known, len(target.elements))
-        if node.op_type == "Tile":
-            return self.rank(node.inputs[0], depth + 1)
-        if node.op_type == "Unsqueeze":
-            axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else None
-            added = self.small(node.inputs[1]) if len(node.inputs) > 1 else None
-            known = self.rank(node.inputs[0], depth + 1)
-            count = len(axes) if axes is not None else len(added.elements) if added is not None else None
-            return None if known is None or count is None else known + count
-        if node.op_type in BROADCASTING or node.op_type == "MatMul":
-            ranks = [self.rank(v, depth + 1) for v in node.inputs if v is not None]
-            known_ranks = [r for r in ranks if r is not None]
-            if len(known_ranks) < len(ranks):
+        if op in SAME_RANK:
+            return self.rank(first)
+        second = node.inputs[1] if len(node.inputs) > 1 else None
+        if op == "Transpose" and "perm" in node.attributes:
+            return len(node.attributes["perm"].as_ints())
+        if op == "Transpose":
+            return self.rank(first)
+        if op == "Reshape":
+            return self._length(second)
+        if op == "ConstantOfShape":
+            return self._length(first)
+        if op == "Expand":
+            ranks = [self.rank(first), self._length(second)]
+        elif op in BROADCASTING or op == "MatMul":
+            ranks = [self.rank(v) for v in node.inputs if v is not None]
+        elif op in ("Unsqueeze", "Squeeze", "Gather"):
+            added = self._added_rank(node, second)
+            known = self.rank(first)
+            if known is None or added is None:
                 return None
-            if node.op_type == "MatMul" and min(known_ranks) < 2:
-                return None
-            return max(known_ranks)
-        return None
+            return known - added if op == "Squeeze" else known + added
+        elif op.startswith("Reduce"):
+            kept = node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
+            return self.rank(first) if kept else None
+        elif op in ("Gemm", "Flatten"):
+            return 2
+        else:
+            return None
+        numbers = [r for r in ranks if r is not None]
+        if len(numbers) < len(ranks) or (op == "MatMul" and min(numbers) < 2):
+            return None
+        return max(numbers)
+
+    def _added_rank(self, node: ir.Node, second: ir.Value | None) -> int | None:
+        if node.op_type == "Gather":
+            indices = self.rank(second)
+            return None if indices is None else indices - 1
+        return len(node.attributes["axes"].as_ints()) if "axes" in node.attributes else self._length(second)
+
+    def _length(self, vector: ir.Value | None) -> int | None:
+        """How many elements a vector has."""
+        small = self.small(vector)
+        if small is not None:
+            return len(small.elements)
+        return self.dim(vector, 0).value if vector is not None and self.rank(vector) == 1 else None
 
     def dims(self, value: ir.Value | None) -> tuple[Size, ...] | None:
         """Every dimension, or None when the rank is not known."""
@@ -321,6 +358,17 @@ class Shapes:
             if axis < along + rank_indices:
                 return self.dim(node.inputs[1], axis - along)
             return self.dim(first, axis - rank_indices + 1)
+        if node.op_type == "Slice":
+            named = self.small(node.inputs[3]) if len(node.inputs) > 3 else None
+            numbers = [_whole(a) for a in named.elements] if named is not None else [None]
+            sliced = [n % rank for n in numbers if n is not None]
+            return self.dim(first, axis) if len(sliced) == len(numbers) and axis not in sliced else None
+        if node.op_type == "Split":
+            along = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+            return self.dim(first, axis) if along % rank != axis else None
+        if node.op_type.startswith("Reduce"):
+            axes_of = self._axes(node, rank)
+            return None if axes_of is None else ONE if axis in axes_of else self.dim(first, axis)
         if node.op_type == "Tile":
             repeats = self.small(node.inputs[1])
             if repeats is None or len(repeats.elements) != rank or self.rank(first) != rank:
