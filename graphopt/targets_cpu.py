@@ -5,7 +5,7 @@ from __future__ import annotations
 _RATE = (
     235e3  # operations a microsecond of a matrix product at full speed; ONNX Runtime's direct convolution has it too
 )
-_WEIGHT_RATE = 40e3  # bytes a microsecond of weights from memory or a shared last-level cache
+_WEIGHT_RATE = 50e3  # bytes a microsecond of weights from memory or a shared last-level cache
 _TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
 _LANES = 16  # channels are padded to whole vectors
 

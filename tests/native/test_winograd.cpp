@@ -121,7 +121,8 @@ void check_shapes() {
   }
   check_case<T>(problem(2, 130, 7, 7, 100, same), 3);
   check_case<T>(problem(1, 48, 30, 34, 48, same), 4);
-  // More than a cache of output, in rows of whole cache lines and in others; the second also with a shared input.
+  // More than a cache of output, in rows of whole cache lines and in others; the second also with a shared
+  // input.
   check_case<T>(problem(1, 4, 131, 224, 21, same), 2);
   check_case<T>(problem(2, 9, 90, 99, 34, same), 1);
   check_case<T>(problem(1, 200, 48, 64, 180, same), 3);
