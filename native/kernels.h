@@ -11,6 +11,13 @@ namespace graphopt {
 // registers would make the session fail although the model carries the op's body.
 std::vector<abi::OpDescription> cpu_kernels();
 
+// The same ops on the GPU of this machine; empty when there is none, or no device code for it.
+//
+// GRAPHOPT_HOST_KERNELS=PATH takes kernels compiled for the CPU (native/hip/host) instead, on the CPU
+// provider: how this part is tested without a GPU. GRAPHOPT_SYNC=1 waits after each node, so that an error
+// shows where it happens.
+std::vector<abi::OpDescription> gpu_kernels();
+
 // The part of a description that is the same on all devices. Op is one of the classes of ops/schema.h.
 template <class Op>
 abi::OpDescription describe(const Op& op, abi::ElementType type, const char* provider) {

@@ -32,7 +32,7 @@ bool log_enabled() {
 
 void log_kernels(std::vector<OpDescription>& table) {
   for (OpDescription& op : table) {
-    const char* device = op.provider != nullptr ? op.provider : cpu::isa_name(cpu::isa());
+    const char* device = !op.device.empty() ? op.device.c_str() : cpu::isa_name(cpu::isa());
     op.create = [create = std::move(op.create), name = op.name, type = op.type,
                  device](const abi::NodeInfo& info) {
       auto kernel = create(info);
@@ -68,6 +68,13 @@ void disable(std::vector<OpDescription>& table, const std::string& list) {
   }
 }
 
+// Kernels for the GPU take the CPU kernels' place when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
+bool has_cpu_kernel(const std::vector<OpDescription>& table, const OpDescription& op) {
+  return std::any_of(table.begin(), table.end(), [&](const OpDescription& other) {
+    return other.provider == nullptr && other.name == op.name && other.type == op.type;
+  });
+}
+
 // What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
 // their end.
 struct Registry {
@@ -76,7 +83,10 @@ struct Registry {
   abi::OrtCustomOpDomain* domain = nullptr;
 
   Registry(const abi::OrtApi* api, const std::string& disabled, bool log) {
-    table = cpu_kernels();
+    table = gpu_kernels();
+    for (OpDescription& op : cpu_kernels()) {
+      if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
+    }
     disable(table, disabled);
     if (log) {
       log_kernels(table);

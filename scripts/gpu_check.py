@@ -76,7 +76,9 @@ def main() -> int:
         sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         failed = 0
         for tool in ("memcheck", "racecheck"):
-            command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, __file__, "--few"]
+            # A kernel is looked for in one module after the other: "not found" is no error.
+            options = ["--report-api-errors", "no"] if tool == "memcheck" else []
+            command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, "--few"]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
             print(f"compute-sanitizer {tool}: {done.returncode}", *done.stdout.splitlines()[-6:], sep="\n  ")
             failed |= done.returncode

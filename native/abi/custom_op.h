@@ -47,6 +47,7 @@ enum class Operand {
 struct OpDescription {
   std::string name;
   const char* provider = nullptr;  // null: the CPU provider
+  std::string device;              // for the log; empty: this CPU
   ElementType type = ElementType::kFloat;
   std::vector<Operand> inputs;
   size_t outputs = 1;

@@ -183,4 +183,21 @@ void* HostArena::allocate(size_t bytes) {
   return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
+DeviceScratch::DeviceScratch(const Context& context, size_t bytes) : api_(context.api()) {
+  const OrtValue* value = nullptr;
+  check(api_, KernelContext_GetInput(api_, context.raw(), 0, &value));
+  const OrtMemoryInfo* info = nullptr;
+  check(api_, GetTensorMemoryInfo(api_, value, &info));
+  check(api_, KernelContext_GetAllocator(api_, context.raw(), info, &allocator_));
+  if (OrtStatus* status = KernelContext_GetScratchBuffer(api_, context.raw(), info, bytes, &data_)) {
+    ReleaseAllocator(api_, allocator_);
+    check(api_, status);
+  }
+}
+
+DeviceScratch::~DeviceScratch() {
+  if (OrtStatus* status = AllocatorFree(api_, allocator_, data_)) ReleaseStatus(api_, status);
+  ReleaseAllocator(api_, allocator_);
+}
+
 }  // namespace graphopt::abi

@@ -113,6 +113,23 @@ class HostArena {
   std::vector<void*> blocks_;
 };
 
+// Memory of the GPU that input 0 lies on, for work on the node's stream: it may be freed as soon as that work
+// is enqueued.
+class DeviceScratch {
+ public:
+  DeviceScratch(const Context& context, size_t bytes);
+  ~DeviceScratch();
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  const OrtApi* api_;
+  OrtAllocator* allocator_ = nullptr;
+  void* data_ = nullptr;
+};
+
 // Called by many threads at once.
 class Kernel {
  public:

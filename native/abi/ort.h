@@ -113,8 +113,12 @@ inline constexpr Slot<90, OrtStatus*(const OrtKernelContext*, size_t, const OrtV
 inline constexpr Slot<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)>
     KernelContext_GetOutput;
 inline constexpr Slot<193, OrtStatus*(const OrtKernelContext*, void**)> KernelContext_GetGPUComputeStream;
-// The result is owned by the caller. (KernelContext_GetScratchBuffer, slot 277, crashes CPU kernels
-// below 1.23.)
+// The info is owned by the value.
+inline constexpr Slot<194, OrtStatus*(const OrtValue*, const OrtMemoryInfo**)> GetTensorMemoryInfo;
+// Crashes CPU kernels below 1.23. The caller frees the memory through KernelContext_GetAllocator's allocator.
+inline constexpr Slot<277, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, size_t, void**)>
+    KernelContext_GetScratchBuffer;
+// The result is owned by the caller.
 inline constexpr Slot<253, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator**)>
     KernelContext_GetAllocator;
 // Blocks. With num_batch 0 each index in [0, total) is a task.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,19 @@ struct Memory {
   void* weights = nullptr;
 };
 
+// There is no runtime for this kind of device on this machine.
+class NoRuntime : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Methods throw std::runtime_error with the runtime's name for the status. Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceFacts& facts() const = 0;
+  // Which of the machine's devices is current in the calling thread.
+  virtual int current() const = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
   virtual void* allocate(size_t bytes) = 0;

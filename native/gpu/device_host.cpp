@@ -22,6 +22,7 @@ class HostDevice final : public Device {
   }
 
   const DeviceFacts& facts() const override { return facts_; }
+  int current() const override { return 0; }
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void*) override {

@@ -23,7 +23,7 @@ inline void* open_runtime(std::initializer_list<const char*> names, const char* 
       if (void* library = dlopen(name, flags)) return library;
     }
   }
-  throw std::runtime_error(std::string(what) + " was not found: " + dlerror());
+  throw NoRuntime(std::string(what) + " was not found: " + dlerror());
 }
 
 template <class Function>
@@ -50,6 +50,12 @@ class DriverDevice final : public Device {
   }
 
   const DeviceFacts& facts() const override { return facts_; }
+
+  int current() const override {
+    int device = 0;
+    driver_.check(driver_.get_device(&device), "current device");
+    return device;
+  }
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {

@@ -27,13 +27,13 @@ def build_code_objects(archs: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def tool(name: str) -> str:
-    """An LLVM tool under the first of its names that is installed.
+    """An LLVM tool of the newest version that is installed.
 
     Raises:
         RuntimeError: when there is none.
 
     """
-    for version in ("", "-22", "-21", "-20", "-19", "-18"):
+    for version in ("-22", "-21", "-20", "-19", "-18", ""):
         path = shutil.which(name + version)
         if path:
             return path

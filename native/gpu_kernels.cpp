@@ -1,0 +1,289 @@
+// GPU kernels as ONNX Runtime calls them: tensors in, a Problem, a launch plan, launches on the node's
+// stream. No synchronisation and no device allocation in compute(), and nothing is shared by nodes but the
+// loaded code.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "gpu/device.h"
+#include "gpu/group_norm_plan.h"
+#include "gpu/row_norm_plan.h"
+#include "gpu/scale_shift_plan.h"
+#include "gpu/winograd_conv_plan.h"
+#include "kernels.h"
+#include "ops/schema.h"
+
+namespace graphopt {
+namespace {
+
+using abi::Context;
+using abi::ElementType;
+using abi::Error;
+using abi::NodeInfo;
+using abi::OpDescription;
+using abi::Shape;
+
+const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
+
+std::unique_ptr<gpu::Device> open_device() {
+  const char* path = host_kernels();
+  return path != nullptr ? gpu::open_host(path) : gpu::open_hip();
+}
+
+// Each of the machine's GPUs has its own copy of the code. Never freed: sessions may outlive static objects.
+struct Devices {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<gpu::Device>> opened;
+
+  // The device that is current in the calling thread, `any` one of them.
+  gpu::Device& current(const gpu::Device& any) {
+    const int device = any.current();
+    const std::lock_guard<std::mutex> lock(mutex);
+    auto& slot = opened[device];
+    if (slot == nullptr) slot = open_device();
+    return *slot;
+  }
+
+  // Null, with one warning on stderr, when this machine's GPU can't be used; null when it has none.
+  gpu::Device* first() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    static bool tried = false;
+    if (!tried) {
+      tried = true;
+      try {
+        if (host_kernels() == nullptr && gpu::code_objects().empty()) return nullptr;
+        auto device = open_device();
+        const int number = device->current();
+        opened[number] = std::move(device);
+      } catch (const gpu::NoRuntime&) {
+      } catch (const std::exception& e) {
+        std::fprintf(stderr,
+                     "graphopt: no GPU kernels, operators run on the CPU or through their bodies: %s\n",
+                     e.what());
+      }
+    }
+    return opened.empty() ? nullptr : opened.begin()->second.get();
+  }
+};
+
+Devices& devices() {
+  static auto& all = *new Devices;
+  return all;
+}
+
+bool synchronous() {
+  const char* value = std::getenv("GRAPHOPT_SYNC");
+  return value != nullptr && std::string(value) == "1";
+}
+
+constexpr size_t kMaxBuffers = 8;
+constexpr size_t kAlignment = 256;
+
+size_t aligned_bytes(int64_t bytes) {
+  return (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// One Compute call.
+struct Run {
+  const Context& context;
+  gpu::Device& device;
+  Shape shapes[kMaxBuffers];
+  const void* inputs[kMaxBuffers] = {};
+  void* outputs[2] = {};
+
+  Run(const Context& c, gpu::Device& d, size_t input_count) : context(c), device(d) {
+    const size_t given = context.input_count();
+    if (given != input_count) {
+      throw Error("needs " + std::to_string(input_count) + " inputs, got " + std::to_string(given));
+    }
+    for (size_t i = 0; i < input_count; ++i) {
+      const abi::Tensor tensor = context.input(i);
+      inputs[i] = tensor.data;
+      shapes[i] = tensor.shape;
+    }
+  }
+
+  // Whether 16-byte loads and stores may be used.
+  bool aligned() const {
+    const auto all = [](const auto* begin, const auto* end) {
+      return std::all_of(begin, end, [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+    };
+    return all(std::begin(inputs), std::end(inputs)) && all(std::begin(outputs), std::end(outputs));
+  }
+
+  // `prepare`, if not null, runs first and its weights live in scratch memory.
+  void enqueue(const gpu::Plan& plan, const abi::HostMemory& host, void* weights, const gpu::Plan* prepare) {
+    size_t bytes = 0;
+    for (const int64_t size : plan.workspace) bytes += aligned_bytes(size);
+    if (prepare != nullptr) bytes += aligned_bytes(prepare->weights);
+    std::optional<abi::DeviceScratch> scratch;
+    std::optional<abi::HostArena> arena;
+    char* next = nullptr;
+    if (bytes > 0) {
+      if (host_kernels() != nullptr) {
+        next = static_cast<char*>(arena.emplace(context, host).allocate(bytes));
+      } else {
+        next = static_cast<char*>(scratch.emplace(context, bytes).data());
+      }
+    }
+    void* workspace[kMaxBuffers] = {};
+    for (size_t i = 0; i < plan.workspace.size(); ++i) {
+      workspace[i] = next;
+      next += aligned_bytes(plan.workspace[i]);
+    }
+    void* stream = host_kernels() != nullptr ? nullptr : context.gpu_stream();
+    if (prepare != nullptr) {
+      weights = next;
+      device.run(*prepare, {inputs, outputs, workspace, weights}, stream);
+    }
+    device.run(plan, {inputs, outputs, workspace, weights}, stream);
+    if (synchronous()) device.synchronize(stream);
+  }
+};
+
+template <class Op>
+class GpuKernel : public abi::Kernel {
+ public:
+  GpuKernel(const Op& op, const NodeInfo& info)
+      : op_(op),
+        input_count_(op.inputs().size()),
+        half_(info.element_type() == ElementType::kHalf),
+        host_(info.api()),
+        device_(devices().current(*devices().first())) {
+    op_.read(info);
+  }
+
+ protected:
+  Op op_;
+  size_t input_count_;
+  bool half_;
+  abi::HostMemory host_;
+  gpu::Device& device_;
+};
+
+class ScaleShiftKernel final : public GpuKernel<ScaleShiftOp> {
+ public:
+  using GpuKernel::GpuKernel;
+  void compute(const Context& context) const override {
+    Run run(context, device_, input_count_);
+    const ScaleShiftProblem p = op_.problem(run.shapes);
+    run.outputs[0] = context.output(0, op_.output(run.shapes));
+    run.enqueue(gpu::scale_shift_plan(p, half_, run.aligned()), host_, nullptr, nullptr);
+  }
+};
+
+class GroupNormKernel final : public GpuKernel<GroupNormOp> {
+ public:
+  using GpuKernel::GpuKernel;
+  void compute(const Context& context) const override {
+    Run run(context, device_, input_count_);
+    const GroupNormProblem p = op_.problem(run.shapes);
+    run.outputs[0] = context.output(0, op_.output(run.shapes));
+    run.enqueue(gpu::group_norm_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
+  }
+};
+
+class RowNormKernel final : public GpuKernel<RowNormOp> {
+ public:
+  using GpuKernel::GpuKernel;
+  void compute(const Context& context) const override {
+    Run run(context, device_, input_count_);
+    const RowNormProblem p = op_.problem(run.shapes);
+    const Shape y = op_.output(run.shapes);
+    for (size_t i = 0; i < op_.outputs(); ++i) run.outputs[i] = context.output(i, y);
+    run.enqueue(gpu::row_norm_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
+  }
+};
+
+// Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
+// may call for; the algorithm is chosen in each run, from the actual N, H and W.
+class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
+ public:
+  WinogradConvKernel(const WinogradConvOp& op, const NodeInfo& info) : GpuKernel(op, info) {
+    const auto w = info.constant_input(1);
+    if (!w) return;
+    const auto x = info.input_shape(0);
+    const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
+    for (const gpu::ConvAlgorithm algorithm : algorithms(p)) {
+      const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
+      Weights& weights = weights_[algorithm];
+      weights.device = &device_;
+      weights.memory = device_.allocate(static_cast<size_t>(prepare.weights));
+      const void* inputs[] = {nullptr, w->data};
+      device_.run(prepare, {inputs, nullptr, nullptr, weights.memory}, nullptr);
+    }
+    device_.synchronize(nullptr);
+  }
+
+  void compute(const Context& context) const override {
+    Run run(context, device_, input_count_);
+    const ConvProblem p = op_.problem(run.shapes);
+    run.outputs[0] = context.output(0, op_.output(run.shapes));
+    if (p.N * p.M * p.OH() * p.OW() == 0) return;
+    if (weights_.empty()) {
+      const gpu::ConvChoice choice = gpu::choose_conv(p, half_, device_.facts());
+      const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, choice.algorithm);
+      run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), choice), host_, nullptr, &prepare);
+      return;
+    }
+    const Weights* weights = nullptr;
+    gpu::ConvChoice best;
+    for (const auto& [algorithm, prepared] : weights_) {
+      const gpu::ConvChoice choice = gpu::choose_conv(p, half_, device_.facts(), algorithm);
+      if (weights != nullptr && choice.seconds >= best.seconds) continue;
+      weights = &prepared;
+      best = choice;
+    }
+    run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), best), host_, weights->memory, nullptr);
+  }
+
+ private:
+  struct Weights {
+    gpu::Device* device = nullptr;
+    void* memory = nullptr;
+    Weights() = default;
+    Weights(const Weights&) = delete;
+    Weights& operator=(const Weights&) = delete;
+    ~Weights() {
+      if (memory != nullptr) device->free(memory);
+    }
+  };
+
+  std::vector<gpu::ConvAlgorithm> algorithms(ConvProblem p) const {
+    if (p.N == 0) p.N = 1;
+    if (p.H > 0 && p.W > 0) return {gpu::choose_conv(p, half_, device_.facts()).algorithm};
+    return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kWinograd2};
+  }
+
+  std::map<gpu::ConvAlgorithm, Weights> weights_;  // empty when W may change between runs
+};
+
+template <class Op, class Kernel>
+void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace inplace) {
+  for (const Op& op : Op::all()) {
+    for (const ElementType type : {ElementType::kFloat, ElementType::kHalf}) {
+      OpDescription d = describe(op, type, provider);
+      d.device = devices().first()->facts().arch;
+      d.inplace = d.outputs == 1 ? inplace : abi::Inplace::kNone;
+      d.create = [op](const NodeInfo& info) { return std::make_unique<Kernel>(op, info); };
+      table.push_back(std::move(d));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<OpDescription> gpu_kernels() {
+  std::vector<OpDescription> table;
+  if (devices().first() == nullptr) return table;
+  const char* provider = host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
+  add<ScaleShiftOp, ScaleShiftKernel>(table, provider, abi::Inplace::kInput0);
+  add<WinogradConvOp, WinogradConvKernel>(table, provider, abi::Inplace::kNone);
+  add<GroupNormOp, GroupNormKernel>(table, provider, abi::Inplace::kInput0);
+  add<RowNormOp, RowNormKernel>(table, provider, abi::Inplace::kInput0);
+  return table;
+}
+
+}  // namespace graphopt

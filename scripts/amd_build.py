@@ -1,0 +1,177 @@
+"""Compile every GPU kernel for AMD and print what the compiler made of it.
+
+    python scripts/amd_build.py [ARCH ...]
+
+For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and how many 128-bit
+loads and stores, matrix instructions, packed or dual fp32 instructions, LDS and scratch instructions there are; then,
+for each innermost loop of a product or attention kernel, the cycles that its instructions take to issue, by unit. (The
+other kernels have no loops: their backward branches lead to blocks that the compiler moved to the end.)
+
+Occupancy is in waves on a SIMD, from the guides: CDNA has 512 registers a lane on a SIMD (VGPRs and AGPRs together, in
+steps of 8; gfx908 256 of each, in steps of 4) and at most 8 waves (10 on gfx908), RDNA 1536 in wave32 (1024 on RDNA 2,
+in steps of 16; 24 on RDNA 3 and 4) and at most 16. LDS: 64 KiB for the work-groups of a CU with four SIMDs (two on
+RDNA), the group taken as large as the kernel allows.
+
+Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
+instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
+RDNA 4.
+
+Fails when a kernel has spills or scratch, or when an fp32 product on CDNA or an fp16 attention kernel has no matrix
+instruction.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.hip.code_objects import build_code_objects, tool
+
+ARCHS = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
+
+
+@dataclass
+class Kernel:
+    """One kernel of a code object."""
+
+    name: str
+    facts: dict[str, int]
+    code: list[tuple[int, str]] = field(default_factory=list)  # address, instruction
+
+    def count(self, pattern: str) -> int:
+        return sum(bool(re.match(pattern, text)) for _, text in self.code)
+
+
+def is_cdna(arch: str) -> bool:
+    return arch.startswith("gfx9")
+
+
+def read_kernels(path: Path) -> list[Kernel]:
+    """Resources from the metadata, instructions from the disassembly."""
+    notes = subprocess.run([tool("llvm-readelf"), "--notes", str(path)], check=True, stdout=subprocess.PIPE, text=True)
+    kernels: dict[str, Kernel] = {}
+    for block in re.split(r"\n  - (?=\.a(?:gpr_count|rgs):)", notes.stdout)[1:]:
+        symbol = re.search(r"\.symbol:\s+'?(\w+)\.kd", block)
+        if symbol is None:
+            raise RuntimeError(f"{path}: metadata without a symbol")
+        facts = {key: int(value) for key, value in re.findall(r"^\s*\.(\w+):\s+(\d+)$", block, re.MULTILINE)}
+        kernels[symbol[1]] = Kernel(symbol[1], facts)
+    listing = subprocess.run([tool("llvm-objdump"), "-d", str(path)], check=True, stdout=subprocess.PIPE, text=True)
+    current: Kernel | None = None
+    for line in listing.stdout.splitlines():
+        header = re.match(r"^[0-9a-f]+ <(\w+)>:", line)
+        if header:
+            current = kernels.get(header[1])
+            continue
+        instruction = re.match(r"^\s+(\S.*?)\s*// ([0-9A-F]+):", line)
+        if instruction and current is not None:
+            target = re.search(r"<\w+(?:\+0x([0-9a-f]+))?>\s*$", line)
+            text = instruction[1]
+            if target and text.startswith(("s_cbranch", "s_branch")):
+                text = f"{text.split()[0]} @{int(target[1] or '0', 16)}"
+            current.code.append((int(instruction[2], 16), text))
+    return list(kernels.values())
+
+
+def occupancy(arch: str, kernel: Kernel) -> int:
+    f = kernel.facts
+    vgpr, agpr, lds = f["vgpr_count"], f.get("agpr_count", 0), f["group_segment_fixed_size"]
+    waves_of_group = -(-f["max_flat_workgroup_size"] // f["wavefront_size"])
+    if arch == "gfx908":
+        most, simds = min(10, 256 // max(4, -(-max(vgpr - agpr, agpr) // 4) * 4)), 4
+    elif is_cdna(arch):
+        most, simds = min(8, 512 // max(8, -(-vgpr // 8) * 8)), 4
+    else:
+        file, step = (1024, 16) if arch.startswith("gfx10") else (1536, 24)
+        most, simds = min(16, file // max(step, -(-vgpr // step) * step)), 2
+    if lds:
+        most = min(most, max(1, (65536 // lds) * waves_of_group // simds))
+    return most
+
+
+def cycles(arch: str, text: str) -> tuple[str, int]:
+    """The unit that an instruction goes to and its issue cycles."""
+    cdna = is_cdna(arch)
+    if text.startswith("v_mfma"):
+        if "f32_16x16x4" in text:
+            return "matrix", 32
+        return "matrix", 16 if arch in ("gfx942", "gfx950") else 32
+    if text.startswith("v_wmma"):
+        return "matrix", 32 if arch.startswith("gfx11") else 16
+    if text.startswith("v_"):
+        return "VALU", 4 if cdna else 1
+    if text.startswith("ds_"):
+        return "LDS", 4 if cdna else 1
+    if text.startswith(("global_", "flat_", "buffer_", "scratch_")):
+        return "memory", 4 if cdna else 1
+    return "scalar", 1
+
+
+def loops(kernel: Kernel) -> list[list[str]]:
+    """Instructions of each innermost loop: from a backward branch's target to the branch."""
+    if not kernel.code or not re.search("product|attention", kernel.name):
+        return []
+    start = kernel.code[0][0]
+    spans = []
+    for address, text in kernel.code:
+        branch = re.match(r"s_c?branch\S* @(\d+)", text)
+        if branch and start + int(branch[1]) <= address:
+            spans.append((start + int(branch[1]), address))
+    inner = [a for a in spans if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
+    bodies = [[text for address, text in kernel.code if begin <= address <= end] for begin, end in inner]
+    return [body for body in bodies if any(re.match(r"s_barrier|v_mfma|v_wmma", text) for text in body)]
+
+
+def problems(arch: str, kernel: Kernel) -> list[str]:
+    f = kernel.facts
+    found = []
+    if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
+        found.append("spills or scratch")
+    matrix = kernel.count(r"v_mfma|v_wmma")
+    if is_cdna(arch) and arch != "gfx906" and "product" in kernel.name and not matrix:
+        found.append("no matrix instruction")
+    if "attention" in kernel.name and kernel.name.endswith("f16") and arch not in ("gfx906", "gfx1030") and not matrix:
+        found.append("no matrix instruction")
+    return found
+
+
+def main() -> int:
+    archs = tuple(sys.argv[1:]) or ARCHS
+    failures = []
+    header = "VGPR AGPR SGPR   LDS scratch spill occ | 128-bit matrix pk/dual  LDS scratch"
+    for arch, paths in build_code_objects(archs).items():
+        print(f"\n{arch:42} {header}")
+        for path in paths:
+            for kernel in read_kernels(path):
+                f = kernel.facts
+                found = problems(arch, kernel)
+                failures += [f"{arch} {kernel.name}: {p}" for p in found]
+                print(
+                    f"{kernel.name:42} {f['vgpr_count']:4} {f.get('agpr_count', 0):4} {f['sgpr_count']:4} "
+                    f"{f['group_segment_fixed_size']:5} {f['private_segment_fixed_size']:7} "
+                    f"{f['vgpr_spill_count'] + f['sgpr_spill_count']:5} {occupancy(arch, kernel):3} | "
+                    f"{kernel.count(r'(global|flat|buffer)_(load|store)_(dwordx4|b128)'):7} "
+                    f"{kernel.count(r'v_mfma|v_wmma'):6} {kernel.count(r'v_pk_(fma|mul|add)_f32|v_dual_'):7} "
+                    f"{kernel.count(r'ds_'):4} {kernel.count(r'scratch_'):7}  {', '.join(found)}"
+                )
+                for number, loop in enumerate(loops(kernel)):
+                    units: dict[str, int] = {}
+                    for text in loop:
+                        unit, issue = cycles(arch, text)
+                        units[unit] = units.get(unit, 0) + issue
+                    cells = "  ".join(f"{unit} {units[unit]}" for unit in sorted(units))
+                    print(f"    loop {number}, {len(loop)} instructions, issue cycles: {cells}")
+    print(
+        *(["", *failures] if failures else ["", "no spills, no scratch, matrix instructions where they belong"]),
+        sep="\n",
+    )
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The GPU part of the library inside real sessions: kernels through the CPU header stand in for a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from graphopt.ops import DOMAIN
+from graphopt.runtime import library_path
+from tests.hip import row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip.case import Case, compare
+from tests.hip.harness import ROOT, build
+
+# op, its attributes, a case with inputs and a float64 reference, and which inputs are constants
+NODES: tuple[tuple[str, Mapping[str, Any], Case, tuple[int, ...]], ...] = (
+    (
+        "ScaleShiftAddRelu",
+        {},
+        scale_shift_cases.case("scale_shift", np.float32, 2, 5, (7, 9), "Relu", True),
+        (1, 2),
+    ),
+    (
+        "WinogradConvAddSilu",
+        {"pads": [1, 1, 1, 1]},
+        winograd_conv_cases.case("constant", np.float32, (2, 5, 9, 11, 7), (1, 1, 1, 1), "Silu", True),
+        (1, 2),
+    ),
+    (
+        "WinogradConv",
+        {"pads": [0, 1, 1, 0]},
+        winograd_conv_cases.case("weights_vary", np.float16, (1, 3, 9, 11, 7), (0, 1, 1, 0), "", False),
+        (),
+    ),
+    (
+        "FusedLayerNormAddSum",
+        {"epsilon": 1e-3},
+        row_norm_cases.case("sum", np.float32, 3, 64, False, True, True),
+        (2, 3),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Path:
+    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
+    return folder / "libhip_on_cpu_32.so"
+
+
+def model(op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[int, ...]) -> bytes:
+    inputs = list(case.inputs)
+    if op.startswith("ScaleShift"):
+        axes = (inputs[0].ndim - 2) * (1,)
+        inputs[1], inputs[2] = (v.reshape(v.shape + axes) for v in inputs[1:3])
+    element = helper.np_dtype_to_tensor_dtype(case.dtype)
+    names, outputs = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(len(case.expected))]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, outputs, "the_node", domain=DOMAIN, **attributes)],
+        "g",
+        [
+            helper.make_tensor_value_info(n, element, [None] * x.ndim)
+            for i, (n, x) in enumerate(zip(names, inputs))
+            if i not in constants
+        ],
+        [helper.make_tensor_value_info(n, element, None) for n in outputs],
+        [numpy_helper.from_array(inputs[i], names[i]) for i in constants],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    serialized: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return serialized
+
+
+@pytest.mark.parametrize(("op", "attributes", "case", "constants"), NODES, ids=[n[2].name for n in NODES])
+def test_node_through_gpu_path(
+    op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[int, ...], kernels: Path, tmp_path: Path
+) -> None:
+    """In a process of its own, since the library decides once which device it has."""
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np
+        import onnxruntime as ort
+        options = ort.SessionOptions()
+        options.register_custom_ops_library(sys.argv[1])
+        session = ort.InferenceSession(sys.argv[2], options, providers=["CPUExecutionProvider"])
+        feeds = dict(np.load(sys.argv[3]))
+        for _ in range(2):
+            outputs = session.run(None, feeds)
+        np.savez(sys.argv[4], *outputs)
+    """)
+    (tmp_path / "model.onnx").write_bytes(model(op, attributes, case, constants))
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.inputs) if i not in constants})
+    command = [sys.executable, "-c", script, str(library_path())]
+    command += [str(tmp_path / name) for name in ("model.onnx", "feeds.npz", "outputs.npz")]
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": str(kernels), "GRAPHOPT_LOG": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the_node" in done.stderr and "cpu32" in done.stderr, done.stderr
+    got = list(np.load(tmp_path / "outputs.npz").values())
+    for actual, expected in zip(got, case.outputs(), strict=True):
+        assert not compare(actual, expected, case.tolerance)
+
+
+def test_missing_kernels_are_one_warning_and_the_cpu_takes_over() -> None:
+    script = textwrap.dedent("""
+        import sys
+        import onnxruntime as ort
+        for _ in range(2):
+            ort.SessionOptions().register_custom_ops_library(sys.argv[1])
+    """)
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": "/nonexistent.so"}
+    command = [sys.executable, "-c", script, str(library_path())]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.count("graphopt: no GPU kernels") == 1
