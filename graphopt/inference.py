@@ -115,7 +115,7 @@ def _refine(value: ir.Value, type_proto: onnx.TypeProto) -> None:
         ]
         if any(isinstance(d, int) and d < 0 for d in dims):
             dims = None
-    value.meta[_DECLARED] = (value.type, value.shape)
+    value.meta.setdefault(_DECLARED, (value.type, value.shape))
     if value.type is None and dtype:
         value.type = ir.TensorType(ir.DataType(dtype))
     if dims is not None:

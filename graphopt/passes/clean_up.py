@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from graphopt import inference
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Editor, ModelPass, Numerics, use_count
@@ -58,6 +59,9 @@ class CleanUp(ModelPass):
         for graph in list(editor.graphs()):
             work.remove_unread(graph)
         work.remove_unread_definitions()
+        if work.computed:
+            # A shape that has become a constant tells inference more, as a second run would find out.
+            inference.infer(editor.model)
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in work.done.items()]
 
@@ -74,6 +78,7 @@ class _Bucket:
 class _CleanUp:
     editor: Editor
     done: Counter[str] = field(default_factory=Counter)
+    computed: bool = False
     _contents: dict[ir.Value, Hashable] = field(default_factory=dict)
 
     def forward(self, graph: ir.Graph) -> None:
@@ -103,6 +108,7 @@ class _CleanUp:
         constant = self.editor.initializer(node, array, str(output.name))
         self.editor.replace([node], [], {output: constant}, anchor=node)
         self.done[f"{node.op_type} of constants, computed"] += 1
+        self.computed = True
         return True
 
     def _evaluate(self, node: ir.Node) -> Array | None:

@@ -184,6 +184,28 @@ def test_a_static_shape_folds_whole() -> None:
     assert clean(model_from_text(text, weights), {"x": draw(2, 3, 4, 5)}) == ["Reshape"]
 
 
+def test_a_shape_that_only_clean_up_can_tell() -> None:
+    """Inference does not compute ConstantOfShape; a second run would know the Reshape's result, so the first must."""
+    text = """g (float[6] x) => (float[P, Q] y) {
+        s = ConstantOfShape <value = int64[1] {1}> (two)
+        t = Mul(s, three)
+        u = Sub(t, one)
+        r = Concat <axis = 0> (threes, c)
+        k = Where(less, u, r)
+        a = Reshape(x, k)
+        b = Expand(a, k)
+        y = Neg(b) }"""
+    weights = {
+        "two": np.array([2]),
+        "three": np.array([3]),
+        "one": np.array([0, 1]),
+        "threes": np.array([3]),
+        "c": np.array([2]),
+        "less": np.array([True, False]),
+    }
+    assert clean(model_from_text(text, weights), {"x": draw(6)}) == ["Reshape", "Neg"]
+
+
 def test_a_reshape_to_its_own_dynamic_shape() -> None:
     text = """g (float[N, 3, H] x) => (float[N, 3, H] y) {
         s = Shape(x)
