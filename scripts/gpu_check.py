@@ -56,15 +56,15 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 
     expected = case.outputs()
     outputs, workspace = [poison(e.nbytes) for e in expected], [poison(n) for n in plan.workspace]
-    addresses = [[t.data_ptr() for t in tensors] for tensors in (inputs, outputs, workspace)]
+    read, written, scratch = ([t.data_ptr() for t in tensors] for tensors in (inputs, outputs, workspace))
     stream = torch.cuda.current_stream().cuda_stream
     weights = 0
     if case.prepare is not None:
         prepare = case.prepare(harness, device.facts)
         prepared = poison(prepare.weights)
         weights = prepared.data_ptr()
-        device.run(prepare, addresses[0], [], [], weights, stream)
-    device.run(plan, *addresses, weights, stream)
+        device.run(prepare, read, [], [], weights, stream)
+    device.run(plan, read, written, scratch, weights, stream)
     torch.cuda.synchronize()
     return [
         t.cpu().numpy()[: e.nbytes].view(case.dtype).reshape(e.shape) for t, e in zip(outputs, expected, strict=True)

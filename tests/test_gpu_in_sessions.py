@@ -96,7 +96,8 @@ def test_node_through_gpu_path(
         np.savez(sys.argv[4], *outputs)
     """)
     (tmp_path / "model.onnx").write_bytes(model(op, attributes, case, constants))
-    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.inputs) if i not in constants})
+    feeds: dict[str, Any] = {f"x{i}": x for i, x in enumerate(case.inputs) if i not in constants}
+    np.savez(tmp_path / "feeds.npz", **feeds)
     command = [sys.executable, "-c", script, str(library_path())]
     command += [str(tmp_path / name) for name in ("model.onnx", "feeds.npz", "outputs.npz")]
     environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": str(kernels), "GRAPHOPT_LOG": "1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def apply(name: str, x: Array) -> Array:
     a, b = float(np.float32(a)), float(np.float32(b))
     with np.errstate(over="ignore", invalid="ignore"):
         sigmoid = 1 / (1 + np.exp(-x))
-        values = {
+        values: dict[str, Callable[[], Array]] = {
             "": lambda: x,
             "Relu": lambda: np.maximum(x, 0),
             "LeakyRelu": lambda: np.where(x < 0, a * x, x),

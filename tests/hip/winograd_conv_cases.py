@@ -34,7 +34,8 @@ def convolution(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
     top, left, bottom, right = pads
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
-    return np.einsum("nchwrs,mcrs->nmhw", windows, w.astype(np.float64), optimize=True)
+    y: Array = np.einsum("nchwrs,mcrs->nmhw", windows, w.astype(np.float64), optimize=True)
+    return y
 
 
 def case(
