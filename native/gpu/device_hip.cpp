@@ -15,6 +15,7 @@ struct Hip {
   int (*synchronize)(void*);
   int (*malloc_)(void**, size_t);
   int (*free_)(void*);
+  int (*get_device_count)(int*);
   int (*get_device)(int*);
   int (*get_attribute)(int*, int, int);
   int (*module_unload)(Module);
@@ -30,10 +31,14 @@ struct Hip {
     resolve(library, "hipStreamSynchronize", synchronize);
     resolve(library, "hipMalloc", malloc_);
     resolve(library, "hipFree", free_);
+    resolve(library, "hipGetDeviceCount", get_device_count);
     resolve(library, "hipGetDevice", get_device);
     resolve(library, "hipDeviceGetAttribute", get_attribute);
     resolve(library, "hipModuleUnload", module_unload);
     resolve(library, "hipGetErrorString", error_string);
+    // The runtime may be installed without a GPU, or without its driver.
+    int count = 0;
+    if (get_device_count(&count) != 0 || count == 0) throw NoRuntime("no AMD GPU");
   }
 
   void check(int status, const char* what) const {
