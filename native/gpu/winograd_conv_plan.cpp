@@ -103,7 +103,8 @@ int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles
 }  // namespace
 
 ConvChoice choose_conv(const ConvProblem& p, bool, const DeviceFacts& device, ConvAlgorithm algorithm) {
-  ConvChoice best;
+  ConvChoice best{algorithm, ConvTile::k64x32, 0, 0};
+  if (p.N * p.M * p.OH() * p.OW() == 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
   for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x128, ConvTile::k64x32}) {
     if (tile == ConvTile::k128x128 && p.M <= 64) continue;

@@ -1,0 +1,105 @@
+// Launch plans are plain data: what they promise the kernels is checked without a device.
+#include "check.h"
+#include "gpu/group_norm_plan.h"
+#include "gpu/row_norm_plan.h"
+#include "gpu/scale_shift_plan.h"
+#include "gpu/winograd_conv_plan.h"
+
+namespace graphopt::test {
+namespace {
+
+using namespace graphopt::gpu;
+
+// What hip::divide does.
+uint32_t divide(uint32_t n, const Divisor& d) {
+  return (static_cast<uint32_t>(uint64_t{n} * d.multiplier >> 32) + n) >> d.shift;
+}
+
+template <class T>
+T value(const Argument& a) {
+  T v;
+  std::memcpy(&v, a.bytes, sizeof v);
+  return v;
+}
+
+GRAPHOPT_TEST(divisors_divide_every_31_bit_number) {
+  std::mt19937 random(1);
+  std::vector<uint32_t> divisors = {1, 2, 3, 5, 7, 9, 49, 255, 256, 257, 3136, 65535, 65536, 2147483647};
+  for (int i = 0; i < 200; ++i) divisors.push_back(random() % 2147483646 + 1);
+  for (const uint32_t d : divisors) {
+    const Divisor divisor = make_divisor(d);
+    CHECK(divisor.d == d);
+    std::vector<uint32_t> numbers = {0, 1, d - 1, d, 2147483647};
+    const uint32_t last = 2147483647 / d * d;  // the last multiple
+    numbers.push_back(last);
+    numbers.push_back(last - 1);
+    for (int i = 0; i < 200; ++i) numbers.push_back(random() >> 1);
+    for (const uint32_t n : numbers) CHECK(divide(n, divisor) == n / d);
+  }
+}
+
+GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
+  const ScaleShiftProblem p{3, 1001, 1048583, false, {}};
+  const Plan plan = scale_shift_plan(p, true, true);
+  CHECK(plan.launches.size() > 1);
+  int64_t covered = 0;
+  for (const Launch& launch : plan.launches) {
+    CHECK(launch.args[0].offset == covered * 2 && launch.args[4].offset == covered * 2);
+    const auto total = value<uint32_t>(launch.args[5]);
+    CHECK(total % p.inner == 0);
+    CHECK(value<uint32_t>(launch.args[8]) == covered / p.inner % p.C);
+    // 256 work-items, 4 vectors of 8 elements each.
+    CHECK(launch.grid[0] == (total + 8191) / 8192);
+    CHECK(value<int32_t>(launch.args[9]) == (covered * 2 % 16 == 0));
+    covered += total;
+  }
+  CHECK(covered == p.N * p.C * p.inner);
+}
+
+GRAPHOPT_TEST(unaligned_pointers_take_the_scalar_path) {
+  CHECK(value<int32_t>(scale_shift_plan({1, 4, 64, false, {}}, false, false).launches[0].args[9]) == 0);
+  const DeviceFacts device = typical_facts("gfx1100");
+  CHECK(std::string(
+            row_norm_plan({8, 64, 1e-5f, false, false, false}, false, false, device).launches[0].kernel) ==
+        "row_norm_any_f32");
+  CHECK(group_norm_plan({1, 8, 64, 2, 1e-5f, {}}, false, false, device).launches.size() == 2);
+}
+
+GRAPHOPT_TEST(empty_tensors_launch_nothing) {
+  const DeviceFacts device = typical_facts("gfx942");
+  CHECK(scale_shift_plan({0, 4, 64, false, {}}, false, true).launches.empty());
+  CHECK(group_norm_plan({0, 8, 64, 2, 1e-5f, {}}, false, true, device).launches.empty());
+  CHECK(row_norm_plan({0, 64, 1e-5f, false, false, false}, false, true, device).launches.empty());
+  ConvProblem p{0, 3, 8, 8, 4, 1, 1, 1, 1, false, {}};
+  CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device)).launches.empty());
+}
+
+GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
+  for (const char* arch : {"gfx90a", "gfx942", "gfx1100", "sm_90"}) {
+    const DeviceFacts device = typical_facts(arch);
+    for (const int64_t N : {1, 3, 64}) {
+      const ConvProblem p{N, 64, 225, 223, 96, 1, 1, 1, 1, false, {}};
+      const ConvChoice choice = choose_conv(p, false, device, ConvAlgorithm::kWinograd4);
+      const Plan plan = winograd_conv_plan(p, false, true, choice);
+      CHECK(plan.launches.size() % 3 == 0);
+      struct Tiles {
+        uint32_t first, count;
+        Divisor per_image, across;
+      };
+      uint32_t next = 0;
+      for (size_t i = 0; i < plan.launches.size(); i += 3) {
+        const auto tiles = value<Tiles>(plan.launches[i].args[7]);
+        const auto stride = value<Divisor>(plan.launches[i].args[8]).d;
+        CHECK(tiles.first == next && stride % 4 == 0 && stride >= tiles.count);
+        CHECK(36 * 64 * int64_t{stride} * 4 <= plan.workspace[0] &&
+              36 * 96 * int64_t{stride} * 4 <= plan.workspace[1]);
+        next += tiles.count;
+      }
+      CHECK(next == N * 57 * 56);
+      CHECK(plan.workspace[0] + plan.workspace[1] < int64_t{300} << 20);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace graphopt::test
