@@ -27,6 +27,8 @@ ModelT = TypeVar("ModelT")
 METADATA_NUMERICS = "graphopt.numerics"
 METADATA_TARGET = "graphopt.target"
 METADATA_VERSION = "graphopt.version"
+# Passes whose nodes have shapes that inference could not see before.
+REFINING_PASSES = frozenset({"fuse_attention", "fuse_group_norm", "fuse_row_norm"})
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
 
@@ -119,7 +121,13 @@ def optimize(
         if check:
             check_against(interface, work, name)
 
-    result = pipeline.run(editor, passes, after_pass=after_pass)
+    result = run = pipeline.run(editor, passes, after_pass=after_pass)
+    # A fused node says more about shapes than the nodes that it replaced, which may open further sites.
+    while any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks):
+        say("inferring shapes")
+        inference.infer(work)
+        run = pipeline.run(editor, passes, after_pass=after_pass)
+        result.extend(run)
     report.after = model_stats(work)
     inference.forget(work)
     report.remarks = result.remarks

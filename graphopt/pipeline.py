@@ -39,6 +39,17 @@ class PipelineResult:
     numerics: Numerics = Numerics.EXACT
     converged: bool = True
 
+    def extend(self, later: PipelineResult) -> None:
+        """Adds a later run over the same model: its refusals replace ours, since it saw every remaining site again."""
+        self.remarks = [r for r in self.remarks if r.applied] + later.remarks
+        for name, result in later.passes.items():
+            mine = self.passes[name]
+            mine.seconds += result.seconds
+            mine.applied += result.applied
+            mine.refused = result.refused
+        self.numerics = max(self.numerics, later.numerics)
+        self.converged = later.converged
+
 
 def run(
     editor: Editor,
