@@ -1,0 +1,30 @@
+"""The numpy references as operators of onnx's ReferenceEvaluator.
+
+    ReferenceEvaluator(model, new_ops=reference_ops())
+
+onnx's evaluator would otherwise run our function bodies, and fails on some attribute references in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from graphopt.ops import OPS
+from graphopt.ops.schema import DOMAIN, Array, OpSpec
+
+
+def _operator(spec: OpSpec) -> type[OpRun]:
+    def run(self: OpRun, *inputs: Array, **attributes: Any) -> tuple[Array, ...]:
+        given = {name: attributes[name] for name in spec.attributes}
+        dtype = np.asarray(inputs[0]).dtype
+        return tuple(np.asarray(y).astype(dtype) for y in spec.reference(*inputs, **given))
+
+    return type(spec.name, (OpRun,), {"op_domain": DOMAIN, "_run": run})
+
+
+def reference_ops() -> list[type[OpRun]]:
+    """One class for each operator name, computed in float64 and rounded to the type of the first input."""
+    return [_operator(spec) for spec in OPS.values()]
