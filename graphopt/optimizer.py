@@ -20,12 +20,12 @@ from graphopt.invariants import Interface, check_against
 from graphopt.passes import PASSES
 from graphopt.passes.base import Editor, Numerics
 from graphopt.report import PassSummary, Report, model_stats
+from graphopt.runtime import METADATA_TARGET
 from graphopt.targets import parse_target
 
 ModelT = TypeVar("ModelT")
 
 METADATA_NUMERICS = "graphopt.numerics"
-METADATA_TARGET = "graphopt.target"
 METADATA_VERSION = "graphopt.version"
 # Passes whose nodes have shapes that inference could not see before.
 REFINING_PASSES = frozenset({"fuse_attention", "fuse_group_norm", "fuse_row_norm"})

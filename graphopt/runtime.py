@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "
 # Providers that compile whole subgraphs and never run custom kernels: beside them the library stays unregistered, the
 # runtime inlines our function bodies, and the provider sees plain ONNX.
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
+
+# The key of a model's metadata under which `optimize` records what it was tuned for.
+METADATA_TARGET = "graphopt.target"
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -129,6 +133,17 @@ def session(model: str | os.PathLike[str] | bytes, providers: Sequence[Provider]
     chosen = configure(session_options, providers)
     source = model if isinstance(model, bytes) else os.fspath(model)
     try:
-        return ort.InferenceSession(source, session_options, providers=chosen)
+        created = ort.InferenceSession(source, session_options, providers=chosen)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
+    _warn_of_other_target(created)
+    return created
+
+
+def _warn_of_other_target(created: Any) -> None:
+    """A file runs everywhere, but one tuned for another device may be slower than one tuned for this."""
+    target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
+    runs_on = "rocm" if "ROCMExecutionProvider" in created.get_providers() else "cpu"
+    device = target.partition(":")[0]
+    if device in ("cpu", "rocm", "cuda") and device != runs_on:
+        warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)

@@ -204,6 +204,12 @@ def test_session_and_configure(model: onnx.ModelProto) -> None:
     ort.InferenceSession(after.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+def test_session_warns_of_another_target(model: onnx.ModelProto) -> None:
+    after, _ = graphopt.optimize(model, target="rocm:gfx942", all_sites=True)
+    with pytest.warns(UserWarning, match="tuned for rocm:gfx942 and runs on cpu"):
+        graphopt.session(after.SerializeToString(), ["CPUExecutionProvider"])
+
+
 def test_loading_does_not_change_the_argument(model: onnx.ModelProto) -> None:
     before = model.SerializeToString(deterministic=True)
     load(model)
