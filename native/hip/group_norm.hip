@@ -6,7 +6,7 @@
 // (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and leaves a mean and a sum
 // of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1979) in a
 // fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
-// (docs/measurements/gpu_h200.md): 59 to 89 % of a copy's bandwidth. Launch: gpu/group_norm_plan.cpp.
+// (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch: gpu/group_norm_plan.cpp.
 #include "hip/activation.h"
 #include "hip/platform.h"
 #include "hip/reduce.h"
@@ -196,7 +196,7 @@ DEVICE void group_norm_apply(const T* x, const T* __restrict__ gamma, const T* _
 
 using namespace graphopt::hip;
 
-#define GROUP_NORM_KERNELS(T, suffix)                                                                        \
+#define GROUP_NORM_KERNELS(T, groups_sharing, suffix)                                                        \
   KERNEL(group_norm_small_##suffix, 1024,                                                                    \
          (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
           uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
@@ -205,10 +205,10 @@ using namespace graphopt::hip;
     group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
                                                             inner, epsilon, threads, act, lds);              \
   }                                                                                                          \
-  KERNEL(group_norm_large_##suffix, 1024,                                                                    \
-         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
-          uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
-          Activation act)) {                                                                                 \
+  KERNEL_SHARING(group_norm_large_##suffix, 1024, groups_sharing,                                            \
+                 (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,  \
+                  uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,    \
+                  Activation act)) {                                                                         \
     SHARED(GroupNormLds, lds);                                                                               \
     group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
                                                             inner, epsilon, threads, act, lds);              \
@@ -227,5 +227,5 @@ using namespace graphopt::hip;
                      vectors, act, lds);                                                                     \
   }
 
-GROUP_NORM_KERNELS(float, f32)
-GROUP_NORM_KERNELS(half_t, f16)
+GROUP_NORM_KERNELS(float, 1, f32)
+GROUP_NORM_KERNELS(half_t, 2, f16)
