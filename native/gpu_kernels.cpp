@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "gpu/device.h"
 #include "gpu/group_norm_plan.h"
@@ -251,10 +252,16 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
     }
   };
 
-  std::vector<gpu::ConvAlgorithm> algorithms(ConvProblem p) const {
-    if (p.N == 0) p.N = 1;
-    if (p.H > 0 && p.W > 0) return {gpu::choose_conv(p, half_, device_.facts()).algorithm};
-    return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kWinograd2};
+  // Those that the known part of the shape leaves open: a dim of 0 is unknown.
+  std::set<gpu::ConvAlgorithm> algorithms(ConvProblem p) const {
+    if (p.H == 0 || p.W == 0) return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kWinograd2};
+    std::set<gpu::ConvAlgorithm> best;
+    const std::vector<int64_t> batches = p.N > 0 ? std::vector<int64_t>{p.N} : std::vector<int64_t>{1, 8, 64};
+    for (const int64_t N : batches) {
+      p.N = N;
+      best.insert(gpu::choose_conv(p, half_, device_.facts()).algorithm);
+    }
+    return best;
   }
 
   std::map<gpu::ConvAlgorithm, Weights> weights_;  // empty when W may change between runs
