@@ -523,9 +523,9 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
   }
 }
 
-// Finished values of one channel: n contiguous ones of y at `at`, from x, which is overwritten and has L
-// floats of slack. They are stored in this one go so that a line of y is written once and as a whole where
-// possible.
+// Finished values of one channel: n contiguous ones of y at `at`, from x, which is overwritten and can be
+// read for L floats beyond them. They are stored in this one go so that a line of y is written once and as a
+// whole where possible.
 template <class T>
 void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
   const bool relu = p.act.kind == ActivationKind::kRelu;
@@ -538,7 +538,7 @@ void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, in
     if (simple) {
       store_part(out.y + at + i, v, n - i, out.stream);
     } else {
-      store_unaligned(x + i, v);
+      store_part(x + i, v, n - i, false);  // behind n lies the next row
     }
   }
   if (simple) return;

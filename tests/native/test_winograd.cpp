@@ -145,6 +145,21 @@ GRAPHOPT_TEST(winograd_epilogue) {
   }
 }
 
+// Blocks of tiles that begin and end inside a row of the image: their rows of pixels are no whole vectors,
+// and what the epilogue does to one row must not reach the next.
+GRAPHOPT_TEST(winograd_epilogue_of_partial_rows) {
+  for (const Activation& act : every_activation()) {
+    for (ConvProblem p : {problem(1, 3, 64, 64, 4, {1, 1, 1, 1}), problem(1, 5, 40, 61, 17, {1, 0, 1, 2})}) {
+      p.act = act;
+      for (bool residual : {false, true}) {
+        p.has_residual = residual;
+        check_case<float>(p, 1);
+        check_case<float>(p, 2);
+      }
+    }
+  }
+}
+
 GRAPHOPT_TEST(winograd_large_values_and_zeros) {
   ConvProblem p = problem(1, 12, 10, 10, 12, {1, 1, 1, 1});
   check_case<float>(p, 1, 1e15f);
