@@ -7,7 +7,7 @@ kept in the cache folder, so that a second run only optimizes and compares.
 Environment (the exports need it, a run over a full cache needs only graphopt's own):
 
     python -m venv venv-torch
-    venv-torch/bin/pip install --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+    venv-torch/bin/pip install torch==2.13.0
     venv-torch/bin/pip install transformers==5.23.0 onnxscript==0.7.2 onnxruntime==1.31.1 -e .
 
 Usage:
