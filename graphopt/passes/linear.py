@@ -201,11 +201,12 @@ def rebuild(linear: Linear, folded: Folded, X: ir.Value, editor: Editor, *, anch
     label = f"{linear.bias.name}_folded" if linear.bias is not None else f"{linear.W.name}_bias"
     bias = editor.initializer(anchor, folded.bias, label)
     if node.op_type == "MatMul":
+        # A node that is made and then left out would count as a reader of its inputs for good.
+        if linear.add is None and editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
+            return [editor.variant(node, [*inputs, bias], op_type="Gemm")]
         product = editor.variant(node, inputs)
         if linear.add is not None:
             return [product, editor.variant(linear.add, [product.outputs[0], bias])]
-        if editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
-            return [editor.variant(node, [*inputs, bias], op_type="Gemm")]
         return [product, editor.node("Add", [product.outputs[0], bias], hint=f"{node.name or 'MatMul'}/Add")]
     return [editor.variant(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)]
 

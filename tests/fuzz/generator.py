@@ -8,6 +8,7 @@ symbolic or not, opsets range from 7 to 21.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,7 +56,7 @@ class _Builder:
     def normal(self, *shape: int, scale: float = 1.0) -> Array:
         return self.rng.standard_normal(shape) * scale
 
-    def node(self, op: str, inputs: list[str], shape: tuple[int, ...], **attributes: object) -> str:
+    def node(self, op: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> str:
         name = f"v{len(self.values)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"n{len(self.nodes)}", **attributes))
         self.values[name] = shape
