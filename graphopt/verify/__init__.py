@@ -21,7 +21,7 @@ from graphopt.passes.base import Numerics
 from graphopt.verify.compare import OutputComparison, difference
 from graphopt.verify.inputs import Case, load_inputs, make_cases
 from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, output_names, perturbed, run_cases
-from graphopt.verify.tolerances import INCONCLUSIVE, LIMITS, SENSITIVITY_FACTOR
+from graphopt.verify.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
 
 Tolerance = float | Mapping[str, float]
 
@@ -116,7 +116,10 @@ def verify(
             report.rows += _compare(names, case, want, got[case.name], library, kind, rtol, atol, sensitivity)
     report.equal = all(row.equal for row in report.rows)
     for name in names:
-        if all(r.reason.startswith("inconclusive") for r in report.rows if r.name == name):
+        rows = [r for r in report.rows if r.name == name]
+        # Zeros that stay zeros prove nothing about an output that is noise elsewhere.
+        evidence = [r for r in rows if not r.reason.startswith("inconclusive") and r.cosine != 0.0]
+        if not evidence and any(r.reason.startswith("inconclusive") for r in rows):
             raise VerifyError(f"output '{name}' is rounding noise on every input tried; give inputs with --inputs")
     report.summary = _summary(report, len(usable))
     return report
@@ -201,7 +204,7 @@ def _compare(
         equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
         if not equal and not structure and own_limit is None and numerics != Numerics.EXACT:
             noise = sensitivity.of(case, i, want[i])
-            if noise >= INCONCLUSIVE:
+            if noise * SENSITIVITY_FACTOR > LARGEST_LIMIT:
                 equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
             elif noise * SENSITIVITY_FACTOR > limit:
                 limit = noise * SENSITIVITY_FACTOR

@@ -20,7 +20,7 @@ class OutputComparison:
         max_abs: largest absolute difference.
         rel_rms: the same relative to the RMS of BEFORE's output.
         snr_db: signal to noise ratio; inf when bit-equal.
-        cosine: of the two outputs as vectors.
+        cosine: of the two outputs as vectors; 0 when one of them is all zeros.
         limit: what rel_rms may be.
         equal: within the limit, or inconclusive.
         reason: why not equal, or a remark.
@@ -71,7 +71,7 @@ def difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:
     relative = 0.0 if worst == 0 else (worst / rms if rms > 0 else math.inf)
     snr = math.inf if noise == 0 else (20 * math.log10(rms / noise) if rms > 0 else -math.inf)
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-    cosine = float(a @ b) / norms if norms > 0 else 1.0
+    cosine = float(a @ b) / norms if norms > 0 else 0.0
     return "", worst, relative, snr, cosine
 
 

@@ -7,11 +7,13 @@ that they index; several sizes for symbolic dimensions; other values for overrid
 from __future__ import annotations
 
 import itertools
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google.protobuf.message
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -60,7 +62,7 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
         if arrays:
             cases.append(Case(source.name, arrays))
         cases += [Case(p.name, dict(np.load(p))) for p in sorted(source.glob("*.npz"))]
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile, google.protobuf.message.DecodeError) as error:
         raise VerifyError(f"{source}: cannot be read as inputs: {error}") from None
     if not cases:
         raise VerifyError(f"{source}: holds no inputs (.npz, .npy or input_0.pb files)")
@@ -79,7 +81,7 @@ def make_cases(model: onnx.ModelProto, seed: int) -> Iterator[Case]:
         yield Case(f"normal, batch {batch}", {v.name: _array(v, sizes, "normal", rng, facts) for v in inputs})
     sizes = (BATCH_SIZES[-1], IMAGE_SIZES[0], LENGTHS[-1])
     dynamic = any(d.dim_value <= 0 for v in inputs for d in v.type.tensor_type.shape.dim)
-    for j, kind in enumerate(("zeros", "unit", "large", "tiny", "padded left", "padded right")):
+    for j, kind in enumerate(("zeros", "unit", "large", "tiny", "padded left", "padded right", "padded away")):
         relevant = kind.startswith("padded") or any(_is_float(v) for v in inputs)
         if kind.startswith("padded") and not any(facts.is_mask(v) for v in inputs):
             relevant = False
@@ -161,6 +163,8 @@ class _Facts:
                 n = int(rng.integers(1, shape[-1]))
                 row[:n] = 0 if kind == "padded left" else row[:n]
                 row[n:] = 0 if kind == "padded right" else row[n:]
+                # A row of nothing but padding is where NaN guards and kinds of masks differ.
+                row[:] = 0 if kind == "padded away" else row
         return mask
 
 

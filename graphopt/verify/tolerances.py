@@ -16,5 +16,5 @@ LIMITS: dict[Numerics, float] = {
 # limit above is exceeded, the model's own sensitivity decides: how far BEFORE moves when every weight moves by one unit
 # in the last place, which is the error that any other order of summation makes at each layer.
 SENSITIVITY_FACTOR = 8.0
-# Beyond this a comparison says nothing: the output is rounding noise for these inputs.
-INCONCLUSIVE = 0.05
+# A limit beyond this would let real faults pass: such an output says nothing for these inputs.
+LARGEST_LIMIT = 0.02
