@@ -240,7 +240,9 @@ class Shapes:
         if isinstance(declared, int) or (declared is not None and not declared.startswith("unk__")):
             return None
         node = value.producer()
-        if node is None or self._exhausted or value is not node.outputs[0]:
+        if node is None or self._exhausted or (value is not node.outputs[0] and node.op_type != "Split"):
+            return None
+        if any(a.is_ref() for a in node.attributes.values()):
             return None
         return node if node.domain == "" or keeps_shape(node) or _is_convolution(node) else None
 

@@ -897,3 +897,19 @@ def test_ten_thousand_nodes_take_less_than_two_seconds() -> None:
     seconds = time.perf_counter() - start
     assert result.passes["fuse_attention"].applied == 24
     assert seconds < 2.0
+
+
+def test_packed_heads_that_are_split_apart() -> None:
+    """SAM: one projection, Split and Squeeze; who asks for the shape of the scores asks Q and K."""
+    text = """g (float[B, S, 72] x) => (float[M, S, 6] o, int64[3] shape) {
+      r = Reshape(x, packed)  t = Transpose <perm = [2, 0, 3, 1, 4]> (r)  n = Shape <start = 0, end = 1> (x)
+      heads = Mul(n, four)  flat_shape = Concat <axis = 0> (three, heads, rows)  f = Reshape(t, flat_shape)
+      q1, k1, v1 = Split <axis = 0> (f, each)  q = Squeeze(q1, zero)  k = Squeeze(k1, zero)  v = Squeeze(v1, zero)
+      kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  shape = Shape(s)
+      p = Softmax <axis = -1> (s)  o = MatMul(p, v) }"""
+    constants = {
+        "packed": np.asarray([0, 5, 3, 4, 6]), "four": np.asarray([4]), "three": np.asarray([3]),
+        "rows": np.asarray([5, 6]), "each": np.asarray([1, 1, 1]), "zero": np.asarray([0]),
+    }  # fmt: skip
+    model = model_from_text(text, constants)
+    check(model, [{"x": draw(2, 5, 72)}, {"x": draw(1, 5, 72)}])
