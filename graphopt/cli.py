@@ -15,7 +15,7 @@ from rich.table import Table
 
 import graphopt
 from graphopt.errors import GraphoptError, OptionError
-from graphopt.report import Report
+from graphopt.report import ModelStats, Report
 
 app = typer.Typer(
     add_completion=False,
@@ -205,6 +205,34 @@ def _verify_and_print(
         raise typer.Exit(1)
 
 
+@app.command(name="diff")
+def diff_command(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
+) -> None:
+    """Show what differs between the graphs of two models. Exit code 0 whether they differ or not."""
+    from graphopt.diff import diff
+
+    found = diff(before, after)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+        return
+    if found.equal:
+        console.print("the same nodes and weights")
+        return
+    _print_before_after(found.before, found.after)
+    table = Table(title="rewritten neighbourhoods", title_justify="left")
+    for column in ("before", "after", "at"):
+        table.add_column(column, overflow="fold")
+    for h in found.neighbourhoods:
+        removed, added = (", ".join(plain(n.op_type) for n in nodes) or "-" for nodes in (h.removed, h.added))
+        table.add_row(removed, added, plain((h.added or h.removed)[-1].outputs[0]))
+    console.print(table)
+    weights = [len(w) for w in (found.removed_initializers, found.added_initializers, found.changed_initializers)]
+    console.print("initializers: {} removed, {} added, {} changed".format(*weights))
+
+
 @app.command()
 def bisect(
     before: InPath,
@@ -275,14 +303,11 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON."
 RUNTIME_PROBLEM = 7
 
 
-def _print_report(report: Report, *, explain: bool) -> None:
-    assert report.before is not None
-    assert report.after is not None
+def _print_before_after(before: ModelStats, after: ModelStats) -> None:
     table = Table(title="before / after", title_justify="left")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    before, after = report.before, report.after
     for op in sorted(before.nodes.keys() | after.nodes.keys()):
         a, b = before.nodes.get(op, 0), after.nodes.get(op, 0)
         if a != b:
@@ -292,6 +317,12 @@ def _print_report(report: Report, *, explain: bool) -> None:
     if before.multiply_adds is not None and after.multiply_adds is not None:
         table.add_row("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}")
     console.print(table)
+
+
+def _print_report(report: Report, *, explain: bool) -> None:
+    assert report.before is not None
+    assert report.after is not None
+    _print_before_after(report.before, report.after)
     table = Table(title="passes", title_justify="left")
     for column in ("pass", "seconds", "applied", "refused"):
         table.add_column(column, justify="left" if column == "pass" else "right")
