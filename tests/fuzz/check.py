@@ -15,6 +15,10 @@ from tests.fuzz.generator import generate
 from tests.rewriting import Array, run
 
 
+# Values are of the order of one. The norm of a constant is nothing but rounding, whatever its own size.
+NOISE = 2e-6
+
+
 def check(seed: int) -> bool:
     """Checks the graph of one seed; False when the runtime itself refuses it.
 
@@ -38,9 +42,9 @@ def check(seed: int) -> bool:
     ours = any(n.domain == DOMAIN for n in after.graph.node)
     for library in (False, True) if ours else (False,):
         for i, got in enumerate(run(after, feeds, library=library)):
-            structure, _, moved, _, _ = difference(want[i], got)
+            structure, max_abs, moved, _, _ = difference(want[i], got)
             assert not structure, f"seed {seed}, output {i}, library {library}: {structure}"
-            if moved > LIMITS[Numerics.APPROXIMATE if library else Numerics.REASSOCIATED]:
+            if max_abs > NOISE and moved > LIMITS[Numerics.APPROXIMATE if library else Numerics.REASSOCIATED]:
                 limit = SENSITIVITY_FACTOR * _sensitivity(model, feeds, want[i], i)
                 assert moved <= limit, (
                     f"seed {seed}, output {i}, library {library}: {moved:.3g} of RMS, limit {limit:.3g}"
