@@ -37,7 +37,7 @@ def test_batch_norm_of_every_rank(opset: int, tail: tuple[int, ...]) -> None:
 
 def test_half_precision() -> None:
     text = "g (float16[N, 6, 5] x) => (float16[N, 6, 5] y) { y = BatchNormalization (x, g, b, m, v) }"
-    check(model_from_text(text, statistics(6)), {"x": draw(3, 6, 5, dtype=np.float16)}, 2e-3)
+    check(model_from_text(text, statistics(6)), {"x": draw(3, 6, 5, dtype=np.float16)}, 5e-3)
 
 
 @pytest.mark.parametrize(
