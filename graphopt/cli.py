@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import graphopt
-from graphopt.errors import GraphoptError, OptionError
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
 from graphopt.report import ModelStats, Report
 
 app = typer.Typer(
@@ -27,8 +27,6 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 EXIT_INTERRUPTED = 130
-# A table shows this many refused sites; --explain shows them all.
-SHOWN_REFUSALS = 0
 
 InPath = Annotated[Path, typer.Argument(help="The model to read.", metavar="IN")]
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write.", metavar="OUT")]
@@ -90,7 +88,6 @@ def optimize(
     """Rewrite IN into OUT."""
     if out is None and not dry_run:
         raise OptionError("optimize needs an output path (or --dry-run)")
-    before = None
     if verify and out is not None and in_place and not dry_run:
         raise OptionError("--verify compares IN with OUT, so it cannot be combined with --in-place")
     with errors.status("") as status:
@@ -112,7 +109,7 @@ def optimize(
         json_file.write_text(report.to_json() + "\n", encoding="utf-8")
     if not quiet:
         _print_report(report, explain=explain)
-        if before is None and out is not None and not dry_run:
+        if out is not None and not dry_run:
             console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s", soft_wrap=True)
     if verify and not dry_run and out is not None:
         _verify_and_print(model, out, quiet=quiet)
@@ -297,10 +294,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON."
         for problem in findings.problems:
             console.print(f"[red]problem:[/] {plain(problem)}")
     if findings.problems:
-        raise typer.Exit(RUNTIME_PROBLEM)
-
-
-RUNTIME_PROBLEM = 7
+        raise typer.Exit(RuntimeMissingError.exit_code)
 
 
 def _print_before_after(before: ModelStats, after: ModelStats) -> None:

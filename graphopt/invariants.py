@@ -61,9 +61,11 @@ def _check_order(graph: ir.Graph, after: str) -> None:
     for node in graph:
         for value in node.inputs:
             producer = value.producer() if value is not None else None
-            if producer is not None and producer.graph is graph and producer not in seen:
-                raise InvariantError(f"after {after}: '{node.name}' reads '{value.name}' before it exists")  # type: ignore[union-attr]
-            if producer is not None and producer.graph is None:
+            if value is None or producer is None:
+                continue
+            if producer.graph is graph and producer not in seen:
+                raise InvariantError(f"after {after}: '{node.name}' reads '{value.name}' before it exists")
+            if producer.graph is None:
                 raise InvariantError(f"after {after}: '{node.name}' reads from a removed node")
         for output in node.outputs:
             if output.name and output.name in names:

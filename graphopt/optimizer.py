@@ -15,7 +15,7 @@ import onnx_ir as ir
 import graphopt
 from graphopt import inference, pipeline
 from graphopt import model as models
-from graphopt.errors import InvariantError, ModelSaveError, OptionError
+from graphopt.errors import ModelSaveError, OptionError
 from graphopt.invariants import Interface, check_against
 from graphopt.passes import PASSES
 from graphopt.passes.base import Editor, Numerics
@@ -186,6 +186,3 @@ def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:
     model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()
     model.metadata_props[METADATA_TARGET] = target
     model.metadata_props[METADATA_VERSION] = graphopt.__version__
-
-
-__all__ = ["InvariantError", "optimize"]

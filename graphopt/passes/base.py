@@ -120,6 +120,20 @@ class Editor:
         if use_count(value) != 1:
             raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
 
+    def require_contained(self, nodes: Sequence[ir.Node], result: ir.Value) -> None:
+        """Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES unless `result` is the only value of `nodes` that anything else reads.
+        """
+        for node in nodes:
+            for output in node.outputs:
+                if output is result:
+                    continue
+                if output.is_graph_output():
+                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
+                outside = [u for u in output.consumers() if u not in nodes]
+                if outside:
+                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+
     def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """Dimensions as int, symbol or None (unknown); None when not even the rank is known."""
         if value is None:

@@ -60,15 +60,7 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         editor.require_op("FusedGroupNorm", match.X, anchor)
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
-        for node in match.nodes:
-            for output in node.outputs:
-                outside = [u for u in output.consumers() if u not in match.nodes]
-                if output is match.Y:
-                    continue
-                if output.is_graph_output():
-                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
-                if outside:
-                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+        editor.require_contained(match.nodes, match.Y)
 
     def rewrite(self, match: GroupNormMatch, editor: Editor) -> str:
         anchor = match.Y.producer()

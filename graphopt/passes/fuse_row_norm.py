@@ -69,15 +69,7 @@ class FuseRowNorm(Pass[RowNormMatch]):
         anchor = match.nodes[0]
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
-        for node in match.nodes:
-            for output in node.outputs:
-                if output is match.Y:
-                    continue
-                if output.is_graph_output():
-                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
-                outside = [u for u in output.consumers() if u not in match.nodes]
-                if outside:
-                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+        editor.require_contained(match.nodes, match.Y)
         if match.standard:
             fuses_sum = match.residual is not None and editor.target.device in ("rocm", "cuda")
             if not fuses_sum and not editor.all_sites:
