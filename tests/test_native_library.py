@@ -19,6 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import Dialect
 from graphopt.runtime import library_path
 
 Array = npt.NDArray[Any]
@@ -54,7 +55,7 @@ def model(
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=8)
     if bodies:
-        proto.functions.append(OPS[op].function_proto(OPSET))
+        proto.functions.append(OPS[op].function_proto(Dialect(OPSET)))
     serialized: bytes = proto.SerializeToString()
     return serialized
 
@@ -224,7 +225,7 @@ def test_results_written_over_inputs() -> None:
     x = normal(3, 4, 6)
     before = x.copy()
     (got,) = session(proto.SerializeToString()).run(None, {"x": x})
-    proto.functions.extend(OPS[op].function_proto(OPSET) for op in {n.op_type for n in nodes} if op in OPS)
+    proto.functions.extend(OPS[op].function_proto(Dialect(OPSET)) for op in {n.op_type for n in nodes} if op in OPS)
     (want,) = session(proto.SerializeToString(), library=False).run(None, {"x": x})
     np.testing.assert_array_equal(x, before)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

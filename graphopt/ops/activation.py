@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import MIN_OPSET, VALUE_FLOAT_OPSET, Array, attribute, number
+from graphopt.ops.schema import MIN_OPSET, VALUE_FLOAT_OPSET, Array, Dialect, attribute, number
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Activation:
     Attributes:
         suffix: what the operator's name ends with.
         attributes: names of its float attributes.
-        body: `body(opset)` gives statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with
+        body: `body(dialect)` gives statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with
             `act_`.
         reference: numpy, float64 in and out.
     """
 
     suffix: str
     attributes: tuple[str, ...]
-    body: Callable[[int], str] = field(repr=False)
+    body: Callable[[Dialect], str] = field(repr=False)
     reference: Callable[..., Array] = field(repr=False)
     min_opset: int = MIN_OPSET
 
@@ -37,8 +37,8 @@ class Activation:
     def attribute_types(self) -> dict[str, ir.AttributeType]:
         return dict.fromkeys(self.attributes, ir.AttributeType.FLOAT)
 
-    def statements(self, x: str, y: str, opset: int) -> str:
-        return self.body(opset).replace("{x}", x).replace("{y}", y)
+    def statements(self, x: str, y: str, dialect: Dialect) -> str:
+        return self.body(dialect).replace("{x}", x).replace("{y}", y)
 
 
 def sigmoid(x: Array) -> Array:
@@ -53,37 +53,37 @@ def _softplus(x: Array) -> Array:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _clip(opset: int) -> str:
-    if opset < 11:
+def _clip(dialect: Dialect) -> str:
+    if dialect.opset < 11:
         return "{y} = Clip <min: float = @min, max: float = @max> ({x})\n"
-    bounds = attribute("act_min", "min", "{x}", opset) + attribute("act_max", "max", "{x}", opset)
-    if opset < VALUE_FLOAT_OPSET:
+    bounds = attribute("act_min", "min", dialect, "{x}") + attribute("act_max", "max", dialect, "{x}")
+    if dialect.opset < VALUE_FLOAT_OPSET:
         return bounds + "act_low = Max({x}, act_min)\n{y} = Min(act_low, act_max)\n"
     return bounds + "{y} = Clip({x}, act_min, act_max)\n"
 
 
-def _hard_swish(opset: int) -> str:
+def _hard_swish(_: Dialect) -> str:
     return f"act_s = HardSigmoid <alpha: float = {1 / 6!r}, beta: float = 0.5> ({{x}})\n{{y}} = Mul({{x}}, act_s)\n"
 
 
-def _gelu(opset: int) -> str:
+def _gelu(dialect: Dialect) -> str:
     numbers = {"act_r": math.sqrt(0.5), "act_one": 1.0, "act_half": 0.5}
-    return "".join(number(n, v, "{x}", opset) for n, v in numbers.items()) + (
+    return "".join(number(n, v, "{x}", dialect) for n, v in numbers.items()) + (
         "act_z = Mul({x}, act_r)\nact_e = Erf(act_z)\nact_p = Add(act_e, act_one)\n"
         "act_h = Mul({x}, act_half)\n{y} = Mul(act_h, act_p)\n"
     )
 
 
-def _gelu_tanh(opset: int) -> str:
+def _gelu_tanh(dialect: Dialect) -> str:
     numbers = {"act_c": 0.044715, "act_r": math.sqrt(2.0 / math.pi), "act_one": 1.0, "act_half": 0.5}
-    return "".join(number(n, v, "{x}", opset) for n, v in numbers.items()) + (
+    return "".join(number(n, v, "{x}", dialect) for n, v in numbers.items()) + (
         "act_x2 = Mul({x}, {x})\nact_cx2 = Mul(act_x2, act_c)\nact_q = Add(act_cx2, act_one)\n"
         "act_xq = Mul({x}, act_q)\nact_z = Mul(act_xq, act_r)\nact_t = Tanh(act_z)\nact_p = Add(act_t, act_one)\n"
         "act_h = Mul({x}, act_half)\n{y} = Mul(act_h, act_p)\n"
     )
 
 
-_BODIES: dict[str, Callable[[int], str]] = {
+_BODIES: dict[str, Callable[[Dialect], str]] = {
     "": lambda _: "{y} = Identity({x})\n",
     "Relu": lambda _: "{y} = Relu({x})\n",
     "LeakyRelu": lambda _: "{y} = LeakyRelu <alpha: float = @alpha> ({x})\n",

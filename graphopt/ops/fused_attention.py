@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, OpSpec, attribute, cast_like, dim, ints, number, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, number, widen
 
 MIN_ATTENTION_OPSET = 11  # Range, and Softmax along a negative axis
 SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap")
@@ -39,9 +39,9 @@ class Variant:
         return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on)
 
 
-def _body(v: Variant, opset: int) -> str:
+def _body(v: Variant, dialect: Dialect) -> str:
     body = (
-        attribute("scale_t", "scale", "Q", opset)
+        attribute("scale_t", "scale", dialect, "Q")
         + "q_heads = Transpose <perm: ints = @q_perm> (Q)\nq_scaled = Mul(q_heads, scale_t)\n"
         + "k_heads = Transpose <perm: ints = @k_perm> (K)\nv_heads = Transpose <perm: ints = @v_perm> (V)\n"
     )
@@ -57,7 +57,7 @@ def _body(v: Variant, opset: int) -> str:
         body += "s_dot = MatMul(q_scaled, k_heads)\n"
     score = "s_dot"
     if v.softcap:
-        body += attribute("cap", "softcap", score, opset)
+        body += attribute("cap", "softcap", dialect, score)
         body += f"s_over_cap = Div({score}, cap)\ns_tanh = Tanh(s_over_cap)\ns_capped = Mul(s_tanh, cap)\n"
         score = "s_capped"
     if v.bias:
@@ -69,11 +69,11 @@ def _body(v: Variant, opset: int) -> str:
         body += "zero = Constant <value: tensor = int64 {0}> ()\none = Constant <value: tensor = int64 {1}> ()\n"
         body += "i = Range(zero, rows, one)\nj = Range(zero, cols, one)\noffset = Sub(cols, rows)\n"
         body += "last = Add(i, offset)\nlast_column = Reshape(last, column)\nbeyond = Greater(j, last_column)\n"
-        body += number("hidden", -math.inf, score, opset)
+        body += number("hidden", -math.inf, score, dialect)
         body += f"s_causal = Where(beyond, hidden, {score})\n"
         score = "s_causal"
     if v.mask:
-        body += attribute("masked", "mask_value", score, opset)
+        body += attribute("masked", "mask_value", dialect, score)
         body += f"s_masked = Where(mask, {score}, masked)\n"
         score = "s_masked"
     body += f"s_float = Cast <to: int = 1> ({score})\np_float = Softmax <axis: int = -1> (s_float)\n"
@@ -82,7 +82,7 @@ def _body(v: Variant, opset: int) -> str:
         body += "p_nan = IsNaN(p_float)\np_zero = Constant <value: tensor = float {0.0}> ()\n"
         body += "p_guarded = Where(p_nan, p_zero, p_float)\n"
         p = "p_guarded"
-    body += cast_like("p", p, "V", opset)
+    body += cast_like("p", p, "V", dialect)
     if v.gqa:
         body += "p_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, kv_len)\n"
         body += "p_folded = Reshape(p, p_folded_shape)\no_folded = MatMul(p_folded, v_heads)\n"
@@ -148,7 +148,7 @@ def _spec(v: Variant) -> OpSpec:
         inputs=("Q", "K", "V", *(("bias",) if v.bias else ()), *(("mask",) if v.mask else ())),
         outputs=("O",),
         attributes=attributes,
-        body=lambda opset: _body(v, opset),
+        body=lambda dialect: _body(v, dialect),
         min_opset=MIN_ATTENTION_OPSET,
         reference=reference,
         summary="O = softmax(scale Q K^T + ...) V",

@@ -13,6 +13,7 @@ from graphopt.ops.activation import ACTIVATIONS, Activation
 from graphopt.ops.schema import (
     VALUE_FLOAT_OPSET,
     Array,
+    Dialect,
     OpSpec,
     attribute,
     cast_like,
@@ -34,7 +35,7 @@ def _spec(activation: Activation) -> OpSpec:
         y = normalized.reshape(x.shape) * widen(gamma).reshape(per_channel) + widen(beta).reshape(per_channel)
         return (activation.reference(y, **attributes),)
 
-    def body(opset: int) -> str:
+    def body(dialect: Dialect) -> str:
         return (
             "groups = Constant <value_int: int = @num_groups> ()\n"
             + ints("one_dim", 1)
@@ -45,11 +46,11 @@ def _spec(activation: Activation) -> OpSpec:
             + "x_float = Cast <to: int = 1> (X)\ngrouped = Reshape(x_float, grouped_shape)\n"
             + dim("count_1d", "grouped", 2)
             + "count = Cast <to: int = 1> (count_1d)\n"
-            + reduce_sum("total", "grouped", 2, opset)
+            + reduce_sum("total", "grouped", 2, dialect)
             + "mean = Div(total, count)\ncentred = Sub(grouped, mean)\nsquares = Mul(centred, centred)\n"
-            + reduce_sum("total_squares", "squares", 2, opset)
+            + reduce_sum("total_squares", "squares", 2, dialect)
             + "variance = Div(total_squares, count)\n"
-            + attribute("eps", "epsilon", "variance", opset)
+            + attribute("eps", "epsilon", dialect)
             + "variance_eps = Add(variance, eps)\ndeviation = Sqrt(variance_eps)\n"
             + "normalized = Div(centred, deviation)\n"
             + "x_shape = Shape(X)\nungrouped = Reshape(normalized, x_shape)\n"
@@ -60,8 +61,8 @@ def _spec(activation: Activation) -> OpSpec:
             + "beta_column = Reshape(beta, column)\nbeta_float = Cast <to: int = 1> (beta_column)\n"
             + "scaled = Mul(by_channel, gamma_float)\nshifted = Add(scaled, beta_float)\n"
             + "y_float = Reshape(shifted, x_shape)\n"
-            + cast_like("y_affine", "y_float", "X", opset)
-            + activation.statements("y_affine", "Y", opset)
+            + cast_like("y_affine", "y_float", "X", dialect)
+            + activation.statements("y_affine", "Y", dialect)
         )
 
     return OpSpec(

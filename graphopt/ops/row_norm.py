@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, OpSpec, attribute, cast_like, dim, ints, reduce_sum, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, reduce_sum, widen
 
 
 def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
@@ -23,7 +23,7 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
             y = y + extra[1]
         return (y, s) if sum_output else (y,)
 
-    def body(opset: int) -> str:
+    def body(dialect: Dialect) -> str:
         total = "S" if sum_output else ("sum" if add else "X")
         statements = (
             (f"{total} = Add(X, R)\n" if add else "")
@@ -34,13 +34,13 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
         if rms:
             statements += "centred = Identity(s_float)\n"
         else:
-            statements += reduce_sum("total", "s_float", -1, opset)
+            statements += reduce_sum("total", "s_float", -1, dialect)
             statements += "mean = Div(total, count)\ncentred = Sub(s_float, mean)\n"
         statements += (
             "squares = Mul(centred, centred)\n"
-            + reduce_sum("total_squares", "squares", -1, opset)
+            + reduce_sum("total_squares", "squares", -1, dialect)
             + "variance = Div(total_squares, count)\n"
-            + attribute("eps_any_rank", "epsilon", "variance", opset)
+            + attribute("eps_any_rank", "epsilon", dialect)
             + ints("one_dim", 1)
             + "eps = Reshape(eps_any_rank, one_dim)\n"
             + "variance_eps = Add(variance, eps)\ndeviation = Sqrt(variance_eps)\n"
@@ -48,9 +48,9 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
             + "scaled = Mul(normalized, gamma_float)\n"
         )
         if rms:
-            return statements + cast_like("Y", "scaled", "X", opset)
+            return statements + cast_like("Y", "scaled", "X", dialect)
         statements += "beta_float = Cast <to: int = 1> (beta)\nshifted = Add(scaled, beta_float)\n"
-        return statements + cast_like("Y", "shifted", "X", opset)
+        return statements + cast_like("Y", "shifted", "X", dialect)
 
     return OpSpec(
         name=f"Fused{'RmsNorm' if rms else 'LayerNorm'}{'Add' if add else ''}{'Sum' if sum_output else ''}",

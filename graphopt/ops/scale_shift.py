@@ -7,7 +7,7 @@ R like X. float and float16.
 from __future__ import annotations
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, OpSpec, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, widen
 
 
 def _spec(activation: Activation, add: bool) -> OpSpec:
@@ -17,9 +17,9 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
             y = y + widen(r)
         return (activation.reference(y, **attributes),)
 
-    def body(opset: int) -> str:
+    def body(dialect: Dialect) -> str:
         total = "shifted = Add(scaled, shift)\nsum = Add(shifted, R)\n" if add else "sum = Add(scaled, shift)\n"
-        return "scaled = Mul(X, scale)\n" + total + activation.statements("sum", "Y", opset)
+        return "scaled = Mul(X, scale)\n" + total + activation.statements("sum", "Y", dialect)
 
     return OpSpec(
         name=f"ScaleShift{'Add' if add else ''}{activation.suffix}",

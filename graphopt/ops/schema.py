@@ -22,6 +22,27 @@ CAST_LIKE_OPSET = 15
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """The standard ONNX that a body is written in.
+
+    Runtimes inline a body under the model's default opset, whatever the function imports (measured on onnxruntime
+    1.22.2 and 1.31.1), so a body is written for the model that it goes into. From CAST_LIKE_OPSET on it follows the
+    type of its inputs; below, it is written for one.
+
+    Attributes:
+        opset: the model's default opset.
+        T: the element type of the node's inputs: FLOAT or FLOAT16.
+    """
+
+    opset: int
+    T: ir.DataType = ir.DataType.FLOAT
+
+    @property
+    def follows_type(self) -> bool:
+        return self.opset >= CAST_LIKE_OPSET
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """One operator name of our domain.
 
@@ -30,8 +51,7 @@ class OpSpec:
         inputs: formal names; every input is required.
         outputs: formal names.
         attributes: name -> type; every attribute is always written.
-        body: `body(opset)` gives the statements of the defining function in ONNX text syntax, over the formal names,
-            in operators that `opset` has.
+        body: `body(dialect)` gives the statements of the defining function in ONNX text syntax, over the formal names.
         min_opset: the oldest default opset in which the body can be written.
         reference: `reference(*inputs, **attributes)` computes the outputs in float64 with numpy.
         summary: the equation in a line.
@@ -41,29 +61,25 @@ class OpSpec:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, ir.AttributeType]
-    body: Callable[[int], str] = field(repr=False)
+    body: Callable[[Dialect], str] = field(repr=False)
     reference: Callable[..., tuple[Array, ...]] = field(repr=False)
     summary: str
     min_opset: int = MIN_OPSET
 
-    def function_proto(self, opset: int) -> onnx.FunctionProto:
-        """The model-local function that defines the operator in standard ONNX, for a model of default opset `opset`."""
-        assert opset >= self.min_opset
+    def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
+        """The model-local function that defines the operator in standard ONNX."""
+        assert dialect.opset >= self.min_opset
         attributes = f"<{', '.join(self.attributes)}>" if self.attributes else ""
-        header = f'<domain: "{DOMAIN}", opset_import: ["" : {opset}]>'
+        header = f'<domain: "{DOMAIN}", opset_import: ["" : {dialect.opset}]>'
         signature = f"{self.name} {attributes} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"
-        return onnx.parser.parse_function(f"{header} {signature} {{\n{self.body(opset)}\n}}")
+        return onnx.parser.parse_function(f"{header} {signature} {{\n{self.body(dialect)}\n}}")
 
-    def function(self, opset: int) -> ir.Function:
+    def function(self, dialect: Dialect) -> ir.Function:
         """The same as an onnx_ir function, to be put into `Model.functions`."""
-        return ir.serde.deserialize_function(self.function_proto(opset))
+        return ir.serde.deserialize_function(self.function_proto(dialect))
 
 
-# -- statements of bodies that differ between opsets ---------------------------------------------------------------
-#
-# Runtimes inline a body under the model's default opset, whatever the function imports (measured on onnxruntime 1.22.2
-# and 1.31.1), so a body is written for the model that it goes into. Below CAST_LIKE_OPSET a body cannot follow the type
-# of its inputs, and T is float32.
+# -- statements of bodies that differ between dialects -------------------------------------------------------------
 
 
 def ints(name: str, *values: int) -> str:
@@ -71,35 +87,39 @@ def ints(name: str, *values: int) -> str:
     return f"{name} = Constant <value: tensor = int64[{len(values)}] {{{', '.join(map(str, values))}}}> ()\n"
 
 
-def number(name: str, value: float, like: str, opset: int) -> str:
-    """A scalar constant of the type of `like`."""
-    literal = f"Constant <value: tensor = float {{{value!r}}}> ()\n"
-    if opset < CAST_LIKE_OPSET:
-        return f"{name} = {literal}"
-    return f"{name}_f = {literal}{name} = CastLike({name}_f, {like})\n"
+def number(name: str, value: float, like: str, dialect: Dialect) -> str:
+    """A scalar constant of the type of `like`, an input or what was computed from one in its type."""
+    return _typed(name, f"Constant <value: tensor = float {{{value!r}}}> ()\n", like, dialect)
 
 
-def attribute(name: str, attribute_name: str, like: str, opset: int) -> str:
-    """A float attribute of the node as a tensor of size 1 and of the type of `like`."""
-    if opset < VALUE_FLOAT_OPSET:
+def attribute(name: str, attribute_name: str, dialect: Dialect, like: str | None = None) -> str:
+    """A float attribute of the node as a tensor of size 1, of the type of `like` (see `number`) or float32."""
+    setup = ""
+    literal = f"Constant <value_float: float = @{attribute_name}> ()\n"
+    if dialect.opset < VALUE_FLOAT_OPSET:
         # Constant cannot refer to a float attribute yet; Gemm's alpha can: alpha * 1 * 1 + 0.
-        one = f"{name}_one = Constant <value: tensor = float[1, 1] {{1.0}}> ()\n"
-        zero = f"{name}_zero = Constant <value: tensor = float[1, 1] {{0.0}}> ()\n"
-        return f"{one}{zero}{name} = Gemm <alpha: float = @{attribute_name}> ({name}_one, {name}_one, {name}_zero)\n"
-    constant = f"Constant <value_float: float = @{attribute_name}> ()\n"
-    if opset < CAST_LIKE_OPSET:
-        return f"{name} = {constant}"
-    return f"{name}_f = {constant}{name} = CastLike({name}_f, {like})\n"
+        setup = f"{name}_one = Constant <value: tensor = float[1, 1] {{1.0}}> ()\n"
+        setup += f"{name}_zero = Constant <value: tensor = float[1, 1] {{0.0}}> ()\n"
+        literal = f"Gemm <alpha: float = @{attribute_name}> ({name}_one, {name}_one, {name}_zero)\n"
+    return setup + (f"{name} = {literal}" if like is None else _typed(name, literal, like, dialect))
 
 
-def cast_like(y: str, x: str, like: str, opset: int) -> str:
-    """x, a float32, in the type of `like`."""
-    return f"{y} = Identity({x})\n" if opset < CAST_LIKE_OPSET else f"{y} = CastLike({x}, {like})\n"
+def _typed(name: str, literal: str, like: str, dialect: Dialect) -> str:
+    if not dialect.follows_type and dialect.T == ir.DataType.FLOAT:
+        return f"{name} = {literal}"
+    return f"{name}_f = {literal}" + cast_like(name, f"{name}_f", like, dialect)
 
 
-def reduce_sum(y: str, x: str, axis: int, opset: int) -> str:
+def cast_like(y: str, x: str, like: str, dialect: Dialect) -> str:
+    """x, a float32, in the type of `like` (see `number`)."""
+    if dialect.follows_type:
+        return f"{y} = CastLike({x}, {like})\n"
+    return f"{y} = Cast <to: int = {int(dialect.T)}> ({x})\n"
+
+
+def reduce_sum(y: str, x: str, axis: int, dialect: Dialect) -> str:
     """The sum along one axis, kept as a dimension of 1."""
-    if opset < AXES_INPUT_OPSET:
+    if dialect.opset < AXES_INPUT_OPSET:
         return f"{y} = ReduceSum <axes: ints = [{axis}], keepdims: int = 1> ({x})\n"
     return ints(f"{y}_axis", axis) + f"{y} = ReduceSum <keepdims: int = 1> ({x}, {y}_axis)\n"
 

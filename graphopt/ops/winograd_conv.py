@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, OpSpec, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, widen
 
 
 def _spec(activation: Activation, add: bool) -> OpSpec:
@@ -28,11 +28,11 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
             y = y + widen(r)
         return (activation.reference(y, **attributes),)
 
-    def body(opset: int) -> str:
+    def body(dialect: Dialect) -> str:
         conv = "conv = Conv <pads: ints = @pads, kernel_shape = [3, 3]> (X, W, B)\n"
         if add:
-            return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", opset)
-        return conv + activation.statements("conv", "Y", opset)
+            return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
+        return conv + activation.statements("conv", "Y", dialect)
 
     return OpSpec(
         name=f"WinogradConv{'Add' if add else ''}{activation.suffix}",

@@ -21,11 +21,14 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
-from graphopt.ops.schema import CAST_LIKE_OPSET, Array
+from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.remarks import Code, Refusal
 from graphopt.targets import Target
 
 Dim = int | str | None
+# Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
+BODY_TYPE = "graphopt.T"
+BODY_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 MatchT = TypeVar("MatchT")
 
@@ -269,7 +272,11 @@ class Editor:
             output.name = self._unique(f"{node.name}_out{i}", self._names)
             output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
         if (DOMAIN, name, "") not in self.model.functions:
-            function = spec.function(self.model.opset_imports[""])
+            known = [d for v in inputs if (d := self.dtype(v)) in BODY_TYPES]
+            dialect = Dialect(self.model.opset_imports[""], known[0] if known else ir.DataType.FLOAT)
+            function = spec.function(dialect)
+            if not dialect.follows_type:
+                function.metadata_props[BODY_TYPE] = dialect.T.name
             self.model.functions[function.identifier()] = function
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         graph = anchor.graph
@@ -295,10 +302,16 @@ class Editor:
         self.require_custom_ops()
         opset = self.model.opset_imports.get("", 0)
         oldest = OPS[name].min_opset
-        if self.dtype(like) != ir.DataType.FLOAT:
-            oldest = max(oldest, CAST_LIKE_OPSET)
         if opset < oldest:
             raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, the model has {opset}", anchor)
+        dtype = self.dtype(like)
+        if opset < CAST_LIKE_OPSET:
+            if dtype not in BODY_TYPES:
+                raise Refusal(Code.OPSET, f"{name} of an unknown type needs opset {CAST_LIKE_OPSET}", anchor)
+            body = self.model.functions.get((DOMAIN, name, ""))
+            if body is not None and body.metadata_props.get(BODY_TYPE, dtype.name) != dtype.name:
+                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, the model has {opset}"
+                raise Refusal(Code.OPSET, detail, anchor)
 
     def require_custom_ops(self) -> None:
         """Raises:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS, OpSpec
+from graphopt.ops.schema import Dialect
 
 Array = npt.NDArray[Any]
 
@@ -208,5 +210,6 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     if bodies:
         used = {case.spec.name: case.spec for case in cases}
-        model.functions.extend(spec.function_proto(opset) for spec in used.values())
+        dialect = Dialect(opset, ir.DataType.from_numpy(cases[0].inputs[0].dtype))
+        model.functions.extend(spec.function_proto(dialect) for spec in used.values())
     return model, feeds

@@ -73,10 +73,11 @@ def test_bodies(dtype: str) -> None:
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 15, 18, 21])
-def test_bodies_in_models_of_other_opsets(opset: int) -> None:
-    cases = [case.cast("float32") for case in all_cases(limit=2) if case.spec.min_opset <= opset]
-    assert disagreements(cases, run(cases, opset, kernels=False), "float32") == []
+def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
+    cases = [case.cast(dtype) for case in all_cases(limit=2) if case.spec.min_opset <= opset]
+    assert disagreements(cases, run(cases, opset, kernels=False), dtype) == []
 
 
 @pytest.mark.parametrize("kernels", [False, True])
