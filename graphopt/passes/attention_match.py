@@ -1,0 +1,186 @@
+"""What the attention fusion finds: operands, steps, terms and masks of one softmax(...) V."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from graphopt.ops.fused_attention import Variant
+from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
+from graphopt.remarks import Code, Refusal
+
+# Between the two products of a real attention stand at most a dozen nodes.
+MAX_PATH = 24
+RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+
+
+@dataclass(frozen=True)
+class Operand:
+    """transpose(value, perm) is what the fused node works on."""
+
+    value: ir.Value
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node between the scores and the softmax.
+
+    `number` is a factor, or what a mask writes; `operand` is a tensor that joins: an additive term or a condition.
+    """
+
+    kind: str
+    node: ir.Node
+    number: float = 1.0
+    operand: ir.Value | None = None
+    keeps: bool = True
+    refusal: Refusal | None = None
+
+
+@dataclass
+class View:
+    """The scores under another shape: what a Reshape between the scores and the probabilities makes."""
+
+    dims: tuple[Size, ...]
+    there: ir.Node
+    back: ir.Node | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are).
+
+    With `mask` = (c, keeps), value is boolean and the term is where(value, 0, c), or where(value, c, 0) unless `keeps`.
+    """
+
+    value: ir.Value
+    node: ir.Node
+    view: View | None = None
+    factor: float = 1.0
+    mask: tuple[float, bool] | None = None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A boolean mask; `keeps` says whether true keeps the score or hides it."""
+
+    value: ir.Value
+    node: ir.Node
+    view: View | None = None
+    keeps: bool = True
+
+
+@dataclass
+class WayDown:
+    """The way from the softmax to the context product."""
+
+    nodes: list[ir.Node]
+    context: ir.Node
+    # Which operand of the context product the probabilities are, and whether they come transposed.
+    index: int
+    swapped: bool = False
+    guard: bool = False
+    refusal: Refusal | None = None
+
+
+@dataclass
+class Attention:
+    """One attention as the matcher found it."""
+
+    softmax: ir.Node
+    scores: ir.Node
+    context: ir.Node
+    shapes: Shapes
+    q: Operand
+    k: Operand
+    v: Operand
+    o_perm: tuple[int, ...]
+    output: ir.Value
+    # Removed with the fused node's making; none of their outputs but `output` may be read elsewhere.
+    inner: list[ir.Node]
+    # Removed when nobody else reads them.
+    outer: list[ir.Node] = field(default_factory=list)
+    scale: float = 1.0
+    softcap: float | None = None
+    terms: list[Term] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    mask_value: float = 0.0
+    causal: bool = False
+    guard: bool = False
+    gqa: bool = False
+    # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
+    widened: bool = False
+    dtype: ir.DataType = ir.DataType.FLOAT
+    # Where each dimension of a value that goes can be read instead, for the Shape nodes that read it.
+    axes: dict[ir.Value, list[tuple[ir.Value, int]]] = field(default_factory=dict)
+    # The types to which the probabilities are cast on their way.
+    casts: list[tuple[ir.DataType, ir.Node]] = field(default_factory=list)
+    # What joins after a cast to float32.
+    wide_steps: list[ir.Node] = field(default_factory=list)
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(
+            bias=bool(self.terms),
+            mask=bool(self.conditions),
+            causal=self.causal,
+            gqa=self.gqa,
+            guard=self.guard,
+            softcap=self.softcap is not None,
+        )
+
+
+def data_readers(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value, once for each use; those that only ask for its shape can ask elsewhere."""
+    return [use.node for use in value.uses() if not is_shape(use.node)]
+
+
+def is_shape(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "Shape"
+
+
+def sole_reader(value: ir.Value) -> ir.Node | None:
+    """The only node that reads a value's data, if there is one and the value is no graph output."""
+    readers = data_readers(value)
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def is_random(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.op_type in RANDOM
+
+
+def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """Whether two shapes of the same tensor are the same: one dimension that is not known follows from the others."""
+    return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
+
+
+def identity_perm(rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))
+
+
+def require_rank(value: ir.Value | None, shapes: Shapes, node: ir.Node) -> int:
+    rank = shapes.rank(value)
+    if rank is None:
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name if value else '?'} is not known", node)
+    return rank
+
+
+def score_dims(match: Attention) -> tuple[Size, ...]:
+    """The dimensions of the scores, from Q and K."""
+    shapes = match.shapes
+    q = [shapes.dim(match.q.value, axis) for axis in match.q.perm]
+    k = [shapes.dim(match.k.value, axis) for axis in match.k.perm]
+    batch = max(len(q), len(k)) - 2
+    sizes: list[Size] = []
+    for i in range(-batch - 2, -2):
+        pair = [t[i] for t in (q, k) if -i <= len(t)]
+        # With grouped heads those of Q count; otherwise the larger of two that broadcast.
+        sizes.append(pair[0] if pair[0] != ONE or match.gqa else pair[-1])
+    return (*sizes, q[-2], k[-1])
+
+
+def joined_values(match: Attention) -> list[Term | Condition]:
+    return [*match.terms, *match.conditions]

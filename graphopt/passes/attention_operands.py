@@ -1,0 +1,294 @@
+"""The operands and the result of an attention: which axis is which, and what around them the node does itself.
+
+The products are read in Einsum's notation, so that layouts are permutations that compose. Transposes, factors of one
+number and repeated key/value heads come off the operands; Transposes come off the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.passes.attention_match import (
+    Attention,
+    Operand,
+    WayDown,
+    identity_perm,
+    require_rank,
+    same_dims,
+    sole_reader,
+)
+from graphopt.passes.base import Editor, attribute_ints, attribute_string
+from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
+from graphopt.remarks import Code, Refusal
+
+
+def _letters(node: ir.Node, shapes: Shapes) -> tuple[str, str, str]:
+    """A product of two tensors in Einsum's notation: the axes of its operands and of its result.
+
+    Raises:
+        Refusal: UNKNOWN_RANK, or UNSUPPORTED_OP for an equation that is not a plain product.
+
+    """
+    if len(node.inputs) != 2:
+        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} of {len(node.inputs)} tensors", node)
+    if node.op_type == "Einsum":
+        equation = attribute_string(node, "equation", "").replace(" ", "")
+        left, arrow, out = equation.partition("->")
+        a, comma, b = left.partition(",")
+        plain = arrow and comma and all(len(set(t)) == len(t) and t.isalpha() for t in (a, b, out))
+        if not plain:
+            raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain product", node)
+        return a, b, out
+    rank_a, rank_b = require_rank(node.inputs[0], shapes, node), require_rank(node.inputs[1], shapes, node)
+    if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= 4:
+        raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
+    batch = "bh"[4 - max(rank_a, rank_b) :]
+    return batch[len(batch) - rank_a + 2 :] + "ik", batch[len(batch) - rank_b + 2 :] + "kj", batch + "ij"
+
+
+def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
+    """The operand as a stack of matrices with axes `matrix` over the last of the axes `batch`."""
+    own = "".join(c for c in batch if c in letters)
+    if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
+        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has axes {letters}, not {batch + matrix}", node)
+    return Operand(value, tuple(letters.index(c) for c in own + matrix))
+
+
+def query_and_key(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand]:
+    """Q as [.., i, k] and K as [.., k, j] of the product that makes the scores [.., i, j]."""
+    a, b, out = _letters(node, shapes)
+    batch, i, j = out[:-2], out[-2:-1], out[-1:]
+    first = 0 if i in a and j in b else 1
+    q, k = (a, b) if first == 0 else (b, a)
+    summed = [c for c in q if c in k and c not in out]
+    if i not in q or j not in k or i in k or j in q or len(summed) != 1:
+        raise Refusal(Code.UNSUPPORTED_OP, f"scores are {a},{b}->{out}", node)
+    c = summed[0]
+    return (
+        _operand(node.inputs[first], q, batch, i + c, node),
+        _operand(node.inputs[1 - first], k, batch, c + j, node),
+    )
+
+
+def value_and_result(down: WayDown, shapes: Shapes) -> tuple[Operand, tuple[int, ...]]:
+    """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
+    node = down.context
+    a, b, out = _letters(node, shapes)
+    p, v = (a, b) if down.index == 0 else (b, a)
+    if down.swapped:
+        p = p[:-2] + p[-1] + p[-2]
+    batch, i, t = p[:-2], p[-2:-1], p[-1:]
+    d = "".join(c for c in v if c not in p)
+    result = batch + i + d
+    if len(d) != 1 or i in v or t not in v or set(result) != set(out) or len(out) > 4:
+        raise Refusal(Code.WRONG_PERM, f"the context is {a},{b}->{out}, not a sum over the keys", node)
+    operand = _operand(node.inputs[1 - down.index], v, batch, t + d, node)
+    return operand, tuple(result.index(c) for c in out)
+
+
+def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return (*perm[:-2], perm[-1], perm[-2])
+
+
+def absorb_operands(found: Attention, editor: Editor) -> None:
+    found.q = _absorb(found, found.q, editor, scaled=True)
+    found.k = _absorb(found, found.k, editor, scaled=True)
+    found.v = _absorb(found, found.v, editor, scaled=False)
+    _absorb_groups(found, editor)
+
+
+def _absorb_groups(found: Attention, editor: Editor) -> None:
+    """Key/value heads that are repeated for groups of query heads become the node's own grouping."""
+    if {len(found.q.perm), len(found.k.perm), len(found.v.perm)} != {4}:
+        return
+    k_perm = found.k.perm
+    k, v = _repeated(found.k.value, found.shapes, editor), _repeated(found.v.value, found.shapes, editor)
+    if k is None and (flat := _flat(found.k.value, found.shapes, editor)) is not None:
+        k = _spread(flat.value, flat.dims, flat.nodes, found.shapes, editor)
+        k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
+    if k is None or v is None or k.groups != v.groups or k_perm[1] != k.axis or found.v.perm[1] != v.axis:
+        return
+    found.gqa = True
+    found.outer += [*k.nodes, *v.nodes]
+    found.k = _absorb(found, Operand(k.value, k_perm), editor, scaled=True)
+    found.v = _absorb(found, Operand(v.value, found.v.perm), editor, scaled=False)
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    """value with each slice of `axis` repeated `groups` times, copies side by side."""
+
+    value: ir.Value
+    axis: int
+    groups: Size
+    nodes: tuple[ir.Node, ...]
+
+
+def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None:
+    """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition; None when it is none."""
+    merge = value.producer()
+    if merge is None or merge.domain != "" or merge.op_type != "Reshape" or not editor.only_use(value):
+        return None
+    merged = shapes.reshaped(merge)
+    return None if merged is None else _spread(merge.inputs[0], merged, (merge,), shapes, editor)
+
+
+def _spread(
+    wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], shapes: Shapes, editor: Editor
+) -> _Repeat | None:
+    """The repetition that shows when `wide`, an Expand or Tile along a new axis, is reshaped to `merged`."""
+    spread = wide.producer() if wide is not None else None
+    if wide is None or spread is None or spread.domain != "" or spread.op_type not in ("Expand", "Tile"):
+        return None
+    narrow = spread.inputs[0]
+    split = narrow.producer() if narrow is not None else None
+    if narrow is None or split is None or split.domain != "" or split.op_type not in ("Unsqueeze", "Reshape"):
+        return None
+    source = split.inputs[0]
+    if source is None or not editor.only_use(wide) or not editor.only_use(narrow):
+        return None
+    before, after, x = shapes.dims(narrow), shapes.dims(wide), shapes.dims(source)
+    if before is None or after is None or x is None or len(before) != len(after):
+        return None
+    grown = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
+    if len(grown) != 1 or grown[0] == 0 or before[grown[0]] != ONE:
+        return None
+    g = grown[0]
+    # Taking the new axis of 1 out again must give x, and merging it into the axis before must give the result.
+    if not same_dims(x, (*before[:g], *before[g + 1 :])):
+        return None
+    if not same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
+        return None
+    return _Repeat(source, g - 1, after[g], (split, spread, *below))
+
+
+def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
+    """Takes Transposes, and where `scaled` factors of one number, off an operand."""
+    value, perm = operand.value, operand.perm
+    while sole_reader(value) is not None:
+        node = value.producer()
+        if node is None or node.domain != "" or node.graph is not found.scores.graph or node.inputs[0] is None:
+            break
+        own = identity_perm(len(perm))
+        if node.op_type == "Identity":
+            source = node.inputs[0]
+        elif node.op_type == "Transpose":
+            own = attribute_ints(node, "perm", tuple(reversed(own)))
+            source = node.inputs[0]
+        elif scaled and (factor := _factor(node, found.shapes)) is not None:
+            found.scale *= factor[1]
+            source = factor[0]
+        elif (flat := _flat(value, found.shapes, editor)) is not None:
+            if not same_dims(flat.dims, found.shapes.dims(flat.value) or ()):
+                break
+            own, source = _swap_last(own), flat.value
+        else:
+            break
+        found.axes[value] = [(source, axis) for axis in own]
+        perm = tuple(own[p] for p in perm)
+        value = source
+        found.outer.append(node)
+    return Operand(value, perm)
+
+
+def _factor(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
+    """(x, c) when the node computes c x for one finite number c without changing x's shape."""
+    if node.op_type not in ("Mul", "Div"):
+        return None
+    for main, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        number = shapes.number(other)
+        rank_main, rank_other = shapes.rank(main), shapes.rank(other)
+        if number is None or main is None or rank_other is None or rank_other > (1 if rank_main is None else rank_main):
+            if node.op_type == "Div":
+                return None
+            continue
+        if node.op_type == "Div":
+            number = 1.0 / number if number else math.inf
+        return (main, number) if math.isfinite(number) else None
+    return None
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Reshape(Transpose(Reshape(value), [0, 2, 1])): swaps the last two axes of `value` seen as `dims`."""
+
+    value: ir.Value
+    dims: tuple[Size, ...]
+    nodes: tuple[ir.Node, ...]
+
+
+def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
+    """Reads the leading dimensions flattened, the last two transposed, and the leading ones restored."""
+    outer = value.producer()
+    if outer is None or outer.domain != "" or outer.op_type != "Reshape" or outer.inputs[0] is None:
+        return None
+    transpose = outer.inputs[0].producer()
+    if transpose is None or transpose.op_type != "Transpose" or not editor.only_use(transpose.outputs[0]):
+        return None
+    if attribute_ints(transpose, "perm", ()) != (0, 2, 1) or transpose.inputs[0] is None:
+        return None
+    inner = transpose.inputs[0].producer()
+    if inner is None or inner.op_type != "Reshape" or not editor.only_use(inner.outputs[0]) or inner.inputs[0] is None:
+        return None
+    source, flat, result = shapes.dims(inner.inputs[0]), shapes.reshaped(inner), shapes.reshaped(outer)
+    if source is None or flat is None or result is None or min(len(source), len(result)) < 3:
+        return None
+    rows, columns = source[-2:]
+    if flat[1:] != (rows, columns) or result[-2:] != (columns, rows):
+        return None
+    return _Flat(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
+
+
+def absorb_result(found: Attention) -> None:
+    """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
+    while (node := sole_reader(found.output)) is not None:
+        if node.domain != "" or node.graph is not found.context.graph:
+            return
+        if node.op_type == "Transpose":
+            own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
+        elif node.op_type == "Reshape":
+            before, after = found.shapes.dims(found.output), found.shapes.reshaped(node)
+            if before is None or after is None or not same_dims(before, after):
+                return
+            own = identity_perm(len(found.o_perm))
+        else:
+            return
+        if found.output.uses() and len(found.output.uses()) > 1:
+            axes = _result_axes(found)
+            if axes is None:
+                return
+            found.axes[found.output] = [axes[p] for p in found.o_perm]
+        found.o_perm = tuple(found.o_perm[p] for p in own)
+        found.inner.append(node)
+        found.output = node.outputs[0]
+
+
+def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:
+    """For each batch axis of a product, a value that has it in full; None when that is not known."""
+    result: list[tuple[ir.Value, int]] = []
+    for i in range(-max(len(o.perm) for o in operands), -2):
+        candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]
+        sizes = [found.shapes.dim(*c) for c in candidates]
+        large = [c for c, size in zip(candidates, sizes) if size != ONE]
+        if len({size for size in sizes if size != ONE}) > 1:
+            return None
+        result.append((large or candidates)[0])
+    return result
+
+
+def score_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
+    """Where each dimension of the scores can be read: [.., S, T]."""
+    q, k = found.q, found.k
+    batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k)
+    return None if batch is None else [*batch, (q.value, q.perm[-2]), (k.value, k.perm[-1])]
+
+
+def _result_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
+    """Where each dimension of the result before o_perm can be read: [.., S, Dv]."""
+    q, k, v = found.q, found.k, found.v
+    batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k, v)
+    return None if batch is None else [*batch, (q.value, q.perm[-2]), (v.value, v.perm[-1])]
