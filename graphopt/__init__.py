@@ -12,19 +12,21 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+# A function takes the name of its module, which `from graphopt.verify import ...` still finds.
+from graphopt.bench import BenchReport, bench
 from graphopt.errors import GraphoptError
 from graphopt.optimizer import optimize
 from graphopt.report import Report
 from graphopt.runtime import configure, library_path, session
-
-# The function takes the name of its package, which `from graphopt.verify import ...` still finds.
 from graphopt.verify import VerifyReport, verify
 
 __all__ = [
+    "BenchReport",
     "GraphoptError",
     "Report",
     "VerifyReport",
     "__version__",
+    "bench",
     "configure",
     "library_path",
     "optimize",

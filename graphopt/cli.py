@@ -16,12 +16,13 @@ from rich.table import Table
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
 from graphopt.report import ModelStats, Report
+from graphopt.tables import plain, print_bench, size
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain.",
+    help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain, bench.",
 )
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -38,12 +39,6 @@ SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--input-shape", help="NAME:1x3x224x224 fixes an input's shape (repeatable).")
 ]
-
-
-def plain(text: str) -> str:
-    """Names come from files: control characters become visible, markup loses its meaning."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return escape(shown)
 
 
 def parse_input_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -230,6 +225,54 @@ def diff_command(
     console.print("initializers: {} removed, {} added, {} changed".format(*weights))
 
 
+@app.command(name="bench")
+def bench_command(
+    before: Annotated[Path, typer.Argument(metavar="A")],
+    after: Annotated[Path | None, typer.Argument(metavar="B", help="The other side; without it A alone.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="cpu, rocm, migraphx, cuda, ... (repeatable).")] = None,
+    threads: Annotated[str, typer.Option(help="1,2,...; 0 is the runtime's own choice.")] = "0",
+    batch: Annotated[str, typer.Option(help="1,8,64: sizes of the symbolic first axis.")] = "",
+    dim: Annotated[list[str] | None, typer.Option(help="NAME=64,128 binds a symbolic dimension (repeatable).")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to time each setting.")] = 2.0,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
+    profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time each node.")] = True,
+    require_device: Annotated[
+        bool, typer.Option("--require-device", help="Fail where a node of a GPU session runs on the CPU.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Measure A, or compare A with B: time, throughput, memory, nodes, placement."""
+    sizes = {}
+    for option in dim or []:
+        name, _, numbers = option.partition("=")
+        sizes[name] = _numbers(numbers, "--dim")
+    with errors.status("") as status:
+        report = graphopt.bench(
+            before,
+            after,
+            providers=provider or (),
+            threads=_numbers(threads, "--threads"),
+            sizes=sizes,
+            batch=_numbers(batch, "--batch") if batch else (),
+            seconds=seconds,
+            memory=memory,
+            profile=profile,
+            require_device=require_device,
+            progress=lambda step: status.update(plain(step)),
+        )
+    if as_json:
+        print(report.to_json())
+    else:
+        print_bench(report, console)
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    parts = text.split(",")
+    if not all(p.strip().isdecimal() for p in parts):
+        raise OptionError(f"{what} '{text}' is not a list of numbers such as 1,8,64")
+    return [int(p) for p in parts]
+
+
 @app.command()
 def bisect(
     before: InPath,
@@ -307,7 +350,7 @@ def _print_before_after(before: ModelStats, after: ModelStats) -> None:
         if a != b:
             table.add_row(plain(op), str(a or "-"), str(b or "-"))
     table.add_row("nodes", str(sum(before.nodes.values())), str(sum(after.nodes.values())), style="bold")
-    table.add_row("weights", _bytes(before.initializer_bytes), _bytes(after.initializer_bytes))
+    table.add_row("weights", size(before.initializer_bytes), size(after.initializer_bytes))
     if before.multiply_adds is not None and after.multiply_adds is not None:
         table.add_row("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}")
     console.print(table)
@@ -350,15 +393,6 @@ def _print_remarks(report: Report) -> None:
             )
     if not report.remarks:
         console.print("no candidate sites")
-
-
-def _bytes(n: int) -> str:
-    size = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from graphopt.errors import VerifyError
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# Sizes for symbolic dimensions, tried in turn: the first axis is a batch, images are multiples of 32, the rest lengths.
+# Sizes for symbolic dimensions, tried in turn: a first axis is a batch, images are multiples of 32, the rest lengths.
 BATCH_SIZES = (1, 2)
 IMAGE_SIZES = (64, 96)
 LENGTHS = (7, 16)
@@ -71,23 +72,23 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
 
 def make_cases(model: onnx.ModelProto, seed: int) -> Iterator[Case]:
     """Cases for a model's graph inputs; equal seeds give equal cases."""
-    initializers = {t.name for t in model.graph.initializer}
-    inputs = [v for v in model.graph.input if v.name not in initializers or model.ir_version < 4]
-    inputs = [v for v in inputs if v.name not in initializers]
+    inputs = required_inputs(model)
     facts = _Facts(model)
+    roles = symbols(model)
+
+    def case(name: str, kind: str, stream: int, sizes: Mapping[str, int]) -> Case:
+        rng = np.random.default_rng([seed, stream])
+        return Case(name, {v.name: _array(v, sizes, kind, rng, facts) for v in inputs})
+
     for i, (batch, image, length) in enumerate(zip(BATCH_SIZES, IMAGE_SIZES, LENGTHS)):
-        sizes = (batch, image, length)
-        rng = np.random.default_rng([seed, i])
-        yield Case(f"normal, batch {batch}", {v.name: _array(v, sizes, "normal", rng, facts) for v in inputs})
-    sizes = (BATCH_SIZES[-1], IMAGE_SIZES[0], LENGTHS[-1])
-    dynamic = any(d.dim_value <= 0 for v in inputs for d in v.type.tensor_type.shape.dim)
+        yield case(f"normal, batch {batch}", "normal", i, _sizes(roles, batch, image, length))
+    sizes = _sizes(roles, BATCH_SIZES[-1], IMAGE_SIZES[0], LENGTHS[-1])
     for j, kind in enumerate(("zeros", "unit", "large", "tiny", "padded left", "padded right", "padded away")):
         relevant = kind.startswith("padded") or any(_is_float(v) for v in inputs)
         if kind.startswith("padded") and not any(facts.is_mask(v) for v in inputs):
             relevant = False
         if relevant:
-            rng = np.random.default_rng([seed, 10 + j])
-            yield Case(kind, {v.name: _array(v, sizes, kind, rng, facts) for v in inputs})
+            yield case(kind, kind, 10 + j, sizes)
     overridable = [t for t in model.graph.initializer if model.ir_version >= 4 and t.name in _input_names(model)]
     if overridable:
         rng = np.random.default_rng([seed, 30])
@@ -97,10 +98,70 @@ def make_cases(model: onnx.ModelProto, seed: int) -> Iterator[Case]:
             if array.dtype.kind == "f":
                 feeds[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
         yield Case("overridden initializers", feeds)
-    for length in OTHER_LENGTHS if dynamic else ():
-        rng = np.random.default_rng([seed, length])
-        sizes = (1, 2 * IMAGE_SIZES[0], length)
-        yield Case(f"length {length}", {v.name: _array(v, sizes, "normal", rng, facts) for v in inputs})
+    if roles:
+        for length in OTHER_LENGTHS:
+            yield case(f"length {length}", "normal", length, _sizes(roles, 1, 2 * IMAGE_SIZES[0], length))
+    counts = Counter(roles.values())
+    if max(counts["image"], counts["length"]) > 1:
+        # Height and width, or two lengths, that were exchanged show only where they differ.
+        yield case("distinct sizes", "normal", 40, _distinct(roles))
+
+
+def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
+    """Normal values, full masks and valid token ids, with every symbol of `symbols(model)` at its size."""
+    facts = _Facts(model)
+    rng = np.random.default_rng([seed, 0])
+    return {v.name: _array(v, sizes, "normal", rng, facts) for v in required_inputs(model)}
+
+
+def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The graph inputs that callers must give: not those with an initializer."""
+    initializers = {t.name for t in model.graph.initializer}
+    return [v for v in model.graph.input if v.name not in initializers]
+
+
+def symbols(model: onnx.ModelProto) -> dict[str, str]:
+    """The symbolic dimensions of the inputs and the role of each: "batch", "image" or "length".
+
+    A symbol means one size wherever it stands; its first place decides the role. A dimension without a name is called
+    INPUT[AXIS]. A sum of other symbols, as exporters write it ("past + sequence"), is no symbol of its own.
+    """
+    found: dict[str, str] = {}
+    for value in required_inputs(model):
+        dims = value.type.tensor_type.shape.dim
+        for axis, dim in enumerate(dims):
+            if dim.dim_value <= 0:
+                role = "batch" if axis == 0 else "image" if len(dims) == 4 and axis >= 2 else "length"
+                found.setdefault(_symbol(value, axis), role)
+    return {s: role for s, role in found.items() if _sum_of(s, {t: 0 for t in found if t != s}) is None}
+
+
+def _symbol(value: onnx.ValueInfoProto, axis: int) -> str:
+    return value.type.tensor_type.shape.dim[axis].dim_param or f"{value.name}[{axis}]"
+
+
+def _sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of "a + b + 1" where all terms are known."""
+    terms = [t.strip() for t in symbol.split("+")]
+    if len(terms) < 2 or not all(t in sizes or t.isdecimal() for t in terms):
+        return None
+    return sum(sizes[t] if t in sizes else int(t) for t in terms)
+
+
+def _sizes(roles: Mapping[str, str], batch: int, image: int, length: int) -> dict[str, int]:
+    by_role = {"batch": batch, "image": image, "length": length}
+    return {symbol: by_role[role] for symbol, role in roles.items()}
+
+
+def _distinct(roles: Mapping[str, str]) -> dict[str, int]:
+    """A size of its own for each image side and each length."""
+    step = {"batch": 0, "image": 32, "length": 3}
+    next_size = {"batch": BATCH_SIZES[-1], "image": IMAGE_SIZES[0], "length": LENGTHS[0]}
+    sizes = {}
+    for symbol, role in roles.items():
+        sizes[symbol] = next_size[role]
+        next_size[role] += step[role]
+    return sizes
 
 
 def _input_names(model: onnx.ModelProto) -> set[str]:
@@ -169,11 +230,11 @@ class _Facts:
 
 
 def _array(
-    value: onnx.ValueInfoProto, sizes: tuple[int, int, int], kind: str, rng: np.random.Generator, facts: _Facts
+    value: onnx.ValueInfoProto, sizes: Mapping[str, int], kind: str, rng: np.random.Generator, facts: _Facts
 ) -> Array:
     dtype = _dtype(value)
     dims = value.type.tensor_type.shape.dim
-    shape = tuple(d.dim_value if d.dim_value > 0 else _size(i, len(dims), sizes) for i, d in enumerate(dims))
+    shape = tuple(d.dim_value if d.dim_value > 0 else _size(_symbol(value, i), sizes) for i, d in enumerate(dims))
     if dtype.kind in "iub":
         return facts.integers(value, shape, kind, rng).astype(dtype)
     if dtype.kind not in "fV":
@@ -185,8 +246,7 @@ def _array(
     return np.asarray(values * factor).astype(dtype)
 
 
-def _size(axis: int, rank: int, sizes: tuple[int, int, int]) -> int:
-    batch, image, length = sizes
-    if axis == 0:
-        return batch
-    return image if rank == 4 and axis >= 2 else length
+def _size(symbol: str, sizes: Mapping[str, int]) -> int:
+    size = sizes[symbol] if symbol in sizes else _sum_of(symbol, sizes)
+    assert size is not None, symbol
+    return size

@@ -1,0 +1,133 @@
+"""Data as rich tables, for the command line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from graphopt.bench import BenchReport, BenchRow, Profile, Timing, describe
+from graphopt.profiling import Placement
+
+MAX_SITE_ROWS = 15
+
+
+def plain(text: str) -> str:
+    """Names come from files: control characters become visible, markup loses its meaning."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return escape(shown)
+
+
+def size(n: int) -> str:
+    amount = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"
+
+
+def print_bench(report: BenchReport, console: Console) -> None:
+    for line in report.conditions:
+        console.print(plain(line), soft_wrap=True)
+    if any(row.after is not None for row in report.rows):
+        _print_comparison(report, console)
+    else:
+        _print_single(report, console)
+    for knee in report.knees:
+        sides = [f"{side} {knee[side]}" for side in ("before", "after") if knee[side] is not None]
+        console.print(f"batch within 5 % of the best throughput: {', '.join(sides)} ({plain(knee['setting'])})")
+    for profile in report.profiles:
+        _print_profile(profile, console)
+    for note in report.notes:
+        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+
+
+def _setting(row: BenchRow) -> list[str]:
+    s = row.setting
+    sizes = ", ".join(f"{name}={n}" for name, n in s.sizes.items())
+    return [s.provider.removesuffix("ExecutionProvider"), str(s.threads or "auto"), plain(sizes), s.io]
+
+
+def _settings_table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("provider", "threads", "sizes", "I/O"):
+        table.add_column(column, justify="right" if column == "threads" else "left")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "" else "right")
+    return table
+
+
+def _memory(timing: Timing) -> str:
+    if timing.memory is None:
+        return "-"
+    device = "" if timing.memory.device is None else f" + {size(timing.memory.device)} GPU"
+    return size(timing.memory.host) + device
+
+
+def _print_single(report: BenchReport, console: Console) -> None:
+    table = _settings_table("bench", ("ms", "spread", "p95 ms", "items/s", "memory"))
+    for row in report.rows:
+        t = row.before
+        numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
+        table.add_row(*_setting(row), *numbers)
+    console.print(table)
+
+
+def _print_comparison(report: BenchReport, console: Console) -> None:
+    table = _settings_table("bench", ("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup"))
+    for row in report.rows:
+        assert row.after is not None
+        for name, t in (("before", row.before), ("after", row.after)):
+            numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
+            first = name == "before"
+            table.add_row(
+                *(_setting(row) if first else [""] * 4),
+                name,
+                *numbers,
+                "" if first else f"{row.speedup:.2f}x ({row.low:.2f}-{row.high:.2f}) {_verdict(row.verdict)}",
+                end_section=not first,
+            )
+    console.print(table)
+
+
+def _verdict(text: str) -> str:
+    colour = {"faster": "green", "slower": "red"}.get(text)
+    return f"[{colour}]{text}[/]" if colour else text
+
+
+def _print_profile(profile: Profile, console: Console) -> None:
+    groups: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for site in profile.sites:
+        group = groups[site.before_ops or site.name, site.after_ops or site.name]
+        group[0] += 1
+        group[1] += site.before_us
+        group[2] += site.after_us or 0.0
+    table = Table(title=f"time by site ({plain(describe(profile.setting))})", title_justify="left")
+    both = profile.after is not None
+    for column in ("before", "after", "sites", "before ms", "after ms") if both else ("operator", "nodes", "ms"):
+        table.add_column(
+            column, overflow="fold", justify="left" if column in ("before", "after", "operator") else "right"
+        )
+    ordered = sorted(groups.items(), key=lambda item: -max(item[1][1:]))
+    shown = [(a, b, n, x, y) for (a, b), (n, x, y) in ordered[:MAX_SITE_ROWS]]
+    if ordered[MAX_SITE_ROWS:]:
+        rest = [sum(column) for column in zip(*(group for _, group in ordered[MAX_SITE_ROWS:]))]
+        shown.append((f"{len(ordered) - MAX_SITE_ROWS} more kinds", "", rest[0], rest[1], rest[2]))
+    for a, b, n, x, y in shown:
+        same = "=" if a == b else plain(b)
+        cells = (plain(a), same, str(int(n)), f"{x / 1e3:.3f}", f"{y / 1e3:.3f}")
+        table.add_row(*(cells if both else (cells[0], *cells[2:4])))
+    console.print(table)
+    _print_placement("before" if both else "placement", profile.before_placement, console)
+    if profile.after_placement is not None:
+        _print_placement("after", profile.after_placement, console)
+
+
+def _print_placement(name: str, placed: Placement, console: Console) -> None:
+    nodes = ", ".join(f"{n} nodes on {provider}" for provider, n in placed.nodes.items())
+    copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
+    left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
+    console.print(f"{name}: {nodes}{copies}{left}", soft_wrap=True)

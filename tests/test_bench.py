@@ -1,0 +1,240 @@
+"""`bench`: its statistics, what it refuses to measure, and one real run of each kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import graphopt
+from graphopt.bench import bench, bound_runner, interleave, knee, open_session, ratio, verdict
+from graphopt.errors import GraphoptError, OptionError
+from graphopt.machine import amd_gpus, device_memory_used
+from graphopt.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
+from models import ZOO
+from tests.rewriting import model_from_text
+
+RELU = "g (float[N, 64] x) => (float[N, 64] y) { y = Relu(x) }"
+
+
+def matmuls(count: int, width: int = 64) -> onnx.ModelProto:
+    steps = [f"v{i + 1} = MatMul(v{i}, w)" for i in range(count)]
+    text = f"g (float[N, {width}] v0) => (float[N, {width}] y) {{ {' '.join(steps)} y = Relu(v{count}) }}"
+    return model_from_text(text, {"w": np.eye(width, dtype=np.float32)})
+
+
+# -- statistics ------------------------------------------------------------------------------------------------------
+
+
+def test_interval_of_the_ratio_holds_the_truth_19_times_in_20() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        drift = np.exp(rng.normal(0, 0.3, 21))  # of the machine: it hits both sides of a round alike
+        before = drift * np.exp(rng.normal(np.log(1.5), 0.1, 21))
+        after = drift * np.exp(rng.normal(0, 0.1, 21))
+        speedup, low, high = ratio(before.tolist(), after.tolist())
+        assert low <= speedup <= high
+        held += low <= 1.5 <= high
+    assert held / 400 >= 0.94
+
+
+def test_more_rounds_narrow_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    widths = []
+    for n in (9, 41, 401):
+        _, low, high = ratio(rng.normal(1, 0.1, n).tolist(), rng.normal(1, 0.1, n).tolist())
+        widths.append(high - low)
+    assert widths[0] > widths[1] > widths[2]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((1.2, 0.95, 1.4), "within noise"),  # the interval holds 1
+        ((1.01, 1.005, 1.015), "within noise"),  # sure, but too small to mean anything
+        ((1.2, 1.1, 1.3), "faster"),
+        ((0.8, 0.7, 0.9), "slower"),
+    ],
+)
+def test_verdict(numbers: tuple[float, float, float], said: str) -> None:
+    assert verdict(*numbers) == said
+
+
+def test_knee() -> None:
+    assert knee([(1, 100.0), (8, 480.0), (16, 490.0), (64, 500.0)]) == 8
+    assert knee([(64, 500.0), (1, 499.0)]) == 1
+    assert knee([]) is None
+
+
+def test_interleaving_reverses_the_order_every_round() -> None:
+    order: list[str] = []
+    times = interleave([lambda: order.append("a"), lambda: order.append("b")], seconds=0.0)
+    assert len(times[0]) == len(times[1]) >= 9
+    rounds = ["".join(order[i : i + 2]) for i in range(0, len(order), 2)]
+    assert rounds[-4:] in (["ab", "ba", "ab", "ba"], ["ba", "ab", "ba", "ab"])
+
+
+def test_profile_leaves_out_the_warm_up_and_takes_the_median() -> None:
+    events: list[dict[str, Any]] = []
+    for run, duration in enumerate([900] * WARM_UP_RUNS + [10, 70, 20]):
+        start = 1000 * run
+        arguments = {"op_name": "Relu", "provider": "P", "output_size": "8"}
+        events.append({"cat": "Session", "name": "model_run", "ts": start, "dur": 950, "args": {}})
+        events.append({"cat": "Node", "name": "r_kernel_time", "ts": start + 5, "dur": duration, "args": arguments})
+    assert node_times(events) == [NodeTime("r", "Relu", "P", 20.0, 8)]
+
+
+def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
+    nodes = [
+        NodeTime("a", "Conv", "ROCMExecutionProvider", 1.0, 4),
+        NodeTime("m", "MemcpyToHost", "ROCMExecutionProvider", 1.0, 400),
+        NodeTime("b", "NonZero", "CPUExecutionProvider", 1.0, 4),
+    ]
+    placed = placement(nodes, "ROCMExecutionProvider")
+    assert placed.nodes == {"ROCMExecutionProvider": 1, "CPUExecutionProvider": 1}
+    assert (placed.copies, placed.copied_bytes, placed.on_cpu) == (1, 400, ["b"])
+    assert placement(nodes, "CPUExecutionProvider").on_cpu == []
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+def test_amd_gpus_and_their_memory(tmp_path: Path) -> None:
+    for i, version in enumerate((0, 90402, 110501, 90010)):
+        folder = tmp_path / "nodes" / str(i)
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(f"simd_count 304\ngfx_target_version {version}\n")
+    assert amd_gpus(tmp_path / "nodes") == ["gfx942", "gfx1151", "gfx90a"]
+    assert amd_gpus(tmp_path / "nowhere") == []
+    assert device_memory_used(tmp_path) is None
+    for card in ("card0", "card1"):
+        (tmp_path / card / "device").mkdir(parents=True)
+        (tmp_path / card / "device" / "mem_info_vram_used").write_text("1000\n")
+    assert device_memory_used(tmp_path) == 2000
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_comparison_of_a_rewritten_model() -> None:
+    before = ZOO["resnet18"](small=True, dynamic=True)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    report = bench(before, after, providers=["cpu"], threads=(1,), batch=(1, 2), seconds=0.1, memory=False)
+    assert [row.setting.sizes for row in report.rows] == [{"batch": 1}, {"batch": 2}]
+    for row in report.rows:
+        assert row.after is not None
+        assert row.low is not None
+        assert row.speedup is not None
+        assert row.high is not None
+        assert row.low <= row.speedup <= row.high
+        assert row.before.throughput == pytest.approx(row.setting.sizes["batch"] / row.before.median_ms * 1e3)
+        assert row.before.median_ms <= row.before.p95_ms
+    (profile,) = report.profiles
+    assert profile.after is not None
+    # Every node that ran, those that the runtime made included, belongs to a place in the file.
+    assert all(node.site for node in [*profile.before, *profile.after])
+    winograd = [s for s in profile.sites if "WinogradConv" in s.after_ops]
+    assert len(winograd) == sum("WinogradConv" in n.op_type for n in after.graph.node) > 0
+    assert all("Conv" in s.before_ops and s.before_us > 0 and s.after_us for s in winograd)
+    assert sum(s.before_us for s in profile.sites) == pytest.approx(sum(n.microseconds for n in profile.before))
+    assert sum(profile.before_placement.nodes.values()) == len(profile.before)
+    assert {k["setting"] for k in report.knees} == {"CPUExecutionProvider, 1 threads, host I/O"}
+    assert json.loads(report.to_json())["rows"][0]["setting"]["sizes"] == {"batch": 1}
+
+
+def test_more_work_is_slower() -> None:
+    report = bench(matmuls(1), matmuls(12), batch=(256,), threads=(1,), seconds=0.3, memory=False, profile=False)
+    (row,) = report.rows
+    assert row.verdict == "slower"
+    assert row.speedup is not None
+    assert row.speedup < 0.7
+
+
+def test_one_side_alone() -> None:
+    report = bench(matmuls(2), threads=(1,), seconds=0.05, memory=False)
+    (row,) = report.rows
+    assert (row.after, row.speedup, row.verdict) == (None, None, "")
+    assert sum("MatMul" in s.before_ops for s in report.profiles[0].sites) == 2
+    assert report.profiles[0].after is None
+
+
+def test_memory_is_that_of_the_side(tmp_path: Path) -> None:
+    small, large = matmuls(1), matmuls(1, width=4096)  # 16 KiB and 64 MiB of weights
+    onnx.save(large, tmp_path / "large.onnx")
+    peaks = []
+    for model in (small, tmp_path / "large.onnx"):
+        (row,) = bench(model, threads=(1,), seconds=0.0, profile=False).rows
+        assert row.before.memory is not None
+        peaks.append(row.before.memory.host)
+    assert peaks[1] - peaks[0] > 48 << 20
+
+
+def test_bound_inputs_and_outputs_give_the_same(tmp_path: Path) -> None:
+    onnx.save(matmuls(3), tmp_path / "m.onnx")
+    session = open_session(tmp_path / "m.onnx", "CPUExecutionProvider", 1)
+    x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    binding: Any = bound_runner(session, {"v0": x}, "cpu")()
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, {"v0": x})[0])
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sizes": {"length": (1,)}}, "no symbolic dimension 'length'; they have: N"),
+        ({"providers": ["toaster"]}, "no provider 'toaster'; it has"),
+        ({"require_device": True, "providers": ["cpu"]}, "needs a provider other than"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        bench(model_from_text(RELU), seconds=0.0, memory=False, **options)
+
+
+def test_static_batch_cannot_be_changed() -> None:
+    with pytest.raises(OptionError, match="symbolic first axis"):
+        bench(ZOO["resnet18"](small=True), batch=(1, 2))
+
+
+def test_other_inputs() -> None:
+    with pytest.raises(OptionError, match="different inputs: x and v0"):
+        bench(model_from_text(RELU), matmuls(1))
+
+
+def test_sizes_that_the_model_refuses() -> None:
+    with pytest.raises(GraphoptError, match=r"sequence=4096.*does not run"):
+        bench(ZOO["bert"](small=True, dynamic=True), sizes={"sequence": (4096,)}, memory=False, profile=False)
+
+
+def test_no_silent_fallback_to_the_cpu() -> None:
+    """onnxruntime-rocm without a GPU says that it has the provider and then runs on the CPU."""
+    if amd_gpus():
+        pytest.skip("there is a GPU")
+    with pytest.raises(GraphoptError, match=r"was asked for, but the session runs on|no provider 'rocm'|cannot load"):
+        bench(model_from_text(RELU), providers=["rocm"], seconds=0.0)
+
+
+def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(matmuls(2), a)
+    onnx.save(matmuls(4), b)
+    both = ["bench", a, b, "--seconds", "0.05", "--batch", "1,4", "--threads", "1", "--no-memory"]
+    shown = graphopt_command(*both)
+    assert shown.exit_code == 0
+    assert "N=4" in shown.stdout
+    data = json.loads(graphopt_command(*both, "--json").stdout)
+    assert [row["setting"]["sizes"] for row in data["rows"]] == [{"N": 1}, {"N": 4}]
+    alone = graphopt_command("bench", a, "--seconds", "0.05", "--dim", "N=3")
+    assert alone.exit_code == 0
+    assert "MiB" in alone.stdout
+    wrong = graphopt_command("bench", a, "--dim", "N=many")
+    assert wrong.exit_code == OptionError.exit_code
+    assert "not a list of numbers" in wrong.stderr
