@@ -25,6 +25,28 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """An operand that the rewrite makes from an input of an Attention node; `value` stands for it until then.
+
+    Packed heads are split off: [B, S, heads * D] is seen as [B, S, heads, D]. With a cache the heads come first and
+    the cached rows before the new ones: [B, heads, P + S, D].
+
+    Attributes:
+        value: what the match refers to.
+        source: the node's input.
+        heads: how many are packed into the last dimension, or None.
+        past: the cache, [B, heads, P, D], or None.
+        present: the node's output that gives the rows of both, or None.
+    """
+
+    value: ir.Value
+    source: ir.Value
+    heads: int | None
+    past: ir.Value | None
+    present: ir.Value | None
+
+
+@dataclass(frozen=True)
 class Step:
     """One node between the scores and the softmax.
 
@@ -119,6 +141,9 @@ class Attention:
     casts: list[tuple[ir.DataType, ir.Node]] = field(default_factory=list)
     # What joins after a cast to float32.
     wide_steps: list[ir.Node] = field(default_factory=list)
+    # Of an Attention node: operands that are made, and whether the heads of the result are packed again.
+    prepared: list[Prepared] = field(default_factory=list)
+    packed: bool = False
 
     @property
     def variant(self) -> Variant:

@@ -6,14 +6,14 @@ import math
 
 import onnx_ir as ir
 
-from graphopt.passes.attention_match import Attention, Condition, Operand, Term, require_rank
+from graphopt.passes.attention_match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.passes.base import attribute_float, attribute_int
-from graphopt.passes.symbolic_shapes import Shapes
+from graphopt.passes.symbolic_shapes import Shapes, Size
 from graphopt.remarks import Code, Refusal
 
 
 def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
-    """Reads Attention-23 and -24 as the function body of their specification defines them.
+    """Reads Attention-23 to -26 as the function body of their specification defines them.
 
     The body gives 0 for rows that the mask hides wholly, which is what Guard makes of the NaN of a plain softmax.
 
@@ -25,56 +25,74 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     version = editor.opset(node)
     if not 23 <= version <= 26:
         raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
-    inputs = [*node.inputs, *[None] * 7][:7]
-    q, k, v, mask, past_key, past_value, lengths = inputs
+    q, k, v, mask, past_key, past_value, lengths = [*node.inputs, *[None] * 7][:7]
     if q is None or k is None or v is None:
         raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
-    if past_key is not None or past_value is not None or lengths is not None:
-        raise Refusal(Code.UNSUPPORTED_OP, "the node keeps its own key/value cache", node)
-    for extra in node.outputs[1:]:
-        if extra.uses() or extra.is_graph_output():
-            raise Refusal(Code.ESCAPES, f"{extra.name} is read", node)
+    if lengths is not None:
+        raise Refusal(Code.UNSUPPORTED_OP, "the number of valid keys is an input", node)
+    present_key, present_value, scores = (_read_output(node, i) for i in (1, 2, 3))
+    cached = past_key is not None and past_value is not None
+    if scores is not None or (not cached and (present_key or present_value)):
+        raise Refusal(Code.ESCAPES, "the scores, or keys and values without a cache, are outputs", node)
     ranks = [require_rank(x, shapes, node) for x in (q, k, v)]
-    if ranks != [4, 4, 4]:
-        raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}; packed heads need Reshapes", node)
+    if ranks not in ([4, 4, 4], [3, 3, 3]):
+        raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}", node)
     precision = attribute_int(node, "softmax_precision", ir.DataType.FLOAT)
     if precision not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         raise Refusal(Code.WRONG_DTYPE, f"softmax_precision is {ir.DataType(precision).name}", node)
-    q_dims, k_dims = [shapes.dim(q, i) for i in range(4)], [shapes.dim(k, i) for i in range(4)]
+
+    packed = ranks[0] == 3
+    heads = [attribute_int(node, f"{x}_num_heads", 0) if packed else None for x in ("q", "kv", "kv")]
+    operands: list[Operand] = []
+    prepared: list[Prepared] = []
+    for x, n, past, present in zip((q, k, v), heads, (None, past_key, past_value), (None, present_key, present_value)):
+        operand = Operand(x, (0, 1, 2, 3))
+        if n is not None or past is not None:
+            operand, made = _prepare(node, x, n, past, present, shapes)
+            prepared.append(made)
+        operands.append(operand)
+    # Sizes before the cache joins, as causal masks count them: query i sees key j of the call if j <= i.
+    rows, keys = (shapes.dim(x, 1 if packed else 2) for x in (q, k))
+    head_size = shapes.dim(operands[0].value, 3)
+
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:
         raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
     if "scale" in node.attributes:
         scale = attribute_float(node, "scale", 0.0)
     else:
-        if not q_dims[3].value:
+        if not head_size.value:
             raise Refusal(Code.UNKNOWN_SHAPE, "the scale depends on the head size, which is not known", node)
-        scale = 1.0 / math.sqrt(q_dims[3].value)
+        scale = 1.0 / math.sqrt(head_size.value)
     if scale <= 0.0:
         raise Refusal(Code.ATTRIBUTE, f"scale is {scale}", node)
     causal = attribute_int(node, "is_causal", 0) == 1
-    if causal and q_dims[2] != k_dims[2]:
+    if causal and rows != keys:
         raise Refusal(Code.UNKNOWN_SHAPE, "causal from the top left, and S = T is not known", node)
+    k_perm = operands[1].perm
     found = Attention(
         softmax=node,
         scores=node,
         context=node,
         shapes=shapes,
-        q=Operand(q, (0, 1, 2, 3)),
-        k=Operand(k, (0, 1, 3, 2)),
-        v=Operand(v, (0, 1, 2, 3)),
-        o_perm=(0, 1, 2, 3),
+        q=operands[0],
+        k=Operand(operands[1].value, (*k_perm[:2], k_perm[3], k_perm[2])),
+        v=operands[2],
+        o_perm=(0, 2, 1, 3) if packed else (0, 1, 2, 3),
         output=node.outputs[0],
         inner=[node],
         scale=scale,
         softcap=softcap or None,
         causal=causal,
-        gqa=q_dims[1] != k_dims[1],
+        gqa=_heads(operands[0], shapes) != _heads(operands[1], shapes),
+        prepared=prepared,
+        packed=packed,
     )
     if mask is not None:
         found.guard = True
         last = require_rank(mask, shapes, node) - 1
-        if version >= 24 and (last < 0 or shapes.dim(mask, last) != k_dims[2]):
+        total = shapes.dim(found.k.value, found.k.perm[-1])
+        if version >= 24 and (last < 0 or shapes.dim(mask, last) != total):
             raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
         dtype = editor.dtype(mask)
         if dtype is None:
@@ -85,3 +103,39 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         else:
             found.terms.append(Term(mask, node))
     return found
+
+
+def _read_output(node: ir.Node, i: int) -> ir.Value | None:
+    """Output i, if anybody reads it."""
+    value = node.outputs[i] if i < len(node.outputs) else None
+    return value if value is not None and (value.uses() or value.is_graph_output()) else None
+
+
+def _heads(operand: Operand, shapes: Shapes) -> Size:
+    return shapes.dim(operand.value, operand.perm[1])
+
+
+def _prepare(
+    node: ir.Node, x: ir.Value, heads: int | None, past: ir.Value | None, present: ir.Value | None, shapes: Shapes
+) -> tuple[Operand, Prepared]:
+    """The operand that splitting heads and joining the cache will make of an input.
+
+    Raises:
+        Refusal: ATTRIBUTE when the heads do not divide the last dimension.
+
+    """
+    value = ir.Value(name=f"{x.name}/prepared", type=x.type)
+    dims: list[Size | None] = [shapes.dim(x, i) for i in range(3 if heads is not None else 4)]
+    perm = (0, 1, 2, 3)
+    if heads is not None:
+        size = shapes.dim(x, 2).divided_by(Size(heads)) if heads > 0 else None
+        if size is None:
+            raise Refusal(Code.ATTRIBUTE, f"{heads} heads do not divide the last dimension of {x.name}", node)
+        dims = [*dims[:2], Size(heads), size]
+        perm = (0, 2, 1, 3)
+    if past is not None:
+        cached, new = shapes.dim(past, 2).value, shapes.dim(x, 2 if heads is None else 1).value
+        dims, perm = [dims[p] for p in perm], (0, 1, 2, 3)
+        dims[2] = None if cached is None or new is None else Size(cached + new)
+    shapes.declare(value, dims)
+    return Operand(value, perm), Prepared(value, x, heads, past, present)

@@ -82,7 +82,8 @@ class FuseAttention(Pass[Attention]):
         if node.op_type == "Attention":
             found = read_attention_node(node, shapes)
             absorb_operands(found, editor)
-            absorb_result(found)
+            if not found.packed:
+                absorb_result(found)
             _set_dtype(found, editor)
             return found
         down = follow_down(node, editor, shapes)
@@ -126,7 +127,9 @@ class FuseAttention(Pass[Attention]):
     def rewrite(self, match: Attention, editor: Editor) -> str:
         _move_shape_readers(match, editor)
         emission = _Emission(match, editor)
-        inputs = [emission.widened(match.q.value), emission.widened(match.k.value), match.v.value]
+        made = emission.prepared()
+        q, k, v = (made.get(o.value, o.value) for o in (match.q, match.k, match.v))
+        inputs = [emission.widened(q), emission.widened(k), v]
         if match.terms:
             inputs.append(emission.bias())
         if match.conditions:
@@ -145,7 +148,13 @@ class FuseAttention(Pass[Attention]):
         fused = editor.emit(match.variant.name, inputs, attributes, anchor=match.context)
         old = [*match.outer, *match.inner]
         new = [*emission.nodes, fused]
-        editor.replace(old, new, {match.output: fused.outputs[0]}, anchor=match.context)
+        outputs = {p.present: made[p.value] for p in match.prepared if p.present is not None}
+        outputs[match.output] = fused.outputs[0]
+        if match.packed:
+            merge = emission.merged(fused.outputs[0])
+            new.append(merge)
+            outputs[match.output] = merge.outputs[0]
+        editor.replace(old, new, outputs, anchor=match.context)
         return f"{len(match.inner)} nodes became {match.variant.name}, scale {match.scale:.6g}"
 
 
@@ -200,7 +209,7 @@ def _require_no_escape(match: Attention) -> None:
         if node.graph is not match.context.graph:
             raise Refusal(Code.ESCAPES, "the attention reaches over more than one graph", node)
         for value in node.outputs:
-            if value is match.output:
+            if value is match.output or any(value is p.present for p in match.prepared):
                 continue
             outside = [use.node for use in value.uses() if use.node not in inner]
             if outside and all(is_shape(n) and n.graph is node.graph for n in outside) and value not in match.axes:
@@ -447,14 +456,42 @@ class _Emission:
         self.base = score_dims(match)
         self.label = match.softmax.name or match.softmax.outputs[0].name or "attention"
 
-    def node(self, op_type: str, inputs: Sequence[ir.Value], hint: str) -> ir.Value:
-        node = self.editor.node(op_type, inputs, hint=f"{self.label}/{hint}")
+    def node(
+        self, op_type: str, inputs: Sequence[ir.Value], hint: str, attributes: dict[str, Attribute] | None = None
+    ) -> ir.Value:
+        node = self.editor.node(op_type, inputs, attributes, hint=f"{self.label}/{hint}")
         node.outputs[0].dtype = self.editor.dtype(inputs[0]) or ir.DataType.UNDEFINED
         self.nodes.append(node)
         return node.outputs[0]
 
     def constant(self, array: Array, hint: str) -> ir.Value:
         return self.editor.initializer(self.match.context, array, f"{self.label}/{hint}")
+
+    def prepared(self) -> dict[ir.Value, ir.Value]:
+        """The operands of an Attention node that have to be made: what stands for each -> what it is."""
+        made: dict[ir.Value, ir.Value] = {}
+        for operand in self.match.prepared:
+            value = operand.source
+            if operand.heads is not None:
+                size = self._number(operand.value, 3)
+                value = self.node("Reshape", [value, self._shape((0, 0, operand.heads, size))], "heads")
+            if operand.past is not None:
+                if operand.heads is not None:
+                    value = self.node("Transpose", [value], "heads_first", {"perm": (0, 2, 1, 3)})
+                value = self.node("Concat", [operand.past, value], "present", {"axis": 2})
+            made[operand.value] = value
+        return made
+
+    def merged(self, value: ir.Value) -> ir.Node:
+        """[B, S, heads, Dv] with the heads packed."""
+        heads, size = self._number(self.match.q.value, self.match.q.perm[1]), self._number(self.match.v.value, 3)
+        shape = self._shape((0, 0, heads * size if size > 0 else -1))
+        return self.editor.node("Reshape", [value, shape], hint=f"{self.label}/packed")
+
+    def _number(self, value: ir.Value, axis: int) -> int:
+        """A dimension as Reshape takes it: it can infer one, but not of a tensor without elements."""
+        size = self.match.shapes.dim(value, axis).value
+        return -1 if size is None else size
 
     def widened(self, value: ir.Value) -> ir.Value:
         if not self.match.widened:

@@ -220,6 +220,11 @@ class Shapes:
         self._dims.update(dict.fromkeys(path, found))
         return found
 
+    def declare(self, value: ir.Value, dims: Sequence[Size | None]) -> None:
+        """What is known of a value that no node makes yet; None is a size that is not."""
+        self._ranks[value] = len(dims)
+        self._dims.update({(value, axis): size for axis, size in enumerate(dims) if size is not None})
+
     def _declared(self, value: ir.Value, axis: int) -> int | str | None:
         shape = self.editor.shape(value)
         return shape[axis] if shape is not None and axis < len(shape) else None

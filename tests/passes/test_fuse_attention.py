@@ -676,6 +676,9 @@ def attention_node(
 def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, causal: bool = False) -> Array:
     """The function body of Attention-23 in float64: rows that are hidden wholly give 0."""
     q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
+    past = feeds["pk"].shape[2] if "pk" in feeds else 0
+    if past:
+        k, v = np.concatenate([feeds["pk"], k], axis=2), np.concatenate([feeds["pv"], v], axis=2)
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     s = scale * q @ k.transpose(0, 1, 3, 2)
     s = softcap * np.tanh(s / softcap) if softcap else s
@@ -683,19 +686,19 @@ def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, ca
         m = feeds["m"]
         s = s + (np.where(m, 0.0, -np.inf) if m.dtype == bool else m.astype(np.float64))
     if causal:
-        s = np.where(np.tri(*s.shape[-2:]) > 0, s, -np.inf)
+        s = np.where(np.tri(s.shape[-2], s.shape[-1], past) > 0, s, -np.inf)
     top = s.max(-1, keepdims=True)
     e = np.exp(s - np.where(np.isfinite(top), top, 0.0))
     total = e.sum(-1, keepdims=True)
     return np.asarray(np.where(total > 0, e / np.where(total > 0, total, 1.0), 0.0) @ v)
 
 
-def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> Array:
+def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> list[Array]:
     """Runs on runtimes that load no opset above 22 too: nothing in the rewritten model needs one."""
     for holder in (proto, *proto.functions):
         for opset in holder.opset_import:
             opset.version = min(opset.version, 21)
-    return run(proto, feeds, library=library)[0]
+    return run(proto, feeds, library=library)
 
 
 @pytest.mark.parametrize("opset", [23, 24])
@@ -713,7 +716,7 @@ def test_attention_node(opset: int, mask: str, heads: int) -> None:
         feeds["m"] = keep if mask == "bool" else np.where(keep, 0.5, -np.inf).astype(np.float32)
     want = specified(feeds, 0.4, 9.0)
     for library in (False, True):
-        np.testing.assert_allclose(run_anywhere(after.proto, feeds, library=library), want, atol=2e-5)
+        np.testing.assert_allclose(run_anywhere(after.proto, feeds, library=library)[0], want, atol=2e-5)
 
 
 def test_causal_attention_node() -> None:
@@ -723,7 +726,7 @@ def test_causal_attention_node() -> None:
     feeds = operands(S=7)
     for library in (False, True):
         np.testing.assert_allclose(
-            run_anywhere(after.proto, feeds, library=library), specified(feeds, 8**-0.5, causal=True), atol=2e-5
+            run_anywhere(after.proto, feeds, library=library)[0], specified(feeds, 8**-0.5, causal=True), atol=2e-5
         )
 
 
@@ -749,14 +752,90 @@ def test_attention_nodes_that_stay(model: onnx.ModelProto, code: str) -> None:
     refuse(model, code)
 
 
-def test_attention_node_with_packed_heads_or_a_cache_stays() -> None:
-    text = """g (float[B, S, 32] q, float[B, T, 32] k, float[B, T, 32] v) => (float[B, S, 32] o) {
-      o = Attention <q_num_heads = 4, kv_num_heads = 4> (q, k, v) }"""
-    refuse(model_from_text(text, opset=23), "WRONG_RANK")
-    text = """g (float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 8] v, float[B, 4, P, 8] pk, float[B, 4, P, 8] pv)
-      => (float[B, 4, S, 8] o, float[B, 4, N, 8] k2, float[B, 4, N, 8] v2) {
-      o, k2, v2 = Attention(q, k, v, "", pk, pv) }"""
-    refuse(model_from_text(text.replace('""', ""), opset=23, check=False), "UNSUPPORTED_OP")
+def cached_node(
+    *, packed: bool, heads: int, past: int, causal: bool = False, mask: bool = False, rows: str = "S", opset: int = 23
+) -> onnx.ModelProto:
+    """Attention over new keys and, with `past`, cached ones; the caches grow into outputs."""
+    new = {
+        "q": f"float[B, {rows}, 32] q" if packed else f"float[B, 4, {rows}, 8] q",
+        "k": f"float[B, {rows}, {heads * 8}] k" if packed else f"float[B, {heads}, {rows}, 8] k",
+        "v": f"float[B, {rows}, {heads * 6}] v" if packed else f"float[B, {heads}, {rows}, 6] v",
+    }
+    inputs, names, outputs = (
+        list(new.values()),
+        ["q", "k", "v"],
+        ["float[B, S, 24] o" if packed else "float[B, 4, S, 6] o"],
+    )
+    if mask:
+        inputs.append("float[B, 1, S, N] m")
+    if past:
+        inputs += [f"float[B, {heads}, P, 8] pk", f"float[B, {heads}, P, 6] pv"]
+        outputs += [f"float[B, {heads}, N, 8] k2", f"float[B, {heads}, N, 6] v2"]
+        names += ["m" if mask else "", "pk", "pv"]
+    elif mask:
+        names.append("m")
+    attributes = [f"is_causal = {int(causal)}"]
+    if packed:
+        attributes += ["q_num_heads = 4", f"kv_num_heads = {heads}"]
+    text = f"""g ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
+      {"o, k2, v2" if past else "o"} = Attention <{", ".join(attributes)}> ({", ".join(names)}) }}"""
+    return model_from_text(text, opset=opset, check=False)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_packed_heads_and_caches(packed: bool, heads: int, past: int, causal: bool, mask: bool) -> None:
+    model = cached_node(packed=packed, heads=heads, past=past, causal=causal, mask=mask)
+    after = fuse(model)
+    variant = (
+        ("Bias" if mask else "")
+        + ("Causal" if causal else "")
+        + ("Gqa" if heads == 2 else "")
+        + ("Guard" if mask else "")
+    )
+    around = (
+        ["Reshape"] * (4 if packed else 0)
+        + ["Concat"] * (2 if past else 0)
+        + ["Transpose"] * (2 if packed and past else 0)
+    )
+    assert sorted(after.op_types) == sorted([f"FusedAttention{variant}", *around])
+    onnx.checker.check_model(after.proto)
+    for B, S in ((2, 5), (1, 1), (3, 4)):
+        feeds = {"q": draw(B, 4, S, 8), "k": draw(B, heads, S, 8), "v": draw(B, heads, S, 6)}
+        if past:
+            feeds |= {"pk": draw(B, heads, past, 8), "pv": draw(B, heads, past, 6)}
+        if mask:
+            m = np.where(RNG.random((B, 1, S, S + past)) < 0.7, draw(B, 1, S, S + past), -np.inf).astype(np.float32)
+            m[0, 0, 0] = -np.inf
+            feeds["m"] = m
+        want = specified(feeds, 8**-0.5, causal=causal)
+        given = dict(feeds)
+        if packed:
+            given |= {n: feeds[n].transpose(0, 2, 1, 3).reshape(B, S, -1) for n in "qkv"}
+            want = want.transpose(0, 2, 1, 3).reshape(B, S, -1)
+        for library in (False, True):
+            o, *present = run_anywhere(after.proto, given, library=library)
+            np.testing.assert_allclose(o, want, atol=2e-5)
+            for old, new, got in zip(("pk", "pv"), "kv", present):
+                np.testing.assert_array_equal(got, np.concatenate([feeds[old], feeds[new]], axis=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "code"),
+    [
+        ("float[B, S, 32] q, float[B, T, 32] k, float[B, 4, T, 8] v) => (float[B, S, 32] o) { o = Attention <q_num_heads = 4, kv_num_heads = 4> (q, k, v) }", 23, "WRONG_RANK"),
+        ("float[B, S, 32] q, float[B, T, 32] k, float[B, T, 32] v) => (float[B, S, 32] o) { o = Attention <q_num_heads = 5, kv_num_heads = 5> (q, k, v) }", 23, "ATTRIBUTE"),
+        ("float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 8] v, int64[B] n) => (float[B, 4, S, 8] o) { o = Attention (q, k, v, , , , n) }", 24, "UNSUPPORTED_OP"),
+        ("float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 8] v) => (float[B, 4, S, 8] o, float[B, 4, S, T] s) { o, , , s = Attention (q, k, v) }", 23, "ESCAPES"),
+        ("float[B, 4, S, 8] q, float[B, 4, T, 8] k, float[B, 4, T, 8] v) => (float[B, 4, S, 8] o, float[B, 4, T, 8] c) { o, c = Attention (q, k, v) }", 23, "ESCAPES"),
+        ("float[B, 4, S, 8] q, float[B, 4, S, 8] k, float[B, 4, S, 8] v, float[S, N] m, float[B, 4, P, 8] a, float[B, 4, P, 8] b) => (float[B, 4, S, 8] o) { o = Attention (q, k, v, m, a, b) }", 24, "UNKNOWN_SHAPE"),
+    ],
+)  # fmt: skip
+def test_attention_nodes_that_have_no_words(text: str, opset: int, code: str) -> None:
+    refuse(model_from_text(f"g ({text}", opset=opset, check=False), code)
 
 
 # -- traps -------------------------------------------------------------------------------------------------------------
