@@ -28,27 +28,23 @@ from graphopt.passes.base import Editor, Numerics, Pass
 from graphopt.passes.linear import (
     Folded,
     Linear,
+    Site,
     channels,
     fold_after,
     fold_before,
     linear_after,
     linear_before,
     output_rank,
-    rebuild,
 )
 from graphopt.remarks import Code, Refusal
 
 
 @dataclass
 class AffineMatch:
-    """An element-wise node with a constant, and its linear neighbours; `legal` chooses one and fills in the rest."""
+    """An element-wise node with a constant, between linear operators."""
 
-    node: ir.Node
     affine: Affine
-    before: Linear | None
-    after: Linear | None
-    linear: Linear | None = None
-    folded: Folded | None = None
+    site: Site
 
 
 class FoldAffine(Pass[AffineMatch]):
@@ -74,59 +70,38 @@ class FoldAffine(Pass[AffineMatch]):
         if affine.scale.size == 1 and (form := form_around(node, editor)) is not None:
             # Runtimes fuse the whole activation, which is worth more than one of its nodes.
             raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
-        return AffineMatch(node, affine, before, after)
+        return AffineMatch(affine, Site(node, affine.X, before, after))
 
     def legal(self, match: AffineMatch, editor: Editor) -> None:
-        first: Refusal | None = None
-        for linear, fold in ((match.before, _into_before), (match.after, _into_after)):
-            if linear is None:
-                continue
-            try:
-                if linear.node.graph is not match.node.graph:
-                    raise Refusal(Code.ESCAPES, "the two stand in different graphs", linear.node)
-                match.folded = fold(linear, match, editor)
-                match.linear = linear
-                return
-            except Refusal as refusal:
-                first = first or refusal
-        assert first is not None
-        raise first
+        match.site.choose(
+            lambda linear: _into_before(linear, match, editor), lambda linear: _into_after(linear, match, editor)
+        )
 
     def rewrite(self, match: AffineMatch, editor: Editor) -> str:
-        linear, folded, node = match.linear, match.folded, match.node
-        assert linear is not None and folded is not None
-        if linear is match.before:
-            new = rebuild(linear, folded, linear.X, editor, anchor=node)
-            editor.replace([*reversed(linear.nodes), node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
-            return f"{node.op_type} into the weights of {linear.node.op_type} before it"
-        new = rebuild(linear, folded, match.affine.X, editor, anchor=linear.node)
-        editor.replace([node, linear.node], new, {linear.Y: new[-1].outputs[0]}, anchor=linear.node)
-        return f"{node.op_type} into the weights of {linear.node.op_type} after it"
+        return match.site.rewrite(editor)
 
 
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     editor.require_only_use(linear.Y, *linear.nodes)
     _, M = channels(linear, editor)
-    rank = output_rank(linear, editor)
-    scale, shift = _numbers(match, rank, linear.channel_axis, M)
+    scale, shift = _numbers(match, output_rank(linear, editor), linear.channel_axis, M)
     return fold_after(linear, scale, shift, editor)
 
 
 def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     C, _ = channels(linear, editor)
-    rank = output_rank(linear, editor)
-    if linear.node.op_type == "MatMul":
-        rank = editor.rank(match.affine.X)
-    shape = editor.shape(match.affine.X)
+    X = match.affine.X
+    shape = editor.shape(X)
     if shape is None or shape[linear.channel_axis] != C:
         # X's own channel axis could be 1, and the constant what makes it C.
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {match.affine.X.name}", linear.node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {X.name}", linear.node)
+    rank = editor.rank(X) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
     scale, shift = _numbers(match, rank, linear.channel_axis, C)
     return fold_before(linear, scale, shift, editor)
 
 
 def _numbers(match: AffineMatch, rank: int | None, axis: int, count: int) -> tuple[Array, Array]:
-    node, affine = match.node, match.affine
+    node, affine = match.site.node, match.affine
     return per_channel(affine.scale, rank, axis, count, node), per_channel(affine.shift, rank, axis, count, node)
 
 

@@ -6,6 +6,7 @@ the input channels, and what a constant shift of X becomes in b.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +76,62 @@ class Folded:
 
     W: Array
     bias: Array | None
+
+
+@dataclass
+class Site:
+    """A node that scales and shifts X channel by channel, between linear operators that can take that over.
+
+    Attributes:
+        node: scales and shifts; its first output is read.
+        X: what it scales.
+        before: the operator that makes X, or None.
+        after: the operator that alone reads the result, or None.
+        linear: the one that `choose` has settled on.
+        folded: its new numbers.
+
+    """
+
+    node: ir.Node
+    X: ir.Value
+    before: Linear | None
+    after: Linear | None
+    linear: Linear | None = None
+    folded: Folded | None = None
+
+    def choose(self, into_before: Callable[[Linear], Folded], into_after: Callable[[Linear], Folded]) -> None:
+        """Settles on the operator before, or else on the one after.
+
+        Raises:
+            Refusal: the first reason, when neither can be folded into.
+
+        """
+        first: Refusal | None = None
+        for linear, fold in ((self.before, into_before), (self.after, into_after)):
+            if linear is None:
+                continue
+            try:
+                if linear.node.graph is not self.node.graph:
+                    raise Refusal(Code.ESCAPES, "the two stand in different graphs", linear.node)
+                self.folded = fold(linear)
+                self.linear = linear
+                return
+            except Refusal as refusal:
+                first = first or refusal
+        assert first is not None
+        raise first
+
+    def rewrite(self, editor: Editor) -> str:
+        """Puts the new numbers into the operator that was chosen, and takes the node out."""
+        linear, folded, node = self.linear, self.folded, self.node
+        assert linear is not None and folded is not None
+        if linear is self.before:
+            new = rebuild(linear, folded, linear.X, editor, anchor=node)
+            editor.replace([*reversed(linear.nodes), node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
+            return f"{node.op_type} into the weights of {linear.node.op_type} before it"
+        new = rebuild(linear, folded, self.X, editor, anchor=linear.node)
+        editor.replace([node, linear.node], new, {linear.Y: new[-1].outputs[0]}, anchor=linear.node)
+        return f"{node.op_type} into the weights of {linear.node.op_type} after it"
 
 
 def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
