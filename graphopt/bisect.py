@@ -14,6 +14,7 @@ from graphopt import inference, pipeline
 from graphopt import model as models
 from graphopt.passes import PASSES
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
+from graphopt.passes.profit import EveryLegalSite
 from graphopt.remarks import Remark
 from graphopt.targets import parse_target
 from graphopt.verify import verify
@@ -64,7 +65,7 @@ def bisect(
     def rewritten(limit: int | None) -> tuple[ir.Model, pipeline.PipelineResult]:
         source = models.load(model)
         inference.infer(source.model, source.proto)
-        editor = Editor(source.model, parsed, all_sites=all_sites)
+        editor = Editor(source.model, parsed, EveryLegalSite() if all_sites else None)
         result = pipeline.run(editor, passes, limit=limit)
         inference.forget(source.model)
         return source.model, result

@@ -19,6 +19,7 @@ from graphopt.errors import ModelSaveError, OptionError
 from graphopt.invariants import Interface, check_against
 from graphopt.passes import PASSES
 from graphopt.passes.base import Editor, Numerics
+from graphopt.passes.profit import EveryLegalSite, Profit
 from graphopt.report import PassSummary, Report, model_stats
 from graphopt.runtime import METADATA_TARGET
 from graphopt.targets import parse_target
@@ -55,6 +56,7 @@ def optimize(
     skip: Sequence[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     all_sites: bool = False,
+    profit: Profit | None = None,
     check: bool = False,
     external_data: bool | None = None,
     in_place: bool = False,
@@ -72,6 +74,7 @@ def optimize(
         skip: names of passes not to run.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         all_sites: applies rewrites that are legal but do not pay on the target.
+        profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass instead of once at the end.
         external_data: True puts large weights beside the file, False inside, None where they are.
         in_place: allows `out` to be `model`.
@@ -114,7 +117,7 @@ def optimize(
     say("inferring shapes")
     inference.infer(work, source.proto)
     report.before = model_stats(work)
-    editor = Editor(work, parsed_target, all_sites=all_sites)
+    editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit)
 
     def after_pass(name: str) -> None:
         say(name)

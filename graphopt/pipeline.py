@@ -16,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
-from graphopt.remarks import Refusal, Remark, node_label, refused
+from graphopt.remarks import Code, Refusal, Remark, node_label, refused
 
 # A pass list that still finds work after this many rounds is not converging, which is a bug; real models need 2 or 3.
 MAX_ROUNDS = 8
@@ -119,6 +119,9 @@ def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node],
             if match is None:
                 continue
             p.legal(match, editor)
+            candidate = p.candidate(match, editor)
+            if candidate is not None and (objection := editor.profit.objection(candidate)):
+                raise Refusal(Code.NO_GAIN, objection, node)
         except Refusal as refusal:
             refusals[p.name, node] = refused(p.name, node, refusal)
             continue

@@ -16,6 +16,7 @@ from graphopt import inference, pipeline
 from graphopt.model import load
 from graphopt.ops import DOMAIN
 from graphopt.passes.base import Editor
+from graphopt.passes.profit import EveryLegalSite
 from graphopt.remarks import Remark
 from graphopt.runtime import library_path
 from graphopt.targets import Target
@@ -57,7 +58,7 @@ def rewrite(
     """Runs passes as `optimize` would, shapes inferred."""
     work = load(model).model
     inference.infer(work)
-    result = pipeline.run(Editor(work, Target(device), all_sites=all_sites), passes)
+    result = pipeline.run(Editor(work, Target(device), EveryLegalSite() if all_sites else None), passes)
     assert result.converged
     inference.forget(work)
     return Rewritten(ir.serde.serialize_model(work), result.remarks)

@@ -1,10 +1,11 @@
 """What a pass is, and the only way in which passes change a graph.
 
-A pass is one file that states its equation and why it is legal, and has three steps:
+A pass is one file that states its equation and why it is legal, and has these steps:
 
 - `match(node, editor)` looks at the neighbourhood of one anchor node. It returns what it found, or None when the node
   is not a candidate at all (no remark), or raises `Refusal` when it is one that cannot be rewritten.
 - `legal(match, editor)` raises `Refusal` unless every condition holds. It changes nothing.
+- `candidate(match, editor)` describes the site to the profit model, where a rewrite may or may not pay.
 - `rewrite(match, editor)` builds the new nodes and calls `editor.replace`. It cannot fail.
 
 State goes from step to step in the match object, never on the pass.
@@ -22,13 +23,14 @@ import onnx_ir as ir
 
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
-from graphopt.remarks import Code, Refusal
+from graphopt.passes.profit import Candidate, Estimates, Profit
+from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets import Target
 
-Dim = int | str | None
 # Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
 BODY_TYPE = "graphopt.T"
 BODY_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+Dim = int | str | None
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 MatchT = TypeVar("MatchT")
 
@@ -49,10 +51,10 @@ class Editor:
     pipeline knows where to look again without scanning the graph.
     """
 
-    def __init__(self, model: ir.Model, target: Target, *, all_sites: bool = False) -> None:
+    def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None) -> None:
         self.model = model
         self.target = target
-        self.all_sites = all_sites
+        self.profit = profit or Estimates()
         self.touched: list[ir.Node] = []
         self._names = {v.name for graph in self._graphs() for v in _values(graph) if v.name}
         # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
@@ -169,6 +171,23 @@ class Editor:
             parent = getattr(graph, "parent_node", None)
             graph = parent.graph if parent is not None else None
         return self.model.opset_imports.get(node.domain, 0)
+
+    def candidate(
+        self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
+    ) -> Candidate:
+        """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
+        made = [None if self.is_constant(v) else v.producer() for v in inputs]
+        readers = sorted({u.op_type for u in output.consumers()})
+        dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
+        return Candidate(
+            node_label(anchor),
+            op,
+            "?" if dtype is None else dtype.name.lower(),
+            tuple(self.shape(v) for v in inputs),
+            tuple(n.op_type for n in made if n is not None),
+            tuple(readers),
+            doubt,
+        )
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -417,6 +436,10 @@ class Pass(abc.ABC, Generic[MatchT]):
 
     @abc.abstractmethod
     def legal(self, match: MatchT, editor: Editor) -> None: ...
+
+    def candidate(self, match: MatchT, editor: Editor) -> Candidate | None:
+        """What the profit model decides about; None where the rewrite pays everywhere."""
+        return None
 
     @abc.abstractmethod
     def rewrite(self, match: MatchT, editor: Editor) -> str:

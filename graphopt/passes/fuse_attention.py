@@ -56,6 +56,7 @@ from graphopt.passes.attention_steps import (
     require_last_axis,
 )
 from graphopt.passes.base import Attribute, Editor, Numerics, Pass, attribute_int, attribute_ints
+from graphopt.passes.profit import Candidate
 from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
 from graphopt.remarks import Code, Refusal
 
@@ -123,6 +124,10 @@ class FuseAttention(Pass[Attention]):
             raise Refusal(Code.NOT_FINITE, f"the scale is {match.scale}", match.scores)
         if match.softcap == 0.0:
             raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
+
+    def candidate(self, match: Attention, editor: Editor) -> Candidate:
+        inputs = (match.q.value, match.k.value, match.v.value)
+        return editor.candidate(match.variant.name, inputs, match.output, match.softmax)
 
     def rewrite(self, match: Attention, editor: Editor) -> str:
         _move_shape_readers(match, editor)

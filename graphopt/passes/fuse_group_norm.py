@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
+from graphopt.passes.profit import Candidate
 from graphopt.passes.row_statistics import match_row_norm
 from graphopt.remarks import Code, Refusal
 
@@ -61,6 +62,9 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(match.nodes, match.Y)
+
+    def candidate(self, match: GroupNormMatch, editor: Editor) -> Candidate:
+        return editor.candidate("FusedGroupNorm", (match.X,), match.Y, match.nodes[0])
 
     def rewrite(self, match: GroupNormMatch, editor: Editor) -> str:
         anchor = match.Y.producer()

@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
+from graphopt.passes.profit import Candidate
 from graphopt.passes.row_statistics import match_row_norm
 from graphopt.remarks import Code, Refusal
 
@@ -70,12 +71,17 @@ class FuseRowNorm(Pass[RowNormMatch]):
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(match.nodes, match.Y)
-        if match.standard:
-            fuses_sum = match.residual is not None and editor.target.device in ("rocm", "cuda")
-            if not fuses_sum and not editor.all_sites:
-                raise Refusal(Code.NO_GAIN, "the runtime's own kernel serves as well", anchor)
         if not _becomes_standard(match, editor):
             editor.require_op("FusedRmsNorm" if match.rms else "FusedLayerNorm", match.X, anchor)
+
+    def candidate(self, match: RowNormMatch, editor: Editor) -> Candidate | None:
+        if _becomes_standard(match, editor):
+            return None
+        on_gpu = editor.target.device in ("rocm", "cuda")
+        serves = match.standard and not (match.residual is not None and on_gpu)
+        doubt = "the runtime's own kernel serves as well" if serves else ""
+        op = ("FusedRmsNorm" if match.rms else "FusedLayerNorm") + ("Add" if match.residual is not None else "")
+        return editor.candidate(op, (match.X,), match.Y, match.nodes[0], doubt)
 
     def rewrite(self, match: RowNormMatch, editor: Editor) -> str:
         anchor = match.Y.producer()

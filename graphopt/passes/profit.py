@@ -1,6 +1,10 @@
-"""Which legal rewrites pay on which target."""
+"""Which legal rewrites pay: asked once for each candidate, answered by estimates or by measurements."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from graphopt.targets import Target
 from graphopt.targets_cpu import winograd_gain
@@ -10,6 +14,62 @@ WINOGRAD_MIN_GAIN = 1.1
 # On GPUs the tile transforms cost as much as they save below this many channels. Derived from arithmetic intensity; not
 # measured on AMD.
 WINOGRAD_MIN_CHANNELS = 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
+
+    Attributes:
+        label: the node in whose place the new one would stand.
+        op: the operator of ours that it would put in.
+        dtype: of the inputs.
+        shapes: of the inputs; None where not even the rank is known.
+        before, after: operators that make the inputs and that read the output, "" for the model's own boundary.
+        doubt: why the estimate says that it does not pay; "" when it pays.
+    """
+
+    label: str
+    op: str
+    dtype: str
+    shapes: tuple[tuple[int | str | None, ...] | None, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    doubt: str = ""
+
+    def site_class(self, sizes: Mapping[str, int]) -> str:
+        """What candidates have in common that cost the same. `sizes` replaces symbolic dimensions."""
+        shapes = " ".join(
+            "?" if shape is None else "x".join(str(sizes.get(d, d) if isinstance(d, str) else d) for d in shape)
+            for shape in self.shapes
+        )
+        before, after = ("+".join(ops) or "-" for ops in (self.before, self.after))
+        known = all(isinstance(d, int) or d in sizes for shape in self.shapes for d in shape or (None,))
+        # A size that only the runtime knows still depends on those of the inputs.
+        bound = "" if known else " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items()))
+        return f"{self.op} {self.dtype} {shapes} between {before} and {after}{bound}"
+
+
+class Profit(Protocol):
+    """Decides for each candidate."""
+
+    def objection(self, candidate: Candidate) -> str:
+        """Why the rewrite is not worth it; "" when it is."""
+        ...
+
+
+class Estimates:
+    """The default: what was measured elsewhere and put into formulas and thresholds."""
+
+    def objection(self, candidate: Candidate) -> str:
+        return candidate.doubt
+
+
+class EveryLegalSite:
+    """Rewrites whatever is legal."""
+
+    def objection(self, candidate: Candidate) -> str:
+        return ""
 
 
 def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> bool:

@@ -30,6 +30,7 @@ from graphopt.passes.affine import (
     require_finite,
 )
 from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.passes.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
 SCALE_SHIFT = (DOMAIN, "ScaleShift")
@@ -101,6 +102,9 @@ class ScaleShift(Pass[ScaleShiftMatch]):
         column = (C, *([1] * (len(shape) - 2)))
         match.scale = require_finite(scale.reshape(column), dtype.numpy(), "the scale", node)
         match.shift = require_finite(shift.reshape(column), dtype.numpy(), "the shift", node)
+
+    def candidate(self, match: ScaleShiftMatch, editor: Editor) -> Candidate:
+        return editor.candidate("ScaleShift", (match.maps[0].X,), match.nodes[-1].outputs[0], match.nodes[-1])
 
     def rewrite(self, match: ScaleShiftMatch, editor: Editor) -> str:
         assert match.scale is not None and match.shift is not None

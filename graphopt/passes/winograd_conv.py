@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.passes.base import Editor, Numerics, Pass, attribute_int, attribute_ints, attribute_string
-from graphopt.passes.profit import winograd_pays
+from graphopt.passes.profit import Candidate, winograd_pays
 from graphopt.remarks import Code, Refusal
 
 
@@ -78,15 +78,18 @@ class WinogradConv(Pass[WinogradMatch]):
         dtype = editor.dtype(match.W) or editor.dtype(match.X)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", node)
-        if editor.all_sites:
-            return
-        if dtype == ir.DataType.FLOAT16:
-            raise Refusal(Code.NO_GAIN, "float16 allows only the small tile F(2x2, 3x3)", node)
+
+    def candidate(self, match: WinogradMatch, editor: Editor) -> Candidate:
+        node = match.node
+        doubt = ""
         y = editor.shape(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d if isinstance(d, int) else None for d in y[2:])
-        if not winograd_pays(editor.target, match.C, match.M, OH, OW):
+        if (editor.dtype(match.W) or editor.dtype(match.X)) == ir.DataType.FLOAT16:
+            doubt = "float16 allows only the small tile F(2x2, 3x3)"
+        elif not winograd_pays(editor.target, match.C, match.M, OH, OW):
             size = f"{OH or '?'}x{OW or '?'}"
-            raise Refusal(Code.NO_GAIN, f"{match.C} to {match.M} channels of {size} on {editor.target}", node)
+            doubt = f"{match.C} to {match.M} channels of {size} on {editor.target}"
+        return editor.candidate("WinogradConv", (match.X, match.W), node.outputs[0], node, doubt)
 
     def rewrite(self, match: WinogradMatch, editor: Editor) -> str:
         node, bias = match.node, match.bias
