@@ -18,12 +18,14 @@ from graphopt.errors import GraphoptError
 from graphopt.optimizer import optimize
 from graphopt.report import Report
 from graphopt.runtime import configure, library_path, session
+from graphopt.tune import Tuning, tune
 from graphopt.verify import VerifyReport, verify
 
 __all__ = [
     "BenchReport",
     "GraphoptError",
     "Report",
+    "Tuning",
     "VerifyReport",
     "__version__",
     "bench",
@@ -31,5 +33,6 @@ __all__ = [
     "library_path",
     "optimize",
     "session",
+    "tune",
     "verify",
 ]

@@ -189,7 +189,7 @@ def bench(
     with _files([m for m in (before, after) if m is not None]) as paths:
         protos = [models.read_proto(p) for p in paths]
         _check_inputs(protos)
-        grid = _grid(protos[0], dict(sizes or {}), batch)
+        grid = size_grid(protos[0], dict(sizes or {}), batch)
         # Without a second side there is nothing to match.
         found = diff(*paths) if profile and len(paths) == 2 else None
         for provider in names:
@@ -290,7 +290,12 @@ def _check_inputs(protos: Sequence[onnx.ModelProto]) -> None:
         raise OptionError(f"the models have different inputs: {', '.join(inputs[0])} and {', '.join(inputs[1])}")
 
 
-def _grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Sequence[int]) -> list[dict[str, int]]:
+def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Sequence[int]) -> list[dict[str, int]]:
+    """All combinations of sizes for the symbolic dimensions of a model's inputs.
+
+    Raises:
+        OptionError: the inputs have no such dimension.
+    """
     roles = symbols(model)
     if batch:
         first = next((s for s, role in roles.items() if role == "batch"), None)

@@ -16,7 +16,7 @@ from rich.table import Table
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
 from graphopt.report import ModelStats, Report
-from graphopt.tables import plain, print_bench, size
+from graphopt.tables import plain, print_bench, print_tuning, size
 
 app = typer.Typer(
     add_completion=False,
@@ -78,6 +78,13 @@ def optimize(
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites pay.")] = False,
+    tuning_cache: Annotated[
+        Path | None, typer.Option(help="Measurements to use; --tune adds to the file what is missing.")
+    ] = None,
+    tune_seconds: Annotated[float, typer.Option(help="About how long --tune may measure.")] = 60.0,
+    threads: Annotated[int, typer.Option(help="Threads to tune for; 0 is the runtime's own choice.")] = 0,
+    dim: Annotated[list[str] | None, typer.Option(help="NAME=8: the size to tune for (repeatable).")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Rewrite IN into OUT."""
@@ -85,10 +92,24 @@ def optimize(
         raise OptionError("optimize needs an output path (or --dry-run)")
     if verify and out is not None and in_place and not dry_run:
         raise OptionError("--verify compares IN with OUT, so it cannot be combined with --in-place")
+    tuning = None
+    if tune or tuning_cache is not None:
+        with errors.status("") as status:
+            tuning = graphopt.tune(
+                model,
+                target=target,
+                threads=threads,
+                sizes={name: only_size for name, (only_size, *_) in _sizes(dim).items()},
+                seconds=tune_seconds,
+                cache=tuning_cache,
+                measure=tune,
+                progress=lambda step: status.update(plain(step)),
+            )
     with errors.status("") as status:
         _, report = graphopt.optimize(
             model,
             out,
+            profit=tuning.profit if tuning is not None else None,
             target=target,
             only=only or (),
             skip=skip or (),
@@ -100,10 +121,14 @@ def optimize(
             dry_run=dry_run,
             progress=lambda step: status.update(plain(step)),
         )
+    if tuning is not None:
+        report.tuning = tuning.to_dict()
     if json_file is not None:
         json_file.write_text(report.to_json() + "\n", encoding="utf-8")
     if not quiet:
         _print_report(report, explain=explain)
+        if tuning is not None:
+            print_tuning(tuning, console)
         if out is not None and not dry_run:
             console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s", soft_wrap=True)
     if verify and not dry_run and out is not None:
@@ -242,17 +267,13 @@ def bench_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Measure A, or compare A with B: time, throughput, memory, nodes, placement."""
-    sizes = {}
-    for option in dim or []:
-        name, _, numbers = option.partition("=")
-        sizes[name] = _numbers(numbers, "--dim")
     with errors.status("") as status:
         report = graphopt.bench(
             before,
             after,
             providers=provider or (),
             threads=_numbers(threads, "--threads"),
-            sizes=sizes,
+            sizes=_sizes(dim),
             batch=_numbers(batch, "--batch") if batch else (),
             seconds=seconds,
             memory=memory,
@@ -264,6 +285,10 @@ def bench_command(
         print(report.to_json())
     else:
         print_bench(report, console)
+
+
+def _sizes(options: list[str] | None) -> dict[str, list[int]]:
+    return {name: _numbers(numbers, "--dim") for name, _, numbers in (o.partition("=") for o in options or [])}
 
 
 def _numbers(text: str, what: str) -> list[int]:

@@ -124,6 +124,7 @@ class Report:
         numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
         seconds: all of it, loading and writing included.
         notes: remarks about the model as a whole.
+        tuning: what `--tune` measured, or the cache said.
     """
 
     target: str
@@ -134,6 +135,7 @@ class Report:
     numerics: str = "exact"
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    tuning: dict[str, Any] | None = None
 
     @property
     def changed(self) -> bool:
@@ -149,6 +151,7 @@ class Report:
             "numerics": self.numerics,
             "seconds": round(self.seconds, 4),
             "notes": self.notes,
+            "tuning": self.tuning,
             "before": stats(self.before),
             "after": stats(self.after),
             "passes": [vars(p) for p in self.passes],

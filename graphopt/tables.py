@@ -10,6 +10,7 @@ from rich.table import Table
 
 from graphopt.bench import BenchReport, BenchRow, Profile, Timing, describe
 from graphopt.profiling import Placement
+from graphopt.tune import Tuning
 
 MAX_SITE_ROWS = 15
 
@@ -42,6 +43,22 @@ def print_bench(report: BenchReport, console: Console) -> None:
     for profile in report.profiles:
         _print_profile(profile, console)
     for note in report.notes:
+        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+
+
+def print_tuning(tuning: Tuning, console: Console) -> None:
+    if tuning.sites:
+        table = Table(title="measured classes of sites", title_justify="left")
+        for column in ("site", "speedup", "95 % interval", ""):
+            table.add_column(column, overflow="fold", justify="left" if column in ("site", "") else "right")
+        for name, m in tuning.sites.items():
+            said = {True: "[green]rewritten[/]", False: "[red]left[/]", None: "as estimated"}[m.pays]
+            table.add_row(plain(name), f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said)
+        console.print(table)
+    if tuning.whole_model:
+        ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
+        console.print(f"whole model: {ways}; chosen: {tuning.chosen}", soft_wrap=True)
+    for note in tuning.notes:
         console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
 
 

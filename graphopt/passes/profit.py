@@ -39,14 +39,14 @@ class Candidate:
 
     def site_class(self, sizes: Mapping[str, int]) -> str:
         """What candidates have in common that cost the same. `sizes` replaces symbolic dimensions."""
-        shapes = " ".join(
-            "?" if shape is None else "x".join(str(sizes.get(d, d) if isinstance(d, str) else d) for d in shape)
-            for shape in self.shapes
-        )
+
+        def size(d: int | str | None) -> str:
+            return str(d if isinstance(d, int) else sizes.get(d or "", "?"))
+
+        shapes = " ".join("?" if shape is None else "x".join(map(size, shape)) for shape in self.shapes)
         before, after = ("+".join(ops) or "-" for ops in (self.before, self.after))
-        known = all(isinstance(d, int) or d in sizes for shape in self.shapes for d in shape or (None,))
         # A size that only the runtime knows still depends on those of the inputs.
-        bound = "" if known else " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items()))
+        bound = " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items())) if "?" in shapes else ""
         return f"{self.op} {self.dtype} {shapes} between {before} and {after}{bound}"
 
 

@@ -1,0 +1,165 @@
+"""`tune`: what it measures is the site, what it decides follows from the numbers, and a cache carries it elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import graphopt
+from graphopt.errors import GraphoptError, ModelLoadError, OptionError
+from graphopt.passes.profit import Candidate
+from graphopt.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
+from models import ZOO
+from tests.rewriting import assert_same_outputs
+
+WIN, LOSS, UNCLEAR = Measurement(1.4, 1.3, 1.5), Measurement(0.8, 0.7, 0.9), Measurement(1.2, 0.6, 1.9)
+CANDIDATE = Candidate("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
+
+
+def small(name: str = "resnet18") -> onnx.ModelProto:
+    return ZOO[name](small=True, dynamic=True)
+
+
+def test_what_a_measurement_says() -> None:
+    assert WIN.pays is True
+    assert LOSS.pays is False
+    assert UNCLEAR.pays is None
+    assert Measurement(1.0, 0.99, 1.01).pays is False  # no win, for certain
+
+
+def test_class_of_a_site() -> None:
+    assert CANDIDATE.site_class({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
+    known = Candidate("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
+    assert known.site_class({"batch": 2}) == "WinogradConv float 1x8x4x4 between - and -"
+
+
+@pytest.mark.parametrize(
+    ("measurement", "doubt", "rewritten"),
+    [
+        (WIN, "", True), (WIN, "too small", True), (LOSS, "", False), (LOSS, "too small", False),
+        (UNCLEAR, "", True), (UNCLEAR, "too small", False), (None, "", True), (None, "too small", False),
+    ],
+)  # fmt: skip
+def test_measurements_overrule_estimates(measurement: Measurement | None, doubt: str, rewritten: bool) -> None:
+    candidate = Candidate("n", "ScaleShift", "float", ((1, 2),), (), (), doubt)
+    sites = {} if measurement is None else {candidate.site_class({}): measurement}
+    assert (Measured(sites, {}).objection(candidate) == "") == rewritten
+
+
+def test_the_whole_model_has_the_last_word() -> None:
+    rng = np.random.default_rng(0)
+
+    def around(milliseconds: float) -> list[float]:
+        return [float(t) for t in rng.normal(milliseconds, 0.05 * milliseconds, 99)]
+
+    assert fastest({"measurements": around(10), "estimates": around(10), "none": around(12)}) == "measurements"
+    assert fastest({"measurements": around(12), "estimates": around(10), "none": around(11)}) == "estimates"
+    assert fastest({"measurements": around(12), "estimates": around(11), "none": around(9)}) == "none"
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert", "sd_block"])
+def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    sizes = {"sequence": 16} if name == "bert" else {}
+    work = _Work(tmp_path, model, "cpu", "CPUExecutionProvider", 1, sizes)
+    classes = {c.site_class(work.sizes): c for c in work.candidates.values()}
+    rewritten = 0
+    for candidate in classes.values():
+        cut, feeds = _cut_out(work, candidate)
+        assert len(cut.graph.node) < len(onnx.load(work.plain).graph.node)
+        sides = []
+        for rewrite in (False, True):
+            profit = _OneSite(candidate.label, rewrite=rewrite)
+            side, _ = graphopt.optimize(cut, target="cpu", profit=profit)
+            sides.append(side)
+        ours = [Counter(n.domain for n in side.graph.node)["com.graphopt"] for side in sides]
+        if profit.asked:
+            assert ours[1] == ours[0] + 1, candidate
+            assert_same_outputs(sides[0], sides[1], feeds, tolerance=1e-4)
+            rewritten += 1
+    assert rewritten >= len(classes) / 2
+
+
+def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
+    after, _ = graphopt.optimize(model, target="cpu", profit=tuning.profit)
+    return dict(Counter(n.op_type for n in after.graph.node if n.domain == "com.graphopt"))
+
+
+def write_cache(path: Path, tuning: Tuning, sites: Mapping[str, Measurement], **other_machine: Any) -> None:
+    key = type(tuning.machine)(**{**vars(tuning.machine), **other_machine})
+    TuningCache({key: dict(sites)}).write(path)
+
+
+def test_cache_decides_without_measuring(tmp_path: Path) -> None:
+    model, path = small(), tmp_path / "cache.json"
+    measured = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, cache=path)
+    assert measured.sites
+    assert json.loads(path.read_text())["entries"][0]["machine"]["provider"] == "CPUExecutionProvider"
+    options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path, "measure": False}
+    write_cache(path, measured, dict.fromkeys(measured.sites, WIN))
+    assert sum(decided(model, graphopt.tune(model, **options)).values()) == 5
+    write_cache(path, measured, dict.fromkeys(measured.sites, LOSS))
+    assert decided(model, graphopt.tune(model, **options)) == {}
+    # Measurements of another machine say nothing here; the estimates leave convolutions of this size alone.
+    write_cache(path, measured, dict.fromkeys(measured.sites, WIN), device="another")
+    elsewhere = graphopt.tune(model, **options)
+    assert (elsewhere.sites, decided(model, elsewhere)) == ({}, {})
+    assert "estimated" in elsewhere.notes[0]
+
+
+def test_a_clear_measurement_is_not_repeated(tmp_path: Path) -> None:
+    model, path = small(), tmp_path / "cache.json"
+    first = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, cache=path)
+    write_cache(path, first, dict.fromkeys(first.sites, WIN))
+    steps: list[str] = []
+    again = graphopt.tune(model, target="cpu", threads=1, seconds=0.1, cache=path, progress=steps.append)
+    assert steps == ["timing the whole model"]
+    assert set(again.sites.values()) == {WIN}
+    assert set(again.whole_model) == {"measurements", "estimates", "none"}
+
+
+def test_tuned_model_is_right(tmp_path: Path) -> None:
+    model = small("yolo")
+    tuning = graphopt.tune(model, target="cpu", threads=1, seconds=2.0)
+    after, _ = graphopt.optimize(model, target="cpu", profit=tuning.profit)
+    report = graphopt.verify(model, after)
+    assert report.equal, report.summary
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "entries": [{}]}', '{"format": 99, "entries": []}'])
+def test_broken_cache(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cache.json").write_text(text)
+    with pytest.raises(ModelLoadError, match="tuning cache"):
+        graphopt.tune(small(), target="cpu", cache=tmp_path / "cache.json")
+
+
+def test_nothing_to_tune_for_standard_onnx() -> None:
+    with pytest.raises(OptionError, match="nothing to tune"):
+        graphopt.tune(small(), target="migraphx")
+
+
+def test_sizes_that_the_model_refuses() -> None:
+    with pytest.raises(GraphoptError, match=r"sequence=4096 the model does not run"):
+        graphopt.tune(small("bert"), target="cpu", sizes={"sequence": 4096})
+
+
+def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    path, out, cache, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "cache.json", "report.json"))
+    onnx.save(small(), path)
+    options = ["--target", "cpu", "--threads", "1", "--dim", "batch=2", "--tuning-cache", cache, "--json", report]
+    shown = graphopt_command("optimize", path, out, "--tune", "--tune-seconds", "1", *options)
+    assert shown.exit_code == 0, shown.stderr
+    assert "whole model: by measurements" in shown.stdout
+    assert all("2x8x8x8" in n or "2x16x4x4" in n for n in json.loads(report.read_text())["tuning"]["sites"])
+    from_cache = graphopt_command("optimize", path, out, *options)
+    assert from_cache.exit_code == 0
+    assert "whole model" not in from_cache.stdout
+    missing = graphopt_command("optimize", path, out, "--tuning-cache", tmp_path / "no.json")
+    assert missing.exit_code == ModelLoadError.exit_code
