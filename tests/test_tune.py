@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,37 +92,46 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
     return dict(Counter(n.op_type for n in after.graph.node if n.domain == "com.graphopt"))
 
 
-def write_cache(path: Path, tuning: Tuning, sites: Mapping[str, Measurement], **other_machine: Any) -> None:
-    key = type(tuning.machine)(**{**vars(tuning.machine), **other_machine})
-    TuningCache({key: dict(sites)}).write(path)
+def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
+    """Options for `tune` with a cache that says the same of every class of the model."""
+    work = _Work(path.parent, model, "cpu", "CPUExecutionProvider", 1, {})
+    sites = {c.site_class(work.sizes): measurement for c in work.candidates.values()}
+    options = {"target": "cpu", "threads": 1, "cache": path}
+    TuningCache().write(path)
+    here = graphopt.tune(model, measure=False, **options).machine
+    TuningCache({type(here)(**{**vars(here), **other_machine}): sites}).write(path)
+    return options
 
 
 def test_cache_decides_without_measuring(tmp_path: Path) -> None:
     model, path = small(), tmp_path / "cache.json"
-    measured = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, cache=path)
-    assert measured.sites
-    assert json.loads(path.read_text())["entries"][0]["machine"]["provider"] == "CPUExecutionProvider"
-    options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path, "measure": False}
-    write_cache(path, measured, dict.fromkeys(measured.sites, WIN))
-    assert sum(decided(model, graphopt.tune(model, **options)).values()) == 5
-    write_cache(path, measured, dict.fromkeys(measured.sites, LOSS))
-    assert decided(model, graphopt.tune(model, **options)) == {}
+    options = cached(path, model, WIN)
+    assert sum(decided(model, graphopt.tune(model, measure=False, **options)).values()) == 5
+    options = cached(path, model, LOSS)
+    assert decided(model, graphopt.tune(model, measure=False, **options)) == {}
     # Measurements of another machine say nothing here; the estimates leave convolutions of this size alone.
-    write_cache(path, measured, dict.fromkeys(measured.sites, WIN), device="another")
-    elsewhere = graphopt.tune(model, **options)
+    options = cached(path, model, WIN, device="another")
+    elsewhere = graphopt.tune(model, measure=False, **options)
     assert (elsewhere.sites, decided(model, elsewhere)) == ({}, {})
     assert "estimated" in elsewhere.notes[0]
 
 
 def test_a_clear_measurement_is_not_repeated(tmp_path: Path) -> None:
-    model, path = small(), tmp_path / "cache.json"
-    first = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, cache=path)
-    write_cache(path, first, dict.fromkeys(first.sites, WIN))
+    model = small()
+    options = cached(tmp_path / "cache.json", model, WIN)
     steps: list[str] = []
-    again = graphopt.tune(model, target="cpu", threads=1, seconds=0.1, cache=path, progress=steps.append)
+    again = graphopt.tune(model, seconds=0.1, progress=steps.append, **options)
     assert steps == ["timing the whole model"]
     assert set(again.sites.values()) == {WIN}
     assert set(again.whole_model) == {"measurements", "estimates", "none"}
+
+
+def test_measurements_are_kept(tmp_path: Path) -> None:
+    model, path = small(), tmp_path / "cache.json"
+    tuning = graphopt.tune(model, target="cpu", threads=1, seconds=2.0, cache=path)
+    assert tuning.sites
+    assert TuningCache.read(path).entries == {tuning.machine: tuning.sites}
+    assert json.loads(path.read_text())["entries"][0]["machine"]["provider"] == "CPUExecutionProvider"
 
 
 def test_tuned_model_is_right(tmp_path: Path) -> None:
