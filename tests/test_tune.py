@@ -96,7 +96,7 @@ def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other
     """Options for `tune` with a cache that says the same of every class of the model."""
     work = _Work(path.parent, model, "cpu", "CPUExecutionProvider", 1, {})
     sites = {c.site_class(work.sizes): measurement for c in work.candidates.values()}
-    options = {"target": "cpu", "threads": 1, "cache": path}
+    options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
     TuningCache().write(path)
     here = graphopt.tune(model, measure=False, **options).machine
     TuningCache({type(here)(**{**vars(here), **other_machine}): sites}).write(path)
