@@ -2,13 +2,11 @@
 // stream. No synchronisation and no device allocation in compute(), and nothing is shared by nodes but the
 // loaded code.
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <set>
 
-#include "gpu/device.h"
+#include "gpu/devices.h"
 #include "gpu/group_norm_plan.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
@@ -25,54 +23,6 @@ using abi::Error;
 using abi::NodeInfo;
 using abi::OpDescription;
 using abi::Shape;
-
-const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
-
-std::unique_ptr<gpu::Device> open_device() {
-  const char* path = host_kernels();
-  return path != nullptr ? gpu::open_host(path) : gpu::open_hip();
-}
-
-// Each of the machine's GPUs has its own copy of the code. Never freed: sessions may outlive static objects.
-struct Devices {
-  std::mutex mutex;
-  std::map<int, std::unique_ptr<gpu::Device>> opened;
-
-  // The device that is current in the calling thread, `any` one of them.
-  gpu::Device& current(const gpu::Device& any) {
-    const int device = any.current();
-    const std::lock_guard<std::mutex> lock(mutex);
-    auto& slot = opened[device];
-    if (slot == nullptr) slot = open_device();
-    return *slot;
-  }
-
-  // Null, with one warning on stderr, when this machine's GPU can't be used; null when it has none.
-  gpu::Device* first() {
-    const std::lock_guard<std::mutex> lock(mutex);
-    static bool tried = false;
-    if (!tried) {
-      tried = true;
-      try {
-        if (host_kernels() == nullptr && gpu::code_objects().empty()) return nullptr;
-        auto device = open_device();
-        const int number = device->current();
-        opened[number] = std::move(device);
-      } catch (const gpu::NoRuntime&) {
-      } catch (const std::exception& e) {
-        std::fprintf(stderr,
-                     "graphopt: no GPU kernels, operators run on the CPU or through their bodies: %s\n",
-                     e.what());
-      }
-    }
-    return opened.empty() ? nullptr : opened.begin()->second.get();
-  }
-};
-
-Devices& devices() {
-  static auto& all = *new Devices;
-  return all;
-}
 
 bool synchronous() {
   const char* value = std::getenv("GRAPHOPT_SYNC");
@@ -122,8 +72,10 @@ struct Run {
     std::optional<abi::DeviceScratch> scratch;
     std::optional<abi::HostArena> arena;
     char* next = nullptr;
+    void* stream = context.gpu_stream();
     if (bytes > 0) {
-      if (host_kernels() != nullptr) {
+      // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
+      if (device.backend() == gpu::Backend::kHost && stream == nullptr) {
         next = static_cast<char*>(arena.emplace(context, host).allocate(bytes));
       } else {
         next = static_cast<char*>(scratch.emplace(context, bytes).data());
@@ -134,7 +86,6 @@ struct Run {
       workspace[i] = next;
       next += aligned_bytes(plan.workspace[i]);
     }
-    void* stream = host_kernels() != nullptr ? nullptr : context.gpu_stream();
     if (prepare != nullptr) {
       weights = next;
       device.run(*prepare, {inputs, outputs, workspace, weights}, stream);
@@ -152,7 +103,7 @@ class GpuKernel : public abi::Kernel {
         input_count_(op.inputs().size()),
         half_(info.element_type() == ElementType::kHalf),
         host_(info.api()),
-        device_(devices().current(*devices().first())) {
+        device_(gpu::current_device()) {
     op_.read(info);
   }
 
@@ -272,7 +223,7 @@ void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace i
   for (const Op& op : Op::all()) {
     for (const ElementType type : {ElementType::kFloat, ElementType::kHalf}) {
       OpDescription d = describe(op, type, provider);
-      d.device = devices().first()->facts().arch;
+      d.device = gpu::current_device().facts().arch;
       d.inplace = d.outputs == 1 ? inplace : abi::Inplace::kNone;
       d.create = [op](const NodeInfo& info) { return std::make_unique<Kernel>(op, info); };
       table.push_back(std::move(d));
@@ -282,10 +233,9 @@ void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace i
 
 }  // namespace
 
-std::vector<OpDescription> gpu_kernels() {
+std::vector<OpDescription> gpu_kernels(const char* provider) {
   std::vector<OpDescription> table;
-  if (devices().first() == nullptr) return table;
-  const char* provider = host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
+  if (gpu::device_count() == 0) return table;
   add<ScaleShiftOp, ScaleShiftKernel>(table, provider, abi::Inplace::kInput0);
   add<WinogradConvOp, WinogradConvKernel>(table, provider, abi::Inplace::kNone);
   add<GroupNormOp, GroupNormKernel>(table, provider, abi::Inplace::kInput0);

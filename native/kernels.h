@@ -11,12 +11,11 @@ namespace graphopt {
 // registers would make the session fail although the model carries the op's body.
 std::vector<abi::OpDescription> cpu_kernels();
 
-// The same ops on the GPU of this machine; empty when there is none, or no device code for it.
-//
-// GRAPHOPT_HOST_KERNELS=PATH takes kernels compiled for the CPU (native/hip/host) instead, on the CPU
-// provider: how this part is tested without a GPU. GRAPHOPT_SYNC=1 waits after each node, so that an error
-// shows where it happens.
-std::vector<abi::OpDescription> gpu_kernels();
+// The ops that have a GPU kernel, for the GPUs of this machine and a provider that runs on them (null: the
+// CPU provider, when gpu::host_kernels() is set); empty when there is none, or no device code for it. A
+// kernel is for the device that is current when it is created. GRAPHOPT_SYNC=1 waits after each node, so that
+// an error shows where it happens.
+std::vector<abi::OpDescription> gpu_kernels(const char* provider);
 
 // The part of a description that is the same on all devices. Op is one of the classes of ops/schema.h.
 template <class Op>

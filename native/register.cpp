@@ -16,6 +16,7 @@
 
 #include "abi/custom_op.h"
 #include "cpu/isa.h"
+#include "gpu/devices.h"
 #include "kernels.h"
 
 namespace graphopt {
@@ -75,6 +76,20 @@ bool has_cpu_kernel(const std::vector<OpDescription>& table, const OpDescription
   });
 }
 
+// For the ROCm provider of ONNX Runtime 1.22 and older; newer runtimes have our own (ep/).
+std::vector<OpDescription> rocm_kernels() {
+  if (gpu::device_count() == 0) return {};
+  switch (gpu::current_device().backend()) {
+    case gpu::Backend::kHip:
+      return gpu_kernels("ROCMExecutionProvider");
+    case gpu::Backend::kHost:
+      return gpu_kernels(nullptr);
+    case gpu::Backend::kCuda:
+      break;
+  }
+  return {};
+}
+
 // What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
 // their end.
 struct Registry {
@@ -83,7 +98,7 @@ struct Registry {
   abi::OrtCustomOpDomain* domain = nullptr;
 
   Registry(const abi::OrtApi* api, const std::string& disabled, bool log) {
-    table = gpu_kernels();
+    table = rocm_kernels();
     for (OpDescription& op : cpu_kernels()) {
       if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
     }

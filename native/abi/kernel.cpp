@@ -45,6 +45,14 @@ const char* element_type_name(ElementType type) {
       return "float16";
     case ElementType::kBool:
       return "bool";
+    case ElementType::kUint8:
+      return "uint8";
+    case ElementType::kInt8:
+      return "int8";
+    case ElementType::kInt32:
+      return "int32";
+    case ElementType::kInt64:
+      return "int64";
     case ElementType::kUndefined:
       break;
   }

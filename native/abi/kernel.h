@@ -33,6 +33,16 @@ class Attributes {
   virtual std::vector<int64_t> get_ints(const char* name) const = 0;
 };
 
+// Attributes that may be absent, as those of standard operators are; nothing when they are.
+class OptionalAttributes {
+ public:
+  virtual ~OptionalAttributes() = default;
+  virtual std::optional<float> find_float(const char* name) const = 0;
+  virtual std::optional<int64_t> find_int(const char* name) const = 0;
+  virtual std::optional<std::vector<int64_t>> find_ints(const char* name) const = 0;
+  virtual std::optional<std::string> find_string(const char* name) const = 0;
+};
+
 // Valid during kernel creation.
 class NodeInfo final : public Attributes {
  public:

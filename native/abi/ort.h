@@ -41,10 +41,19 @@ enum class ErrorCode : int32_t {
   kRuntimeException = 6,
   kNotImplemented = 9
 };
-enum class ElementType : int32_t { kUndefined = 0, kFloat = 1, kBool = 9, kHalf = 10 };
+enum class ElementType : int32_t {
+  kUndefined = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kBool = 9,
+  kHalf = 10,
+};
 enum class IoKind : int32_t { kRequired = 0 };
-enum class MemoryType : int32_t { kCpuInput = -2, kDefault = 0 };
-enum class AllocatorType : int32_t { kArena = 1 };
+enum class MemoryType : int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 0 };
+enum class AllocatorType : int32_t { kDevice = 0, kArena = 1 };
 
 template <size_t kIndex, class Signature>
 struct Slot;
@@ -133,7 +142,7 @@ inline constexpr Slot<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTe
 struct OrtOpAttr;
 inline constexpr Slot<269, OrtStatus*(const OrtShapeInferContext*, const char*, const OrtOpAttr**)>
     ShapeInferContext_GetAttribute;
-enum class AttributeKind : int32_t { kInt = 1, kInts = 2, kFloat = 3 };
+enum class AttributeKind : int32_t { kInt = 1, kInts = 2, kFloat = 3, kString = 5 };
 // `bytes` is the buffer's size, `out` the size that is needed.
 inline constexpr Slot<272, OrtStatus*(const OrtOpAttr*, AttributeKind, void*, size_t bytes, size_t* out)>
     ReadOpAttr;

@@ -38,27 +38,54 @@ class NoRuntime : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Methods throw std::runtime_error with the runtime's name for the status. Thread-safe.
+// The device has no memory of that size left.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+enum class Backend { kHip, kCuda, kHost };
+
+// Methods throw std::runtime_error with the runtime's name for the status. Thread-safe. Streams and events
+// are the runtime's own (hipStream_t, CUevent, ...).
 class Device {
  public:
   virtual ~Device() = default;
+  virtual Backend backend() const = 0;
   virtual const DeviceFacts& facts() const = 0;
   // Which of the machine's devices is current in the calling thread.
   virtual int current() const = 0;
+  // Makes this device current in the calling thread, as all methods below and current() need it.
+  virtual void make_current() = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
-  virtual void* allocate(size_t bytes) = 0;
+  virtual void* allocate(size_t bytes) = 0;  // throws OutOfMemory
   virtual void free(void* memory) noexcept = 0;
   virtual void synchronize(void* stream) = 0;
+  virtual void synchronize() = 0;  // all streams
+
+  // Between any of host and device. When `to` is host memory that is not pinned, the call waits.
+  virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
+  virtual void* create_stream() = 0;  // does not wait for the default stream
+  virtual void destroy_stream(void* stream) noexcept = 0;
+  virtual void* create_event() = 0;
+  virtual void destroy_event(void* event) noexcept = 0;
+  virtual void record(void* event, void* stream) = 0;
+  virtual void wait(void* stream, void* event) = 0;  // work enqueued from now on waits for the event
+  virtual void wait(void* event) = 0;                // the calling thread waits
 
   // Enqueues all launches of a plan.
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// The device that is current in the calling thread's HIP or CUDA context. Throws std::runtime_error when
-// there is no runtime, no device, or no code object for it.
-std::unique_ptr<Device> open_hip();
-std::unique_ptr<Device> open_cuda();
+// A device by its number, or with kCurrent the one that is current in the calling thread. Throws
+// std::runtime_error when there is no runtime (NoRuntime), no such device, or no code object for it.
+constexpr int kCurrent = -1;
+std::unique_ptr<Device> open_hip(int number = kCurrent);
+std::unique_ptr<Device> open_cuda(int number = kCurrent);
+// How many devices there are; 0 when there is no runtime.
+int count_hip();
+int count_cuda();
 // Kernels compiled for the CPU (hip/host/hip_on_cpu.h) in the shared library at `path`.
 std::unique_ptr<Device> open_host(const std::string& path);
 

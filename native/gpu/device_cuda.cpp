@@ -8,20 +8,36 @@ namespace {
 struct Cuda {
   using Module = void*;
   using Function = void*;
-  using Pointer = unsigned long long;
+  static constexpr Backend kBackend = Backend::kCuda;
+  static constexpr int kOutOfMemory = 2;
 
   int (*module_load)(Module*, const void*);
   int (*get_function)(Function*, Module, const char*);
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                 void**);
   int (*synchronize)(void*);
-  int (*malloc_)(Pointer*, size_t);
-  int (*free_)(Pointer);
+  // A CUdeviceptr is an integer as wide as a pointer.
+  int (*malloc_)(void**, size_t);
+  int (*free_)(void*);
   int (*get_device)(int*);
   int (*get_attribute)(int*, int, int);
   int (*set_function_attribute)(Function, int, int);
   int (*get_function_attribute)(int*, int, Function);
   int (*error_string)(int, const char**);
+  int (*get_device_count)(int*);
+  int (*device_get)(int*, int);
+  int (*retain_context)(void**, int);
+  int (*set_context)(void*);
+  int (*synchronize_device)();
+  int (*copy_)(void*, const void*, size_t, void*);
+  int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
+  int (*stream_wait_event)(void*, void*, unsigned);
+  int (*event_create)(void**, unsigned);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void*);
+  int (*event_synchronize)(void*);
+  void* context = nullptr;  // the primary one of the device, which the runtime API uses too
 
   Cuda() {
     void* library = open_runtime({"libcuda.so.1"}, "the CUDA driver (libcuda)");
@@ -38,21 +54,38 @@ struct Cuda {
     resolve(library, "cuDeviceGetAttribute", get_attribute);
     resolve(library, "cuFuncSetAttribute", set_function_attribute);
     resolve(library, "cuFuncGetAttribute", get_function_attribute);
-    check(init(0), "cuInit");
-    // The runtime API makes a device's primary context current; without one, that of device 0 is taken.
-    int device = 0;
-    if (get_device(&device) != 0) {
-      int (*get)(int*, int);
-      int (*retain)(void**, int);
-      int (*set_current)(void*);
-      resolve(library, "cuDeviceGet", get);
-      resolve(library, "cuDevicePrimaryCtxRetain", retain);
-      resolve(library, "cuCtxSetCurrent", set_current);
-      void* context = nullptr;
-      check(get(&device, 0), "cuDeviceGet");
-      check(retain(&context, device), "cuDevicePrimaryCtxRetain");
-      check(set_current(context), "cuCtxSetCurrent");
+    resolve(library, "cuDeviceGetCount", get_device_count);
+    resolve(library, "cuDeviceGet", device_get);
+    resolve(library, "cuDevicePrimaryCtxRetain", retain_context);
+    resolve(library, "cuCtxSetCurrent", set_context);
+    resolve(library, "cuCtxSynchronize", synchronize_device);
+    resolve(library, "cuMemcpyAsync", copy_);
+    resolve(library, "cuStreamCreate", stream_create);
+    resolve(library, "cuStreamDestroy_v2", stream_destroy);
+    resolve(library, "cuStreamWaitEvent", stream_wait_event);
+    resolve(library, "cuEventCreate", event_create);
+    resolve(library, "cuEventDestroy_v2", event_destroy);
+    resolve(library, "cuEventRecord", event_record);
+    resolve(library, "cuEventSynchronize", event_synchronize);
+    if (init(0) != 0 || count() == 0) throw NoRuntime("no NVIDIA GPU");
+  }
+
+  int count() const {
+    int n = 0;
+    return get_device_count(&n) == 0 ? n : 0;
+  }
+
+  void set_device(int number) {
+    if (context == nullptr) {
+      int device = 0;
+      check(device_get(&device, number), "cuDeviceGet");
+      check(retain_context(&context, device), "cuDevicePrimaryCtxRetain");
     }
+    check(set_context(context), "cuCtxSetCurrent");
+  }
+
+  int copy(void* to, const void* from, size_t bytes, void* stream) const {
+    return copy_(to, from, bytes, stream);
   }
 
   void check(int status, const char* what) const {
@@ -89,17 +122,18 @@ struct Cuda {
     check(set_function_attribute(f, kMaxDynamicShared, attribute(kMaxSharedPerBlockOptin) - fixed),
           "cuFuncSetAttribute");
   }
-
-  void* allocate(size_t bytes) const {
-    Pointer memory = 0;
-    check(malloc_(&memory, bytes), "cuMemAlloc");
-    return reinterpret_cast<void*>(memory);
-  }
-  void free(void* memory) const noexcept { free_(reinterpret_cast<Pointer>(memory)); }
 };
 
 }  // namespace
 
-std::unique_ptr<Device> open_cuda() { return std::make_unique<DriverDevice<Cuda>>(Cuda()); }
+std::unique_ptr<Device> open_cuda(int number) { return std::make_unique<DriverDevice<Cuda>>(Cuda(), number); }
+
+int count_cuda() {
+  try {
+    return Cuda().count();
+  } catch (const NoRuntime&) {
+    return 0;
+  }
+}
 
 }  // namespace graphopt::gpu

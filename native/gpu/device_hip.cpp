@@ -7,6 +7,8 @@ namespace {
 struct Hip {
   using Module = void*;
   using Function = void*;
+  static constexpr Backend kBackend = Backend::kHip;
+  static constexpr int kOutOfMemory = 2;
 
   int (*module_load)(Module*, const void*);
   int (*get_function)(Function*, Module, const char*);
@@ -17,7 +19,17 @@ struct Hip {
   int (*free_)(void*);
   int (*get_device_count)(int*);
   int (*get_device)(int*);
+  int (*set_device_)(int);
   int (*get_attribute)(int*, int, int);
+  int (*synchronize_device)();
+  int (*copy_)(void*, const void*, size_t, int, void*);
+  int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
+  int (*stream_wait_event)(void*, void*, unsigned);
+  int (*event_create)(void**, unsigned);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void*);
+  int (*event_synchronize)(void*);
   int (*module_unload)(Module);
   const char* (*error_string)(int);
 
@@ -33,12 +45,32 @@ struct Hip {
     resolve(library, "hipFree", free_);
     resolve(library, "hipGetDeviceCount", get_device_count);
     resolve(library, "hipGetDevice", get_device);
+    resolve(library, "hipSetDevice", set_device_);
     resolve(library, "hipDeviceGetAttribute", get_attribute);
+    resolve(library, "hipDeviceSynchronize", synchronize_device);
+    resolve(library, "hipMemcpyAsync", copy_);
+    resolve(library, "hipStreamCreateWithFlags", stream_create);
+    resolve(library, "hipStreamDestroy", stream_destroy);
+    resolve(library, "hipStreamWaitEvent", stream_wait_event);
+    resolve(library, "hipEventCreateWithFlags", event_create);
+    resolve(library, "hipEventDestroy", event_destroy);
+    resolve(library, "hipEventRecord", event_record);
+    resolve(library, "hipEventSynchronize", event_synchronize);
     resolve(library, "hipModuleUnload", module_unload);
     resolve(library, "hipGetErrorString", error_string);
     // The runtime may be installed without a GPU, or without its driver.
-    int count = 0;
-    if (get_device_count(&count) != 0 || count == 0) throw NoRuntime("no AMD GPU");
+    if (count() == 0) throw NoRuntime("no AMD GPU");
+  }
+
+  int count() const {
+    int n = 0;
+    return get_device_count(&n) == 0 ? n : 0;
+  }
+
+  void set_device(int number) const { check(set_device_(number), "hipSetDevice"); }
+  int copy(void* to, const void* from, size_t bytes, void* stream) const {
+    constexpr int kDefault = 4;  // the direction follows from the addresses
+    return copy_(to, from, bytes, kDefault, stream);
   }
 
   void check(int status, const char* what) const {
@@ -84,17 +116,18 @@ struct Hip {
   }
 
   void prepare(Function) const {}
-
-  void* allocate(size_t bytes) const {
-    void* memory = nullptr;
-    check(malloc_(&memory, bytes), "hipMalloc");
-    return memory;
-  }
-  void free(void* memory) const noexcept { free_(memory); }
 };
 
 }  // namespace
 
-std::unique_ptr<Device> open_hip() { return std::make_unique<DriverDevice<Hip>>(Hip()); }
+std::unique_ptr<Device> open_hip(int number) { return std::make_unique<DriverDevice<Hip>>(Hip(), number); }
+
+int count_hip() {
+  try {
+    return Hip().count();
+  } catch (const NoRuntime&) {
+    return 0;
+  }
+}
 
 }  // namespace graphopt::gpu

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <stdexcept>
 
@@ -21,8 +22,10 @@ class HostDevice final : public Device {
     facts_ = typical_facts("cpu" + std::to_string(wave()));
   }
 
+  Backend backend() const override { return Backend::kHost; }
   const DeviceFacts& facts() const override { return facts_; }
   int current() const override { return 0; }
+  void make_current() override {}
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void*) override {
@@ -35,11 +38,21 @@ class HostDevice final : public Device {
 
   void* allocate(size_t bytes) override {
     void* memory = std::aligned_alloc(256, static_cast<size_t>(round_up(static_cast<int64_t>(bytes), 256)));
-    if (memory == nullptr) throw std::runtime_error("out of memory");
+    if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     return memory;
   }
   void free(void* memory) noexcept override { std::free(memory); }
+  // Everything is done when the call returns; a stream or an event is only an address of its own.
   void synchronize(void*) override {}
+  void synchronize() override {}
+  void copy(void* to, const void* from, size_t bytes, void*) override { std::memcpy(to, from, bytes); }
+  void* create_stream() override { return new char; }
+  void destroy_stream(void* stream) noexcept override { delete static_cast<char*>(stream); }
+  void* create_event() override { return new char; }
+  void destroy_event(void* event) noexcept override { delete static_cast<char*>(event); }
+  void record(void*, void*) override {}
+  void wait(void*, void*) override {}
+  void wait(void*) override {}
 
  private:
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);

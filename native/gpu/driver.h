@@ -36,7 +36,10 @@ void resolve(void* library, const char* name, Function*& function) {
 template <class Driver>
 class DriverDevice final : public Device {
  public:
-  explicit DriverDevice(Driver driver) : driver_(std::move(driver)) {
+  DriverDevice(Driver driver, int number) : driver_(std::move(driver)), number_(number) {
+    // A thread that has never used the driver has no current device: then it is the first.
+    if (number_ == kCurrent && driver_.get_device(&number_) != 0) number_ = 0;
+    driver_.set_device(number_);
     facts_ = driver_.facts();
     for (const CodeObject& object : code_objects()) {
       if (object.arch != facts_.arch) continue;
@@ -49,6 +52,7 @@ class DriverDevice final : public Device {
     }
   }
 
+  Backend backend() const override { return Driver::kBackend; }
   const DeviceFacts& facts() const override { return facts_; }
 
   int current() const override {
@@ -57,6 +61,8 @@ class DriverDevice final : public Device {
     return device;
   }
 
+  void make_current() override { driver_.set_device(number_); }
+
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {
     driver_.check(
@@ -64,11 +70,46 @@ class DriverDevice final : public Device {
         kernel);
   }
 
-  void* allocate(size_t bytes) override { return driver_.allocate(bytes); }
-  void free(void* memory) noexcept override { driver_.free(memory); }
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    const int status = driver_.malloc_(&memory, bytes);
+    if (status == Driver::kOutOfMemory) {
+      throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
+    }
+    driver_.check(status, "allocate");
+    return memory;
+  }
+  void free(void* memory) noexcept override { driver_.free_(memory); }
   void synchronize(void* stream) override { driver_.check(driver_.synchronize(stream), "synchronize"); }
+  void synchronize() override { driver_.check(driver_.synchronize_device(), "synchronize"); }
+
+  void copy(void* to, const void* from, size_t bytes, void* stream) override {
+    driver_.check(driver_.copy(to, from, bytes, stream), "copy");
+  }
+  void* create_stream() override {
+    void* stream = nullptr;
+    driver_.check(driver_.stream_create(&stream, kNonBlocking), "create a stream");
+    return stream;
+  }
+  void destroy_stream(void* stream) noexcept override { driver_.stream_destroy(stream); }
+  void* create_event() override {
+    void* event = nullptr;
+    driver_.check(driver_.event_create(&event, kDisableTiming), "create an event");
+    return event;
+  }
+  void destroy_event(void* event) noexcept override { driver_.event_destroy(event); }
+  void record(void* event, void* stream) override {
+    driver_.check(driver_.event_record(event, stream), "record an event");
+  }
+  void wait(void* stream, void* event) override {
+    driver_.check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
+  }
+  void wait(void* event) override { driver_.check(driver_.event_synchronize(event), "wait for an event"); }
 
  private:
+  // The same numbers in HIP and CUDA.
+  static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
+
   typename Driver::Function function(const char* kernel) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = functions_.find(kernel);
@@ -84,6 +125,7 @@ class DriverDevice final : public Device {
   }
 
   Driver driver_;
+  int number_ = 0;
   DeviceFacts facts_;
   std::vector<typename Driver::Module> modules_;  // never unloaded: the device lives as long as the process
   std::mutex mutex_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/device.h"
+#include "gpu/elementwise_plan.h"
 #include "gpu/group_norm_plan.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
@@ -29,6 +30,13 @@ Plan* guarded(Make make) {
     error = e.what();
     return nullptr;
   }
+}
+
+// A rank and that many dims; moves on to the next shape.
+abi::Shape read_shape(const int64_t*& dims) {
+  abi::Shape shape(static_cast<size_t>(*dims++));
+  for (size_t d = 0; d < shape.rank(); ++d) shape[d] = *dims++;
+  return shape;
 }
 
 Activation activation(int32_t kind, float a, float b) { return {static_cast<ActivationKind>(kind), a, b}; }
@@ -106,6 +114,24 @@ EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, co
     if (chunk >= 0) choice.chunk = chunk;
     return prepare != 0 ? winograd_conv_prepare_plan(p, half != 0, choice.algorithm)
                         : winograd_conv_plan(p, half != 0, true, choice);
+  });
+}
+
+// `shapes`: of y, a, b and mask, each a rank and its dims.
+EXPORT Plan* graphopt_elementwise_plan(const DeviceFacts*, int half, int32_t op, float p, float q, int binary,
+                                       int masked, const int64_t* shapes) {
+  return guarded([&] {
+    ElementwiseProblem problem;
+    problem.op = static_cast<hip::ElementwiseOp>(op);
+    problem.p = p;
+    problem.q = q;
+    problem.binary = binary != 0;
+    problem.masked = masked != 0;
+    problem.y = read_shape(shapes);
+    problem.a = read_shape(shapes);
+    problem.b = read_shape(shapes);
+    problem.mask = read_shape(shapes);
+    return elementwise_plan(problem, half != 0, true);
   });
 }
 

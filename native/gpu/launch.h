@@ -45,7 +45,7 @@ struct Argument {
   uint8_t index = 0;   // of the input, output or workspace
   uint8_t size = 0;    // bytes of a value
   int64_t offset = 0;  // bytes, of a pointer
-  unsigned char bytes[32] = {};
+  unsigned char bytes[64] = {};
 };
 
 struct Buffer {

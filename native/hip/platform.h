@@ -31,6 +31,8 @@
 #include <cstdint>
 #elif GRAPHOPT_ON_AMD
 // No header of the host's C library: it would be parsed for the wrong target.
+typedef __INT8_TYPE__ int8_t;
+typedef __UINT8_TYPE__ uint8_t;
 typedef __INT16_TYPE__ int16_t;
 typedef __UINT16_TYPE__ uint16_t;
 typedef __INT32_TYPE__ int32_t;

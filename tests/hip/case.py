@@ -19,9 +19,10 @@ class Case:
         name: unique within the operator.
         op: name of the operator.
         inputs: what the node reads, contiguous.
-        expected: float64 references of the outputs; their dtype on the device is that of inputs[0].
+        expected: float64 references of the outputs.
         plan: makes the plan for a device's facts.
         prepare: makes the plan that prepares weights, if the operator has any.
+        output_dtype: dtype of the outputs on the device; None for that of inputs[0].
         tolerance: max |got - expected| <= tolerance RMS(expected).
 
     """
@@ -33,10 +34,11 @@ class Case:
     plan: Callable[[Harness, int], Plan]
     tolerance: float
     prepare: Callable[[Harness, int], Plan] | None = field(default=None)
+    output_dtype: Any = field(default=None)
 
     @property
     def dtype(self) -> Any:
-        return self.inputs[0].dtype
+        return self.inputs[0].dtype if self.output_dtype is None else np.dtype(self.output_dtype)
 
     def outputs(self) -> list[Array]:
         """The expected outputs, rounded to the dtype that the device writes."""

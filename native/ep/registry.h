@@ -1,0 +1,55 @@
+// Which nodes the provider takes, and the runtime's registry of their kernels.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/custom_op.h"
+#include "ep/operator.h"
+
+namespace graphopt::ep {
+
+constexpr const char* kProviderName = "GraphoptExecutionProvider";
+constexpr const char* kDomain = "com.graphopt";
+
+// For one device. Must outlive the sessions that use it.
+class Registry {
+ public:
+  Registry(const abi::OrtApi24* api, gpu::Device& device);
+  ~Registry();
+  Registry(const Registry&) = delete;
+  Registry& operator=(const Registry&) = delete;
+
+  const abi::OrtKernelRegistry* raw() const { return registry_; }
+  const abi::OrtApi24* api() const { return api_; }
+  gpu::Device& device() const { return device_; }
+
+  // Why the provider has no kernel for a node; empty when it has one.
+  std::string refuse(const abi::GraphNode& node) const;
+  // Whether the node reads input i, or writes output i, in host memory.
+  bool host_input(const abi::GraphNode& node, size_t i) const;
+  bool host_output(const abi::GraphNode& node, size_t i) const;
+
+ private:
+  // A name with its kernels: one of ours for each element type, or a standard operator.
+  struct Entry {
+    const Registry* registry = nullptr;
+    Operator op;
+    std::vector<abi::OpDescription> ours;
+  };
+
+  void add(Entry entry);
+  void add_memcpy(const char* name, bool from_host);
+  const Entry* find(const abi::GraphNode& node) const;
+  static abi::OrtStatus* create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out);
+
+  const abi::OrtApi24* api_;
+  gpu::Device& device_;
+  abi::OrtKernelRegistry* registry_ = nullptr;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<Entry>> entries_;  // by domain and name
+};
+
+}  // namespace graphopt::ep

@@ -1,0 +1,174 @@
+// Element-wise operators of one to three inputs with numpy broadcasting, in float32.
+//
+// Bound by memory: 16 bytes a lane and instruction wherever the innermost axis allows it. The host has merged
+// the axes that all inputs walk in the same way (gpu/elementwise_plan.cpp), so that most nodes have one.
+#include "hip/activation.h"
+#include "hip/elementwise_op.h"
+#include "hip/platform.h"
+
+namespace graphopt::hip {
+
+constexpr int kElementwiseThreads = 256;
+constexpr int kElementwisePacks = 2;
+
+// Sizes of the axes 1 to 4, from the innermost on; axis 0 needs none.
+struct Axes {
+  Divisor inner[4];
+};
+// Of an input, in elements, from the innermost axis on; 0 where it is broadcast.
+struct Strides {
+  int32_t s[5];
+};
+
+DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
+  uint32_t offset = 0;
+  UNROLL for (int k = 0; k < 4; ++k) {
+    const uint32_t next = divide(i, axes.inner[k]);
+    offset += (i - next * axes.inner[k].d) * static_cast<uint32_t>(strides.s[k]);
+    i = next;
+  }
+  return offset + i * static_cast<uint32_t>(strides.s[4]);
+}
+
+DEVICE float absolute(float x) { return x < 0 ? -x : x; }
+
+// x to the power of y. Whole and half exponents that models use are exact to rounding.
+DEVICE float power(float x, float y) {
+  if (y == 2.0f) return x * x;
+  if (y == 3.0f) return x * x * x;
+  if (y == 1.0f) return x;
+  if (y == 0.0f) return 1.0f;
+  if (y == 0.5f) return sqrt_exact(x);
+  if (y == -1.0f) return 1.0f / x;
+  const float magnitude = exp2_fast(y * log2_fast(absolute(x)));
+  if (!(x < 0)) return x == 0 && y > 0 ? 0.0f : magnitude;
+  const float whole = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
+  if (whole != y) return (x - x) / (x - x);
+  const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
+  return odd ? -magnitude : magnitude;
+}
+
+DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, float y) {
+  switch (op) {
+    case kReluOp:
+      return relu(x);
+    case kLeakyReluOp:
+      return x < 0 ? p * x : x;
+    case kClipOp:
+      x = x < p ? p : x;
+      return x > q ? q : x;
+    case kSigmoidOp:
+      return sigmoid(x);
+    case kHardSigmoidOp:
+      return clamp01(p * x + q);
+    case kHardSwishOp:
+      return x * clamp01(x * 0.16666667f + 0.5f);
+    case kTanhOp:
+      return tanh_fast(x);
+    case kErfOp:
+      return erf_fast(x);
+    case kGeluOp:
+      return 0.5f * x * (1.0f + erf_fast(x * 0.70710678f));
+    case kGeluTanhOp:
+      return 0.5f * x * (1.0f + tanh_fast(0.79788456f * (x + 0.044715f * x * x * x)));
+    case kSoftplusOp:
+      return (x > 0 ? x : 0.0f) + 0.69314718f * log2_fast(1.0f + exp_fast(-absolute(x)));
+    case kExpOp:
+      return exp_fast(x);
+    case kLogOp:
+      return 0.69314718f * log2_fast(x);
+    case kSqrtOp:
+      return sqrt_exact(x);
+    case kReciprocalOp:
+      return 1.0f / x;
+    case kNegOp:
+      return -x;
+    case kAbsOp:
+      return absolute(x);
+    case kEluOp:
+      return x < 0 ? p * (exp_fast(x) - 1.0f) : x;
+    case kAddOp:
+      return x + y;
+    case kSubOp:
+      return x - y;
+    case kMulOp:
+      return x * y;
+    case kDivOp:
+      return x / y;
+    case kPowOp:
+      return power(x, y);
+    case kMaxOp:
+      return x > y || x != x ? x : y;
+    case kMinOp:
+      return x < y || x != x ? x : y;
+    case kPReluOp:
+      return x < 0 ? x * y : x;
+    case kWhereOp:
+      return mask ? x : y;
+    default:
+      return x;
+  }
+}
+
+// Element i of y from the elements of a, b and mask that i stands for. b and mask may be null. `vectors`: all
+// pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16 bytes.
+template <class T>
+DEVICE void elementwise(const uint8_t* mask, const T* a, const T* b, T* y, uint32_t total, const Axes& axes,
+                        const Strides& mask_strides, const Strides& a_strides, const Strides& b_strides,
+                        int32_t op, float p, float q, int32_t vectors) {
+  constexpr int kSize = Pack<T>::kSize;
+  if (vectors != 0) {
+    const uint32_t packs = total / kSize;
+    const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks);
+    UNROLL for (int k = 0; k < kElementwisePacks; ++k) {
+      const uint32_t pack = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
+      if (pack >= packs) continue;
+      const uint32_t i = pack * kSize;
+      const auto read = [&](const T* from, const Strides& strides) {
+        Pack<T> in;
+        if (from == nullptr) {
+          UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
+          return in;
+        }
+        const uint32_t at = offset_of(i, axes, strides);
+        if (strides.s[0] != 0) return load_pack(from + at);
+        const T one = from[at];
+        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+        return in;
+      };
+      const Pack<T> x = read(a, a_strides), z = read(b, b_strides);
+      const uint32_t at = mask != nullptr ? offset_of(i, axes, mask_strides) : 0;
+      Pack<T> out;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const bool m = mask != nullptr && mask[at + static_cast<uint32_t>(j * mask_strides.s[0])] != 0;
+        out.v[j] = from_float<T>(elementwise_one(op, p, q, m, to_float(x.v[j]), to_float(z.v[j])));
+      }
+      store_pack(y + i, out);
+    }
+    return;
+  }
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks * kSize);
+  for (int k = 0; k < kElementwisePacks * kSize; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
+    if (i >= total) return;
+    const bool m = mask != nullptr && mask[offset_of(i, axes, mask_strides)] != 0;
+    const float x = to_float(a[offset_of(i, axes, a_strides)]);
+    const float z = b != nullptr ? to_float(b[offset_of(i, axes, b_strides)]) : 0.0f;
+    y[i] = from_float<T>(elementwise_one(op, p, q, m, x, z));
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ELEMENTWISE_KERNEL(T, suffix)                                                                      \
+  KERNEL(                                                                                                  \
+      elementwise_##suffix, kElementwiseThreads,                                                           \
+      (const uint8_t* mask, const T* a, const T* b, T* y, uint32_t total, Axes axes, Strides mask_strides, \
+       Strides a_strides, Strides b_strides, int32_t op, float p, float q, int32_t vectors)) {             \
+    elementwise(mask, a, b, y, total, axes, mask_strides, a_strides, b_strides, op, p, q, vectors);        \
+  }
+
+ELEMENTWISE_KERNEL(float, f32)
+ELEMENTWISE_KERNEL(half_t, f16)

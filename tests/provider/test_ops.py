@@ -1,0 +1,161 @@
+"""Every operator that the provider takes, alone in a graph, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from graphopt.ops import DOMAIN
+from tests.hip import elementwise_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip.case import compare, signed, tolerance_of
+from tests.provider.worker import Array, model_of, run
+
+ALONE = {"min_nodes": "1"}
+DTYPES = (np.float32, np.float16)
+
+
+def check(
+    worker: ProcessPoolExecutor,
+    node: Any,
+    inputs: dict[str, Array],
+    expected: list[Array],
+    constants: dict[str, Array] | None = None,
+    tolerance: float | None = None,
+    opset: int = 17,
+) -> None:
+    """The node runs on the device, and its outputs are the float64 references rounded to its type."""
+    outputs = list(node.output)
+    model = model_of([node], inputs, outputs, constants, opset)
+    outcome = worker.submit(run, model, inputs, ALONE).result()
+    assert outcome.on_device(node.op_type) == 1, outcome.placement
+    dtype = next(iter(inputs.values())).dtype
+    for got, wanted in zip(outcome.outputs, expected, strict=True):
+        assert got.shape == wanted.shape
+        limit = tolerance if tolerance is not None else tolerance_of(dtype)
+        message = compare(got, wanted.astype(got.dtype), limit)
+        assert not message, message
+
+
+ATTRIBUTES: dict[str, dict[str, float]] = {
+    "LeakyRelu": {"alpha": 0.1},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+    "Elu": {"alpha": 0.7},
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", [op for op in elementwise_cases.UNARY if op not in ("Copy", "Clip", "GeluTanh")])
+def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    case = elementwise_cases.case("unary", dtype, op, (2, 3, 5, 8))
+    node = helper.make_node(op, ["x"], ["y"], **ATTRIBUTES.get(op, {}))
+    check(worker, node, {"x": case.inputs[0]}, case.expected, opset=20)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_tanh(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    case = elementwise_cases.case("unary", dtype, "GeluTanh", (3, 7))
+    node = helper.make_node("Gelu", ["x"], ["y"], approximate="tanh")
+    check(worker, node, {"x": case.inputs[0]}, case.expected, opset=20)
+
+
+@pytest.mark.parametrize("limits", ["both", "min", "max", "none"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_clip(dtype: Any, limits: str, worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(1), 3, 5, dtype=dtype)
+    low, high = limits in ("both", "min"), limits in ("both", "max")
+    node = helper.make_node("Clip", ["x", "low" if low else "", "high" if high else ""], ["y"])
+    constants = {k: np.array(v, dtype) for k, v, on in (("low", -0.5, low), ("high", 0.75, high)) if on}
+    wide = x.astype(np.float64)
+    y = np.clip(wide, -0.5 if low else -np.inf, 0.75 if high else np.inf)
+    check(worker, node, {"x": x}, [y], constants)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shapes", [((2, 3, 4, 8), (3, 1, 1)), ((5, 1), (2, 1, 7)), ((2, 3), (2, 3)), ((), (3,))])
+@pytest.mark.parametrize("op", list(elementwise_cases.BINARY))
+def test_binary(op: str, shapes: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    if op == "PRelu":
+        shapes = (shapes[0] if len(shapes[0]) == 4 else (4, 3), (3, 1, 1) if len(shapes[0]) == 4 else (3,))
+    case = elementwise_cases.case("binary", dtype, op, *shapes)
+    node = helper.make_node(op, ["a", "b"], ["y"])
+    check(worker, node, dict(zip("ab", case.inputs)), case.expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_max_of_three(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    rng = np.random.default_rng(2)
+    a, b, c = signed(rng, 2, 1, 5, dtype=dtype), signed(rng, 3, 1, dtype=dtype), signed(rng, 2, 3, 5, dtype=dtype)
+    y = np.maximum(np.maximum(a, b), c).astype(np.float64)
+    check(worker, helper.make_node("Max", ["a", "b", "c"], ["y"]), {"a": a, "b": b, "c": c}, [y])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_where(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    rng = np.random.default_rng(3)
+    a, b = signed(rng, 2, 3, 8, dtype=dtype), signed(rng, 8, dtype=dtype)
+    mask = rng.integers(0, 2, (3, 1)).astype(bool)
+    node = helper.make_node("Where", ["mask", "a", "b"], ["y"])
+    check(worker, node, {"a": a, "b": b, "mask": mask}, [np.where(mask, a, b).astype(np.float64)])
+
+
+VIEWS: tuple[tuple[str, dict[str, Any], list[int] | None, Callable[[Array], Array]], ...] = (
+    ("Identity", {}, None, lambda x: x),
+    ("Reshape", {}, [0, -1, 2], lambda x: x.reshape(2, 15, 2)),
+    ("Reshape", {}, [5, 12], lambda x: x.reshape(5, 12)),
+    ("Flatten", {"axis": 2}, None, lambda x: x.reshape(6, 10)),
+    ("Flatten", {"axis": -1}, None, lambda x: x.reshape(30, 2)),
+    ("Unsqueeze", {}, [0, -1], lambda x: x.reshape(1, 2, 3, 5, 2, 1)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("op", "attributes", "argument", "reference"), VIEWS)
+def test_view(op: str, attributes: Any, argument: Any, reference: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(4), 2, 3, 5, 2, dtype=dtype)
+    constants = {} if argument is None else {"s": np.array(argument, np.int64)}
+    node = helper.make_node(op, ["x", *constants], ["y"], **attributes)
+    check(worker, node, {"x": x}, [reference(x).astype(np.float64)], constants, tolerance=0)
+
+
+@pytest.mark.parametrize("axes", [None, [1], [-2, 1]])
+def test_squeeze(axes: list[int] | None, worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(5), 2, 1, 3, 1, 4)
+    constants = {} if axes is None else {"axes": np.array(axes, np.int64)}
+    y = np.squeeze(x, None if axes is None else tuple(axes)).astype(np.float64)
+    check(worker, helper.make_node("Squeeze", ["x", *constants], ["y"]), {"x": x}, [y], constants, tolerance=0)
+
+
+OURS = (
+    ("ScaleShiftAddRelu", {}, scale_shift_cases.case("s", np.float32, 2, 5, (7, 9), "Relu", True), 3),
+    ("ScaleShiftAddRelu", {}, scale_shift_cases.case("s", np.float16, 2, 5, (7, 9), "Relu", True), 3),
+    (
+        "WinogradConvAddSilu",
+        {"pads": [1, 1, 1, 1]},
+        winograd_conv_cases.case("c", np.float32, (2, 5, 9, 11, 7), (1, 1, 1, 1), "Silu", True),
+        3,
+    ),
+    (
+        "FusedLayerNormAddSum",
+        {"epsilon": 1e-3},
+        row_norm_cases.case("n", np.float16, 3, 64, False, True, True),
+        2,
+    ),
+)
+
+
+@pytest.mark.parametrize(("op", "attributes", "case", "first_constant"), OURS)
+def test_domain(op: str, attributes: Any, case: Any, first_constant: int, worker: ProcessPoolExecutor) -> None:
+    arrays = list(case.inputs)
+    if op.startswith("ScaleShift"):
+        arrays[1], arrays[2] = (v.reshape(-1, 1, 1) for v in arrays[1:3])
+    names = [f"x{i}" for i in range(len(arrays))]
+    constant = (1, 2) if first_constant == 3 else (2, 3)
+    node = helper.make_node(op, names, [f"y{i}" for i in range(len(case.expected))], domain=DOMAIN, **attributes)
+    inputs = {n: x for i, (n, x) in enumerate(zip(names, arrays)) if i not in constant}
+    constants = {n: x for i, (n, x) in enumerate(zip(names, arrays)) if i in constant}
+    check(worker, node, inputs, case.expected, constants, case.tolerance)

@@ -1,0 +1,128 @@
+"""Sessions on the provider, in a process of their own: a process decides once which device it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import helper, numpy_helper
+
+from graphopt.ops import DOMAIN
+from graphopt.runtime import library_path
+from tests.hip.harness import ROOT, build
+
+Array = npt.NDArray[Any]
+PROVIDER = "GraphoptExecutionProvider"
+
+
+def supported() -> bool:
+    """Whether the installed runtime can load a provider from a library."""
+    import onnxruntime
+
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    return version >= (1, 24)
+
+
+def start_worker() -> ProcessPoolExecutor:
+    """One process whose library takes kernels compiled for the CPU."""
+    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
+    kernels = str(folder / "libhip_on_cpu_32.so")
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_enter, initargs=(kernels,))
+
+
+def _enter(kernels: str) -> None:
+    os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
+    import onnxruntime as ort
+
+    ort.register_execution_provider_library("graphopt", str(library_path()))
+
+
+@dataclass
+class Outcome:
+    """Outputs of a run, and on which provider each kind of node ran."""
+
+    outputs: list[Array]
+    placement: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def on_device(self, op: str) -> int:
+        return self.placement.get(PROVIDER, Counter())[op]
+
+    @property
+    def elsewhere(self) -> Counter[str]:
+        """Nodes of other providers, and copies."""
+        found: Counter[str] = Counter()
+        for provider, ops in self.placement.items():
+            for op, n in ops.items():
+                if provider != PROVIDER or op.startswith("Memcpy"):
+                    found[op] += n
+        return found
+
+
+def new_session(model: bytes, options: Mapping[str, str] | None = None, profile: str = "") -> Any:
+    import onnxruntime as ort
+
+    session_options = ort.SessionOptions()
+    session_options.log_severity_level = 3
+    # The optimizers of the runtime would fold and fuse what a test wants to see on the device.
+    session_options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session_options.intra_op_num_threads = 1
+    if profile:
+        session_options.enable_profiling = True
+        session_options.profile_file_prefix = profile
+    session_options.register_custom_ops_library(str(library_path()))
+    devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
+    session_options.add_provider_for_devices(devices[:1], dict(options or {}))
+    return ort.InferenceSession(model, session_options)
+
+
+def run(model: bytes, feeds: Mapping[str, Array], options: Mapping[str, str] | None = None) -> Outcome:
+    """A session, two runs, and where its nodes ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = new_session(model, options, str(Path(folder) / "profile"))
+        outputs = session.run(None, dict(feeds))
+        again = session.run(None, dict(feeds))
+        for first, second in zip(outputs, again, strict=True):
+            np.testing.assert_array_equal(first, second)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    placement: dict[str, Counter[str]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            ops = placement.setdefault(event["args"]["provider"], Counter())
+            ops[event["args"]["op_name"]] += 1
+    for ops in placement.values():
+        for op in ops:
+            ops[op] //= 2
+    return Outcome(list(outputs), placement)
+
+
+def model_of(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Array],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array] | None = None,
+    opset: int = 17,
+    out_types: Mapping[str, int] | None = None,
+) -> bytes:
+    """A model of these nodes; inputs have the shapes and types of the given arrays."""
+    element = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in inputs.items()}
+    first = next(iter(element.values()))
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(k, element[k], list(v.shape)) for k, v in inputs.items()],
+        [helper.make_tensor_value_info(name, (out_types or {}).get(name, first), None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+    serialized: bytes = helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
+    return serialized
