@@ -60,8 +60,7 @@ class Binary final : public OpKernel {
       problem.op = op_;
       problem.b = b.shape;
       problem.binary = true;
-      e.run(gpu::elementwise_plan(problem, half, aligned({a.data, b.data, y})), {nullptr, a.data, b.data},
-            {y});
+      e.run(gpu::elementwise_plan(problem, half, aligned({a.data, b.data, y})), {a.data, b.data}, {y});
       a.data = y;
       a.shape = shape;
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from ctypes import c_float, c_int, c_int32, c_int64
 from typing import Any
 
@@ -98,7 +98,7 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
 
     def plan(harness: Harness, facts: int) -> Plan:
         half, code, flags = c_int(dtype == np.float16), c_int32(OPS.index(op)), (c_int(binary), c_int(masked))
-        array: Sequence[int] = (c_int64 * len(shapes))(*shapes)
+        array = (c_int64 * len(shapes))(*shapes)
         return harness.plan("elementwise", facts, half, code, c_float(p), c_float(q), *flags, array)
 
     return Case(name, op, inputs, [y], plan, tolerance_of(dtype))

@@ -41,7 +41,7 @@ def check(
         assert not message, message
 
 
-ATTRIBUTES: dict[str, dict[str, float]] = {
+ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LeakyRelu": {"alpha": 0.1},
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
     "Elu": {"alpha": 0.7},
@@ -130,7 +130,7 @@ def test_squeeze(axes: list[int] | None, worker: ProcessPoolExecutor) -> None:
     check(worker, helper.make_node("Squeeze", ["x", *constants], ["y"]), {"x": x}, [y], constants, tolerance=0)
 
 
-OURS = (
+OURS: tuple[tuple[str, dict[str, Any], Any, int], ...] = (
     ("ScaleShiftAddRelu", {}, scale_shift_cases.case("s", np.float32, 2, 5, (7, 9), "Relu", True), 3),
     ("ScaleShiftAddRelu", {}, scale_shift_cases.case("s", np.float16, 2, 5, (7, 9), "Relu", True), 3),
     (
