@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import sys
 from collections import Counter
@@ -422,6 +424,9 @@ def _print_remarks(report: Report) -> None:
 
 def main() -> None:
     """The entry point: failures of ours become one line on stderr and their exit code."""
+    # One command handles one model and ends: collecting what it leaves behind is work for nobody.
+    gc.disable()
+    atexit.register(gc.freeze)
     try:
         app()
     except GraphoptError as error:

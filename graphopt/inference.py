@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
-from graphopt.model import graphs
+from graphopt.model import bodies, tensor_bytes
 
 _DECLARED = "graphopt.declared"
 # Smaller initializers may be shapes and axes, which data propagation reads.
@@ -48,7 +48,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
         model: the model.
         proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
     """
-    stripped = _without_large_weights(ir.serde.serialize_model(model) if proto is None else proto)
+    stripped = _written(model) if proto is None else _without_large_weights(proto)
     if proto is not None:
         for value, info in zip(model.graph.inputs, stripped.graph.input):
             if value.name == info.name and value.shape is not None:
@@ -57,16 +57,20 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
         inferred = onnx.shape_inference.infer_shapes(stripped, check_type=False, strict_mode=False, data_prop=True)
     except Exception:  # invalid corners of a model are no reason to refuse the rest of it
         return
-    _merge(model.graph, inferred.graph)
+    _Merge(model.meta.setdefault(_DECLARED, {})).graph(model.graph, inferred.graph)
 
 
 def forget(model: ir.Model) -> None:
     """Takes off what `infer` put on."""
-    for graph in graphs(model):
-        for node in graph:
-            for value in node.outputs:
-                if _DECLARED in value.meta:
-                    value.type, value.shape = value.meta.pop(_DECLARED)
+    for value, (type_, shape) in model.meta.pop(_DECLARED, {}).items():
+        value.type, value.shape = type_, shape
+
+
+def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
+    """Lets `forget` leave on `new`, which takes the place of `old`, the type and shape that the model declared for it."""
+    declared = model.meta.get(_DECLARED, {})
+    if old in declared:
+        declared[new] = declared[old]
 
 
 def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -82,50 +86,100 @@ def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.value_info.extend(proto.graph.value_info)
     inputs = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if len(tensor.raw_data) <= _SMALL_TENSOR_BYTES and math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES:
+        if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
             graph.initializer.append(tensor)
         elif tensor.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            _declare(graph, tensor.name, tensor.data_type, tensor.dims)
     return stripped
 
 
-def _merge(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
-    for node, node_proto in zip(graph, proto.node):
+def _written(model: ir.Model) -> onnx.ModelProto:
+    """The model as a message, without the data of large weights (onnx_ir would write all of it)."""
+    message = onnx.ModelProto(ir_version=max(model.ir_version, 4))
+    message.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items())
+    message.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
+    graph = message.graph
+    graph.name = model.graph.name or ""
+    for value in model.graph.inputs:
+        ir.serde.serialize_value_into(graph.input.add(), value)
+    for value in model.graph.outputs:
+        ir.serde.serialize_value_into(graph.output.add(), value)
+    for name, value in model.graph.initializers.data.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor_bytes(tensor) <= _SMALL_TENSOR_BYTES:
+            ir.serde.serialize_tensor_into(graph.initializer.add(), from_=tensor)
+        elif not value.is_graph_input():
+            _declare(graph, name, tensor.dtype, tensor.shape.numpy())
+    for node in model.graph:
+        ir.serde.serialize_node_into(graph.node.add(), from_=node)
         for value in node.outputs:
-            if value.name and value.name in types:
-                _refine(value, types[value.name])
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            for attribute in node_proto.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    _merge(node.attributes[attribute.name].as_graph(), attribute.g)
-                elif attribute.type == onnx.AttributeProto.GRAPHS:
-                    for body, body_proto in zip(node.attributes[attribute.name].as_graphs(), attribute.graphs):
-                        _merge(body, body_proto)
+            if value.name and value.type is not None and not value.is_graph_output():
+                ir.serde.serialize_value_into(graph.value_info.add(), value)
+    return message
 
 
-def _refine(value: ir.Value, type_proto: onnx.TypeProto) -> None:
-    if not type_proto.HasField("tensor_type"):
-        return
-    dtype = type_proto.tensor_type.elem_type
-    dims: list[int | str | None] | None = None
-    if type_proto.tensor_type.HasField("shape"):
-        dims = [
-            d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in type_proto.tensor_type.shape.dim
-        ]
+def _declare(graph: onnx.GraphProto, name: str, dtype: int, dims: Sequence[int]) -> None:
+    info = graph.input.add(name=name)
+    info.type.tensor_type.elem_type = dtype
+    shape = info.type.tensor_type.shape
+    for n in dims:
+        shape.dim.add(dim_value=n)
+
+
+class _Merge:
+    """Carries what inference found over to a model's values.
+
+    Args:
+        declared: receives the type and shape that each value had before.
+    """
+
+    def __init__(self, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+        self._declared = declared
+        # A large graph has few different shapes: values share them, and nobody can change them.
+        self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
+
+    def graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+        types = {info.name: info.type.tensor_type for info in (*proto.value_info, *proto.output) if _is_tensor(info)}
+        for i, node in enumerate(graph):
+            for value in node.outputs:
+                found = types.get(value.name or "")
+                if found is not None:
+                    self._refine(value, found)
+            if inner := bodies(node):
+                for body, body_proto in zip(inner, _body_protos(proto.node[i])):
+                    self.graph(body, body_proto)
+
+    def _refine(self, value: ir.Value, found: onnx.TypeProto.Tensor) -> None:
+        type_, shape = value.type, value.shape
+        if type_ is None and found.elem_type:
+            value.type = ir.TensorType(ir.DataType(found.elem_type))
+        if found.HasField("shape"):
+            dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in found.shape.dim]
+            if shape is None:
+                value.shape = self._shape(dims)
+            elif len(shape) == len(dims):
+                # A declared static dimension or symbol says at least as much as an inferred one.
+                value.shape = self._shape([_declared_or(d, n) for d, n in zip(shape, dims)])
+        if value.type is not type_ or value.shape is not shape:
+            self._declared.setdefault(value, (type_, shape))
+
+    def _shape(self, dims: Sequence[int | str | None]) -> ir.Shape | None:
         if any(isinstance(d, int) and d < 0 for d in dims):
-            dims = None
-    value.meta.setdefault(_DECLARED, (value.type, value.shape))
-    if value.type is None and dtype:
-        value.type = ir.TensorType(ir.DataType(dtype))
-    if dims is not None:
-        declared = value.shape
-        if declared is not None and len(declared) == len(dims):
-            # A declared static dimension or symbol says at least as much as an inferred one.
-            merged = [_declared_or(d, inferred) for d, inferred in zip(declared, dims)]
-            value.shape = ir.Shape(merged)
-        elif declared is None:
-            value.shape = ir.Shape(dims)
+            return None
+        key = tuple(dims)
+        if key not in self._shapes:
+            self._shapes[key] = ir.Shape(key, frozen=True)
+        return self._shapes[key]
+
+
+def _is_tensor(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.HasField("tensor_type"))
+
+
+def _body_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in ((a.g,) if a.type == onnx.AttributeProto.GRAPH else a.graphs)]
 
 
 def _declared_or(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:

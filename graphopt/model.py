@@ -62,8 +62,6 @@ def load(original: Any) -> Source:
         path = Path(original)
         proto = read_proto(path)
         model = _deserialize(proto, str(path))
-        _set_base_dir(model, path.parent)
-        _check_external_data(model, path)
     elif isinstance(original, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(original)
@@ -83,7 +81,12 @@ def load(original: Any) -> Source:
         )
     what = str(path) if path else "the model"
     in_order = _check_structure(model, what)
-    _check_embedded_data(model, what)
+    data_files = _DataFiles(path) if path is not None else None
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.serde.TensorProtoTensor):
+            _check_embedded_data(tensor, what)
+        elif isinstance(tensor, ir.ExternalTensor) and data_files is not None:
+            data_files.check(tensor)
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
         ir_passes.RemoveInitializersFromInputsPass()(model)
@@ -180,11 +183,29 @@ def copy_unchanged(source: Source, out: Path) -> None:
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Every graph of the model: main, subgraphs, functions and theirs."""
-    yield model.graph
-    yield from model.graph.subgraphs()
+    yield from with_subgraphs(model.graph)
     for function in model.functions.values():
-        yield function.graph
-        yield from function.subgraphs()
+        yield from with_subgraphs(function.graph)
+
+
+def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and the bodies in it, at any depth."""
+    yield graph
+    for node in graph:
+        for body in bodies(node):
+            yield from with_subgraphs(body)
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that are attributes of a node."""
+    found: list[ir.Graph] = []
+    # `.data`, since the views of onnx_ir's containers make several calls for each item, which counts over whole graphs.
+    for attribute in node.attributes.data.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.value)
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found += attribute.value
+    return found
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -195,13 +216,13 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     for graph in graphs(model):
-        for value in graph.initializers.values():
+        for value in graph.initializers.data.values():
             if value.const_value is not None:
                 yield value.const_value
         for node in graph:
-            for attribute in node.attributes.values():
+            for attribute in node.attributes.data.values():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    yield attribute.as_tensor()
+                    yield attribute.value
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
@@ -231,62 +252,71 @@ _ELEMENTS_PER_ENTRY: dict[int, float] = {
 }
 
 
-def _check_embedded_data(model: ir.Model, what: str) -> None:
+def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
     """The bytes of an initializer must match its shape and type."""
-    for tensor in _tensors(model):
-        proto = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
-        if proto is None or proto.data_type == onnx.TensorProto.STRING:
-            continue
-        size = math.prod(proto.dims)
-        if size < 0 or any(d < 0 for d in proto.dims):
-            raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
-        if proto.HasField("raw_data"):
-            have, need, unit = len(proto.raw_data), (size * tensor.dtype.bitwidth + 7) // 8, "bytes"
-        else:
-            entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
-            per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
-            have, need, unit = entries, math.ceil(size / per_entry), "elements"
-        if have != need:
-            label = f"{what}: initializer '{proto.name}'"
-            raise ModelLoadError(f"{label} has {have} {unit}, its shape and type need {need}")
+    proto = tensor.raw
+    if proto.data_type == onnx.TensorProto.STRING:
+        return
+    dims = proto.dims
+    size = math.prod(dims)
+    if dims and min(dims) < 0:
+        raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
+    if proto.HasField("raw_data"):
+        have, need, unit = len(proto.raw_data), (size * tensor.dtype.bitwidth + 7) // 8, "bytes"
+    else:
+        entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
+        per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
+        have, need, unit = entries, math.ceil(size / per_entry), "elements"
+    if have != need:
+        label = f"{what}: initializer '{proto.name}'"
+        raise ModelLoadError(f"{label} has {have} {unit}, its shape and type need {need}")
 
 
-def tensor_bytes(tensor: ir.TensorProtocol | None) -> int:
+def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements, without the cost of building its shape where the message knows."""
-    if tensor is None:
-        return 0
-    if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
-        return len(tensor.raw.raw_data)
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        elements: int = math.prod(tensor.raw.dims)
+        return (elements * tensor.dtype.bitwidth + 7) // 8
     return tensor.nbytes
 
 
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
-def _set_base_dir(model: ir.Model, folder: Path) -> None:
-    for tensor in external_tensors(model):
-        tensor.base_dir = folder
+class _DataFiles:
+    """The files beside a model that hold its external data."""
 
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._folder = model.resolve().parent
+        self._sizes: dict[str, int] = {}
 
-def _check_external_data(model: ir.Model, path: Path) -> None:
-    folder = path.resolve().parent
-    sizes: dict[Path, int] = {}
-    for tensor in external_tensors(model):
-        location = Path(tensor.location)
-        label = f"{path}: external data of '{tensor.name}'"
-        file = folder / location
-        if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(folder):
-            raise ModelLoadError(f"{label} lies outside the model's folder: {tensor.location!r}")
-        if file not in sizes:
-            if not file.is_file():
-                raise ModelLoadError(f"{label} is missing: no file {tensor.location!r} beside the model")
-            sizes[file] = file.stat().st_size
+    def check(self, tensor: ir.ExternalTensor) -> None:
+        """Tells a tensor where its file is.
+
+        Raises:
+            ModelLoadError: a file that is missing or outside the model's folder, or bytes that are not there.
+        """
+        tensor.base_dir = self._model.parent
+        label = f"{self._model}: external data of '{tensor.name}'"
+        location = os.fspath(tensor.location)
+        if location not in self._sizes:
+            self._sizes[location] = self._size(Path(location), label)
+        size, need = self._sizes[location], tensor.nbytes
         offset = tensor.offset or 0
-        length = tensor.nbytes if tensor.length is None else tensor.length
-        if offset < 0 or length < 0 or offset + length > sizes[file]:
-            raise ModelLoadError(f"{label} ends beyond the file {tensor.location!r} ({sizes[file]} bytes)")
-        if length != tensor.nbytes:
-            raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {tensor.nbytes}")
+        length = need if tensor.length is None else tensor.length
+        if offset < 0 or length < 0 or offset + length > size:
+            raise ModelLoadError(f"{label} ends beyond the file {location!r} ({size} bytes)")
+        if length != need:
+            raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {need}")
+
+    def _size(self, location: Path, label: str) -> int:
+        file = self._folder / location
+        if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(self._folder):
+            raise ModelLoadError(f"{label} lies outside the model's folder: {str(location)!r}")
+        if not file.is_file():
+            raise ModelLoadError(f"{label} is missing: no file {str(location)!r} beside the model")
+        return file.stat().st_size
 
 
 def _check_structure(model: ir.Model, what: str) -> bool:

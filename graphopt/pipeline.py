@@ -106,7 +106,7 @@ def _run_model(p: ModelPass, editor: Editor) -> list[Remark]:
 
 def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark], limit: int) -> list[Remark]:
     remarks: list[Remark] = []
-    work = deque(n for graph in editor.graphs() for n in graph if (n.domain, n.op_type) in p.anchors)
+    work = deque(editor.nodes(p.anchors))
     queued = set(work)
     while work and len(remarks) < limit:
         node = work.popleft()

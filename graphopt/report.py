@@ -41,10 +41,12 @@ def model_stats(model: ir.Model) -> ModelStats:
     for graph in graphs(model):
         if graph in bodies:
             continue
-        for value in graph.initializers.values():
-            total_bytes += tensor_bytes(value.const_value)
+        for value in graph.initializers.data.values():
+            if value.const_value is not None:
+                total_bytes += tensor_bytes(value.const_value)
         for node in graph:
-            counts[node.op_type if node.domain in ("", DOMAIN) else f"{node.domain}::{node.op_type}"] += 1
+            domain, op_type = node.domain, node.op_type
+            counts[op_type if domain in ("", DOMAIN) else f"{domain}::{op_type}"] += 1
             n = _multiply_adds(node)
             if n is not None:
                 multiply_adds = (multiply_adds or 0) + n
@@ -94,9 +96,11 @@ _COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
 
 
 def _multiply_adds(node: ir.Node) -> int | None:
-    # Variants of our operators differ in their suffixes, which add no products.
-    base = next((b for b in ("WinogradConv", "FusedAttention") if node.op_type.startswith(b)), node.op_type)
-    count = _COUNTED.get(base)
+    op_type = node.op_type
+    if node.domain == DOMAIN:
+        # Variants of our operators differ in their suffixes, which add no products.
+        op_type = next((b for b in ("WinogradConv", "FusedAttention") if op_type.startswith(b)), op_type)
+    count = _COUNTED.get(op_type)
     if count is None:
         return None
     y = _static(node.outputs[0])

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt import inference
+from graphopt.model import bodies, with_subgraphs
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.passes.profit import Candidate, Estimates, Profit
@@ -56,26 +60,47 @@ class Editor:
         self.target = target
         self.profit = profit or Estimates()
         self.touched: list[ir.Node] = []
-        self._names = {v.name for graph in self._graphs() for v in _values(graph) if v.name}
         # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
-        self._own_graphs = [model.graph, *model.graph.subgraphs()]
+        self._own_graphs = list(with_subgraphs(model.graph))
+        self._names: set[str] = set()
+        self._node_names: set[str] = set()
         for function in model.functions.values():
+            graphs = list(with_subgraphs(function.graph))
             if function.domain != DOMAIN:
-                self._own_graphs += [function.graph, *function.subgraphs()]
-        self._node_names = {n.name for graph in self._graphs() for n in graph if n.name}
+                self._own_graphs += graphs
+            else:
+                self._collect_names(graphs)
+        self._collect_names(self._own_graphs)
+        self._functions = {f.graph for f in model.functions.values()}
+        self._by_operator: dict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
+
+    def _collect_names(self, graphs: Iterable[ir.Graph]) -> None:
+        for graph in graphs:
+            self._names.update(v.name for v in graph.inputs if v.name)
+            self._names.update(graph.initializers.data)
+            for node in graph:
+                self._names.update([v.name for v in node.outputs if v.name])
+                if node.name:
+                    self._node_names.add(node.name)
 
     # -- questions ---------------------------------------------------------------------------------------------
-
-    def _graphs(self) -> Iterator[ir.Graph]:
-        yield self.model.graph
-        yield from self.model.graph.subgraphs()
-        for function in self.model.functions.values():
-            yield function.graph
-            yield from function.subgraphs()
 
     def graphs(self) -> Iterator[ir.Graph]:
         """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
         yield from self._own_graphs
+
+    def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
+        """All nodes of these operators (domain, op_type), in the order of the graphs."""
+        if self._by_operator is None:
+            self._by_operator = {}
+            for place, node in enumerate(n for graph in self._own_graphs for n in graph):
+                self._by_operator.setdefault((node.domain, node.op_type), []).append((place, node))
+        found = [self._by_operator[o] for o in operators if o in self._by_operator]
+        return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
+
+    def changed(self) -> None:
+        """Whoever adds or removes nodes without `replace` says so."""
+        self._by_operator = None
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
@@ -205,7 +230,8 @@ class Editor:
         tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         graph = anchor.graph
         assert graph is not None
-        if self._in_function(graph):
+        if graph in self._functions:
+            self.changed()
             node = ir.Node(
                 "", "Constant", [], [ir.AttrTensor("value", tensor)], name=self._unique(name, self._node_names)
             )
@@ -216,9 +242,6 @@ class Editor:
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         graph.register_initializer(value)
         return value
-
-    def _in_function(self, graph: ir.Graph) -> bool:
-        return any(f.graph is graph for f in self.model.functions.values())
 
     def node(
         self,
@@ -349,6 +372,7 @@ class Editor:
         """
         graph = anchor.graph
         assert graph is not None
+        self.changed()
         graph.insert_before(anchor, new)
         neighbours: dict[ir.Node, None] = dict.fromkeys(new)
         for old_value, new_value in outputs.items():
@@ -358,7 +382,7 @@ class Editor:
                 new_value.shape = old_value.shape or new_value.shape
                 new_value.doc_string = old_value.doc_string
                 new_value.metadata_props.update(old_value.metadata_props)
-                new_value.meta.update(old_value.meta)
+                inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
         self.remove_unused(old, neighbours)
@@ -379,7 +403,7 @@ class Editor:
             x.shape = y.shape or x.shape
             x.doc_string = y.doc_string or x.doc_string
             x.metadata_props.update(y.metadata_props)
-            x.meta.update(y.meta)
+            inference.declare_like(self.model, x, y)
             x.name, y.name = y.name, x.name
         self.replace([node], [], {y: x}, anchor=node)
         return True
@@ -391,7 +415,7 @@ class Editor:
             node = work.pop()
             if node.graph is None or any(use_count(o) or o.is_graph_output() for o in node.outputs):
                 continue
-            if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            if bodies(node):
                 continue  # its bodies read values too; clean-up takes them apart
             inputs = [v for v in node.inputs if v is not None]
             node.graph.remove(node, safe=True)
@@ -413,13 +437,6 @@ def use_count(value: ir.Value) -> int:
     `Value.uses()` copies, which is quadratic for a constant that thousands of nodes share.
     """
     return len(value._uses)
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 class Pass(abc.ABC, Generic[MatchT]):

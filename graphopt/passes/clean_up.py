@@ -59,6 +59,7 @@ class CleanUp(ModelPass):
             work.forward(graph)
         for graph in list(editor.graphs()):
             work.remove_unread(graph)
+        editor.changed()
         work.remove_unread_definitions()
         if work.computed:
             # A shape that has become a constant tells inference more, as a second run would find out.
