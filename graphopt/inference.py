@@ -67,7 +67,7 @@ def forget(model: ir.Model) -> None:
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
-    """Lets `forget` leave on `new`, which takes the place of `old`, the type and shape that the model declared for it."""
+    """Lets `forget` leave the type and shape that the model declared for `old` on `new`, which takes its place."""
     declared = model.meta.get(_DECLARED, {})
     if old in declared:
         declared[new] = declared[old]
@@ -139,6 +139,7 @@ class _Merge:
         self._declared = declared
         # A large graph has few different shapes: values share them, and nobody can change them.
         self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
+        self._dims: dict[bytes, list[int | str | None]] = {}
 
     def graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         types = {info.name: info.type.tensor_type for info in (*proto.value_info, *proto.output) if _is_tensor(info)}
@@ -156,7 +157,11 @@ class _Merge:
         if type_ is None and found.elem_type:
             value.type = ir.TensorType(ir.DataType(found.elem_type))
         if found.HasField("shape"):
-            dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in found.shape.dim]
+            message = found.shape.SerializeToString()
+            dims = self._dims.get(message)
+            if dims is None:
+                dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in found.shape.dim]
+                self._dims[message] = dims
             if shape is None:
                 value.shape = self._shape(dims)
             elif len(shape) == len(dims):
