@@ -307,6 +307,8 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
             view = _next_view(found, node, view)
     base = found.shapes.dims(found.scores.outputs[0])
     if view is not None and (base is None or view.dims[-1] != base[-1]):
+        if base is None or None in (view.dims[-1].value, base[-1].value):
+            raise Refusal(Code.UNKNOWN_SHAPE, "whether the softmax is over the keys is not known", view.there)
         raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
     swapped: ir.Node | None = None
     for node in below:
