@@ -16,9 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import graphopt
-from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.bench import BenchReport
+from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeMissingError
 from graphopt.report import ModelStats, Report
 from graphopt.tables import plain, print_bench, print_tuning, size
+from graphopt.verify import VerifyReport
 
 app = typer.Typer(
     add_completion=False,
@@ -75,6 +77,8 @@ def optimize(
     explain: Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report as JSON.")] = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="Time IN and OUT (--threads, --dim).")] = False,
+    report_file: Annotated[Path | None, typer.Option("--report", help="Write the report as one HTML page.")] = None,
     external_data: Annotated[
         bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
     ] = None,
@@ -92,8 +96,8 @@ def optimize(
     """Rewrite IN into OUT."""
     if out is None and not dry_run:
         raise OptionError("optimize needs an output path (or --dry-run)")
-    if verify and out is not None and in_place and not dry_run:
-        raise OptionError("--verify compares IN with OUT, so it cannot be combined with --in-place")
+    if (verify or bench) and out is not None and in_place and not dry_run:
+        raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
     tuning = None
     if tune or tuning_cache is not None:
         with errors.status("") as status:
@@ -133,8 +137,40 @@ def optimize(
             print_tuning(tuning, console)
         if out is not None and not dry_run:
             console.print(f"[bold]{plain(str(out))}[/] written in {report.seconds:.2f} s", soft_wrap=True)
-    if verify and not dry_run and out is not None:
-        _verify_and_print(model, out, quiet=quiet)
+    written = out if not dry_run else None
+    accuracy = graphopt.verify(model, written) if verify and written is not None else None
+    times = None
+    if bench and written is not None:
+        with errors.status("timing"):
+            times = graphopt.bench(model, written, threads=(threads,), sizes=_sizes(dim))
+    if not quiet:
+        if times is not None:
+            print_bench(times, console)
+        if accuracy is not None:
+            _print_verify(accuracy)
+    if report_file is not None:
+        _write_page(report_file, report, model, written, accuracy, times)
+    if accuracy is not None and not accuracy.equal:
+        raise typer.Exit(1)
+
+
+def _write_page(
+    path: Path,
+    report: Report,
+    before: Path,
+    after: Path | None,
+    accuracy: VerifyReport | None,
+    times: BenchReport | None,
+) -> None:
+    from graphopt.diff import diff
+    from graphopt.report_html import render
+
+    difference = diff(before, after) if after is not None and not after.samefile(before) else None
+    page = render(report, title=before.name, difference=difference, accuracy=accuracy, times=times)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ModelSaveError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @app.command(name="explain")
@@ -165,7 +201,20 @@ def verify_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
 ) -> None:
     """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run."""
-    _verify_and_print(before, after, inputs=inputs, rtol=rtol, atol=atol, seed=seed, as_json=as_json, quiet=quiet)
+    report = graphopt.verify(
+        before,
+        after,
+        inputs=inputs,
+        rtol=_tolerances(rtol, "--rtol") or None,
+        atol=_tolerances(atol, "--atol") or None,
+        seed=seed,
+    )
+    if as_json:
+        print(report.to_json())
+    elif not quiet:
+        _print_verify(report)
+    if not report.equal:
+        raise typer.Exit(1)
 
 
 def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
@@ -180,48 +229,17 @@ def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
     return parsed
 
 
-def _verify_and_print(
-    before: Path,
-    after: Path,
-    *,
-    inputs: Path | None = None,
-    rtol: list[str] | None = None,
-    atol: list[str] | None = None,
-    seed: int = 0,
-    as_json: bool = False,
-    quiet: bool = False,
-) -> None:
-    from graphopt.verify import verify
-
-    report = verify(
-        before,
-        after,
-        inputs=inputs,
-        rtol=_tolerances(rtol, "--rtol") or None,
-        atol=_tolerances(atol, "--atol") or None,
-        seed=seed,
-    )
-    if as_json:
-        print(report.to_json())
-    elif not quiet:
-        table = Table(title="verify", title_justify="left")
-        for column in ("output", "max abs", "rel. to RMS", "SNR dB", "limit", ""):
-            table.add_column(column, justify="left" if column in ("output", "") else "right")
-        for row in report.worst_outputs():
-            verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
-            table.add_row(
-                plain(row.name),
-                f"{row.max_abs:.3g}",
-                f"{row.rel_rms:.3g}",
-                f"{row.snr_db:.1f}",
-                f"{row.limit:.3g}",
-                verdict,
-            )
-        console.print(table)
-        verdict = "[green]equal[/]" if report.equal else "[red]different[/]"
-        console.print(f"{verdict}: {plain(report.summary)}")
-    if not report.equal:
-        raise typer.Exit(1)
+def _print_verify(report: VerifyReport) -> None:
+    table = Table(title="verify", title_justify="left")
+    for column in ("output", "max abs", "rel. to RMS", "SNR dB", "limit", ""):
+        table.add_column(column, justify="left" if column in ("output", "") else "right")
+    for row in report.worst_outputs():
+        verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
+        numbers = (f"{row.max_abs:.3g}", f"{row.rel_rms:.3g}", f"{row.snr_db:.1f}", f"{row.limit:.3g}")
+        table.add_row(plain(row.name), *numbers, verdict)
+    console.print(table)
+    verdict = "[green]equal[/]" if report.equal else "[red]different[/]"
+    console.print(f"{verdict}: {plain(report.summary)}")
 
 
 @app.command(name="diff")

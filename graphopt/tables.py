@@ -15,10 +15,14 @@ from graphopt.tune import Tuning
 MAX_SITE_ROWS = 15
 
 
+def visible(text: str) -> str:
+    """Names come from files: control characters, those that turn the direction of text too, become visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def plain(text: str) -> str:
-    """Names come from files: control characters become visible, markup loses its meaning."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return escape(shown)
+    """`visible`, and rich markup loses its meaning."""
+    return escape(visible(text))
 
 
 def size(n: int) -> str:
