@@ -3,7 +3,7 @@
 //
 // A work item is a block of up to kItemRows query rows of one key/value head (rows of all query heads that
 // share it), and one chunk of keys. It walks over the keys in blocks; each block of K (transposed) and V is
-// packed once into the lane's scratch and then met by all the item's rows, kTileRows at a time:
+// packed once into the lane's scratch and then met by all the item's rows, a tile of them at a time:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far) -> O = O exp(old - new highest) + p
 //   V
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
@@ -72,12 +72,24 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-inline float max_of(Vec x) {
-  if constexpr (kWidth > 8) x = larger(x, swap_lanes<8>(x));
-  if constexpr (kWidth > 4) x = larger(x, swap_lanes<4>(x));
-  x = larger(x, swap_lanes<2>(x));
-  x = larger(x, swap_lanes<1>(x));
-  return x[0];
+// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A row by
+// itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
+constexpr int kGroup = kWidth < 8 ? kWidth : 8;
+template <int kHalf = kGroup / 2, class Op>
+inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
+  IntVec own, other;
+  for (int i = 0; i < kWidth; ++i) {
+    own[i] = (i & kHalf) ? kWidth + i : i;
+    other[i] = (i & kHalf) ? kWidth + (i ^ kHalf) : (i ^ kHalf);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kHalf; ++i) {
+    const Vec a = r[i], b = r[i + kHalf];
+    r[i] = op(__builtin_shuffle(a, b, own), __builtin_shuffle(a, b, other));
+  }
+  if constexpr (kHalf > 1) return reduce_group<kHalf / 2>(r, op);
+  if constexpr (kWidth > kGroup) r[0] = op(r[0], swap_lanes<kGroup>(r[0]));
+  return r[0];
 }
 
 // e^x for x <= 0, as 2^n 2^r: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN.
@@ -155,6 +167,25 @@ inline Vec load_part(const T* x, int64_t count) {
   for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
   return load_as_float(part);
 #endif
+}
+
+// results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is neutral.
+template <class Op, class F>
+inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vector_of) {
+  for (int64_t first = 0; first < rows; first += kGroup) {
+    Vec r[kGroup];
+    for (int64_t i = 0; i < kGroup; ++i) r[i] = first + i < rows ? vector_of(first + i) : splat(none);
+    const Vec reduced = reduce_group(r, op);
+    std::memcpy(results + first, &reduced, kGroup * sizeof(float));
+    if (first + kGroup >= rows) std::fill(results + first + kGroup, results + round_up(rows, kWidth), none);
+  }
+}
+
+// The first `count` lanes of x, the rest `other`.
+inline Vec keep_part(Vec x, int64_t count, float other) {
+  IntVec lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  return lane < static_cast<int32_t>(count) ? x : splat(other);
 }
 
 // a where the bool is true, else b.
@@ -417,9 +448,11 @@ void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t
 
 // --- The kernel ---
 
-constexpr int64_t kTileRows = 24;            // a multiple of every rows_of(); its scores stay in the caches
+constexpr int64_t kTileRows = 48;            // a multiple of every rows_of() and of kWidth
+constexpr int64_t kMaxTileRows = 96;         // where the scores of so many stay in the first-level cache
+constexpr int64_t kScoreFloats = 12 * 1024;  // of a tile of more than kTileRows
 constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
-constexpr int64_t kLeastItemRows = 72;       // an item of fewer rows spends too much of its time packing
+constexpr int64_t kLeastItemRows = 96;       // an item of fewer rows spends too much of its time packing
 constexpr int64_t kItemFloats = 64 * 1024;   // of Q and O in an item
 constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block, all in the second-level cache
 constexpr int64_t kBlockKeys = 512;          // at most
@@ -443,6 +476,7 @@ struct Plan {
   int64_t query_width;  // D in whole vectors
   int64_t value_width;  // Dv in whole vectors
   int64_t score_stride;
+  int64_t tile_rows;
   bool keys_in_place, values_in_place;
 
   Plan(const AttentionProblem& p, int64_t most_lanes) {
@@ -454,6 +488,7 @@ struct Plan {
     block_keys = std::clamp(kBlockFloats / width / kPanel * kPanel, kPanel, kBlockKeys);
     if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
     score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
+    tile_rows = kMaxTileRows * score_stride <= kScoreFloats ? kMaxTileRows : kTileRows;
     chunks = 1;
     if (p.B * heads * divide_up(rows, kLeastItemRows) < kEnoughItems) {
       chunks = std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
@@ -463,7 +498,7 @@ struct Plan {
     lanes = std::min(most_lanes, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kLaneProducts);
     const int64_t wanted = lanes == 1 ? 1 : divide_up(lanes * kItemsPerLane, p.B * heads * chunks);
     item_rows = std::max(std::min(kItemFloats / width, divide_up(rows, wanted)), kLeastItemRows);
-    item_rows = std::min(rows, round_up(divide_up(rows, divide_up(rows, item_rows)), kTileRows));
+    item_rows = std::min(rows, round_up(divide_up(rows, divide_up(rows, item_rows)), tile_rows));
     row_items = divide_up(rows, item_rows);
     lanes = std::min(lanes, p.B * heads * row_items * chunks);
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
@@ -497,8 +532,8 @@ struct Arena {
 Partial take_partial(Arena& arena, const Plan& plan) {
   Partial r;
   r.o = arena.take<float>(plan.item_rows * plan.value_width);
-  r.highest = arena.take<float>(plan.item_rows);
-  r.sum = arena.take<float>(plan.item_rows);
+  r.highest = arena.take<float>(round_up(plan.item_rows, kWidth));
+  r.sum = arena.take<float>(round_up(plan.item_rows, kWidth));
   r.poison = arena.take<float>(plan.value_width);
   return r;
 }
@@ -508,8 +543,8 @@ Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) 
   s.q = arena.take<float>(plan.item_rows * plan.query_width);
   s.k = arena.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
   s.v = arena.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
-  s.scores = arena.take<float>(kTileRows * plan.score_stride);
-  s.factor = arena.take<float>(round_up(kTileRows, kWidth));
+  s.scores = arena.take<float>(plan.tile_rows * plan.score_stride);
+  s.factor = arena.take<float>(plan.tile_rows);
   s.block_poison = arena.take<float>(plan.value_width);
   s.mask = arena.take<uint8_t>(plan.block_keys);
   s.result = take_partial(arena, plan);
@@ -536,6 +571,7 @@ struct Attention {
   // Scores of one row against keys [first, first + n): all that stands between the two products but the
   // softmax.
   void finish_scores(const Scratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
     if (p.softcap != 0.0f) {
       for (int64_t j = 0; j < padded; j += kWidth) save(s + j, p.softcap * tanh_of(load(s + j) / p.softcap));
@@ -548,14 +584,16 @@ struct Attention {
       } else if (p.bias.col == 1) {
         int64_t j = 0;
         for (; j + kWidth <= n; j += kWidth) save(s + j, load(s + j) + load_as_float(x + j));
-        for (; j < n; ++j) s[j] += static_cast<float>(x[j]);
+        if (j < n) save(s + j, load(s + j) + load_part(x + j, n - j));
       } else {
         for (int64_t j = 0; j < n; ++j) s[j] += static_cast<float>(x[j * p.bias.col]);
       }
     }
     if (p.causal) {
       const int64_t seen = std::max<int64_t>(row.s + p.T - p.S + 1 - first, 0);
-      for (int64_t j = seen; j < n; ++j) s[j] = -std::numeric_limits<float>::infinity();
+      for (int64_t j = seen / kWidth * kWidth; j < n; j += kWidth) {
+        save(s + j, keep_part(load(s + j), std::max<int64_t>(seen - j, 0), -infinity));
+      }
     }
     if (p.has_mask) {
       const bool* x = mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row + first * p.mask.col;
@@ -571,10 +609,17 @@ struct Attention {
         for (; j + kWidth <= n; j += kWidth) {
           save(s + j, select(keep + j, load(s + j), splat(p.mask_value)));
         }
-        for (; j < n; ++j) s[j] = keep[j] ? s[j] : p.mask_value;
+        if (j < n) {
+          uint8_t part[kWidth] = {};
+          std::memcpy(part, keep + j, static_cast<size_t>(n - j));
+          save(s + j, select(part, load(s + j), splat(p.mask_value)));
+        }
       }
     }
-    for (int64_t j = n; j < padded; ++j) s[j] = -std::numeric_limits<float>::infinity();
+    if (n < padded) {
+      float* last = s + padded - kWidth;
+      save(last, keep_part(load(last), n - (padded - kWidth), -infinity));
+    }
   }
 
   // Keys [first, first + n), of which a row of the item sees none, some or all.
@@ -635,29 +680,38 @@ struct Attention {
     }
 
     const int64_t padded = round_up(n, kWidth);
-    float totals[kTileRows];
+    float shifts[kMaxTileRows], totals[kMaxTileRows];
     Row row = row_at(head, r0 + i0);
-    for (int64_t i = 0; i < rows; ++i, advance(row)) {
+    reduce_rows(rows, shifts, -infinity, larger, [&](int64_t i) {
       float* s = w.scores + i * plan.score_stride;
       finish_scores(w, s, b, row, block.first, n);
+      advance(row);
       Vec most = splat(-infinity);
       for (int64_t j = 0; j < padded; j += kWidth) most = larger(load(s + j), most);
-      const float next = std::max(highest[i], max_of(most));
+      return most;
+    });
+    for (int64_t i = 0; i < rows; i += kWidth) {
+      const Vec before = load(highest + i), next = larger(load(shifts + i), before);
       // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
       // follow.
-      const float shift = next == -infinity ? 0.0f : next;
-      w.factor[i] = highest[i] - shift;
-      highest[i] = next;
+      const Vec shift = next == -infinity ? Vec{} : next;
+      save(highest + i, next);
+      save(shifts + i, shift);
+      save(w.factor + i, exp_nonpositive(before - shift));
+    }
+    reduce_rows(rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; }, [&](int64_t i) {
+      float* s = w.scores + i * plan.score_stride;
       Vec total{};
       for (int64_t j = 0; j < padded; j += kWidth) {
-        const Vec e = exp_nonpositive(load(s + j) - shift);
+        const Vec e = exp_nonpositive(load(s + j) - shifts[i]);
         save(s + j, e);
         total += e;
       }
-      totals[i] = sum_of(total);
+      return total;
+    });
+    for (int64_t i = 0; i < rows; i += kWidth) {
+      save(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
-    for (int64_t i = 0; i < rows; i += kWidth) save(w.factor + i, exp_nonpositive(load(w.factor + i)));
-    for (int64_t i = 0; i < rows; ++i) sum[i] = sum[i] * w.factor[i] + totals[i];
     if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
@@ -690,8 +744,8 @@ struct Attention {
       copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
       for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
     }
-    std::fill_n(w.result.highest, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(w.result.sum, rows, 0.0f);
+    std::fill_n(w.result.highest, round_up(rows, kWidth), -std::numeric_limits<float>::infinity());
+    std::fill_n(w.result.sum, round_up(rows, kWidth), 0.0f);
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
     for (int64_t first = t0; first < t1; first += plan.block_keys) {
       Block block{first,
@@ -710,8 +764,8 @@ struct Attention {
                              : sum_poison(w.v, plan.value_width, block.n, plan.value_width, w.block_poison);
         for (int64_t c = 0; c < plan.value_width; ++c) w.result.poison[c] += w.block_poison[c];
       }
-      for (int64_t i = 0; i < rows; i += kTileRows) {
-        tile(w, block, b, head, r0, i, std::min(kTileRows, rows - i));
+      for (int64_t i = 0; i < rows; i += plan.tile_rows) {
+        tile(w, block, b, head, r0, i, std::min(plan.tile_rows, rows - i));
       }
     }
   }
