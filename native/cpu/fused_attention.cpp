@@ -72,8 +72,8 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A row by
-// itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
+// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A
+// row by itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
@@ -97,7 +97,7 @@ inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
 inline Vec exp_nonpositive(Vec x) {
   constexpr float kLog2e = 1.44269504088896341f;
 #if defined(__AVX512F__)
-  x = splat(-115.0f) > x ? splat(-115.0f) : x;
+  x = _mm512_maskz_max_ps(0xffff, splat(-115.0f), x);  // the second where either is NaN
   const Vec n = _mm512_maskz_roundscale_ps(0xffff, x * kLog2e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
   const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
@@ -169,7 +169,8 @@ inline Vec load_part(const T* x, int64_t count) {
 #endif
 }
 
-// results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is neutral.
+// results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is
+// neutral.
 template <class Op, class F>
 inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vector_of) {
   for (int64_t first = 0; first < rows; first += kGroup) {
@@ -477,9 +478,11 @@ struct Plan {
   int64_t value_width;  // Dv in whole vectors
   int64_t score_stride;
   int64_t tile_rows;
+  int64_t result_rows;  // of a Partial
   bool keys_in_place, values_in_place;
+  bool one_block;  // a tile sees all its keys at once, and its result is stored at once
 
-  Plan(const AttentionProblem& p, int64_t most_lanes) {
+  Plan(const AttentionProblem& p, int64_t most_lanes, bool is_float) {
     rows = p.group * p.S;
     heads = p.H / p.group;
     query_width = round_up(p.D, kWidth);
@@ -502,7 +505,10 @@ struct Plan {
     row_items = divide_up(rows, item_rows);
     lanes = std::min(lanes, p.B * heads * row_items * chunks);
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
-    values_in_place = rows <= kFewRows && p.v.col == 1 && p.Dv == value_width;
+    const bool whole_values = p.v.col == 1 && p.Dv == value_width;
+    values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
+    one_block = p.T <= block_keys;
+    result_rows = one_block ? tile_rows : round_up(item_rows, kWidth);
   }
 };
 
@@ -531,16 +537,16 @@ struct Arena {
 
 Partial take_partial(Arena& arena, const Plan& plan) {
   Partial r;
-  r.o = arena.take<float>(plan.item_rows * plan.value_width);
-  r.highest = arena.take<float>(round_up(plan.item_rows, kWidth));
-  r.sum = arena.take<float>(round_up(plan.item_rows, kWidth));
+  r.o = arena.take<float>(plan.result_rows * plan.value_width);
+  r.highest = arena.take<float>(plan.result_rows);
+  r.sum = arena.take<float>(plan.result_rows);
   r.poison = arena.take<float>(plan.value_width);
   return r;
 }
 
 Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) {
   Scratch s;
-  s.q = arena.take<float>(plan.item_rows * plan.query_width);
+  s.q = arena.take<float>(plan.tile_rows * plan.query_width);
   s.k = arena.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
   s.v = arena.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
   s.scores = arena.take<float>(plan.tile_rows * plan.score_stride);
@@ -635,9 +641,14 @@ struct Attention {
   void tile(const Scratch& w, Block& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
             int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
-    float* const highest = w.result.highest + i0;
-    float* const sum = w.result.sum + i0;
-    float* const out = w.result.o + i0 * plan.value_width;
+    const int64_t at = plan.one_block ? 0 : i0;
+    float* const highest = w.result.highest + at;
+    float* const sum = w.result.sum + at;
+    float* const out = w.result.o + at * plan.value_width;
+    if (block.fresh) {
+      std::fill_n(highest, round_up(rows, kWidth), -infinity);
+      std::fill_n(sum, round_up(rows, kWidth), 0.0f);
+    }
 
     // Keys that causality hides from all the rows have probability 0, unless a finite mask_value may weigh
     // there.
@@ -657,10 +668,10 @@ struct Attention {
       }
     }
 
-    const float* const query = w.q + i0 * plan.query_width;
+    load_queries(w, b, row_at(head, r0 + i0), rows);
     if (plan.keys_in_place) {
       for (int64_t i = 0; i < rows; ++i) {
-        const float* x = query + i * plan.query_width;
+        const float* x = w.q + i * plan.query_width;
         float* s = w.scores + i * plan.score_stride;
         if (p.k.col == 1) {
           dot_keys(x, block.k, p.k.row, n, p.D, s);
@@ -674,7 +685,7 @@ struct Attention {
       for (int64_t j = 0; j < n; j += kPanel) {
         const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
         const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
-        multiply_rows<false>(rows, vectors, query, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
+        multiply_rows<false>(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
                              plan.score_stride, nullptr);
       }
     }
@@ -699,16 +710,18 @@ struct Attention {
       save(shifts + i, shift);
       save(w.factor + i, exp_nonpositive(before - shift));
     }
-    reduce_rows(rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; }, [&](int64_t i) {
-      float* s = w.scores + i * plan.score_stride;
-      Vec total{};
-      for (int64_t j = 0; j < padded; j += kWidth) {
-        const Vec e = exp_nonpositive(load(s + j) - shifts[i]);
-        save(s + j, e);
-        total += e;
-      }
-      return total;
-    });
+    reduce_rows(
+        rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; },
+        [&](int64_t i) {
+          float* s = w.scores + i * plan.score_stride;
+          Vec total{};
+          for (int64_t j = 0; j < padded; j += kWidth) {
+            const Vec e = exp_nonpositive(load(s + j) - shifts[i]);
+            save(s + j, e);
+            total += e;
+          }
+          return total;
+        });
     for (int64_t i = 0; i < rows; i += kWidth) {
       save(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
@@ -716,6 +729,15 @@ struct Attention {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
       add_values(w, rows, n, block.fresh, w.v, plan.value_width, out);
+    }
+  }
+
+  // w.q = scale * `rows` rows of Q
+  void load_queries(const Scratch& w, int64_t b, Row row, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
+      float* x = w.q + i * plan.query_width;
+      copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
+      for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
     }
   }
 
@@ -735,17 +757,9 @@ struct Attention {
     }
   }
 
-  // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result.
+  // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result, or into o if they are all.
   void item(const Scratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
-    Row row = row_at(head, r0);
-    for (int64_t i = 0; i < rows; ++i, advance(row)) {
-      float* x = w.q + i * plan.query_width;
-      copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
-      for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
-    }
-    std::fill_n(w.result.highest, round_up(rows, kWidth), -std::numeric_limits<float>::infinity());
-    std::fill_n(w.result.sum, round_up(rows, kWidth), 0.0f);
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
     for (int64_t first = t0; first < t1; first += plan.block_keys) {
       Block block{first,
@@ -765,7 +779,9 @@ struct Attention {
         for (int64_t c = 0; c < plan.value_width; ++c) w.result.poison[c] += w.block_poison[c];
       }
       for (int64_t i = 0; i < rows; i += plan.tile_rows) {
-        tile(w, block, b, head, r0, i, std::min(plan.tile_rows, rows - i));
+        const int64_t n = std::min(plan.tile_rows, rows - i);
+        tile(w, block, b, head, r0, i, n);
+        if (plan.one_block) store(w.result, b, head, r0 + i, n);
       }
     }
   }
@@ -825,7 +841,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     }
     return;
   }
-  const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
+  const Plan plan(p, static_cast<int64_t>(parallel.lanes()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, q, k, v, bias, mask, o};
   const int64_t groups = p.B * plan.heads * plan.row_items;  // of items that only differ in their keys
   const int64_t items = groups * plan.chunks;
@@ -861,7 +877,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       }
       const int64_t t0 = i % plan.chunks * plan.chunk_keys;
       attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
-      if (plan.chunks == 1) attention.store(scratch.result, b, head, r0, rows);
+      if (plan.chunks == 1 && !plan.one_block) attention.store(scratch.result, b, head, r0, rows);
     }
   };
   if (lanes <= 1) {
