@@ -8,9 +8,9 @@ asks for them. A file appears whole or not at all.
 from __future__ import annotations
 
 import copy
+import errno
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -403,7 +403,10 @@ def _place_external_data(
             # 64-byte alignment lets kernels read the mapped weights with aligned vector loads.
             file.write(b"\0" * (-file.tell() % 64))
             offset = file.tell()
-            file.write(tensor.tobytes())
+            if isinstance(tensor, ir.Tensor | ir.LazyTensor):
+                tensor.tofile(file)
+            else:
+                file.write(tensor.tobytes())
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(
                 data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=str(value.name), base_dir=folder
@@ -419,7 +422,7 @@ def _copy_data_files(model: ir.Model, out: Path, created: list[Path]) -> None:
         if tensor.path not in copies:
             target = _fresh_name(folder, f"{out.name}.{Path(tensor.location).name}")
             created.append(target)
-            shutil.copyfile(tensor.path, target)
+            _copy_in_kernel(Path(tensor.path), target)
             copies[tensor.path] = target
     for graph in graphs(model):
         for value in graph.initializers.values():
@@ -434,6 +437,43 @@ def _copy_data_files(model: ir.Model, out: Path, created: list[Path]) -> None:
                     name=str(value.name),
                     base_dir=folder,
                 )
+
+
+# What copy_file_range says between file systems, or on one, that it does not serve.
+_NOT_SERVED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def _copy_in_kernel(source: Path, target: Path) -> None:
+    """Copies a file without its bytes passing through this process; holes stay holes."""
+    with source.open("rb") as read, target.open("xb") as write:
+        a, b = read.fileno(), write.fileno()
+        size = os.fstat(a).st_size
+        os.truncate(b, size)
+        end = 0
+        while end < size:
+            try:
+                start = os.lseek(a, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                break  # a hole up to the end
+            end = os.lseek(a, start, os.SEEK_HOLE)
+            while start < end:
+                copied = _copy_range(a, b, start, end - start)
+                if not copied:
+                    raise OSError(errno.EIO, f"{source} became shorter while it was copied")
+                start += copied
+        os.fsync(b)
+
+
+def _copy_range(a: int, b: int, offset: int, count: int) -> int:
+    try:
+        return os.copy_file_range(a, b, count, offset, offset)
+    except OSError as error:
+        if error.errno not in _NOT_SERVED:
+            raise
+    os.lseek(b, offset, os.SEEK_SET)
+    return os.sendfile(b, a, offset, count)
 
 
 def _fresh_name(folder: Path, name: str) -> Path:

@@ -224,10 +224,12 @@ class Editor:
         taken.add(name)
         return name
 
-    def initializer(self, anchor: ir.Node, array: Array, hint: str) -> ir.Value:
+    def initializer(self, anchor: ir.Node, data: Array | ir.LazyTensor, hint: str) -> ir.Value:
         """A new constant beside `anchor`: an initializer of its graph, or a Constant node in a function's body."""
         name = self._unique(hint, self._names)
-        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
+        tensor = ir.Tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray | np.generic) else data
+        tensor.name = name
+        dims = tensor.shape.numpy()
         graph = anchor.graph
         assert graph is not None
         if graph in self._functions:
@@ -236,10 +238,10 @@ class Editor:
                 "", "Constant", [], [ir.AttrTensor("value", tensor)], name=self._unique(name, self._node_names)
             )
             node.outputs[0].name = name
-            node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, ir.Shape(array.shape)
+            node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, ir.Shape(dims)
             graph.insert_before(anchor, node)
             return node.outputs[0]
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(name=name, shape=ir.Shape(dims), type=ir.TensorType(tensor.dtype), const_value=tensor)
         graph.register_initializer(value)
         return value
 

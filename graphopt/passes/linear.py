@@ -6,7 +6,7 @@ the input channels, and what a constant shift of X becomes in b.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from graphopt.ops.schema import Array
 from graphopt.passes.affine import FLOATS, per_channel, require_finite
 from graphopt.passes.base import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
+from graphopt.passes.scaled_weight import ScaledWeight, is_streamed, products
 from graphopt.remarks import Code, Refusal
 
 OPERATORS = frozenset({("", "Conv"), ("", "ConvTranspose"), ("", "Gemm"), ("", "MatMul")})
@@ -74,7 +75,7 @@ class Linear:
 class Folded:
     """New numbers for a linear operator, in its weight's dtype; `bias` is None when it is zero and was absent."""
 
-    W: Array
+    W: Array | ScaledWeight
     bias: Array | None
 
 
@@ -185,14 +186,13 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     if tensor.dtype not in FLOATS:
         raise Refusal(Code.WRONG_DTYPE, f"the weight is {tensor.dtype}", node)
     shape = tensor.shape.numpy()
-    if node.op_type == "Conv":
+    if node.op_type in ("Conv", "ConvTranspose"):
         if len(shape) < 3:
             raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
-        return shape[1] * attribute_int(node, "group", 1), shape[0]
-    if node.op_type == "ConvTranspose":
-        if len(shape) < 3:
-            raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
-        return shape[0], shape[1] * attribute_int(node, "group", 1)
+        group = attribute_int(node, "group", 1)
+        if group < 1 or shape[0] % group:
+            raise Refusal(Code.WRONG_SHAPE, f"a weight of shape {shape} in {group} groups", node)
+        return (shape[1] * group, shape[0]) if node.op_type == "Conv" else (shape[0], shape[1] * group)
     if len(shape) != 2:
         raise Refusal(Code.WRONG_RANK, f"a weight of rank {len(shape)}", node)
     if node.op_type == "Gemm":
@@ -210,12 +210,10 @@ def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Fo
         Refusal: a bias that is not constant or has another shape, or numbers that overflow.
 
     """
-    node = linear.node
     W, bias = _numbers(linear, editor)
-    weight = _by_output(linear, W, scale)
     needs_bias = bias is not None or bool(np.any(shift != 0))
     folded_bias = (0.0 if bias is None else bias) * scale + shift if needs_bias else None
-    return _cast(node, weight, folded_bias, W.dtype)
+    return _folded(linear, W, _by_output(linear, W, scale), folded_bias)
 
 
 def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
@@ -237,16 +235,15 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
         if auto_pad not in ("NOTSET", "VALID", "") or (auto_pad != "VALID" and any(pads)):
             raise Refusal(Code.PADDED, f"auto_pad {auto_pad}, pads {list(pads)}, and a shift before", node)
     W, bias = _numbers(linear, editor)
-    weight = _by_input(linear, W, scale)
     if shifted:
         alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
-        through = _by_input(linear, W, shift) * alpha
-        if node.op_type == "Conv":
-            through = through.sum(axis=tuple(range(1, W.ndim)))
+        through = products(W, _by_input(linear, W, shift) * alpha)
+        if node.op_type == "Conv" or _transposed(linear):
+            added = np.concatenate([rows.sum(axis=tuple(range(1, rows.ndim))) for rows in through])
         else:
-            through = through.sum(axis=1 if _transposed(linear) else 0)
-        bias = through if bias is None else bias + through
-    return _cast(node, weight, bias, W.dtype)
+            added = np.sum([rows.sum(axis=0) for rows in through], axis=0)
+        bias = added if bias is None else bias + added
+    return _folded(linear, W, _by_input(linear, W, scale), bias)
 
 
 def rebuild(linear: Linear, folded: Folded, X: ir.Value, editor: Editor, *, anchor: ir.Node) -> list[ir.Node]:
@@ -268,11 +265,13 @@ def rebuild(linear: Linear, folded: Folded, X: ir.Value, editor: Editor, *, anch
     return [editor.variant(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)]
 
 
-def _numbers(linear: Linear, editor: Editor) -> tuple[Array, Array | None]:
-    """W in its own dtype, and the bias in float64, broadcastable to Y's channels."""
+def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
+    """W, and the bias in float64, broadcastable to Y's channels."""
     node = linear.node
+    W = editor.tensor(linear.W)
+    assert W is not None, "`channels` was asked before"
     if linear.bias is None:
-        return editor.require_constant(linear.W, "the weight", node), None
+        return W, None
     bias = editor.require_constant(linear.bias, "the bias", node).astype(np.float64)
     _, M = channels(linear, editor)
     if node.op_type == "Gemm":
@@ -283,41 +282,50 @@ def _numbers(linear: Linear, editor: Editor) -> tuple[Array, Array | None]:
         bias = per_channel(bias, editor.rank(node.outputs[0]), -1, M, node)
     elif bias.shape != (M,):
         raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {bias.shape} for {M} channels", node)
-    return editor.require_constant(linear.W, "the weight", node), bias
+    return W, bias
 
 
 def _transposed(linear: Linear) -> bool:
     return linear.node.op_type == "Gemm" and attribute_int(linear.node, "transB", 0) != 0
 
 
-def _by_output(linear: Linear, W: Array, factor: Array) -> Array:
-    """W times a number for each output channel, in float64."""
-    wide = W.astype(np.float64)
+def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
+    """What multiplies W where each output channel has its factor: of W's rank, broadcasts to W."""
+    shape = W.shape.numpy()
     if linear.node.op_type == "Conv":
-        return wide * factor.reshape(-1, *([1] * (W.ndim - 1)))
+        return factor.reshape(-1, *([1] * (len(shape) - 1)))
     if linear.node.op_type == "ConvTranspose":
-        return _grouped_columns(linear, wide, factor)
-    return wide * (factor[:, None] if _transposed(linear) else factor)
+        return _grouped_columns(linear, shape, factor)
+    return factor[:, None] if _transposed(linear) else factor[None, :]
 
 
-def _by_input(linear: Linear, W: Array, factor: Array) -> Array:
-    """W times a number for each input channel, in float64."""
-    wide = W.astype(np.float64)
+def _by_input(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
+    """What multiplies W where each input channel has its factor: of W's rank, broadcasts to W."""
+    shape = W.shape.numpy()
     if linear.node.op_type == "Conv":
-        return _grouped_columns(linear, wide, factor)
+        return _grouped_columns(linear, shape, factor)
     if linear.node.op_type == "ConvTranspose":
-        return wide * factor.reshape(-1, *([1] * (W.ndim - 1)))
-    return wide * (factor if _transposed(linear) else factor[:, None])
+        return factor.reshape(-1, *([1] * (len(shape) - 1)))
+    return factor[None, :] if _transposed(linear) else factor[:, None]
 
 
-def _grouped_columns(linear: Linear, W: Array, factor: Array) -> Array:
-    """W [rows, columns of one group, k..], where the rows of group g use g's part of `factor` [groups * columns]."""
+def _grouped_columns(linear: Linear, shape: Sequence[int], factor: Array) -> Array:
+    """For W [rows, columns of one group, k..], whose rows of group g use g's part of `factor` [groups * columns]."""
     group = attribute_int(linear.node, "group", 1)
-    rows, columns = W.shape[:2]
-    grouped = W.reshape(group, rows // group, columns, *W.shape[2:])
-    return (grouped * factor.reshape(group, 1, columns, *([1] * (W.ndim - 2)))).reshape(W.shape)
+    rows, columns = shape[:2]
+    by_row = np.repeat(factor.reshape(group, columns), rows // group, axis=0)
+    return by_row.reshape(rows, columns, *([1] * (len(shape) - 2)))
 
 
-def _cast(node: ir.Node, W: Array, bias: Array | None, dtype: np.dtype[np.generic]) -> Folded:
-    weight = require_finite(W, dtype, "the folded weight", node)
+def _folded(linear: Linear, W: ir.TensorProtocol, factor: Array, bias: Array | None) -> Folded:
+    """W * factor and the bias, cast to W's dtype once; raises NOT_FINITE when they do not fit."""
+    node, dtype = linear.node, W.dtype.numpy()
+    weight: Array | ScaledWeight
+    if is_streamed(W):
+        weight = ScaledWeight(W, factor)
+        for rows in weight.blocks():
+            require_finite(rows, dtype, "the folded weight", node)
+    else:
+        (wide,) = products(W, factor)
+        weight = require_finite(wide, dtype, "the folded weight", node)
     return Folded(weight, None if bias is None else require_finite(bias, dtype, "the folded bias", node))

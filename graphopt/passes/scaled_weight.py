@@ -1,0 +1,91 @@
+"""A weight on disk times numbers of its rows and columns, computed block by block whenever it is read.
+
+A rewritten weight of a gigabyte is never in memory as a whole: one block at a time is read from the input's data file,
+multiplied in float64, cast once, and written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array
+
+BLOCK_BYTES = 16 * 1024 * 1024
+# Smaller weights are computed at once: reading them twice would cost more than holding them.
+LARGE_BYTES = 64 * 1024 * 1024
+
+
+class ScaledWeight(ir.LazyTensor):
+    """`source` times `factor`, in the dtype of `source` (float32, float16 or float64).
+
+    Args:
+        source: [rows, ..], on disk or itself scaled.
+        factor: float64, of the rank of `source`, broadcasts to its shape.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, factor: Array) -> None:
+        shape = ir.Shape(source.shape.numpy())
+        super().__init__(self._all, source.dtype, shape, name=source.name or "")
+        self._source = source
+        self._factor = factor
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Rows start to stop, cast."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _product(self._source, self._factor, start, stop).astype(self.dtype.numpy())
+
+    def blocks(self) -> Iterator[Array]:
+        """All rows, in order, cast."""
+        for start, stop in _ranges(self._source):
+            yield self.rows(start, stop)
+
+    def tofile(self, file: BinaryIO) -> None:
+        for block in self.blocks():
+            file.write(block.data)
+
+    def _all(self) -> ir.TensorProtocol:
+        return ir.Tensor(np.concatenate(list(self.blocks())))
+
+
+def is_streamed(tensor: ir.TensorProtocol) -> bool:
+    """Whether a weight is so large, and on disk, that it is to be handled block by block."""
+    return isinstance(tensor, ScaledWeight | ir.ExternalTensor) and tensor.nbytes >= LARGE_BYTES
+
+
+def products(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:
+    """The rows of tensor * factor in float64, in order: all at once, or block by block where they are many bytes."""
+    if not is_streamed(tensor):
+        yield tensor.numpy().astype(np.float64) * factor
+        return
+    for start, stop in _ranges(tensor):
+        yield _product(tensor, factor, start, stop)
+
+
+def _product(tensor: ir.TensorProtocol, factor: Array, start: int, stop: int) -> Array:
+    wide = _rows(tensor, start, stop).astype(np.float64)
+    wide *= factor[start:stop] if factor.shape[0] != 1 else factor
+    return wide
+
+
+def _ranges(tensor: ir.TensorProtocol) -> Iterator[tuple[int, int]]:
+    rows = tensor.shape.numpy()[0]
+    step = max(1, BLOCK_BYTES * rows // tensor.nbytes)
+    return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _rows(tensor: ir.TensorProtocol, start: int, stop: int) -> Array:
+    if isinstance(tensor, ScaledWeight):
+        return tensor.rows(start, stop)
+    if not isinstance(tensor, ir.ExternalTensor):
+        return np.asarray(tensor.numpy()[start:stop])
+    # Read, not mapped: pages of a mapped file count as ours until somebody else needs the memory.
+    rows, *rest = tensor.shape.numpy()
+    row_bytes = tensor.nbytes // rows
+    dtype = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
+    offset = (tensor.offset or 0) + start * row_bytes
+    count = (stop - start) * row_bytes // dtype.itemsize
+    return np.fromfile(tensor.path, dtype, count, offset=offset).reshape(stop - start, *rest)

@@ -1,0 +1,136 @@
+"""Cost grows linearly with nodes, and weights on disk stay there: scripts/bench_scale.py has the large sizes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import external_data_helper
+
+import graphopt
+from graphopt.passes import scaled_weight
+from models.scale import SHAPES, large_weights
+from tests.rewriting import model_from_text, run
+
+
+def python_calls(model: onnx.ModelProto) -> int:
+    """Calls of Python functions during `optimize`: a measure of work that does not depend on the machine."""
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        calls[event] += 1
+
+    sys.setprofile(count)
+    try:
+        graphopt.optimize(model, target="cpu")
+    finally:
+        sys.setprofile(None)
+    return calls["call"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_work_grows_linearly(shape: str) -> None:
+    python_calls(SHAPES[shape](100))  # what is cached for good
+    small, large = (python_calls(SHAPES[shape](n)) for n in (500, 2000))
+    assert large < 4.4 * small
+
+
+def optimized_elsewhere(model: Path, out: Path) -> float:
+    """Optimizes in a process of its own; the most memory that it had, in MiB."""
+    script = f"import graphopt; graphopt.optimize({str(model)!r}, {str(out)!r}, target='cpu')"
+    process = subprocess.Popen([sys.executable, "-c", script])
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss / 1024
+
+
+def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
+    model = large_weights(tmp_path, side=10_000)
+    assert optimized_elsewhere(model, tmp_path / "out.onnx") < 200
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", "out.onnx", "weights.data"]
+    (tmp_path / "other").mkdir()
+    assert optimized_elsewhere(model, tmp_path / "other" / "out.onnx") < 200
+    copy = tmp_path / "other" / "out.onnx.weights.data"
+    assert copy.stat().st_size == (tmp_path / "weights.data").stat().st_size
+    assert copy.stat().st_blocks < 1000, "the holes of a sparse file were filled"
+
+
+def test_a_folded_weight_is_streamed(tmp_path: Path) -> None:
+    """400 MB are rewritten by a process that never has more than a part of them."""
+    model = large_weights(tmp_path, side=10_000, batch_norm=True)
+    with (tmp_path / "weights.data").open("r+b") as file:
+        file.seek(4 * 10_000**2)
+        np.arange(20_000, dtype=np.float32).tofile(file)
+    assert optimized_elsewhere(model, tmp_path / "out.onnx") < 300
+    weights = {w.name: w for w in onnx.load(tmp_path / "out.onnx", load_external_data=False).graph.initializer}
+    places = {n: external_data_helper.ExternalDataInfo(w) for n, w in weights.items() if w.external_data}
+    assert {p.location for p in places.values()} == {"weights.data", "out.onnx.data"}
+    (folded,) = (p for n, p in places.items() if n == "w1_folded")
+    got = np.fromfile(tmp_path / "out.onnx.data", np.float32, 30_000, offset=folded.offset or 0)
+    scale = 2 / np.sqrt(1 + 1e-5)
+    want = np.concatenate([np.arange(20_000) * scale, np.zeros(10_000)])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+BATCH_NORM = "BatchNormalization({x}, s, t, m, v)"
+FOLDED = {
+    "Conv": ("y = Conv<group=2, pads=[1,1,1,1]>(x, W)", (8, 3, 3, 3), (2, 6, 5, 7), 8),
+    "Conv after": ("y = Conv<group=2>(n, W)", (8, 3, 3, 3), (2, 6, 5, 7), 6),
+    "ConvTranspose": ("y = ConvTranspose<group=2>(x, W)", (6, 4, 3, 2), (2, 6, 5, 7), 8),
+    "Gemm": ("y = Gemm<transB=1>(x, W)", (9, 6), (3, 6), 9),
+    "Gemm after": ("y = Gemm(n, W)", (6, 9), (3, 6), 6),
+    "MatMul": ("y = MatMul(x, W)", (6, 9), (3, 6), 9),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_streamed_blocks_hold_the_same_numbers(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of any layout, in blocks of a row, against the original model."""
+    monkeypatch.setattr(scaled_weight, "LARGE_BYTES", 1)
+    monkeypatch.setattr(scaled_weight, "BLOCK_BYTES", 1)
+    linear, shape, x_shape, channels = FOLDED[case]
+    rng = np.random.default_rng(len(case))
+    nodes = (
+        [f"n = {BATCH_NORM.format(x='x')}", linear] if "after" in case else [linear, f"n = {BATCH_NORM.format(x='y')}"]
+    )
+    dims = ", ".join(map(str, x_shape))
+    text = f"g (float[{dims}] x) => (float {'y' if 'after' in case else 'n'}) {{ {' '.join(nodes)} }}"
+    text = text.replace("float y)", f"float[{', '.join('abcd'[: len(x_shape)])}] y)")
+    text = text.replace("float n)", f"float[{', '.join('abcd'[: len(x_shape)])}] n)")
+    weights = {"W": rng.normal(size=shape), **{n: rng.normal(size=channels) for n in "stm"}}
+    weights["v"] = rng.uniform(0.5, 2, size=channels)
+    model = model_from_text(text, {n: a.astype(np.float32) for n, a in weights.items()})
+    feeds = {"x": rng.normal(size=x_shape).astype(np.float32)}
+    (want,) = run(model, feeds)
+
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="in.data")
+    _, report = graphopt.optimize(path, out, target="cpu", external_data=True)
+    assert [r.pass_name for r in report.remarks if r.applied and "fold" in r.pass_name] == ["fold_batch_norm"]
+    (got,) = run(onnx.load(out), feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_scaled_weight_is_a_tensor_like_any_other(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    rng.normal(size=(50, 7)).astype(np.float32).tofile(tmp_path / "w")
+    source = ir.ExternalTensor(
+        "w", 7 * 4, 40 * 7 * 4, ir.DataType.FLOAT, shape=ir.Shape([40, 7]), name="w", base_dir=tmp_path
+    )
+    rows, columns = rng.normal(size=(40, 1)), rng.normal(size=(1, 7))
+    tensor = scaled_weight.ScaledWeight(scaled_weight.ScaledWeight(source, rows), columns)
+    want = (source.numpy() * rows).astype(np.float32) * columns
+    np.testing.assert_array_equal(tensor.numpy(), want.astype(np.float32))
+    assert tensor.tobytes() == tensor.numpy().tobytes()
+    with (tmp_path / "out").open("wb") as file:
+        tensor.tofile(file)
+    assert (tmp_path / "out").read_bytes() == tensor.tobytes()
