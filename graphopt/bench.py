@@ -26,11 +26,10 @@ from graphopt.diff import ModelDiff, diff
 from graphopt.errors import GraphoptError, OptionError
 from graphopt.machine import device_name
 from graphopt.peak_memory import PeakMemory, peak_memory
-from graphopt.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
+from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import COMPILING_PROVIDERS, configure, default_providers, import_onnxruntime, installed_runtimes
 from graphopt.verify.inputs import normal_feeds, required_inputs, symbols
 
-CPU = "CPUExecutionProvider"
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     "ROCMExecutionProvider": {
@@ -206,6 +205,8 @@ def bench(
                     say(f"profiling on {provider}")
                     profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"))
                     report.profiles.append(profiled)
+                    if any(n.provider != CPU and not n.on_device for n in profiled.before):
+                        report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
                     if require_device:
                         _require_device(profiled)
     report.knees = _knees(report.rows, protos[0])

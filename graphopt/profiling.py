@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import onnx
 
 from graphopt.diff import ModelDiff
 
+CPU = "CPUExecutionProvider"
 WARM_UP_RUNS = 2
 RUNS = 9
 # Their time is that of the nodes inside, which have events of their own.
@@ -30,6 +31,7 @@ class NodeTime:
         microseconds: in one run, median.
         output_bytes: what it wrote in one run.
         site: the place in the original models to which it belongs, see `site_names`; "" when unknown.
+        on_device: the time is that of its kernels on a GPU; otherwise the host's, which for a GPU is the launch alone.
     """
 
     name: str
@@ -38,6 +40,7 @@ class NodeTime:
     microseconds: float
     output_bytes: int
     site: str = ""
+    on_device: bool = False
 
 
 @dataclass
@@ -122,9 +125,10 @@ def read_events(profile: str) -> list[dict[str, Any]]:
 
 
 def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
-    """Reads the runtime's profile: the median over runs after the warm-up of each node's kernel time."""
+    """Reads the runtime's profile: the median over runs after the warm-up of each node's time."""
     nodes: dict[str, Mapping[str, Any]] = {}
-    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    host: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    device: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     written: dict[str, int] = defaultdict(int)
     run = 0
     ordered = sorted(events, key=lambda e: (e.get("ts", 0) + e.get("dur", 0), e.get("ts", 0)))
@@ -132,26 +136,30 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
         if event.get("cat") == "Session" and event.get("name") == "model_run":
             run += 1
         arguments = event.get("args", {})
+        if run < WARM_UP_RUNS:
+            continue
+        if event.get("cat") == "Kernel" and "parent_name" in arguments:
+            device[str(arguments["parent_name"]).removesuffix("_kernel_time")][run] += float(event["dur"])
         name = str(event.get("name", ""))
-        if event.get("cat") != "Node" or not name.endswith("_kernel_time") or run < WARM_UP_RUNS:
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
             continue
         if arguments.get("op_name") in _CONTROL_FLOW:
             continue
         name = name.removesuffix("_kernel_time")
         nodes.setdefault(name, arguments)
-        sums[name][run] += float(event["dur"])
+        host[name][run] += float(event["dur"])
         written[name] += int(arguments.get("output_size", 0))
     runs = max(run - WARM_UP_RUNS, 1)
-    return [
-        NodeTime(
-            name,
-            str(arguments.get("op_name", "")),
-            str(arguments.get("provider", "")),
-            statistics.median([*sums[name].values(), *[0.0] * (runs - len(sums[name]))]),
-            written[name] // runs,
-        )
-        for name, arguments in nodes.items()
-    ]
+    found = []
+    for name, arguments in nodes.items():
+        provider = str(arguments.get("provider", ""))
+        # Where kernels were recorded at all, a node without any (Reshape) costs the device nothing.
+        on_device = bool(device) and provider != CPU
+        times = (device if on_device else host)[name]
+        median = statistics.median([*times.values(), *[0.0] * (runs - len(times))])
+        op_type = str(arguments.get("op_name", ""))
+        found.append(NodeTime(name, op_type, provider, median, written[name] // runs, on_device=on_device))
+    return found
 
 
 def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: Mapping[str, str]) -> list[NodeTime]:
@@ -180,7 +188,7 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
             seen.update(wave)
         return ""
 
-    return [NodeTime(n.name, n.op_type, n.provider, n.microseconds, n.output_bytes, site(n.name)) for n in nodes]
+    return [replace(n, site=site(n.name)) for n in nodes]
 
 
 def placement(nodes: Iterable[NodeTime], provider: str) -> Placement:
@@ -192,7 +200,7 @@ def placement(nodes: Iterable[NodeTime], provider: str) -> Placement:
             found.copied_bytes += node.output_bytes
             continue
         found.nodes[node.provider] = found.nodes.get(node.provider, 0) + 1
-        if node.provider == "CPUExecutionProvider" != provider:
+        if node.provider == CPU != provider:
             found.on_cpu.append(node.name)
     return found
 

@@ -22,7 +22,6 @@ import onnx_ir as ir
 import graphopt
 from graphopt import model as models
 from graphopt.bench import (
-    CPU,
     NOISE_FLOOR,
     bound_runner,
     interleave,
@@ -36,7 +35,7 @@ from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.machine import device_name
 from graphopt.optimizer import optimize
 from graphopt.passes.profit import Candidate, Estimates, Profit
-from graphopt.profiling import Run
+from graphopt.profiling import CPU, Run
 from graphopt.remarks import node_label
 from graphopt.runtime import import_onnxruntime, installed_runtimes
 from graphopt.targets import parse_target

@@ -90,6 +90,21 @@ def test_profile_leaves_out_the_warm_up_and_takes_the_median() -> None:
     assert node_times(events) == [NodeTime("r", "Relu", "P", 20.0, 8)]
 
 
+def test_profile_of_a_gpu_counts_kernels_not_launches() -> None:
+    events: list[dict[str, Any]] = []
+    for run in range(WARM_UP_RUNS + 3):
+        start = 1000 * run
+        for name, provider in (("conv", "ROCMExecutionProvider"), ("shape", "CPUExecutionProvider")):
+            arguments = {"op_name": "X", "provider": provider, "output_size": "0"}
+            events.append({"cat": "Node", "name": f"{name}_kernel_time", "ts": start + 5, "dur": 3, "args": arguments})
+        for duration in (40, 50):
+            arguments = {"op_name": "X", "parent_name": "conv_kernel_time"}
+            events.append({"cat": "Kernel", "name": "k", "ts": start + 10, "dur": duration, "args": arguments})
+        events.append({"cat": "Session", "name": "model_run", "ts": start, "dur": 950, "args": {}})
+    times = {n.name: (n.microseconds, n.on_device) for n in node_times(events)}
+    assert times == {"conv": (90.0, True), "shape": (3.0, False)}
+
+
 def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
     nodes = [
         NodeTime("a", "Conv", "ROCMExecutionProvider", 1.0, 4),
