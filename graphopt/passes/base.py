@@ -120,11 +120,14 @@ class Editor:
         """The data of a constant value.
 
         Raises:
-            Refusal: NOT_CONSTANT or OVERRIDABLE.
+            Refusal: NOT_CONSTANT, QUANTIZED or OVERRIDABLE.
 
         """
         array = self.constant(value)
         if array is None:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer.op_type == "DequantizeLinear":
+                raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
             overridable = value is not None and value.is_initializer()
             code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
             raise Refusal(code, f"{what} is {value.name if value is not None else 'absent'}", *nodes)

@@ -178,9 +178,6 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     node = linear.node
     tensor = editor.tensor(linear.W)
     if tensor is None:
-        producer = linear.W.producer()
-        if producer is not None and producer.op_type == "DequantizeLinear":
-            raise Refusal(Code.QUANTIZED, f"{linear.W.name} is dequantized", node, producer)
         editor.require_constant(linear.W, "the weight", node)
     assert tensor is not None
     if tensor.dtype not in FLOATS:

@@ -48,9 +48,11 @@ class WinogradConv(Pass[WinogradMatch]):
     name = "winograd_conv"
     equation = "Conv 3x3, stride 1 -> WinogradConv: Y = A^T [(G W G^T) * (B^T X B)] A"
     numerics = Numerics.APPROXIMATE
-    anchors = frozenset({("", "Conv")})
+    anchors = frozenset({("", "Conv"), ("", "QLinearConv"), ("", "ConvInteger")})
 
     def match(self, node: ir.Node, editor: Editor) -> WinogradMatch | None:
+        if node.op_type != "Conv":
+            raise Refusal(Code.QUANTIZED, f"it is a {node.op_type}", node)
         x, w = node.inputs[0], node.inputs[1]
         assert x is not None and w is not None
         shape = editor.shape(w)
