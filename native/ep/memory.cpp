@@ -2,6 +2,7 @@
 
 #include "abi/error.h"
 #include "gpu/devices.h"
+#include "gpu/libraries.h"
 
 namespace graphopt::ep {
 namespace {
@@ -87,6 +88,7 @@ Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p
       stream.flush();
     } catch (const std::exception&) {  // a broken device: its blocks are never handed out again
     }
+    gpu::forget_stream(stream.handle);
     stream.pool.device().destroy_stream(stream.handle);
     delete &stream;
   };

@@ -33,6 +33,9 @@ int64_t bytes_of(ElementType type) {
 std::vector<Operator> standard_operators() {
   std::vector<Operator> table;
   add_elementwise(table);
+  add_linear(table);
+  add_movement(table);
+  add_reductions(table);
   add_shape(table);
   return table;
 }
@@ -47,6 +50,17 @@ std::string refuse_mixed_floats(const abi::GraphNode& node, const std::vector<si
     type = given;
   }
   return "";
+}
+
+size_t axis_of(int64_t axis, size_t rank) {
+  const int64_t n = static_cast<int64_t>(rank), a = axis < 0 ? axis + n : axis;
+  if (a < 0 || a >= n) throw Error("axis " + std::to_string(axis) + " is out of range");
+  return static_cast<size_t>(a);
+}
+
+bool aligned(std::initializer_list<const void*> pointers) {
+  return std::all_of(pointers.begin(), pointers.end(),
+                     [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
 }
 
 bool is_float(ElementType type) { return type == ElementType::kFloat || type == ElementType::kHalf; }

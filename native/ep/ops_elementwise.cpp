@@ -11,13 +11,6 @@ using abi::GraphNode;
 using abi::OptionalAttributes;
 using gpu::ElementwiseProblem;
 
-bool aligned(std::initializer_list<const void*> pointers) {
-  for (const void* p : pointers) {
-    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return false;
-  }
-  return true;
-}
-
 class Unary final : public OpKernel {
  public:
   Unary(hip::ElementwiseOp op, float p, float q, bool host_limits)

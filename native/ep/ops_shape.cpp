@@ -84,12 +84,7 @@ class Flatten final : public View {
 
 std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
   std::vector<bool> marks(rank, false);
-  for (const int64_t axis : axes) {
-    const int64_t a = axis < 0 ? axis + static_cast<int64_t>(rank) : axis;
-    if (a < 0 || a >= static_cast<int64_t>(rank))
-      throw Error("axis " + std::to_string(axis) + " is out of range");
-    marks[static_cast<size_t>(a)] = true;
-  }
+  for (const int64_t axis : axes) marks[axis_of(axis, rank)] = true;
   return marks;
 }
 

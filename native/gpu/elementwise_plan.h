@@ -1,50 +1,11 @@
-// How element-wise operators run on a GPU: hip/elementwise.hip; and what all kernels that walk tensors of any
-// rank share.
+// How element-wise operators run on a GPU: hip/elementwise.hip.
 #pragma once
 
 #include "abi/shape.h"
-#include "gpu/launch.h"
+#include "gpu/walk.h"
 #include "hip/elementwise_op.h"
 
 namespace graphopt::gpu {
-
-constexpr size_t kMostAxes = 5;
-
-// Mirror hip::Axes and hip::Strides.
-struct Axes {
-  Divisor inner[kMostAxes - 1];
-};
-struct Strides {
-  int32_t s[kMostAxes];
-};
-
-// A walk over all elements of a shape with one stride per axis for each of several tensors, in elements.
-class Walk {
- public:
-  Walk(const abi::Shape& shape, std::vector<std::vector<int64_t>> strides);
-
-  // Merges axes that all tensors walk as one and drops those of size 1. Throws std::invalid_argument when
-  // more than kMostAxes are left, or an offset needs more than 31 bits.
-  void simplify();
-
-  uint32_t total() const;
-  Axes axes() const;
-  Strides strides(size_t tensor) const;
-  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis, which
-  // it walks with stride 1, or, if `broadcast` allows it, 0.
-  bool in_vectors(size_t tensor, int64_t pack, bool broadcast) const;
-
- private:
-  std::vector<int64_t> dims_;                  // from the outermost
-  std::vector<std::vector<int64_t>> strides_;  // of each tensor, from the outermost
-};
-
-// The strides of a contiguous tensor.
-std::vector<int64_t> contiguous(const abi::Shape& shape);
-// The strides with which a contiguous tensor of shape `from` is broadcast to `to`.
-std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to);
-// The shape that both broadcast to. Throws std::invalid_argument.
-abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b);
 
 struct ElementwiseProblem {
   hip::ElementwiseOp op = hip::kCopyOp;

@@ -8,9 +8,14 @@
 
 #include "gpu/device.h"
 #include "gpu/elementwise_plan.h"
+#include "gpu/gather_plan.h"
+#include "gpu/gemm_plan.h"
 #include "gpu/group_norm_plan.h"
+#include "gpu/pool_plan.h"
+#include "gpu/reduce_plan.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
+#include "gpu/strided_copy_plan.h"
 #include "gpu/winograd_conv_plan.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -132,6 +137,126 @@ EXPORT Plan* graphopt_elementwise_plan(const DeviceFacts*, int half, int32_t op,
     problem.b = read_shape(shapes);
     problem.mask = read_shape(shapes);
     return elementwise_plan(problem, half != 0, true);
+  });
+}
+
+// `numbers`: the shape as a rank and its dims, the strides of x, the strides of y, the two offsets.
+EXPORT Plan* graphopt_strided_copy_plan(const DeviceFacts*, int64_t bytes, const int64_t* numbers) {
+  return guarded([&] {
+    StridedCopy copy;
+    copy.bytes = bytes;
+    copy.shape = read_shape(numbers);
+    const auto rank = static_cast<ptrdiff_t>(copy.shape.rank());
+    copy.x_strides.assign(numbers, numbers + rank);
+    copy.y_strides.assign(numbers + rank, numbers + 2 * rank);
+    copy.x_offset = numbers[2 * rank];
+    copy.y_offset = numbers[2 * rank + 1];
+    return strided_copy_plan(copy, true);
+  });
+}
+
+// `numbers`: the shape of x as a rank and its dims, the pads before, the pads after.
+EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, uint32_t value,
+                               const int64_t* numbers) {
+  return guarded([&] {
+    PadProblem p;
+    p.bytes = bytes;
+    p.mode = static_cast<PadMode>(mode);
+    p.value = value;
+    p.x = read_shape(numbers);
+    const auto rank = static_cast<ptrdiff_t>(p.x.rank());
+    p.before.assign(numbers, numbers + rank);
+    p.after.assign(numbers + rank, numbers + 2 * rank);
+    return pad_plan(p);
+  });
+}
+
+EXPORT Plan* graphopt_gather_plan(const DeviceFacts*, int64_t bytes, int narrow, int64_t outer, int64_t size,
+                                  int64_t inner, int64_t indices) {
+  return guarded([&] { return gather_plan({outer, size, inner, indices, bytes, narrow != 0}, true); });
+}
+
+EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from, int32_t to) {
+  return guarded([&] {
+    return cast_plan(total, static_cast<abi::ElementType>(from), static_cast<abi::ElementType>(to));
+  });
+}
+
+EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D, int log) {
+  return guarded([&] { return softmax_plan(rows, D, log != 0, half != 0, *device); });
+}
+
+EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int half, int64_t outer, int64_t R, int64_t inner,
+                                  int32_t how) {
+  return guarded([&] { return reduce_plan(outer, R, inner, static_cast<Reduction>(how), half != 0); });
+}
+
+// `numbers`: planes, H, W, OH, OW, then the members of PoolWindow.
+EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, const int64_t* numbers) {
+  return guarded([&] {
+    const auto at = [numbers](int i) { return static_cast<int32_t>(numbers[i]); };
+    const PoolWindow window = {at(5), at(6), at(7), at(8), at(9), at(10), at(11), at(12), at(13), at(14)};
+    return pool_plan(
+        {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], window, static_cast<PoolMode>(mode)},
+        half != 0);
+  });
+}
+
+// `sizes`: planes, H, W, OH, OW.
+EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordinates, int32_t how,
+                                  const int64_t* sizes, float scale_h, float scale_w) {
+  return guarded([&] {
+    const auto at = [sizes](int i) { return static_cast<int32_t>(sizes[i]); };
+    return resize_plan({sizes[0],
+                        {at(1), at(3), scale_h},
+                        {at(2), at(4), scale_w},
+                        static_cast<Coordinates>(coordinates),
+                        static_cast<Interpolation>(how)},
+                       half != 0);
+  });
+}
+
+// `batches`: of A and of B, each a rank and its dims.
+EXPORT Plan* graphopt_gemm_plan(const DeviceFacts*, int half, int64_t M, int64_t N, int64_t K,
+                                int transpose_a, int transpose_b, float alpha, const int64_t* batches) {
+  return guarded([&] {
+    GemmProblem p;
+    p.M = M;
+    p.N = N;
+    p.K = K;
+    p.transpose_a = transpose_a != 0;
+    p.transpose_b = transpose_b != 0;
+    p.alpha = alpha;
+    const abi::Shape a = read_shape(batches), b = read_shape(batches);
+    p.batch = broadcast_shape(a, b);
+    p.a_batch = broadcast(a, p.batch);
+    p.b_batch = broadcast(b, p.batch);
+    for (int64_t& s : p.a_batch) s *= M * K;
+    for (int64_t& s : p.b_batch) s *= K * N;
+    return gemm_plan(p, half != 0);
+  });
+}
+
+// `numbers`: N, groups, C, H, W, M, OH, OW, then kernel, stride, dilation and pad of both axes.
+EXPORT Plan* graphopt_conv_plan(const DeviceFacts*, int half, int bias, const int64_t* numbers) {
+  return guarded([&] {
+    ConvNdProblem p;
+    p.N = numbers[0];
+    p.groups = numbers[1];
+    p.C = numbers[2];
+    p.H = numbers[3];
+    p.W = numbers[4];
+    p.M = numbers[5];
+    p.OH = numbers[6];
+    p.OW = numbers[7];
+    for (int i = 0; i < 2; ++i) {
+      p.kernel[i] = numbers[8 + i];
+      p.stride[i] = numbers[10 + i];
+      p.dilation[i] = numbers[12 + i];
+      p.pad[i] = numbers[14 + i];
+    }
+    p.has_bias = bias != 0;
+    return conv_plan(p, half != 0);
   });
 }
 

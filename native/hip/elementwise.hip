@@ -5,30 +5,12 @@
 #include "hip/activation.h"
 #include "hip/elementwise_op.h"
 #include "hip/platform.h"
+#include "hip/walk.h"
 
 namespace graphopt::hip {
 
 constexpr int kElementwiseThreads = 256;
 constexpr int kElementwisePacks = 2;
-
-// Sizes of the axes 1 to 4, from the innermost on; axis 0 needs none.
-struct Axes {
-  Divisor inner[4];
-};
-// Of an input, in elements, from the innermost axis on; 0 where it is broadcast.
-struct Strides {
-  int32_t s[5];
-};
-
-DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
-  uint32_t offset = 0;
-  UNROLL for (int k = 0; k < 4; ++k) {
-    const uint32_t next = divide(i, axes.inner[k]);
-    offset += (i - next * axes.inner[k].d) * static_cast<uint32_t>(strides.s[k]);
-    i = next;
-  }
-  return offset + i * static_cast<uint32_t>(strides.s[4]);
-}
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 

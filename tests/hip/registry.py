@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.hip import elementwise_cases, group_norm_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip import (
+    elementwise_cases,
+    group_norm_cases,
+    movement_cases,
+    product_cases,
+    reduction_cases,
+    row_norm_cases,
+    scale_shift_cases,
+    winograd_conv_cases,
+)
 from tests.hip.case import Case
 
-MODULES = (elementwise_cases, scale_shift_cases, group_norm_cases, row_norm_cases, winograd_conv_cases)
+MODULES = (
+    scale_shift_cases,
+    group_norm_cases,
+    row_norm_cases,
+    winograd_conv_cases,
+    elementwise_cases,
+    movement_cases,
+    reduction_cases,
+    product_cases,
+)
 
 
 def all_cases() -> Iterator[Case]:

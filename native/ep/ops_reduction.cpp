@@ -1,0 +1,264 @@
+// Softmax, LayerNormalization, reductions and pooling.
+#include <algorithm>
+
+#include "abi/error.h"
+#include "ep/operators.h"
+#include "gpu/pool_plan.h"
+#include "gpu/reduce_plan.h"
+#include "gpu/row_norm_plan.h"
+
+namespace graphopt::ep {
+namespace {
+
+using abi::Error;
+using abi::GraphNode;
+using abi::OptionalAttributes;
+
+class Softmax final : public OpKernel {
+ public:
+  explicit Softmax(bool log) : log_(log) {}
+
+  void run(Execution& e) const override {
+    const Tensor& x = e.input(0);
+    const int64_t D = x.shape.elements(x.shape.rank() - 1), rows = D == 0 ? 0 : x.shape.elements() / D;
+    void* y = e.output(0, x.shape);
+    e.run(gpu::softmax_plan(rows, D, log_, x.type == ElementType::kHalf, e.device().facts()), {x.data}, {y});
+  }
+
+ private:
+  bool log_;
+};
+
+// Below opset 13 the axes from `axis` on are one; then, too, the last axis is the only one when it is given.
+std::string refuse_softmax(const GraphNode& node) {
+  const auto& x = node.inputs().front().shape;
+  if (!is_float(node.inputs().front().type)) return "only float and float16";
+  if (!x || x->rank() == 0) return "the rank is not known";
+  const int64_t rank = static_cast<int64_t>(x->rank());
+  const int64_t axis = node.find_int("axis").value_or(node.since_version() < 13 ? 1 : -1);
+  return axis == -1 || axis == rank - 1 ? "" : "only the last axis";
+}
+
+class LayerNormalization final : public OpKernel {
+ public:
+  explicit LayerNormalization(float epsilon) : epsilon_(epsilon) {}
+
+  void run(Execution& e) const override {
+    const Tensor &x = e.input(0), &gamma = e.input(1), &beta = e.input(2);
+    const int64_t D = gamma.shape.elements();
+    if (x.shape.elements(x.shape.rank() - 1) != D || beta.shape.elements() != D) {
+      throw Error("Scale and B must have the size of the last axis");
+    }
+    const RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, false, false, false};
+    void* y = e.output(0, x.shape);
+    e.run(gpu::row_norm_plan(p, x.type == ElementType::kHalf, aligned({x.data, gamma.data, beta.data, y}),
+                             e.device().facts()),
+          {x.data, gamma.data, beta.data}, {y});
+  }
+
+ private:
+  float epsilon_;
+};
+
+std::string refuse_layer_norm(const GraphNode& node) {
+  const std::string mixed = refuse_mixed_floats(node);
+  if (!mixed.empty()) return mixed;
+  if (!node.has_input(2)) return "without B";
+  for (size_t i = 1; i < node.outputs().size(); ++i) {
+    if (!node.outputs()[i].name.empty()) return "only the first output";
+  }
+  const auto& x = node.inputs().front().shape;
+  const int64_t axis = node.find_int("axis").value_or(-1);
+  if (!x || x->rank() == 0) return "the rank is not known";
+  return axis == -1 || axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
+}
+
+// x [outer, R, inner] over R, when the reduced axes are neighbours.
+class Reduce final : public OpKernel {
+ public:
+  Reduce(gpu::Reduction how, std::vector<int64_t> axes, bool keep, bool none_is_all)
+      : how_(how), axes_(std::move(axes)), keep_(keep), none_is_all_(none_is_all) {}
+
+  void run(Execution& e) const override {
+    const Tensor& x = e.input(0);
+    const size_t rank = x.shape.rank();
+    const std::vector<int64_t> axes = e.has_input(1) ? e.integers(1) : axes_;
+    std::vector<bool> reduced(rank, axes.empty() && none_is_all_);
+    for (const int64_t axis : axes) reduced[axis_of(axis, rank)] = true;
+    int64_t outer = 1, R = 1, inner = 1;
+    int64_t* part = &outer;
+    Shape y(rank);
+    size_t kept = 0;
+    for (size_t d = 0; d < rank; ++d) {
+      if (reduced[d] && part == &outer) part = &R;
+      if (!reduced[d] && part == &R) part = &inner;
+      if (reduced[d] && part == &inner) throw Error("the reduced axes must be neighbours");
+      *part *= x.shape[d];
+      if (!reduced[d] || keep_) y[kept++] = reduced[d] ? 1 : x.shape[d];
+    }
+    Shape shape(kept);
+    std::copy(y.data(), y.data() + kept, shape.data());
+    void* out = e.output(0, shape);
+    e.run(gpu::reduce_plan(outer, R, inner, how_, x.type == ElementType::kHalf), {x.data}, {out});
+  }
+
+ private:
+  gpu::Reduction how_;
+  std::vector<int64_t> axes_;
+  bool keep_, none_is_all_;
+};
+
+std::string refuse_reduce(const GraphNode& node) {
+  const auto& x = node.inputs().front().shape;
+  if (!is_float(node.inputs().front().type)) return "only float and float16";
+  if (!x || x->rank() == 0) return "the rank is not known";
+  std::vector<int64_t> axes = node.find_ints("axes").value_or(std::vector<int64_t>());
+  if (node.has_input(1)) {
+    const auto given = node.constant_input(1);
+    if (!given) return "the axes are not constant";
+    const auto* p = static_cast<const int64_t*>(given->data);
+    axes.assign(p, p + given->shape.elements());
+  }
+  for (int64_t& axis : axes) axis = axis < 0 ? axis + static_cast<int64_t>(x->rank()) : axis;
+  std::sort(axes.begin(), axes.end());
+  for (size_t i = 1; i < axes.size(); ++i) {
+    if (axes[i] != axes[i - 1] + 1) return "the reduced axes are not neighbours";
+  }
+  return "";
+}
+
+// All axes from the third on.
+class GlobalPool final : public OpKernel {
+ public:
+  explicit GlobalPool(gpu::Reduction how) : how_(how) {}
+
+  void run(Execution& e) const override {
+    const Tensor& x = e.input(0);
+    Shape y = x.shape;
+    for (size_t d = 2; d < y.rank(); ++d) y[d] = 1;
+    void* out = e.output(0, y);
+    e.run(
+        gpu::reduce_plan(x.shape[0] * x.shape[1], x.shape.elements(2), 1, how_, x.type == ElementType::kHalf),
+        {x.data}, {out});
+  }
+
+ private:
+  gpu::Reduction how_;
+};
+
+// Kernel, strides, dilations and pads of an operator with two spatial axes.
+struct Window {
+  std::vector<int64_t> kernel, strides, dilations, pads;
+  bool ceil = false;
+
+  explicit Window(const OptionalAttributes& a)
+      : kernel(a.find_ints("kernel_shape").value_or(std::vector<int64_t>())),
+        strides(a.find_ints("strides").value_or(std::vector<int64_t>{1, 1})),
+        dilations(a.find_ints("dilations").value_or(std::vector<int64_t>{1, 1})),
+        pads(a.find_ints("pads").value_or(std::vector<int64_t>{0, 0, 0, 0})),
+        ceil(a.find_int("ceil_mode").value_or(0) != 0) {}
+
+  // Elements of spatial axis d of the output: the formula of the operator's specification. A window that
+  // would begin in the padding at the end is dropped.
+  int64_t out(size_t d, int64_t in) const {
+    const int64_t span = (kernel[d] - 1) * dilations[d] + 1, free = in + pads[d] + pads[d + 2] - span;
+    if (free < 0) throw Error("the window is larger than the padded input");
+    int64_t n = (free + (ceil ? strides[d] - 1 : 0)) / strides[d] + 1;
+    if (ceil && (n - 1) * strides[d] >= in + pads[d]) --n;
+    return n;
+  }
+};
+
+class Pool final : public OpKernel {
+ public:
+  Pool(const OptionalAttributes& a, bool average) : window_(a) {
+    if (average) {
+      const bool counted = a.find_int("count_include_pad").value_or(0) != 0;
+      mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
+    }
+  }
+
+  void run(Execution& e) const override {
+    const Tensor& x = e.input(0);
+    if (x.shape.rank() != 4) throw Error("X must have rank 4");
+    gpu::PoolProblem p;
+    p.planes = x.shape[0] * x.shape[1];
+    p.H = x.shape[2];
+    p.W = x.shape[3];
+    p.OH = window_.out(0, p.H);
+    p.OW = window_.out(1, p.W);
+    p.mode = mode_;
+    const auto i32 = [](int64_t v) { return static_cast<int32_t>(gpu::to_u31(v)); };
+    p.window = {i32(window_.kernel[0]),    i32(window_.kernel[1]),    i32(window_.strides[0]),
+                i32(window_.strides[1]),   i32(window_.pads[0]),      i32(window_.pads[1]),
+                i32(window_.dilations[0]), i32(window_.dilations[1]), i32(window_.pads[2]),
+                i32(window_.pads[3])};
+    void* y = e.output(0, {x.shape[0], x.shape[1], p.OH, p.OW});
+    e.run(gpu::pool_plan(p, x.type == ElementType::kHalf), {x.data}, {y});
+  }
+
+ private:
+  Window window_;
+  gpu::PoolMode mode_ = gpu::PoolMode::kMax;
+};
+
+std::string refuse_pool(const GraphNode& node) {
+  const auto& x = node.inputs().front().shape;
+  if (!is_float(node.inputs().front().type)) return "only float and float16";
+  if (!x || x->rank() != 4) return "only two spatial axes";
+  for (size_t i = 1; i < node.outputs().size(); ++i) {
+    if (!node.outputs()[i].name.empty()) return "no indices";
+  }
+  const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
+  if (padding != "NOTSET" && padding != "VALID") return "auto_pad " + padding;
+  if (padding == "VALID" && node.find_ints("pads")) return "auto_pad and pads";
+  return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
+}
+
+}  // namespace
+
+void add_reductions(std::vector<Operator>& table) {
+  const auto add = [&table](const char* name, int first, int last, auto refuse, auto create) -> Operator& {
+    Operator op;
+    op.name = name;
+    op.first = first;
+    op.last = last;
+    op.refuse = refuse;
+    op.create = create;
+    table.push_back(std::move(op));
+    return table.back();
+  };
+  add("Softmax", 1, 13, refuse_softmax,
+      [](const OptionalAttributes&) { return std::make_unique<Softmax>(false); });
+  add("LogSoftmax", 1, 13, refuse_softmax,
+      [](const OptionalAttributes&) { return std::make_unique<Softmax>(true); });
+  add("LayerNormalization", 1, 17, refuse_layer_norm, [](const OptionalAttributes& a) {
+    return std::make_unique<LayerNormalization>(a.find_float("epsilon").value_or(1e-5f));
+  });
+  const auto reduce = [&](const char* name, gpu::Reduction how) {
+    add(name, 1, 20, refuse_reduce, [how](const OptionalAttributes& a) {
+      const bool none_is_all = a.find_int("noop_with_empty_axes").value_or(0) == 0;
+      return std::make_unique<Reduce>(how, a.find_ints("axes").value_or(std::vector<int64_t>()),
+                                      a.find_int("keepdims").value_or(1) != 0, none_is_all);
+    }).host_inputs = {1};
+  };
+  reduce("ReduceMean", gpu::Reduction::kMean);
+  reduce("ReduceSum", gpu::Reduction::kSum);
+  reduce("ReduceMax", gpu::Reduction::kMax);
+  reduce("ReduceMin", gpu::Reduction::kMin);
+  const auto refuse_global = [](const GraphNode& node) {
+    const auto& x = node.inputs().front().shape;
+    if (!is_float(node.inputs().front().type)) return std::string("only float and float16");
+    return !x || x->rank() < 3 ? std::string("rank below 3") : std::string();
+  };
+  add("GlobalAveragePool", 1, 22, refuse_global,
+      [](const OptionalAttributes&) { return std::make_unique<GlobalPool>(gpu::Reduction::kMean); });
+  add("GlobalMaxPool", 1, 22, refuse_global,
+      [](const OptionalAttributes&) { return std::make_unique<GlobalPool>(gpu::Reduction::kMax); });
+  add("MaxPool", 1, 22, refuse_pool,
+      [](const OptionalAttributes& a) { return std::make_unique<Pool>(a, false); });
+  add("AveragePool", 1, 22, refuse_pool,
+      [](const OptionalAttributes& a) { return std::make_unique<Pool>(a, true); });
+}
+
+}  // namespace graphopt::ep

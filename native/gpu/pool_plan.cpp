@@ -1,0 +1,45 @@
+#include "gpu/pool_plan.h"
+
+namespace graphopt::gpu {
+
+Plan pool_plan(const PoolProblem& p, bool half) {
+  constexpr int64_t kThreads = 256;  // hip/pool.hip
+  Plan plan;
+  const int64_t total = p.planes * p.OH * p.OW;
+  if (total == 0) return plan;
+  to_u31(p.H * p.W);
+  plan.launches.push_back(
+      Launch(half ? "pool_f16" : "pool_f32", to_u31(divide_up(total, kThreads)), 1, 1, kThreads)
+          .add(input(0))
+          .add(output(0))
+          .add(to_u31(total))
+          .add(static_cast<int32_t>(p.H))
+          .add(static_cast<int32_t>(p.W))
+          .add(make_divisor(p.OH * p.OW))
+          .add(make_divisor(p.OW))
+          .add(p.window)
+          .add(static_cast<int32_t>(p.mode)));
+  return plan;
+}
+
+Plan resize_plan(const ResizeProblem& p, bool half) {
+  constexpr int64_t kThreads = 256;  // hip/resize.hip
+  Plan plan;
+  const int64_t total = p.planes * p.rows.out * p.columns.out;
+  if (total == 0) return plan;
+  to_u31(int64_t{p.rows.in} * p.columns.in);
+  plan.launches.push_back(
+      Launch(half ? "resize_f16" : "resize_f32", to_u31(divide_up(total, kThreads)), 1, 1, kThreads)
+          .add(input(0))
+          .add(output(0))
+          .add(to_u31(total))
+          .add(make_divisor(int64_t{p.rows.out} * p.columns.out))
+          .add(make_divisor(p.columns.out))
+          .add(p.rows)
+          .add(p.columns)
+          .add(static_cast<int32_t>(p.coordinates))
+          .add(static_cast<int32_t>(p.how)));
+  return plan;
+}
+
+}  // namespace graphopt::gpu

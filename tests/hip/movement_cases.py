@@ -1,0 +1,153 @@
+"""Copies between strides, Pad, Gather and Cast on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import c_int, c_int32, c_int64, c_uint32
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from tests.hip.case import Case, signed
+from tests.hip.harness import Array, Harness, Plan
+
+
+def int64s(numbers: Sequence[int]) -> Any:
+    return (c_int64 * len(numbers))(*numbers)
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return strides
+
+
+# Shape and permutation. In whole packs of 16 bytes, in single elements, axes that merge, five that do not.
+TRANSPOSES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 3, 5, 16), (0, 2, 1, 3)),
+    ((3, 4, 32), (1, 0, 2)),
+    ((7, 2, 64), (1, 0, 2)),
+    ((2, 3, 4, 5, 16), (3, 1, 2, 0, 4)),
+    ((5, 9, 48), (1, 0, 2)),
+    ((4, 3, 128), (1, 0, 2)),
+    ((6, 5, 80), (1, 0, 2)),
+    ((2, 2, 2, 2, 16), (3, 2, 1, 0, 4)),
+    ((5, 7), (1, 0)),
+    ((2, 3, 5, 7), (0, 2, 3, 1)),
+    ((2, 3, 4, 5, 6), (4, 2, 0, 3, 1)),
+    ((33, 65), (1, 0)),
+    ((1, 9, 11), (2, 0, 1)),
+    ((3, 1, 70), (2, 1, 0)),
+    ((2, 17, 3), (1, 2, 0)),
+    ((2, 6, 10, 3), (3, 0, 2, 1)),
+)
+VALUES = {1: np.uint8, 2: np.float16, 4: np.float32, 8: np.int64}
+
+
+def transpose(name: str, bytes_: int, shape: tuple[int, ...], perm: tuple[int, ...]) -> Case:
+    rng = np.random.default_rng(shape)
+    x = (20 * signed(rng, *shape)).astype(np.int64).astype(VALUES[bytes_])
+    y = x.transpose(perm)
+    strides = strides_of(shape)
+    numbers = [len(shape), *y.shape, *(strides[p] for p in perm), *strides_of(y.shape), 0, 0]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("strided_copy", facts, c_int64(bytes_), int64s(numbers))
+
+    return Case(name, "Transpose", [x], [y.astype(np.float64)], plan, 0)
+
+
+PADS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str], ...] = (
+    ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "constant"),
+    ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "reflect"),
+    ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "edge"),
+    ((4, 6), (-1, 2), (1, -3), "constant"),
+    ((9,), (8,), (3,), "reflect"),
+    ((2, 1, 3, 1, 5), (1, 0, 0, 2, 1), (0, 1, 2, 0, 0), "constant"),
+    ((33, 17), (0, 0), (7, 64), "edge"),
+    ((1, 3, 224, 5), (0, 0, 3, 3), (0, 0, 3, 3), "constant"),
+)
+
+
+def pad(name: str, dtype: Any, shape: tuple[int, ...], before: Any, after: Any, mode: str) -> Case:
+    x = signed(np.random.default_rng(shape), *shape, dtype=dtype)
+    value = dtype(1.5)
+    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after)]
+    cut = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, shape))]
+    y: Array
+    if mode == "constant":
+        y = np.pad(cut, widths, constant_values=value)
+    else:
+        y = np.pad(cut, widths, mode="reflect" if mode == "reflect" else "edge")
+    bits = int(np.array([value]).view(np.uint16 if dtype == np.float16 else np.uint32)[0])
+    code = ("constant", "reflect", "edge").index(mode)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        numbers = int64s([len(shape), *shape, *before, *after])
+        return harness.plan("pad", facts, c_int64(np.dtype(dtype).itemsize), c_int32(code), c_uint32(bits), numbers)
+
+    return Case(name, "Pad", [x], [y.astype(np.float64)], plan, 0)
+
+
+# outer, size, inner, indices
+GATHERS = (
+    (1, 5, 16, 7), (3, 4, 8, 5), (2, 9, 24, 1), (1, 50, 64, 20), (4, 3, 40, 6), (1, 2, 128, 9), (2, 7, 8, 3),
+    (5, 6, 32, 4),
+    (1, 5, 1, 7), (3, 4, 3, 5), (2, 9, 5, 1), (1, 50, 7, 20), (4, 3, 1, 6), (1, 2, 13, 9), (2, 7, 6, 3), (5, 6, 2, 4),
+)  # fmt: skip
+
+
+def gather(name: str, dtype: Any, sizes: tuple[int, int, int, int], narrow: bool) -> Case:
+    outer, size, inner, indices = sizes
+    rng = np.random.default_rng(sizes)
+    x = (20 * signed(rng, outer, size, inner)).astype(dtype)
+    index = rng.integers(-size, size, indices).astype(np.int32 if narrow else np.int64)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        numbers = (c_int64(outer), c_int64(size), c_int64(inner), c_int64(indices))
+        return harness.plan("gather", facts, c_int64(np.dtype(dtype).itemsize), c_int(narrow), *numbers)
+
+    return Case(name, "Gather", [x, index], [np.take(x, index, 1).astype(np.float64)], plan, 0)
+
+
+TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_, np.uint8)
+
+
+def cast(name: str, source: Any, target: Any, total: int) -> Case:
+    rng = np.random.default_rng(total)
+    values: Array = (10 * signed(rng, total)).astype(np.int64)
+    values[::3] = 0
+    if np.uint8 in (source, target):
+        values = np.abs(values)
+    x = values.astype(source)
+    code = [c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(t)))) for t in (source, target)]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("cast", facts, c_int64(total), *code)
+
+    return Case(name, "Cast", [x], [x.astype(target).astype(np.float64)], plan, 0, output_dtype=target)
+
+
+def cases() -> Iterator[Case]:
+    for bytes_ in VALUES:
+        for shape, perm in TRANSPOSES:
+            if bytes_ == 8 and len(shape) > 4:
+                continue
+            size = "x".join(map(str, shape)) + "_" + "".join(map(str, perm))
+            yield transpose(f"transpose_b{8 * bytes_}-{size}", bytes_, shape, perm)
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for shape, before, after, mode in PADS:
+            size = "x".join(map(str, shape))
+            yield pad(f"pad_{mode}_{suffix}-{size}", dtype, shape, before, after, mode)
+    for gathered in (np.float16, np.float32, np.int64):
+        for i, sizes in enumerate(GATHERS):
+            kind = np.dtype(gathered).name
+            yield gather(f"gather_{kind}-{'x'.join(map(str, sizes))}", gathered, sizes, i % 2 == 1)
+    for i, source in enumerate(TYPES):
+        for j, target in enumerate(TYPES):
+            if (i - j) % 3:
+                names = f"{np.dtype(source).name}_{np.dtype(target).name}"
+                yield cast(f"cast_{names}", source, target, 500 * (i + 1) + j)

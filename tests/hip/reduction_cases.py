@@ -1,0 +1,161 @@
+"""Softmax, reductions, pooling and Resize on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan
+from tests.hip.movement_cases import int64s
+
+ROWS = ((3, 7), (1, 1), (5, 64), (2, 1000), (4, 129), (9, 33), (2, 4100), (7, 256))
+
+
+def softmax(name: str, dtype: Any, rows: int, D: int, log: bool) -> Case:
+    x = (2 * signed(np.random.default_rng([rows, D]), rows, D) + 3).astype(dtype)
+    wide = x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True)
+    y = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    half = c_int(dtype == np.float16)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("softmax", facts, half, c_int64(rows), c_int64(D), c_int(log))
+
+    return Case(name, "Softmax", [x], [y if log else np.exp(y)], plan, tolerance_of(dtype))
+
+
+REDUCTIONS = ("Sum", "Max", "Min", "Mean")
+# outer, R, inner
+REDUCED = (
+    (3, 7, 1), (1, 1, 1), (5, 256, 1), (2, 1000, 1), (4, 255, 1), (9, 33, 1), (2, 4100, 1), (7, 49, 1),
+    (3, 7, 5), (1, 1, 3), (2, 60, 64), (1, 300, 7), (4, 5, 100), (9, 3, 33), (2, 2, 500), (1, 17, 2),
+)  # fmt: skip
+
+
+def reduce(name: str, dtype: Any, sizes: tuple[int, int, int], how: str) -> Case:
+    # Values that do not cancel: the error of a sum is measured against its result.
+    x = (signed(np.random.default_rng(sizes), *sizes) + 2).astype(dtype)
+    wide = x.astype(np.float64)
+    y = {"Sum": wide.sum(1), "Max": wide.max(1), "Min": wide.min(1), "Mean": wide.mean(1)}[how]
+    numbers = [c_int64(n) for n in sizes]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("reduce", facts, c_int(dtype == np.float16), *numbers, c_int32(REDUCTIONS.index(how)))
+
+    return Case(name, "Reduce" + how, [x], [y], plan, tolerance_of(dtype))
+
+
+# H, W, kernel, strides, pads (top, left, bottom, right), dilations
+WINDOWS = (
+    (9, 11, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (8, 8, (2, 2), (2, 2), (0, 0, 0, 0), (1, 1)),
+    (12, 9, (3, 2), (1, 3), (1, 0, 1, 1), (1, 1)),
+    (13, 17, (3, 3), (1, 2), (2, 2, 2, 2), (2, 2)),
+    (5, 5, (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
+    (1, 30, (1, 4), (1, 2), (0, 1, 0, 2), (1, 1)),
+    (7, 6, (1, 1), (2, 3), (0, 0, 0, 0), (1, 1)),
+    (20, 31, (4, 3), (3, 2), (0, 1, 3, 1), (1, 2)),
+)
+POOLS = ("Max", "Average", "AverageWithPadding")
+
+
+def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
+    H, W, kernel, strides, pads, dilations = window
+    planes = 5
+    x = signed(np.random.default_rng([H, W]), planes, H, W, dtype=dtype)
+    wide = x.astype(np.float64)
+    padded = np.full((planes, H + pads[0] + pads[2], W + pads[1] + pads[3]), np.nan)
+    padded[:, pads[0] : pads[0] + H, pads[1] : pads[1] + W] = wide
+    OH = (padded.shape[1] - (kernel[0] - 1) * dilations[0] - 1) // strides[0] + 1
+    OW = (padded.shape[2] - (kernel[1] - 1) * dilations[1] - 1) // strides[1] + 1
+    y = np.empty((planes, OH, OW))
+    for i in range(OH):
+        for j in range(OW):
+            rows = i * strides[0] + dilations[0] * np.arange(kernel[0])
+            columns = j * strides[1] + dilations[1] * np.arange(kernel[1])
+            patch = padded[:, rows[:, None], columns].reshape(planes, -1)
+            if mode == "Max":
+                y[:, i, j] = np.nanmax(patch, 1)
+            elif mode == "Average":
+                y[:, i, j] = np.nanmean(patch, 1)
+            else:
+                y[:, i, j] = np.nan_to_num(patch).mean(1)
+    order = [planes, H, W, OH, OW, *kernel, *strides, pads[0], pads[1], *dilations, pads[2], pads[3]]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        half = c_int(dtype == np.float16)
+        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(order))
+
+    return Case(name, mode + "Pool", [x], [y], plan, tolerance_of(dtype))
+
+
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "linear")
+# H, W, OH, OW
+SIZES = ((6, 5, 12, 15), (7, 8, 3, 5), (4, 4, 4, 9), (1, 6, 3, 1))
+
+
+def source(size: int, out: int, coordinates: str) -> Array:
+    """Where each element of an axis comes from, as the specification of Resize says."""
+    at = np.arange(out, dtype=np.float64)
+    if coordinates == "align_corners":
+        return at * (size - 1) / (out - 1) if out > 1 else 0 * at
+    if coordinates == "asymmetric":
+        return at * size / out
+    if coordinates == "pytorch_half_pixel" and out == 1:
+        return 0 * at
+    return (at + 0.5) * size / out - 0.5
+
+
+def resize(name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates: str, how: str) -> Case:
+    H, W, OH, OW = sizes
+    planes = 3
+    x = signed(np.random.default_rng(sizes), planes, H, W, dtype=dtype)
+    y = x.astype(np.float64)
+    for axis, (size, out) in enumerate(((H, OH), (W, OW)), 1):
+        at = source(size, out, coordinates)
+        if how == "linear":
+            at = np.clip(at, 0, size - 1)
+            low = np.floor(at).astype(int)
+            high = np.minimum(low + 1, size - 1)
+            part = (at - low).reshape((-1, 1) if axis == 1 else (-1,))
+            y = np.take(y, low, axis) * (1 - part) + np.take(y, high, axis) * part
+        else:
+            rounded = {
+                "round_prefer_floor": np.ceil(at - 0.5),
+                "round_prefer_ceil": np.floor(at + 0.5),
+                "floor": np.floor(at),
+                "ceil": np.ceil(at),
+            }[how]
+            y = np.take(y, np.clip(rounded, 0, size - 1).astype(int), axis)
+    codes = (c_int32(COORDINATES.index(coordinates)), c_int32(NEAREST.index(how)))
+    scales = (c_float(OH / H), c_float(OW / W))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        half = c_int(dtype == np.float16)
+        return harness.plan("resize", facts, half, *codes, int64s([planes, *sizes]), *scales)
+
+    return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, (rows, D) in enumerate(ROWS):
+            yield softmax(f"softmax{'_log' if i % 2 else ''}_{suffix}-{rows}x{D}", dtype, rows, D, i % 2 == 1)
+        for i, reduced in enumerate(REDUCED):
+            how = REDUCTIONS[i % 4]
+            yield reduce(f"reduce_{how.lower()}_{suffix}-{'x'.join(map(str, reduced))}", dtype, reduced, how)
+        for i, window in enumerate(WINDOWS):
+            mode = POOLS[i % 3]
+            yield pool(f"pool_{mode.lower()}_{suffix}-{window[0]}x{window[1]}", dtype, window, mode)
+        for i, coordinates in enumerate(COORDINATES):
+            for j, how in enumerate(NEAREST):
+                if (i + j) % 2:
+                    continue
+                sizes = SIZES[(i + j) // 2 % len(SIZES)]
+                size = "x".join(map(str, sizes))
+                yield resize(f"resize_{coordinates}_{how}_{suffix}-{size}", dtype, sizes, coordinates, how)

@@ -1,0 +1,322 @@
+"""Movement, reductions and products on the provider, alone in a graph, against float64."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.hip.case import compare, signed, tolerance_of
+from tests.provider.test_ops import ALONE, DTYPES
+from tests.provider.worker import Array, model_of, run
+
+both = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def check(
+    worker: ProcessPoolExecutor,
+    node: Any,
+    inputs: dict[str, Array],
+    constants: dict[str, Array] | None = None,
+    tolerance: float | None = None,
+    opset: int = 18,
+    out_type: int | None = None,
+    expected: list[Array] | None = None,
+) -> None:
+    """The node runs on the device as ONNX's reference does in float64, unless `expected` is given."""
+    constants = constants or {}
+    outputs = [name for name in node.output if name]
+    types = {} if out_type is None else dict.fromkeys(outputs, out_type)
+    dtype = next(iter(inputs.values())).dtype
+    if expected is None:
+
+        def widen(x: Array) -> Array:
+            return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
+
+        # Resize takes its scales in float32 only.
+        wide = {k: v if node.op_type == "Resize" else widen(v) for k, v in constants.items()}
+        graph_inputs = {k: widen(v) for k, v in inputs.items()}
+        wide_types = {} if out_type is None else types
+        reference = ReferenceEvaluator(_parse(model_of([node], graph_inputs, outputs, wide, opset, wide_types)))
+        expected = [np.asarray(y) for y in reference.run(None, graph_inputs)]
+    outcome = worker.submit(run, model_of([node], inputs, outputs, constants, opset, types), inputs, ALONE).result()
+    assert outcome.on_device(node.op_type) == 1, outcome.placement
+    limit = tolerance if tolerance is not None else tolerance_of(dtype)
+    for got, wanted in zip(outcome.outputs, expected, strict=True):
+        assert got.shape == wanted.shape
+        message = compare(got, wanted.astype(got.dtype), limit)
+        assert not message, message
+
+
+def _parse(model: bytes) -> Any:
+    import onnx
+
+    return onnx.load_from_string(model)
+
+
+def random(*shape: int, dtype: Any = np.float32, seed: int = 7) -> Array:
+    return np.asarray(signed(np.random.default_rng([seed, *shape]), *shape, dtype=dtype))
+
+
+@both
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [((2, 3, 5, 8), (0, 2, 3, 1)), ((2, 4, 3, 8), (0, 2, 1, 3)), ((5, 7), None), ((2, 3, 4, 5, 6), (4, 2, 0, 3, 1))],
+)
+def test_transpose(shape: Any, perm: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=perm)
+    check(worker, node, {"x": random(*shape, dtype=dtype)}, tolerance=0)
+
+
+@both
+def test_expand(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Expand", ["x", "s"], ["y"])
+    check(worker, node, {"x": random(3, 1, 5, dtype=dtype)}, {"s": np.array([2, 1, 4, 1])}, tolerance=0)
+
+
+SLICES = (
+    ([1, 2], [3, 100], None, None),
+    ([-1, 0], [-100, 6], [1, 2], [-1, 2]),
+    ([8], [0], [3], [-4]),
+    ([0], [4], [-1], None),
+)
+
+
+@both
+@pytest.mark.parametrize(("starts", "ends", "axes", "steps"), SLICES)
+def test_slice(starts: Any, ends: Any, axes: Any, steps: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    constants = {k: np.array(v, np.int64) for k, v in given.items() if v is not None}
+    if axes is None:
+        constants.pop("steps", None)
+    node = helper.make_node("Slice", ["x", *constants], ["y"])
+    check(worker, node, {"x": random(4, 5, 7, 8, dtype=dtype)}, constants, tolerance=0)
+
+
+@both
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_concat(axis: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    shapes = [[2, 3, 8] for _ in range(3)]
+    shapes[1][axis], shapes[2][axis] = 1, 5
+    inputs = {f"x{i}": random(*s, dtype=dtype) for i, s in enumerate(shapes)}
+    check(worker, helper.make_node("Concat", list(inputs), ["y"], axis=axis), inputs, tolerance=0)
+
+
+@both
+@pytest.mark.parametrize("sizes", [None, [1, 2, 5]])
+def test_split(sizes: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    constants = {} if sizes is None else {"sizes": np.array(sizes)}
+    extra: dict[str, Any] = {"num_outputs": 3} if sizes is None else {}
+    node = helper.make_node("Split", ["x", *constants], ["a", "b", "c"], axis=1, **extra)
+    check(worker, node, {"x": random(3, 8, 5, dtype=dtype)}, constants, tolerance=0)
+
+
+@both
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("index", [np.array([[0, 2], [-1, 1]]), np.array(1), np.array([2, 0, 0], np.int32)])
+def test_gather(index: Array, axis: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=axis)
+    check(worker, node, {"x": random(3, 5, 8, dtype=dtype), "i": index}, tolerance=0)
+
+
+def test_gather_of_integers(worker: ProcessPoolExecutor) -> None:
+    x = np.arange(12, dtype=np.int64).reshape(3, 4)
+    check(worker, helper.make_node("Gather", ["x", "i"], ["y"]), {"x": x, "i": np.array([2, 0])}, tolerance=0)
+
+
+@both
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_pad(mode: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    constants: dict[str, Array] = {"pads": np.array([0, 1, 2, 3, 1, 0, 1, 2])}
+    if mode == "constant":
+        constants["value"] = np.array(1.5, dtype)
+    node = helper.make_node("Pad", ["x", *constants], ["y"], mode=mode)
+    check(worker, node, {"x": random(2, 3, 4, 5, dtype=dtype)}, constants, tolerance=0)
+
+
+@both
+def test_pad_crops(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"])
+    x = random(4, 6, dtype=dtype)
+    y = np.zeros((4, 5))
+    y[:3, 2:] = x[1:, :3]
+    check(worker, node, {"x": x}, {"pads": np.array([-1, 2, 1, -3])}, tolerance=0, expected=[y])
+
+
+RESIZES = (
+    ("nearest", "asymmetric", "floor", (2.0, 3.0)),
+    ("nearest", "half_pixel", "round_prefer_floor", (1.5, 0.6)),
+    ("nearest", "align_corners", "round_prefer_ceil", (2.0, 2.0)),
+    ("nearest", "pytorch_half_pixel", "ceil", (0.5, 1.7)),
+    ("linear", "half_pixel", "floor", (2.0, 2.0)),
+    ("linear", "align_corners", "floor", (1.5, 2.4)),
+    ("linear", "asymmetric", "floor", (0.5, 3.0)),
+)
+
+
+@both
+@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize(("mode", "coordinates", "nearest", "scales"), RESIZES)
+def test_resize(
+    mode: str, coordinates: str, nearest: str, scales: Any, by_size: bool, dtype: Any, worker: ProcessPoolExecutor
+) -> None:
+    x = random(2, 3, 6, 5, dtype=dtype)
+    if by_size:
+        sizes = [2, 3, int(6 * scales[0]), int(5 * scales[1])]
+        constants, names = {"sizes": np.array(sizes)}, ["x", "", "", "sizes"]
+    else:
+        constants, names = {"scales": np.array([1, 1, *scales], np.float32)}, ["x", "", "scales"]
+    node = helper.make_node(
+        "Resize", names, ["y"], mode=mode, coordinate_transformation_mode=coordinates, nearest_mode=nearest
+    )
+    check(worker, node, {"x": x}, constants)
+
+
+CASTS = (
+    (np.float32, TensorProto.FLOAT16),
+    (np.float16, TensorProto.FLOAT),
+    (np.int64, TensorProto.FLOAT),
+    (np.int32, TensorProto.FLOAT16),
+    (np.bool_, TensorProto.FLOAT),
+    (np.float32, TensorProto.INT64),
+    (np.float32, TensorProto.BOOL),
+    (np.int64, TensorProto.INT32),
+    (np.int64, TensorProto.BOOL),
+    (np.uint8, TensorProto.FLOAT),
+)
+
+
+@pytest.mark.parametrize(("dtype", "to"), CASTS)
+def test_cast(dtype: Any, to: int, worker: ProcessPoolExecutor) -> None:
+    x = (10 * random(3, 5, 7)).astype(np.int64)
+    x[0, 0] = 0
+    x = np.abs(x) if dtype == np.uint8 else x
+    expected = x.astype(dtype).astype(helper.tensor_dtype_to_np_dtype(to))
+    node = helper.make_node("Cast", ["x"], ["y"], to=to)
+    check(worker, node, {"x": x.astype(dtype)}, tolerance=0, out_type=to, expected=[expected])
+
+
+@both
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (2, 1000), (4, 1), (2, 4, 33, 64)])
+def test_softmax(op: str, shape: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x = (5 * random(*shape) + 3).astype(dtype)
+    wide = x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True)
+    y = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    expected = [y if op == "LogSoftmax" else np.exp(y)]
+    check(worker, helper.make_node(op, ["x"], ["y"]), {"x": x}, expected=expected)
+
+
+@both
+def test_layer_normalization(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x, scale, shift = random(3, 5, 24, dtype=dtype), random(24, dtype=dtype, seed=1), random(24, dtype=dtype, seed=2)
+    node = helper.make_node("LayerNormalization", ["x", "scale", "shift"], ["y"], epsilon=1e-3)
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) * scale + shift
+    check(worker, node, {"x": x}, {"scale": scale, "shift": shift}, expected=[y])
+
+
+REDUCTIONS = (([-1], 1), ([2, 3], 1), ([1], 0), ([0, 1], 0), (None, 1), ([1, 2, 3], 0))
+
+
+@both
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize(("axes", "keepdims"), REDUCTIONS)
+def test_reduce(op: str, axes: Any, keepdims: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x = random(3, 4, 9, 35, dtype=dtype)
+    constants = {} if axes is None else {"axes": np.array(axes)}
+    node = helper.make_node(op, ["x", *constants], ["y"], keepdims=keepdims)
+    functions: dict[str, Any] = {
+        "ReduceMean": np.mean,
+        "ReduceSum": np.sum,
+        "ReduceMax": np.max,
+        "ReduceMin": np.min,
+    }
+    y = functions[op](x.astype(np.float64), axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
+    # A sum of values that cancel is small beside them.
+    scale = 1e-4 if dtype == np.float32 else 2e-2
+    check(worker, node, {"x": x}, constants, tolerance=scale, expected=[np.asarray(y)])
+
+
+@both
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pool(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    check(worker, helper.make_node(op, ["x"], ["y"]), {"x": random(2, 5, 7, 7, dtype=dtype)}, tolerance=1e-2)
+
+
+POOLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ("MaxPool", {"kernel_shape": [2, 3], "strides": [2, 1], "ceil_mode": 1}),
+    ("MaxPool", {"kernel_shape": [3, 3], "dilations": [2, 2], "pads": [2, 2, 2, 2]}),
+    ("AveragePool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ("AveragePool", {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+    ("AveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+)
+
+
+@both
+@pytest.mark.parametrize(("op", "attributes"), POOLS)
+def test_pool(op: str, attributes: dict[str, Any], dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node(op, ["x"], ["y"], **attributes)
+    check(worker, node, {"x": random(2, 3, 9, 11, dtype=dtype)})
+
+
+MATRICES = (
+    ((3, 5), (5, 7)),
+    ((2, 3, 70, 33), (33, 40)),
+    ((2, 3, 5, 16), (2, 3, 16, 9)),
+    ((4, 1, 5, 16), (3, 16, 9)),
+    ((5,), (2, 5, 3)),
+    ((2, 3, 5), (5,)),
+    ((5,), (5,)),
+    ((2, 1, 3, 1, 4, 5), (1, 4, 1, 2, 5, 6)),
+)
+
+
+@both
+@pytest.mark.parametrize(("a", "b"), MATRICES)
+def test_matmul(a: Any, b: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    check(worker, node, {"a": random(*a, dtype=dtype), "b": random(*b, dtype=dtype, seed=8)})
+
+
+@both
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("c", [None, (9,), (6, 1), (6, 9), ()])
+def test_gemm(c: Any, trans_a: int, trans_b: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    inputs = {
+        "a": random(*((20, 6) if trans_a else (6, 20)), dtype=dtype),
+        "b": random(*((9, 20) if trans_b else (20, 9)), dtype=dtype),
+    }
+    if c is not None:
+        inputs["c"] = random(*c, dtype=dtype)
+    node = helper.make_node("Gemm", list(inputs), ["y"], transA=trans_a, transB=trans_b, alpha=0.5, beta=-2.0)
+    check(worker, node, inputs)
+
+
+CONVS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((2, 3, 9, 11), (5, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 19, 21), (8, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ((1, 6, 9, 8), (4, 6, 1, 1), {}),
+    ((2, 6, 9, 8), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1], "strides": [2, 1]}),
+    ((1, 4, 12, 12), (6, 2, 3, 2), {"group": 2, "dilations": [2, 3], "pads": [0, 1, 2, 3]}),
+    ((1, 3, 7, 7), (4, 3, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((2, 4, 17), (6, 4, 5), {"pads": [2, 1], "strides": [3]}),
+)
+
+
+@both
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("x", "w", "attributes"), CONVS)
+def test_conv(x: Any, w: Any, attributes: Any, bias: bool, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    constants = {"w": random(*w, dtype=dtype, seed=9)}
+    if bias:
+        constants["b"] = random(w[0], dtype=dtype)
+    node = helper.make_node("Conv", ["x", *constants], ["y"], **attributes)
+    check(worker, node, {"x": random(*x, dtype=dtype)}, constants)
