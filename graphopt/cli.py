@@ -32,6 +32,8 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 EXIT_INTERRUPTED = 130
+# Initializers with range problems that are printed; the JSON report has all.
+MAX_RANGES = 20
 
 InPath = Annotated[Path, typer.Argument(help="The model to read.", metavar="IN")]
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write.", metavar="OUT")]
@@ -71,6 +73,12 @@ def optimize(
     target: TargetOption = "auto",
     only: OnlyOption = None,
     skip: SkipOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp16 converts to half precision; statistics and the interface stay float32.")
+    ] = None,
+    fp16_io: Annotated[
+        bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
+    ] = False,
     input_shape: ShapeOption = None,
     all_sites: Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
@@ -119,6 +127,8 @@ def optimize(
             target=target,
             only=only or (),
             skip=skip or (),
+            precision=precision,
+            keep_io=not fp16_io,
             input_shapes=parse_input_shapes(input_shape),
             all_sites=all_sites,
             check=check,
@@ -418,8 +428,25 @@ def _print_report(report: Report, *, explain: bool) -> None:
         if codes:
             summary = ", ".join(f"{code} {n}" for code, n in codes.most_common())
             console.print(f"refused: {summary} (--explain shows each site)")
+    _print_ranges(report)
     for note in report.notes:
         console.print(plain(note), soft_wrap=True)
+
+
+def _print_ranges(report: Report) -> None:
+    """The initializers that float16 holds badly, the worst first."""
+    if not report.initializer_ranges:
+        return
+    table = Table(title="initializers in float16", title_justify="left")
+    for column in ("initializer", "numbers", "beyond 65504", "subnormal", "zero", "share", "stored as"):
+        table.add_column(column, justify="left" if column in ("initializer", "stored as") else "right")
+    worst = sorted(report.initializer_ranges, key=lambda r: r.error, reverse=True)
+    for r in worst[:MAX_RANGES]:
+        counts = (str(n) for n in (r.size, r.overflow, r.subnormal, r.zero))
+        table.add_row(plain(r.name), *counts, f"{r.share:.1%}", "float16" if r.converted else "float32")
+    console.print(table)
+    if len(worst) > MAX_RANGES:
+        console.print(f"and {len(worst) - MAX_RANGES} more, with smaller errors (--json lists all)")
 
 
 def _print_remarks(report: Report) -> None:

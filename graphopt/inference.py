@@ -73,6 +73,14 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
         declared[new] = declared[old]
 
 
+def retype(value: ir.Value, dtype: ir.DataType) -> None:
+    """Gives a value another element type, in the model that will be written too."""
+    value.type = ir.TensorType(dtype)
+    declared_type, declared_shape = value.meta.get(_DECLARED, (None, None))
+    if declared_type is not None:
+        value.meta[_DECLARED] = (value.type, declared_shape)
+
+
 def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large initializers are inputs of their type and shape: inference does not read their data."""
     stripped = onnx.ModelProto(ir_version=max(proto.ir_version, 4))

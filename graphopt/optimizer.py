@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from graphopt import inference, pipeline
 from graphopt import model as models
 from graphopt.errors import ModelSaveError, OptionError
 from graphopt.invariants import Interface, check_against
-from graphopt.passes import PASSES
+from graphopt.passes import PASSES, half_precision
 from graphopt.passes.base import Editor, Numerics
 from graphopt.passes.profit import EveryLegalSite, Profit
 from graphopt.report import PassSummary, Report, model_stats
@@ -54,6 +55,8 @@ def optimize(
     target: str = "auto",
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
+    precision: str | None = None,
+    keep_io: bool = True,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     all_sites: bool = False,
     profit: Profit | None = None,
@@ -72,6 +75,8 @@ def optimize(
         target: "auto", "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
         only: names of the passes to run; empty for all.
         skip: names of passes not to run.
+        precision: "fp16" converts to half precision after all other rewrites (passes/half_precision.py).
+        keep_io: with a precision, graph inputs and outputs keep their element types.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
@@ -87,7 +92,7 @@ def optimize(
     Raises:
         ModelLoadError: the model cannot be read.
         ModelSaveError: the result cannot be written.
-        OptionError: an unknown pass, target or input, or a shape that does not fit.
+        OptionError: an unknown pass, target, precision or input, or a shape that does not fit.
         InvariantError: a pass broke the model; nothing was written.
     """
     start = time.perf_counter()
@@ -95,6 +100,10 @@ def optimize(
     is_path = isinstance(model, str | os.PathLike)
     parsed_target = parse_target(target)
     passes = _select(only, skip)
+    if precision not in (None, "fp16"):
+        raise OptionError(f"unknown precision '{precision}'; the only one is fp16")
+    if precision is None and not keep_io:
+        raise OptionError("element types of inputs and outputs change only with a precision")
     if is_path and out is None and not dry_run:
         raise OptionError("optimizing a file needs an output path")
     if not is_path and out is not None:
@@ -110,14 +119,14 @@ def optimize(
     if newest > NEWEST_KNOWN_OPSET:
         newer = f"opset {newest} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
         report.notes.append(f"{newer}: the model is left as it is")
-        passes = []
+        passes, precision = [], None
     inference.set_input_shapes(work, input_shapes or {})
     interface = Interface.of(work)
 
     say("inferring shapes")
     inference.infer(work, source.proto)
     report.before = model_stats(work)
-    editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit)
+    editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision is not None)
 
     def after_pass(name: str) -> None:
         say(name)
@@ -131,6 +140,11 @@ def optimize(
         inference.infer(work)
         run = pipeline.run(editor, passes, after_pass=after_pass)
         result.extend(run)
+    if precision is not None:
+        say(half_precision.NAME)
+        result.extend(_to_half_precision(editor, keep_io, report))
+        if not keep_io:
+            interface = replace(interface, inputs=Interface.of(work).inputs, outputs=Interface.of(work).outputs)
     report.after = model_stats(work)
     inference.forget(work)
     report.remarks = result.remarks
@@ -160,6 +174,18 @@ def optimize(
         returned = models.give_back(source, work)
     report.seconds = time.perf_counter() - start
     return returned, report
+
+
+def _to_half_precision(editor: Editor, keep_io: bool, report: Report) -> pipeline.PipelineResult:
+    start = time.perf_counter()
+    done = half_precision.convert(editor, keep_io=keep_io)
+    report.initializer_ranges = done.ranges
+    applied = sum(r.applied for r in done.remarks)
+    summary = pipeline.PassResult(
+        half_precision.NAME, time.perf_counter() - start, applied, len(done.remarks) - applied
+    )
+    numerics = Numerics.FP16 if applied else Numerics.EXACT
+    return pipeline.PipelineResult(done.remarks, {summary.name: summary}, numerics)
 
 
 def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:

@@ -41,9 +41,9 @@ class PipelineResult:
 
     def extend(self, later: PipelineResult) -> None:
         """Adds a later run over the same model: its refusals replace ours, since it saw every remaining site again."""
-        self.remarks = [r for r in self.remarks if r.applied] + later.remarks
+        self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
         for name, result in later.passes.items():
-            mine = self.passes[name]
+            mine = self.passes.setdefault(name, PassResult(name))
             mine.seconds += result.seconds
             mine.applied += result.applied
             mine.refused = result.refused

@@ -57,6 +57,10 @@ class Code(enum.Enum):
     FULLY_MASKED_ROW = ("a mask may hide a whole row, where the two definitions differ", "nothing")
     NO_GAIN = ("the rewrite is legal here but does not pay on this target", "use --all-sites to apply it anyway")
     TARGET = ("the target does not accept the node that the rewrite would emit", "choose another --target")
+    STATISTICS = ("statistics stay in float32", "nothing")
+    OVERFLOW = ("a constant has numbers that float16 cannot hold", "scale the weights, or leave them in float32")
+    UNDERFLOW = ("a constant would lose more bits in float16 than rounding costs", "scale the weights")
+    NO_FLOAT16 = ("the operator does not take float16, by its definition or on this target", "nothing")
     FUNCTION_ATTRIBUTE = ("an attribute refers to a parameter of the function around it", "inline the function")
 
     @property
@@ -96,6 +100,43 @@ class Remark:
     @property
     def applied(self) -> bool:
         return self.code == "APPLIED"
+
+
+@dataclass(frozen=True)
+class InitializerRange:
+    """What float16 does to one initializer.
+
+    Attributes:
+        name: of the initializer.
+        size: how many numbers it has.
+        overflow: how many finite numbers are beyond 65504.
+        subnormal: how many keep fewer than 11 bits.
+        zero: how many become zero.
+        error: norm of the rounding errors relative to that of the initializer; inf when a number overflows.
+        converted: whether it is float16 now.
+    """
+
+    name: str
+    size: int
+    overflow: int
+    subnormal: int
+    zero: int
+    error: float
+    converted: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether it loses no more than half precision loses in its normal range, 2^-11 a number."""
+        return self.error <= 2.0**-10
+
+    @property
+    def share(self) -> float:
+        """Of the numbers that overflow or lose bits by underflow."""
+        return (self.overflow + self.subnormal + self.zero) / max(self.size, 1)
+
+    def to_dict(self) -> dict[str, str | int | float | bool]:
+        """For JSON, which has no infinity."""
+        return {**vars(self), "error": min(self.error, 1.0), "share": self.share}
 
 
 def node_label(node: ir.Node) -> str:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphopt.model import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
-from graphopt.remarks import Code, Remark
+from graphopt.remarks import Code, InitializerRange, Remark
 
 
 @dataclass
@@ -129,6 +129,7 @@ class Report:
         seconds: all of it, loading and writing included.
         notes: remarks about the model as a whole.
         tuning: what `--tune` measured, or the cache said.
+        initializer_ranges: what float16 does to the initializers that do not fit it (with a precision).
     """
 
     target: str
@@ -140,6 +141,7 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
+    initializer_ranges: list[InitializerRange] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -159,6 +161,7 @@ class Report:
             "before": stats(self.before),
             "after": stats(self.after),
             "passes": [vars(p) for p in self.passes],
+            "initializer_ranges": [r.to_dict() for r in self.initializer_ranges],
             "remarks": [_remark_dict(r) for r in self.remarks],
         }
 

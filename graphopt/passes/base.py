@@ -55,10 +55,12 @@ class Editor:
     pipeline knows where to look again without scanning the graph.
     """
 
-    def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None) -> None:
+    def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
         self.model = model
         self.target = target
         self.profit = profit or Estimates()
+        # Products will be computed in float16 (half_precision.py), which decides what pays.
+        self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
         # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
         self._own_graphs = list(with_subgraphs(model.graph))
@@ -218,6 +220,10 @@ class Editor:
         )
 
     # -- changes -----------------------------------------------------------------------------------------------
+
+    def unique_name(self, hint: str) -> str:
+        """A name that no value of the model has."""
+        return self._unique(hint, self._names)
 
     def _unique(self, hint: str, taken: set[str]) -> str:
         name, n = hint, 0

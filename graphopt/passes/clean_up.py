@@ -10,6 +10,7 @@ Conditions:
 - Random operators (Bernoulli too) are neither computed nor merged, Dropout stays in training mode, quantization nodes
   are not merged (runtimes look for one pair for each reader), nodes of foreign domains are not merged or removed.
 - Initializers that callers may override are not constants.
+- Matrices and filters that are stored in float16 stay so: a Cast of them is not computed.
 - A constant may not make the file larger: results have at most 64 KiB, or at most the bytes of inputs that go with
   them. Tile, Expand, ConstantOfShape and Transposes of shared weights stay where they would grow the file.
 - Graph inputs and outputs keep names, order, types and dimensions; unused functions of others, opset imports,
@@ -126,6 +127,8 @@ class _CleanUp:
                 return None
             tensors.append(tensor)
         if any(a.is_ref() for a in node.attributes.values()):
+            return None
+        if node.op_type == "Cast" and _is_stored_weight(tensors[0]):
             return None
         limit = self._limit(node)
         if any(t is not None and t.nbytes > limit for t in tensors):
@@ -298,6 +301,16 @@ def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value
     if op in ("Mul", "Div"):
         return _times_one(node, editor)
     return None
+
+
+def is_matrix(tensor: ir.TensorProtocol) -> bool:
+    """Whether more than one dimension is larger than 1."""
+    return sum(d != 1 for d in tensor.shape.numpy()) > 1
+
+
+def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
+    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision.py)."""
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)
 
 
 def _is_inference_dropout(node: ir.Node, editor: Editor) -> bool:

@@ -86,7 +86,7 @@ class WinogradConv(Pass[WinogradMatch]):
         doubt = ""
         y = editor.shape(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d if isinstance(d, int) else None for d in y[2:])
-        if (editor.dtype(match.W) or editor.dtype(match.X)) == ir.DataType.FLOAT16:
+        if editor.half or (editor.dtype(match.W) or editor.dtype(match.X)) == ir.DataType.FLOAT16:
             doubt = "float16 allows only the small tile F(2x2, 3x3)"
         elif not winograd_pays(editor.target, match.C, match.M, OH, OW):
             size = f"{OH or '?'}x{OW or '?'}"

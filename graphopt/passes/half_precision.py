@@ -1,0 +1,513 @@
+"""float32 becomes float16 where that is safe (`--precision fp16`), with Casts where the two meet.
+
+It runs once, after all other passes: weights are folded in float64 and rounded once, and statistics are inside fused
+nodes, which keep them in float32 themselves.
+
+Each node computes in one precision, decided in topological order as automatic mixed precision does (P. Micikevicius et
+al., "Mixed Precision Training", ICLR 2018):
+
+- Products (Conv, Gemm, MatMul, attention, recurrent nets) and nodes that keep their statistics in float32 by
+  definition (`stash_type`, our operators) take float16.
+- Statistics (Softmax, norms, sums, means) and what leaves the range quickly (Exp, Pow, ...) take float32, and so does
+  arithmetic that only they or integers read.
+- All others follow their inputs: float16, unless one of them is computed in float32.
+
+Range: a node stays in float32 when one of its constants has numbers beyond 65504 or loses more than half precision by
+underflow, so that masks of -3.4e38 and epsilons of 1e-12 keep their meaning. A bias of an attention saturates at
+-65504 instead, infinities excepted: a row that is masked everywhere stays an average.
+
+What float16 a node may take is what the ONNX schema of its operator and version says. Bodies of If, Loop and Scan are
+converted inside; their interfaces, the user's functions and foreign operators stay in float32, and so do graph inputs
+and outputs unless asked otherwise. Integers are not touched.
+
+On the CPU nothing gains from computing in float16 (ONNX Runtime has no kernels of standard operators for it and casts
+around each node), so only the weights are stored in float16 there: matrices, filters and tables, with a Cast that
+runtimes compute when they load the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from graphopt import inference
+from graphopt.model import bodies
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
+from graphopt.passes.base import Editor, attribute_int
+from graphopt.passes.clean_up import is_matrix
+from graphopt.remarks import Code, InitializerRange, Remark, node_label
+
+NAME = "half_precision"
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14
+
+PRODUCTS = frozenset(
+    "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
+)
+STATISTICS = frozenset(
+    "Softmax LogSoftmax SoftmaxCrossEntropyLoss InstanceNormalization BatchNormalization LpNormalization "
+    "MeanVarianceNormalization LRN LpPool GlobalLpPool ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
+    "ReduceProd ReduceLogSum ReduceLogSumExp CumSum CumProd Exp Log Pow Reciprocal Softplus Tan Sinh Cosh Acosh "
+    "Asin Acos Atanh Det GridSample AffineGrid RoiAlign MaxRoiPool DFT STFT MelWeightMatrix".split()
+)
+RANDOM = frozenset("Bernoulli Multinomial RandomNormalLike RandomUniformLike".split())
+QUANTIZATION = frozenset("QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split())
+# Operators that move numbers: ONNX Runtime's CPU kernels of both releases take float16.
+MOVES = frozenset("Gather Reshape Transpose Squeeze Unsqueeze Slice Concat Identity Expand Flatten Split Tile".split())
+GROUP_NORM_STASH_OPSET = 21
+_SUFFIX = {FLOAT: "float", HALF: "half"}
+
+
+def range_of(name: str, array: Array) -> InitializerRange:
+    """Counts the range problems of a float32 array."""
+    flat = array.reshape(-1)
+    finite = flat[np.isfinite(flat)]
+    size = np.abs(finite)
+    half = _to_half(finite)
+    overflow = int(np.count_nonzero(np.isinf(half)))
+    vanish = int(np.count_nonzero((half == 0) & (size > 0)))
+    subnormal = int(np.count_nonzero((size > 0) & (size < SMALLEST_NORMAL) & (half != finite))) - vanish
+    norm = float(np.linalg.norm(finite.astype(np.float64)))
+    if overflow:
+        error = math.inf
+    elif norm == 0:
+        error = 0.0
+    else:
+        error = float(np.linalg.norm(finite.astype(np.float64) - half)) / norm
+    return InitializerRange(name, flat.size, overflow, max(subnormal, 0), vanish, error)
+
+
+def _to_half(array: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float16)
+
+
+def _saturated(array: Array) -> Array:
+    """float16 with finite numbers beyond its range at its ends."""
+    clipped = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+    return _to_half(clipped)
+
+
+@dataclass
+class HalfPrecisionResult:
+    """What the conversion did: remarks as of any pass, and the initializers with range problems."""
+
+    remarks: list[Remark]
+    ranges: list[InitializerRange]
+
+
+def convert(editor: Editor, *, keep_io: bool = True) -> HalfPrecisionResult:
+    """Converts the editor's model in place.
+
+    Args:
+        editor: the model, types inferred.
+        keep_io: graph inputs and outputs stay float32.
+    """
+    opset = editor.model.opset_imports.get("", 0)
+    if opset < MIN_OPSET:
+        detail = f"the model has opset {opset}, float16 needs {MIN_OPSET}"
+        return HalfPrecisionResult([Remark(NAME, Code.OPSET.name, (), detail)], [])
+    work = _Conversion(editor, keep_io)
+    work.convert(editor.model.graph)
+    return work.result()
+
+
+@functools.cache
+def _half_types(op_type: str, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...], bool] | None:
+    """Which formal inputs and outputs of a standard operator may be float or float16, and whether the last input is
+    variadic; None for an operator without schema.
+    """
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    either = {
+        c.type_param_str
+        for c in schema.type_constraints
+        if {"tensor(float)", "tensor(float16)"} <= set(c.allowed_type_strs)
+    }
+    inputs = tuple(p.type_str in either and p.name != "roi" for p in schema.inputs)
+    outputs = tuple(p.type_str in either for p in schema.outputs)
+    variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return inputs, outputs, variadic
+
+
+@dataclass
+class _Conversion:
+    editor: Editor
+    keep_io: bool
+    # Values whose type changed, and views of values in the other type.
+    converted: set[ir.Value] = field(default_factory=set)
+    views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = field(default_factory=dict)
+    ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
+    in_half: set[ir.Value] = field(default_factory=set)
+    needs_float: set[ir.Node] = field(default_factory=set)
+    stays: dict[tuple[Code, str], list[ir.Node]] = field(default_factory=dict)
+    nodes: int = 0
+    casts: int = 0
+
+    @property
+    def stores_only(self) -> bool:
+        """Whether float16 is for storage alone."""
+        return self.editor.target.device == "cpu"
+
+    # -- a graph -------------------------------------------------------------------------------------------------
+
+    def convert(self, graph: ir.Graph) -> None:
+        self._find_needs_float(graph)
+        main = graph is self.editor.model.graph
+        if main and not self.keep_io:
+            for value in graph.inputs:
+                if value.dtype == FLOAT and not value.is_initializer():
+                    self._retype(value)
+        for node in list(graph):
+            for body in bodies(node):
+                self.convert(body)
+            self._convert_node(node)
+        self._restore_outputs(graph, HALF if main and not self.keep_io else FLOAT)
+
+    def _find_needs_float(self, graph: ir.Graph) -> None:
+        """Nodes whose results only statistics and integers read: their own arithmetic belongs to the statistics."""
+        for node in reversed(graph):
+            readers = [u for o in node.outputs for u in o.consumers()]
+            if not readers or any(o.is_graph_output() for o in node.outputs):
+                continue
+            if all(u in self.needs_float or self._is_statistics(u) or _makes_integers(u) for u in readers):
+                self.needs_float.add(node)
+
+    def _is_statistics(self, node: ir.Node) -> bool:
+        if node.domain != "":
+            return False
+        if node.op_type == "GroupNormalization":
+            return self.editor.opset(node) < GROUP_NORM_STASH_OPSET
+        return node.op_type in STATISTICS
+
+    def _restore_outputs(self, graph: ir.Graph, wanted: ir.DataType) -> None:
+        for i, value in enumerate(graph.outputs):
+            producer = value.producer()
+            if value.dtype == wanted or (value not in self.converted if wanted == FLOAT else value.dtype != FLOAT):
+                continue
+            if producer is None or producer.graph is not graph:
+                continue
+            if _is_cast(producer) and self._bypass(producer, wanted):
+                continue
+            new = self.views.get((value, wanted, False)) or self._cast(value, value, wanted)
+            new.name, value.name = (
+                value.name,
+                self.editor.unique_name(f"{value.name}_{_SUFFIX[FLOAT if wanted == HALF else HALF]}"),
+            )
+            new.shape, new.doc_string = value.shape, value.doc_string
+            new.metadata_props.update(value.metadata_props)
+            graph.outputs[i] = new
+
+    def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
+        """Lets a graph output be what was cast to it, where that has the wanted type."""
+        source = cast.inputs[0]
+        if source is None or source.dtype != wanted or not self.editor.bypass(cast, source):
+            return False
+        inference.retype(source, wanted)
+        return True
+
+    # -- a node --------------------------------------------------------------------------------------------------
+
+    def _convert_node(self, node: ir.Node) -> None:
+        if node.op_type == "Constant" and node.domain == "":
+            return
+        if _is_cast(node):
+            self._convert_cast(node)
+            return
+        if (node.domain, node.op_type) == ("", "ConstantOfShape"):
+            self._convert_fill(node)
+            return
+        either = self._either(node)
+        takes = [i for i in either if (v := node.inputs[i]) is not None and (v.dtype == FLOAT or v in self.converted)]
+        computes = bool(takes) or any(v is not None and v.dtype == FLOAT for v in node.inputs)
+        if not computes:
+            return
+        why = self._why_float(node, takes)
+        if why is None:
+            self._make_half(node, takes)
+            return
+        code, detail = why
+        if code is not None:
+            self.stays.setdefault((code, detail), []).append(node)
+        for i, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            if value in self.converted:
+                node.replace_input_with(i, self._view(value, FLOAT))
+            elif self.stores_only and self._may_store(value, node):
+                node.replace_input_with(i, self._stored(value))
+
+    def _either(self, node: ir.Node) -> list[int]:
+        """The inputs that may be float or float16."""
+        if node.domain == DOMAIN and node.op_type in OPS:
+            return [i for i, name in enumerate(OPS[node.op_type].inputs) if name != "mask"]
+        types = _half_types(node.op_type, self.editor.opset(node)) if node.domain == "" else None
+        if types is None:
+            return []
+        inputs, _, variadic = types
+        last = len(inputs) - 1
+        return [i for i in range(len(node.inputs)) if (inputs[i] if i <= last else variadic and inputs[last])]
+
+    def _why_float(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
+        """Why the node stays in float32 (no code: it follows its inputs), or None when it takes float16."""
+        ours = node.domain == DOMAIN and node.op_type in OPS
+        if node.domain != "" and not ours:
+            return Code.UNSUPPORTED_OP, f"{node.domain}::{node.op_type} is not a standard operator"
+        if any(bodies(node)):
+            return None, ""
+        if node.op_type in QUANTIZATION:
+            return Code.QUANTIZED, f"{node.op_type} is left as it is"
+        if any(_comes_from(v, QUANTIZATION) for v in node.inputs):
+            return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
+        if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
+            return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
+        if self.stores_only:
+            moves = node.domain == "" and node.op_type in MOVES
+            if moves and all(self._is_half(node.inputs[i]) for i in takes):
+                return None if node not in self.needs_float else (None, "")
+            return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
+        if ours and self.editor.model.opset_imports.get("", 0) < CAST_LIKE_OPSET:
+            return Code.OPSET, f"{node.op_type} needs opset {CAST_LIKE_OPSET} in float16"
+        if self._is_statistics(node):
+            return Code.STATISTICS, node.op_type
+        product = ours or node.op_type in PRODUCTS or node.op_type == "GroupNormalization"
+        if product and attribute_int(node, "stash_type", 1) != 1:
+            return Code.STATISTICS, f"{node.op_type} with other statistics than float32"
+        if not product:
+            if node in self.needs_float:
+                return None, ""
+            if any(not self._is_half(node.inputs[i]) for i in takes):
+                return None, ""
+        return self._out_of_range(node, takes)
+
+    def _is_half(self, value: ir.Value | None) -> bool:
+        return value is not None and (value in self.converted or self.editor.is_constant(value))
+
+    def _outputs_follow(self, node: ir.Node) -> bool:
+        """Every float32 output becomes float16 with the inputs, or is float32 by definition; all types are known."""
+        known = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+        return all((v.dtype is not None and isinstance(v.type, ir.TensorType)) or self._is_half(v) for v in known)
+
+    def _out_of_range(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
+        for i in takes:
+            value = node.inputs[i]
+            assert value is not None
+            if value in self.converted or not self.editor.is_constant(value):
+                continue
+            found = self._range(value)
+            if found.fits or _is_attention_bias(node, i) or (found.overflow and _is_bound(node, i)):
+                continue
+            if found.overflow:
+                return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} numbers are beyond {LARGEST:g}"
+            lost = found.subnormal + found.zero
+            return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} numbers lose bits, {found.zero} become zero"
+        return None
+
+    def _make_half(self, node: ir.Node, takes: Sequence[int]) -> None:
+        for i in takes:
+            value = node.inputs[i]
+            assert value is not None
+            if value.dtype == FLOAT:
+                saturate = _is_attention_bias(node, i) or _is_bound(node, i)
+                node.replace_input_with(i, self._view(value, HALF, saturate=saturate))
+        if node.domain == "":
+            types = _half_types(node.op_type, self.editor.opset(node))
+            assert types is not None
+            outputs = [types[1][min(i, len(types[1]) - 1)] for i in range(len(node.outputs))]
+        else:
+            outputs = [True] * len(node.outputs)
+        for value, follows in zip(node.outputs, outputs):
+            if follows and value.dtype == FLOAT:
+                self._retype(value)
+        if node.op_type == "Attention" and "softmax_precision" not in node.attributes:
+            node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
+        masked = node.attributes.get("mask_value") if node.domain == DOMAIN else None
+        if masked is not None and -math.inf < masked.as_float() < -LARGEST:
+            node.attributes["mask_value"] = ir.AttrFloat32("mask_value", -LARGEST)
+        self.nodes += 1
+
+    def _convert_cast(self, node: ir.Node) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        to = attribute_int(node, "to", 0)
+        if to == HALF and source in self.converted:
+            self.editor.bypass(node, source)
+        elif to == FLOAT and source.dtype == ir.DataType.BOOL and not self.stores_only and node not in self.needs_float:
+            node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+            self._retype(result)
+            self.nodes += 1
+
+    def _convert_fill(self, node: ir.Node) -> None:
+        value = node.attributes.get("value")
+        array = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
+        if array.dtype != np.float32 or self.stores_only or node in self.needs_float:
+            return
+        if range_of("", array).fits:
+            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(_to_half(array)))
+            self._retype(node.outputs[0])
+            self.nodes += 1
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def _retype(self, value: ir.Value) -> None:
+        inference.retype(value, HALF)
+        self.converted.add(value)
+
+    def _range(self, value: ir.Value) -> InitializerRange:
+        if value not in self.ranges:
+            array = self.editor.constant(value)
+            assert array is not None
+            self.ranges[value] = range_of(value.name or "", array)
+        return self.ranges[value]
+
+    def _view(self, value: ir.Value, dtype: ir.DataType, *, saturate: bool = False) -> ir.Value:
+        """The value in the other precision: the constant rounded, what a Cast was made of, or a Cast."""
+        key = (value, dtype, saturate)
+        if key not in self.views:
+            self.views[key] = self._make_view(value, dtype, saturate)
+        return self.views[key]
+
+    def _make_view(self, value: ir.Value, dtype: ir.DataType, saturate: bool) -> ir.Value:
+        if dtype == HALF and self.editor.is_constant(value):
+            return self._half_constant(value, saturate)
+        producer = value.producer()
+        if producer is not None and _is_cast(producer):
+            source = producer.inputs[0]
+            assert source is not None
+            if source.dtype == dtype:
+                return source
+        return self._cast(self._saturating(value) if saturate else value, value, dtype)
+
+    def _cast(self, source: ir.Value, named_after: ir.Value, dtype: ir.DataType) -> ir.Value:
+        cast = self.editor.node("Cast", [source], {"to": int(dtype)}, hint=f"{named_after.name}/{_SUFFIX[dtype]}")
+        self._insert([cast], source)
+        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), named_after.shape
+        self.casts += 1
+        return cast.outputs[0]
+
+    def _saturating(self, value: ir.Value) -> ir.Value:
+        """max(x, -65504), -inf excepted: a Cast would make -inf of the finite numbers below."""
+        name = f"{value.name}/saturated"
+        infinite = self.editor.node("IsInf", [value], hint=f"{name}/IsInf")
+        anchor = value.producer() or next(iter(value.graph or ()))
+        lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
+        bounded = self.editor.node("Max", [value, lowest], hint=f"{name}/Max")
+        kept = self.editor.node("Where", [infinite.outputs[0], value, bounded.outputs[0]], hint=name)
+        infinite.outputs[0].type, infinite.outputs[0].shape = ir.TensorType(ir.DataType.BOOL), value.shape
+        for node in (bounded, kept):
+            node.outputs[0].type, node.outputs[0].shape = ir.TensorType(FLOAT), value.shape
+        self._insert([infinite, bounded, kept], value)
+        return kept.outputs[0]
+
+    def _insert(self, nodes: Sequence[ir.Node], source: ir.Value) -> None:
+        """Puts nodes that read `source` right behind its producer, or first in its graph."""
+        graph, producer = source.graph, source.producer()
+        assert graph is not None
+        if producer is not None:
+            graph.insert_after(producer, nodes)
+        else:
+            graph.insert_before(next(iter(graph)), nodes)
+
+    def _half_constant(self, value: ir.Value, saturate: bool) -> ir.Value:
+        tensor = self.editor.tensor(value)
+        assert tensor is not None
+        if value.is_initializer():
+            graph = value.graph
+        else:
+            producer = value.producer()
+            graph = producer.graph if producer is not None else None
+        assert graph is not None
+        found = self._range(value)
+        convert = _saturated if saturate and not found.fits else _to_half
+        name = self.editor.unique_name(f"{value.name}_half")
+        # Made again whenever it is read: the model may be larger than memory.
+        shape = ir.Shape(tensor.shape.numpy())
+        half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape, name=name)
+        new = ir.Value(name=name, shape=shape, type=ir.TensorType(HALF), const_value=half)
+        graph.register_initializer(new)
+        self.in_half.add(value)
+        return new
+
+    def _may_store(self, value: ir.Value, node: ir.Node) -> bool:
+        """A matrix, filter or table: clean-up computes a Cast of anything smaller."""
+        tensor = self.editor.tensor(value)
+        if tensor is None or tensor.dtype != FLOAT or not value.is_initializer() or node.op_type in QUANTIZATION:
+            return False
+        return is_matrix(tensor) and self._range(value).fits
+
+    def _stored(self, value: ir.Value) -> ir.Value:
+        key = (value, FLOAT, False)
+        if key not in self.views:
+            half = self._view(value, HALF)
+            self.views[key] = self._cast(half, value, FLOAT)
+        return self.views[key]
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def result(self) -> HalfPrecisionResult:
+        for value in self.in_half:
+            self._drop_unread(value)
+        remarks = []
+        if self.nodes or self.casts or self.in_half or self.converted:
+            detail = f"{self.nodes} nodes and {len(self.in_half)} initializers in float16, {self.casts} Casts"
+            remarks.append(Remark(NAME, "APPLIED", (), detail))
+        for (code, detail), nodes in self.stays.items():
+            remarks.append(Remark(NAME, code.name, tuple(node_label(n) for n in nodes), detail))
+        troubled = [r for r in self.ranges.values() if r.overflow or r.subnormal or r.zero]
+        halves = {v.name for v in self.in_half}
+        ranges = [InitializerRange(**{**vars(r), "converted": r.name in halves}) for r in troubled]
+        return HalfPrecisionResult(remarks, ranges)
+
+    def _drop_unread(self, value: ir.Value) -> None:
+        """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        name = value.name
+        assert name is not None
+        if value.is_initializer():
+            assert value.graph is not None
+            del value.graph.initializers[name]
+        else:
+            producer = value.producer()
+            assert producer is not None and producer.graph is not None
+            producer.graph.remove(producer, safe=True)
+        copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
+        if len(copies) == 1:
+            copies[0].name = name
+
+
+def _is_cast(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "Cast")
+
+
+def _makes_integers(node: ir.Node) -> bool:
+    return _is_cast(node) and not ir.DataType(attribute_int(node, "to", 0)).is_floating_point()
+
+
+def _comes_from(value: ir.Value | None, op_types: frozenset[str]) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.domain == "" and producer.op_type in op_types
+
+
+def _is_attention_bias(node: ir.Node, index: int) -> bool:
+    if node.domain == DOMAIN:
+        return OPS[node.op_type].inputs[index] == "bias" and node.op_type.startswith("FusedAttention")
+    return node.domain == "" and node.op_type == "Attention" and index == 3
+
+
+def _is_bound(node: ir.Node, index: int) -> bool:
+    """A bound beyond the range bounds nothing."""
+    return node.domain == "" and node.op_type == "Clip" and index > 0
+
+
+__all__ = ["HalfPrecisionResult", "convert", "range_of"]
