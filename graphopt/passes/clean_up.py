@@ -61,7 +61,8 @@ class CleanUp(ModelPass):
         for graph in list(editor.graphs()):
             work.remove_unread(graph)
         editor.changed()
-        work.remove_unread_definitions()
+        if unread := remove_unread_definitions(editor):
+            work.done["definition of an operator that no node uses, removed"] += unread
         if work.computed:
             # A shape that has become a constant tells inference more, as a second run would find out.
             inference.infer(editor.model)
@@ -221,16 +222,16 @@ class _CleanUp:
                 del graph.initializers[name]
                 self.done["initializer that nobody reads, removed"] += 1
 
-    def remove_unread_definitions(self) -> None:
-        """Definitions of our own operators that later rewrites have left without a node."""
-        functions = self.editor.model.functions
-        ours = [i for i, f in functions.items() if f.domain == DOMAIN]
-        if ours:
-            used = {node.op_type for graph in self.editor.graphs() for node in graph if node.domain == DOMAIN}
-            for identifier in ours:
-                if identifier[1] not in used:
-                    del functions[identifier]
-                    self.done["definition of an operator that no node uses, removed"] += 1
+
+def remove_unread_definitions(editor: Editor) -> int:
+    """Removes definitions of our own operators that rewrites have left without a node; returns how many."""
+    functions = editor.model.functions
+    ours = [i for i, f in functions.items() if f.domain == DOMAIN]
+    used = {node.op_type for graph in editor.graphs() for node in graph if node.domain == DOMAIN} if ours else set()
+    unread = [i for i in ours if i[1] not in used]
+    for identifier in unread:
+        del functions[identifier]
+    return len(unread)
 
 
 def _release(attribute: ir.Attr) -> None:

@@ -13,8 +13,8 @@ al., "Mixed Precision Training", ICLR 2018):
 - All others follow their inputs: float16, unless one of them is computed in float32.
 
 Range: a node stays in float32 when one of its constants has numbers beyond 65504 or loses more than half precision by
-underflow, so that masks of -3.4e38 and epsilons of 1e-12 keep their meaning. A bias of an attention saturates at
--65504 instead, infinities excepted: a row that is masked everywhere stays an average.
+underflow, so that masks of -3.4e38 and epsilons of 1e-12 keep their meaning. A bias of FusedAttention becomes a mask of
+-65504 where it is lower, infinities excepted: a row that is masked everywhere stays an average.
 
 What float16 a node may take is what the ONNX schema of its operator and version says. Bodies of If, Loop and Scan are
 converted inside; their interfaces, the user's functions and foreign operators stay in float32, and so do graph inputs
@@ -41,7 +41,7 @@ from graphopt.model import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.base import Editor, attribute_int
-from graphopt.passes.clean_up import is_matrix
+from graphopt.passes.clean_up import is_matrix, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 
 NAME = "half_precision"
@@ -147,6 +147,7 @@ class _Conversion:
     # Values whose type changed, and views of values in the other type.
     converted: set[ir.Value] = field(default_factory=set)
     views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = field(default_factory=dict)
+    hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
     ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
     in_half: set[ir.Value] = field(default_factory=set)
     needs_float: set[ir.Node] = field(default_factory=set)
@@ -228,10 +229,10 @@ class _Conversion:
             self._convert_fill(node)
             return
         either = self._either(node)
-        takes = [i for i in either if (v := node.inputs[i]) is not None and (v.dtype == FLOAT or v in self.converted)]
-        computes = bool(takes) or any(v is not None and v.dtype == FLOAT for v in node.inputs)
-        if not computes:
+        floats = [i for i, v in enumerate(node.inputs) if v is not None and (v.dtype == FLOAT or v in self.converted)]
+        if not floats:
             return
+        takes = [i for i in either if i in floats]
         why = self._why_float(node, takes)
         if why is None:
             self._make_half(node, takes)
@@ -302,6 +303,8 @@ class _Conversion:
         for i in takes:
             value = node.inputs[i]
             assert value is not None
+            if _is_attention_bias(node, i) and not self._fits(value) and not self._can_hide(node, value):
+                return Code.OVERFLOW, f"the bias {value.name} may hold numbers below {-LARGEST:g}"
             if value in self.converted or not self.editor.is_constant(value):
                 continue
             found = self._range(value)
@@ -317,9 +320,10 @@ class _Conversion:
         for i in takes:
             value = node.inputs[i]
             assert value is not None
-            if value.dtype == FLOAT:
-                saturate = _is_attention_bias(node, i) or _is_bound(node, i)
-                node.replace_input_with(i, self._view(value, HALF, saturate=saturate))
+            if _is_attention_bias(node, i) and not self._fits(value):
+                node = self._hide(node, i)
+            elif value.dtype == FLOAT:
+                node.replace_input_with(i, self._view(value, HALF, saturate=_is_bound(node, i)))
         if node.domain == "":
             types = _half_types(node.op_type, self.editor.opset(node))
             assert types is not None
@@ -335,6 +339,69 @@ class _Conversion:
         if masked is not None and -math.inf < masked.as_float() < -LARGEST:
             node.attributes["mask_value"] = ir.AttrFloat32("mask_value", -LARGEST)
         self.nodes += 1
+
+    def _fits(self, value: ir.Value) -> bool:
+        """Whether float16 holds what is in the value; False where that is not known."""
+        if value in self.converted or value.dtype == HALF:
+            return True
+        return self.editor.is_constant(value) and not self._range(value).overflow
+
+    def _can_hide(self, node: ir.Node, bias: ir.Value) -> bool:
+        if node.domain != DOMAIN:
+            return False
+        masked = node.attributes.get("mask_value")
+        if masked is not None and not -math.inf < masked.as_float() <= -LARGEST:
+            return False
+        array = self.editor.constant(bias)
+        return array is None or not np.any(np.isfinite(array) & (array > LARGEST))
+
+    def _hide(self, node: ir.Node, index: int) -> ir.Node:
+        """FusedAttention with a bias that hides keys becomes one with a mask, where they have score -65504.
+
+        A Cast of -3.4e38 would be -inf, and a row that is hidden everywhere NaN; -65504 would not swallow the score.
+        """
+        bias = node.inputs[index]
+        assert bias is not None
+        if bias not in self.hidden:
+            self.hidden[bias] = self._split_bias(bias)
+        half, keep = self.hidden[bias]
+        inputs = [v for v in node.inputs if v is not None]
+        inputs[index] = half
+        attributes = {a.name: a.value for a in node.attributes.values()} | {"mask_value": -LARGEST}
+        name = node.op_type
+        if "mask_value" in node.attributes:
+            both = self.editor.node("And", [inputs[index + 1], keep], hint=f"{node.name}/keep")
+            assert node.graph is not None
+            node.graph.insert_before(node, both)
+            inputs[index + 1] = both.outputs[0]
+        else:
+            inputs.append(keep)
+            name = name.replace("Bias", "BiasMask")
+        new = self.editor.emit(name, inputs, attributes, anchor=node)
+        self.editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+        return new
+
+    def _split_bias(self, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
+        array = self.editor.constant(bias)
+        if array is not None:
+            keep = ~(np.isfinite(array) & (array <= -LARGEST))
+            values = _to_half(np.where(keep, array, 0))
+            self.in_half.add(bias)
+            return self._initializer(bias, ir.Tensor(values), "half"), self._initializer(bias, ir.Tensor(keep), "keep")
+        anchor = bias.producer() or next(iter(bias.graph or ()))
+        lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
+        zero = self.editor.initializer(anchor, np.array(0, np.float32), "zero_bias")
+        hint = f"{bias.name}/hides"
+        above = self.editor.node("Greater", [bias, lowest], hint=f"{hint}/Greater")
+        infinite = self.editor.node("IsInf", [bias], hint=f"{hint}/IsInf")
+        keep_node = self.editor.node("Or", [above.outputs[0], infinite.outputs[0]], hint=f"{hint}/keep")
+        kept = self.editor.node("Where", [keep_node.outputs[0], bias, zero], hint=f"{hint}/Where")
+        for made in (above, infinite, keep_node, kept):
+            dtype = FLOAT if made is kept else ir.DataType.BOOL
+            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(dtype), bias.shape
+        self._insert([above, infinite, keep_node, kept], bias)
+        return self._cast(kept.outputs[0], bias, HALF), keep_node.outputs[0]
 
     def _convert_cast(self, node: ir.Node) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -386,7 +453,7 @@ class _Conversion:
             assert source is not None
             if source.dtype == dtype:
                 return source
-        return self._cast(self._saturating(value) if saturate else value, value, dtype)
+        return self._cast(value, value, dtype)
 
     def _cast(self, source: ir.Value, named_after: ir.Value, dtype: ir.DataType) -> ir.Value:
         cast = self.editor.node("Cast", [source], {"to": int(dtype)}, hint=f"{named_after.name}/{_SUFFIX[dtype]}")
@@ -394,20 +461,6 @@ class _Conversion:
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), named_after.shape
         self.casts += 1
         return cast.outputs[0]
-
-    def _saturating(self, value: ir.Value) -> ir.Value:
-        """max(x, -65504), -inf excepted: a Cast would make -inf of the finite numbers below."""
-        name = f"{value.name}/saturated"
-        infinite = self.editor.node("IsInf", [value], hint=f"{name}/IsInf")
-        anchor = value.producer() or next(iter(value.graph or ()))
-        lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
-        bounded = self.editor.node("Max", [value, lowest], hint=f"{name}/Max")
-        kept = self.editor.node("Where", [infinite.outputs[0], value, bounded.outputs[0]], hint=name)
-        infinite.outputs[0].type, infinite.outputs[0].shape = ir.TensorType(ir.DataType.BOOL), value.shape
-        for node in (bounded, kept):
-            node.outputs[0].type, node.outputs[0].shape = ir.TensorType(FLOAT), value.shape
-        self._insert([infinite, bounded, kept], value)
-        return kept.outputs[0]
 
     def _insert(self, nodes: Sequence[ir.Node], source: ir.Value) -> None:
         """Puts nodes that read `source` right behind its producer, or first in its graph."""
@@ -421,21 +474,22 @@ class _Conversion:
     def _half_constant(self, value: ir.Value, saturate: bool) -> ir.Value:
         tensor = self.editor.tensor(value)
         assert tensor is not None
-        if value.is_initializer():
-            graph = value.graph
-        else:
-            producer = value.producer()
-            graph = producer.graph if producer is not None else None
-        assert graph is not None
         found = self._range(value)
         convert = _saturated if saturate and not found.fits else _to_half
-        name = self.editor.unique_name(f"{value.name}_half")
         # Made again whenever it is read: the model may be larger than memory.
         shape = ir.Shape(tensor.shape.numpy())
-        half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape, name=name)
-        new = ir.Value(name=name, shape=shape, type=ir.TensorType(HALF), const_value=half)
-        graph.register_initializer(new)
+        half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape)
         self.in_half.add(value)
+        return self._initializer(value, half, "half")
+
+    def _initializer(self, like: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
+        """A new constant where the constant `like` is."""
+        graph = like.graph
+        assert graph is not None
+        tensor.name = self.editor.unique_name(f"{like.name}_{suffix}")
+        shape = ir.Shape(tensor.shape.numpy())
+        new = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        graph.register_initializer(new)
         return new
 
     def _may_store(self, value: ir.Value, node: ir.Node) -> bool:
@@ -457,6 +511,7 @@ class _Conversion:
     def result(self) -> HalfPrecisionResult:
         for value in self.in_half:
             self._drop_unread(value)
+        remove_unread_definitions(self.editor)
         remarks = []
         if self.nodes or self.casts or self.in_half or self.converted:
             detail = f"{self.nodes} nodes and {len(self.in_half)} initializers in float16, {self.casts} Casts"
@@ -472,14 +527,11 @@ class _Conversion:
         """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""
         if value.uses() or value.is_graph_output() or value.is_graph_input():
             return
-        name = value.name
-        assert name is not None
+        name, producer = value.name, value.producer()
         if value.is_initializer():
-            assert value.graph is not None
+            assert value.graph is not None and name is not None
             del value.graph.initializers[name]
-        else:
-            producer = value.producer()
-            assert producer is not None and producer.graph is not None
+        elif producer is not None and producer.graph is not None:
             producer.graph.remove(producer, safe=True)
         copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
         if len(copies) == 1:

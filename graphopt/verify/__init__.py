@@ -105,10 +105,11 @@ def verify(
     usable = [c for c in cases if c.name not in report.skipped]
     if not usable:
         raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
+    half_io = numerics == Numerics.FP16 and _interface_in_half(before_proto, after_proto)
     has_ours = any(n.domain == DOMAIN for g in models.graphs(after_ir) for n in g)
-    sensitivity = _Sensitivity(before_model, before_proto, usable)
+    sensitivity = _Sensitivity(before_model, before_proto, usable, half=numerics == Numerics.FP16)
     for library in (False, True) if has_ours else (False,):
-        got = run_cases(after_model, usable, library=library)
+        got = run_cases(after_model, usable, library=library, half_io=half_io)
         kind = min(numerics, Numerics.REASSOCIATED) if not library and numerics == Numerics.APPROXIMATE else numerics
         for case in usable:
             want = wanted[case.name]
@@ -121,7 +122,7 @@ def verify(
         evidence = [r for r in rows if not r.reason.startswith("inconclusive") and r.cosine != 0.0]
         if not evidence and any(r.reason.startswith("inconclusive") for r in rows):
             raise VerifyError(f"output '{name}' is rounding noise on every input tried; give inputs with --inputs")
-    report.summary = _summary(report, len(usable))
+    report.summary = _summary(report, len(usable)) + ("; AFTER's interface is float16" if half_io else "")
     return report
 
 
@@ -144,6 +145,17 @@ def _numerics(after: onnx.ModelProto, before: onnx.ModelProto) -> Numerics:
     return Numerics.FP16 if numerics != Numerics.EXACT and half in {*tensors, *values} else numerics
 
 
+def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Whether every float32 input and output of BEFORE is float16 in AFTER, as `keep_io=False` makes them."""
+    overridable = {t.name for t in before.graph.initializer}
+    pairs = zip((*before.graph.input, *before.graph.output), (*after.graph.input, *after.graph.output))
+    types = [
+        (a.type.tensor_type.elem_type, b.type.tensor_type.elem_type) for a, b in pairs if a.name not in overridable
+    ]
+    floats = [b for a, b in types if a == onnx.TensorProto.FLOAT]
+    return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
+
+
 def _cases(inputs: Any, proto: onnx.ModelProto, seed: int) -> list[Case]:
     if inputs is None:
         return list(make_cases(proto, seed))
@@ -153,10 +165,15 @@ def _cases(inputs: Any, proto: onnx.ModelProto, seed: int) -> list[Case]:
 
 
 class _Sensitivity:
-    """How far BEFORE's outputs move when its weights move by one unit in the last place; measured when first asked."""
+    """How far BEFORE's outputs move when its weights move by one unit in the last place; measured when first asked.
 
-    def __init__(self, model: Path | onnx.ModelProto, proto: onnx.ModelProto, cases: list[Case]) -> None:
-        self._model, self._proto, self._cases = model, proto, cases
+    Args:
+        model, proto, cases: BEFORE, its message, and what it runs on.
+        half: the unit is that of half precision.
+    """
+
+    def __init__(self, model: Path | onnx.ModelProto, proto: onnx.ModelProto, cases: list[Case], *, half: bool) -> None:
+        self._model, self._proto, self._cases, self._half = model, proto, cases, half
         self._runs: list[dict[str, Outputs | str]] | None = None
 
     def of(self, case: Case, index: int, want: Any) -> float:
@@ -177,7 +194,7 @@ class _Sensitivity:
             if sum(p.stat().st_size for p in self._model.parent.iterdir() if p.is_file()) > MAX_PERTURBED_BYTES:
                 return []
             proto = onnx.load(self._model)
-        return [run_cases(perturbed(proto, seed), self._cases, library=False) for seed in (1, 2)]
+        return [run_cases(perturbed(proto, seed, half=self._half), self._cases, library=False) for seed in (1, 2)]
 
 
 def _compare(
@@ -203,13 +220,13 @@ def _compare(
         reason = structure
         equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
         if not equal and not structure and own_limit is None and numerics != Numerics.EXACT:
-            noise = sensitivity.of(case, i, want[i])
-            if noise * SENSITIVITY_FACTOR > LARGEST_LIMIT:
-                equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
-            elif noise * SENSITIVITY_FACTOR > limit:
-                limit = noise * SENSITIVITY_FACTOR
+            noise = sensitivity.of(case, i, want[i]) * SENSITIVITY_FACTOR[numerics]
+            if noise > limit:
+                limit = min(noise, LARGEST_LIMIT[numerics])
                 equal = rel_rms <= limit
                 reason = "limit from the model's own sensitivity to rounding"
+            if not equal and noise > LARGEST_LIMIT[numerics]:
+                equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
         if not equal and not reason.startswith(("type", "shape", "NaN", "inf")):
             reason = "differs"
         rows.append(OutputComparison(name, case.name, library, max_abs, rel_rms, snr_db, cosine, limit, equal, reason))

@@ -38,24 +38,44 @@ def open_session(model: Model, *, library: bool) -> Any:
         raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {_one_line(error)}") from None
 
 
-def run_cases(model: Model, cases: Iterable[Case], *, library: bool) -> dict[str, Outputs | str]:
-    """Case name -> outputs, or the runtime's message where it refuses the inputs."""
+def run_cases(model: Model, cases: Iterable[Case], *, library: bool, half_io: bool = False) -> dict[str, Outputs | str]:
+    """Case name -> outputs, or the runtime's message where it refuses the inputs.
+
+    Args:
+        model: what to run.
+        cases: the inputs.
+        library: with our kernels.
+        half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
+    """
     session = open_session(model, library=library)
+    narrow = {i.name for i in session.get_inputs() if half_io and i.type == "tensor(float16)"}
     results: dict[str, Outputs | str] = {}
     for case in cases:
         try:
-            results[case.name] = session.run(None, case.feeds)
+            feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
+            outputs = session.run(None, feeds)
+            results[case.name] = [_widened(o) for o in outputs] if half_io else outputs
         except Exception as error:  # as above
             results[case.name] = _one_line(error)
     return results
+
+
+def _widened(output: Any) -> Any:
+    return output.astype(np.float32) if isinstance(output, np.ndarray) and output.dtype == np.float16 else output
 
 
 def output_names(model: Model) -> list[str]:
     return [o.name for o in open_session(model, library=False).get_outputs()]
 
 
-def perturbed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """A copy in which every float weight has moved by one unit in the last place, up or down at random."""
+def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.ModelProto:
+    """A copy in which every float weight has moved by one unit in the last place, up or down at random.
+
+    Args:
+        model: with its weights inside.
+        seed: of the directions.
+        half: the unit is that of half precision, whatever the weights are.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     rng = np.random.default_rng(seed)
@@ -66,7 +86,13 @@ def perturbed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
             continue
         array = numpy_helper.to_array(tensor)
         towards = np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
-        moved = np.where(array == 0, array, np.nextafter(array, towards))
+        if half:
+            with np.errstate(over="ignore", invalid="ignore"):
+                unit = np.spacing(np.abs(array).astype(np.float16)).astype(array.dtype)
+            moved = array + np.where(np.isfinite(unit), np.copysign(unit, towards), 0)
+        else:
+            moved = np.nextafter(array, towards)
+        moved = np.where(array == 0, array, moved)
         tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
     return copy
 

@@ -14,7 +14,16 @@ LIMITS: dict[Numerics, float] = {
 
 # A model amplifies rounding errors by its depth and by what it computes (a softmax over large logits, say). Where a
 # limit above is exceeded, the model's own sensitivity decides: how far BEFORE moves when every weight moves by one unit
-# in the last place, which is the error that any other order of summation makes at each layer.
-SENSITIVITY_FACTOR = 8.0
+# in the last place, which is the error that any other order of summation makes at each layer. In half precision that is
+# a unit of half precision, two to three times what a conversion does.
+SENSITIVITY_FACTOR: dict[Numerics, float] = {
+    Numerics.REASSOCIATED: 8.0,
+    Numerics.APPROXIMATE: 8.0,
+    Numerics.FP16: 1.0,
+}
 # A limit beyond this would let real faults pass: such an output says nothing for these inputs.
-LARGEST_LIMIT = 0.02
+LARGEST_LIMIT: dict[Numerics, float] = {
+    Numerics.REASSOCIATED: 0.02,
+    Numerics.APPROXIMATE: 0.02,
+    Numerics.FP16: 0.2,
+}

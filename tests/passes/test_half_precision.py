@@ -1,0 +1,375 @@
+"""Half precision: numbers against float32 and float64, what stays in float32 and why, the interface, the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import pytest
+
+import graphopt
+from graphopt.errors import OptionError
+from graphopt.ops import DOMAIN
+from graphopt.passes.half_precision import range_of
+from graphopt.report import Report
+from graphopt.verify import verify
+from models import ZOO
+from tests.rewriting import model_from_text, run
+
+Array = npt.NDArray[Any]
+FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def convert(model: onnx.ModelProto, target: str = "rocm", **options: Any) -> tuple[onnx.ModelProto, Report]:
+    return graphopt.optimize(model, target=target, precision="fp16", check=True, **options)
+
+
+def refusals(report: Report) -> dict[str, str]:
+    return {r.code: r.detail for r in report.remarks if r.pass_name == "half_precision" and not r.applied}
+
+
+def dtypes(model: onnx.ModelProto) -> dict[str, int]:
+    return {t.name: t.data_type for t in model.graph.initializer}
+
+
+def node(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.op_type == op_type)
+
+
+def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
+    return next((n for n in model.graph.node if value in n.output), None)
+
+
+def weight(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_in_order(before: onnx.ModelProto, after: onnx.ModelProto, target: str) -> None:
+    for a, b in zip((*before.graph.input, *before.graph.output), (*after.graph.input, *after.graph.output)):
+        assert (a.name, a.type) == (b.name, b.type)
+    makers = {o: n for n in after.graph.node for o in n.output}
+    constants = dtypes(after)
+    for n in after.graph.node:
+        source = makers.get(n.input[0]) if n.op_type == "Cast" else None
+        assert source is None or source.op_type != "Cast", f"{source.name} and {n.name} cancel"
+        if n.op_type in ("Softmax", "ReduceMean", "InstanceNormalization"):
+            maker = makers[n.input[0]]
+            assert maker.op_type != "Cast" or maker.attribute[0].i == FLOAT, n.name
+        assert all(constants.get(i) != HALF for i in n.input if n.op_type == "ReduceMean")
+    again, _ = convert(after, target)
+    assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("target", ["rocm", "cpu", "portable"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "yolo", "bert", "gpt2", "vit", "sd_block"])
+def test_zoo(name: str, target: str) -> None:
+    before = ZOO[name](small=True, dynamic=True)
+    after, report = convert(before, target)
+    assert report.numerics == "fp16"
+    assert report.before is not None and report.after is not None
+    assert report.after.initializer_bytes < 0.6 * report.before.initializer_bytes
+    assert_in_order(before, after, target)
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+    assert compared.numerics == "fp16"
+
+
+@pytest.mark.parametrize("name", ["bert", "sd_block"])
+def test_the_interface_becomes_half_when_asked(name: str) -> None:
+    before = ZOO[name](small=True)
+    after, _ = convert(before, keep_io=False)
+    for a, b in zip((*before.graph.input, *before.graph.output), (*after.graph.input, *after.graph.output)):
+        was, now = a.type.tensor_type.elem_type, b.type.tensor_type.elem_type
+        assert a.name == b.name
+        assert now == (HALF if was == FLOAT else was)
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+    assert "interface is float16" in compared.summary
+    # From a model whose interface had been kept.
+    kept, _ = convert(before)
+    later, _ = convert(kept, keep_io=False)
+    assert {o.type.tensor_type.elem_type for o in later.graph.output} == {HALF}
+    assert verify(before, later).equal
+
+
+def test_an_interface_in_half_that_was_not_asked_for_is_a_difference() -> None:
+    before = model_from_text("g (float[2, 3] x, float[2, 3] z) => (float[2, 3] y) { y = Add(x, z) }")
+    after = model_from_text(
+        "g (float[2, 3] x, float[2, 3] z) => (float16[2, 3] y) { s = Add(x, z)  y = Cast<to=10>(s) }"
+    )
+    after.metadata_props.add(key="graphopt.numerics", value="fp16")
+    assert not verify(before, after).equal
+
+
+MASKED = """g (float[B, 2, S, 8] q, float[B, 2, 8, S] k, float[B, 2, S, 8] v, %s m) => (float[B, 2, S, 8] y) {
+    %s
+    s = MatMul(q, k)  b = Add(s, bias)  p = Softmax<axis=-1>(b)  y = MatMul(p, v)
+}"""
+ADDITIVE = MASKED % ("int64[B, 1, 1, S]", "f = Cast<to=1>(m)  n = Sub(one, f)  bias = Mul(n, low)")
+WHERE = MASKED % ("bool[B, 1, 1, S]", "bias = Where(m, zero, low)")
+
+
+@pytest.mark.parametrize("target", ["rocm", "portable", "cpu"])
+@pytest.mark.parametrize(
+    ("graph", "low"), [(ADDITIVE, LOWEST), (ADDITIVE, -1e30), (WHERE, LOWEST), (WHERE, -1e30), (WHERE, -np.inf)]
+)
+def test_a_row_that_is_masked_everywhere_stays_what_it_was(graph: str, low: float, target: str) -> None:
+    constants = {"one": np.float32(1), "zero": np.float32(0), "low": np.float32(low)}
+    before = model_from_text(graph, constants)
+    before.graph.initializer.append(onnx.numpy_helper.from_array(weight(8, 8), "unused"))
+    after, _ = convert(before, target, all_sites=True)
+    q, v = 3 * weight(2, 2, 5, 8), weight(2, 2, 5, 8, seed=1)
+    k = 3 * weight(2, 2, 8, 5, seed=2)
+    keep = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).reshape(2, 1, 1, 5)
+    feeds = {"q": q, "k": k, "v": v, "m": keep.astype(np.int64 if graph is ADDITIVE else bool)}
+    (want,) = run(before, feeds)
+    ours = any(n.domain == DOMAIN for n in after.graph.node)
+    assert ours == (target != "portable")
+    for library in (False, True) if ours else (False,):
+        (got,) = run(after, feeds, library=library)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_allclose(got, want, atol=0.01)
+        if np.isinf(low):
+            assert np.isnan(got[1]).all()
+        else:
+            np.testing.assert_allclose(got[1], np.broadcast_to(v[1].mean(axis=1, keepdims=True), v[1].shape), atol=0.01)
+
+
+def test_a_constant_bias_that_hides_becomes_a_mask() -> None:
+    causal = np.where(np.tril(np.ones((6, 6), bool)), weight(6, 6), LOWEST).astype(np.float32)
+    causal[2] = LOWEST
+    graph = """g (float[2, 6, 8] q, float[2, 8, 6] k, float[2, 6, 8] v) => (float[2, 6, 8] y) {
+        s = MatMul(q, k)  b = Add(s, bias)  p = Softmax<axis=-1>(b)  y = MatMul(p, v)
+    }"""
+    before = model_from_text(graph, {"bias": causal})
+    after, report = convert(before, all_sites=True)
+    fused = next(n for n in after.graph.node if n.domain == DOMAIN)
+    assert fused.op_type == "FusedAttentionBiasMask"
+    feeds = {"q": weight(2, 6, 8), "k": weight(2, 8, 6, seed=1), "v": weight(2, 6, 8, seed=2)}
+    for library in (False, True):
+        np.testing.assert_allclose(run(after, feeds, library=library)[0], run(before, feeds)[0], atol=0.01)
+    (found,) = [r for r in report.initializer_ranges if r.overflow]
+    assert (found.size, found.overflow) == (36, int((causal == LOWEST).sum()))
+
+
+def test_ranges_are_counted() -> None:
+    array = np.array([1, 70000, -1e30, 65504, 65519, 1e-5, 6.1e-5, 1e-8, -1e-9, 0, np.inf, 2.0**-24], np.float32)
+    found = range_of("w", array)
+    # 65519 rounds to 65504; 2^-24 is subnormal and exact; 1e-5 and 6.1e-5 lose bits.
+    assert (found.size, found.overflow, found.subnormal, found.zero) == (12, 2, 2, 2)
+    assert not found.fits
+    assert found.share == pytest.approx(6 / 12)
+    assert range_of("w", weight(64, 64)).fits
+    assert not range_of("w", weight(64, 64) * np.float32(1e-6)).fits
+    assert range_of("zero", np.zeros(3, np.float32)).fits
+
+
+def test_weights_out_of_range_stay_and_are_reported() -> None:
+    graph = """g (float[2, 4] x) => (float[2, 4] a, float[2, 4] b, float[2, 4] c) {
+        a = MatMul(x, large)  b = MatMul(x, small)  c = MatMul(x, fine)
+    }"""
+    weights = {"large": weight(4, 4) * 1e5, "small": weight(4, 4) * 1e-7, "fine": weight(4, 4)}
+    before = model_from_text(graph, weights)
+    for target in ("rocm", "cpu"):
+        after, report = convert(before, target)
+        assert dtypes(after) == {"large": FLOAT, "small": FLOAT, "fine": HALF}
+        assert {r.name: r.converted for r in report.initializer_ranges} == {"large": False, "small": False}
+        assert all(r["share"] > 0 for r in report.to_dict()["initializer_ranges"])
+        if target == "rocm":
+            codes = refusals(report)
+            assert "large" in codes["OVERFLOW"]
+            assert "16 of 16" in codes["UNDERFLOW"]
+        feeds = {"x": weight(2, 4, seed=3)}
+        for want, got in zip(run(before, feeds), run(after, feeds)):
+            np.testing.assert_allclose(got, want, atol=5e-3 * np.abs(want).max())
+
+
+def test_an_epsilon_that_would_vanish_stays() -> None:
+    graph = """g (float[2, 4] x) => (float[2, 4] y) {
+        h = MatMul(x, w)  a = Abs(h)  e = Add(a, epsilon)  y = Div(h, e)
+    }"""
+    before = model_from_text(graph, {"w": weight(4, 4), "epsilon": np.float32(1e-12)})
+    after, report = convert(before)
+    assert dtypes(after) == {"w": HALF, "epsilon": FLOAT}
+    assert "1 become zero" in refusals(report)["UNDERFLOW"]
+    assert np.isfinite(run(after, {"x": np.zeros((2, 4), np.float32)})[0]).all()
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "ReduceMean", "Exp"])
+def test_statistics_and_what_only_they_read_stay(op_type: str) -> None:
+    attributes = "<axis=-1>" if op_type == "Softmax" else "<axes=[-1]>" if op_type == "ReduceMean" else ""
+    graph = f"""g (float[2, 4] x) => (float[a, b] y) {{
+        h = MatMul(x, w)  q = Mul(h, h)  s = {op_type}{attributes}(q)  y = MatMul(s, w2)
+    }}"""
+    before = model_from_text(graph, {"w": weight(4, 4) * 200, "w2": weight(1 if op_type == "ReduceMean" else 4, 3)})
+    after, report = convert(before)
+    assert refusals(report)["STATISTICS"] == op_type
+    square = node(after, "Mul")
+    source = producer(after, square.input[0])
+    assert source is not None and source.op_type == "Cast" and source.attribute[0].i == FLOAT
+    assert producer(after, node(after, op_type).input[0]) == square
+    # 200^2 times 16 is beyond float16.
+    feeds = {"x": weight(2, 4, seed=1)}
+    want, got = run(before, feeds)[0], run(after, feeds)[0]
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+
+
+def test_norms_with_statistics_in_float32_by_definition_are_converted() -> None:
+    graph = (
+        "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  n = LayerNormalization(h, s, b)  y = MatMul(n, w) }"
+    )
+    constants = {"w": weight(4, 4), "s": weight(4), "b": weight(4, seed=1)}
+    after, _ = convert(model_from_text(graph, constants))
+    assert set(dtypes(after).values()) == {HALF}
+    other = model_from_text(graph.replace("(h, s, b)", "<stash_type=11>(h, s, b)"), constants, check=False)
+    after, report = convert(other)
+    assert dtypes(after)["s"] == FLOAT
+    assert "LayerNormalization" in refusals(report)["STATISTICS"]
+
+
+def test_integers_shapes_and_scales_are_untouched() -> None:
+    graph = """g (float[1, 2, H, W] x) => (float[1, 2, A, B] y, int64[4] n) {
+        c = Conv<kernel_shape=[1, 1]>(x, w)  s = Shape(c)  f = Cast<to=1>(s)  d = Mul(f, twice)
+        n = Cast<to=7>(d)  r = Resize<mode="nearest">(c, , scales)  y = Relu(r)
+    }"""
+    constants = {
+        "w": weight(2, 2, 1, 1),
+        "twice": np.array([1, 1, 2, 2], np.float32),
+        "scales": np.array([1, 1, 1.5, 1.5], np.float32),
+    }
+    before = model_from_text(graph, constants)
+    after, _ = convert(before)
+    assert dtypes(after) == {"w": HALF, "twice": FLOAT, "scales": FLOAT}
+    feeds = {"x": weight(1, 2, 2049, 3)}
+    want, got = run(before, feeds), run(after, feeds)
+    np.testing.assert_array_equal(got[1], want[1])
+    np.testing.assert_allclose(got[0], want[0], atol=0.01)
+
+
+def test_bodies_are_converted_inside_and_captures_keep_their_type() -> None:
+    graph = """g (float[2, 4] x, bool which) => (float[2, 4] y) {
+        h = MatMul(x, w)
+        r = If (which) <
+            then_branch = t () => (float[2, 4] a) { a = MatMul(h, w) },
+            else_branch = e () => (float[2, 4] b) { b = Exp(h) }
+        >
+        y = Relu(r)
+    }"""
+    before = model_from_text(graph, {"w": weight(4, 4)})
+    after, _ = convert(before)
+    assert dtypes(after) == {"w": HALF}
+    onnx.checker.check_model(after, full_check=True)
+    for which in (True, False):
+        feeds = {"x": weight(2, 4), "which": np.array(which)}
+        np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], rtol=0.01, atol=0.01)
+
+
+def test_functions_of_the_user_and_foreign_operators_stay() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  f = mine.twice(h)  y = MatMul(f, w) }
+        <domain: "mine", opset_import: ["" : 17]> twice (a) => (b) {
+            two = Constant<value = float {2.0}>()  b = Mul(a, two)
+        }"""
+    before = onnx.parser.parse_model(text)
+    before.graph.initializer.append(onnx.numpy_helper.from_array(weight(4, 4), "w"))
+    after, report = convert(before)
+    assert "mine::twice" in refusals(report)["UNSUPPORTED_OP"]
+    assert [n.op_type for n in after.functions[0].node] == [n.op_type for n in before.functions[0].node]
+    feeds = {"x": weight(2, 4)}
+    np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], atol=0.03)
+
+
+def test_quantized_nodes_stay() -> None:
+    graph = """g (float[2, 4] x) => (float[2, 4] y) {
+        w = DequantizeLinear(wq, scale)  h = MatMul(x, w)  y = MatMul(h, v)
+    }"""
+    wq = np.random.default_rng(0).integers(-99, 99, (4, 4)).astype(np.int8)
+    before = model_from_text(graph, {"wq": wq, "scale": np.float32(0.01), "v": weight(4, 4)})
+    after, report = convert(before)
+    assert dtypes(after)["scale"] == FLOAT
+    assert dtypes(after)["v"] == HALF
+    assert "QUANTIZED" in refusals(report)
+
+
+def test_operators_without_float16_stay() -> None:
+    graph = """g (float[1, 6, 4] boxes, float[1, 1, 6] scores) => (int64[N, 3] y) {
+        b = MatMul(boxes, w)  y = NonMaxSuppression(b, scores)
+    }"""
+    _, report = convert(model_from_text(graph, {"w": weight(4, 4)}))
+    assert "NonMaxSuppression" in refusals(report)["NO_FLOAT16"]
+    _, report = convert(model_from_text(graph, {"w": weight(4, 4)}), "cpu")
+    assert "MatMul" in refusals(report)["NO_FLOAT16"] or "NonMaxSuppression" in refusals(report)["NO_FLOAT16"]
+
+
+def test_old_opsets() -> None:
+    graph = (
+        "g (float[1, 2, 5, 5] x) => (float[1, 2, 5, 5] y) { y = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(x, w) }"
+    )
+    before = model_from_text(graph, {"w": weight(2, 2, 3, 3)}, opset=6)
+    after, report = convert(before)
+    assert "OPSET" in refusals(report)
+    assert dtypes(after) == {"w": FLOAT}
+    # Below 15 the bodies of our operators cannot follow the type of their inputs.
+    made, _ = graphopt.optimize(
+        model_from_text(graph, {"w": weight(2, 2, 3, 3)}, opset=13), target="rocm", all_sites=True
+    )
+    assert [n.op_type for n in made.graph.node] == ["WinogradConv"]
+    after, report = convert(made)
+    assert dtypes(after)["w"] == FLOAT
+    assert "15" in refusals(report)["OPSET"]
+
+
+def test_overridable_initializers_and_shared_weights() -> None:
+    graph = """g (float[2, 4] x, float[4, 4] o) => (float[2, 4] y, float[4, 4] z) {
+        h = MatMul(x, o)  y = MatMul(h, w)  z = Exp(w)
+    }"""
+    before = model_from_text(graph, {"o": weight(4, 4), "w": weight(4, 4, seed=1)})
+    after, _ = convert(before)
+    assert dtypes(after) == {"o": FLOAT, "w": FLOAT, "w_half": HALF}
+    feeds = {"x": weight(2, 4), "o": weight(4, 4, seed=5)}
+    for want, got in zip(run(before, feeds), run(after, feeds)):
+        np.testing.assert_allclose(got, want, atol=0.05)
+    np.testing.assert_array_equal(run(after, feeds)[1], run(before, feeds)[1])
+
+
+def test_the_precision_decides_before_products_are_replaced() -> None:
+    graph = "g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) { y = Conv<pads=[1, 1, 1, 1]>(x, w) }"
+    before = model_from_text(graph, {"w": weight(64, 64, 3, 3)})
+    _, plain = graphopt.optimize(before, target="rocm")
+    assert any(r.pass_name == "winograd_conv" and r.applied for r in plain.remarks)
+    _, report = convert(before)
+    (remark,) = [r for r in report.remarks if r.pass_name == "winograd_conv"]
+    assert remark.code == "NO_GAIN"
+    assert "F(2x2" in remark.detail
+
+
+def test_half_models_pass_through() -> None:
+    graph = """g (float16[2, 4] x) => (float16[2, 4] y) {
+        h = MatMul(x, w)  f = Cast<to=1>(h)  s = Softmax(f)  y = Cast<to=10>(s)
+    }"""
+    before = model_from_text(graph, {"w": weight(4, 4).astype(np.float16)})
+    after, report = convert(before)
+    assert not report.changed
+    assert dtypes(after) == {"w": HALF}
+
+
+def test_a_large_model_is_written_as_a_stream(tmp_path: Any) -> None:
+    graph = "g (float[2, 512] x) => (float[2, 512] y) { y = MatMul(x, w) }"
+    before = model_from_text(graph, {"w": weight(512, 512)})
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(before, path, save_as_external_data=True, location="weights")
+    graphopt.optimize(path, out, target="rocm", precision="fp16")
+    assert ir.load(out).graph.initializers["w"].dtype == ir.DataType.FLOAT16
+    assert verify(path, out).equal
+
+
+def test_options() -> None:
+    model = ZOO["resnet18"](small=True)
+    with pytest.raises(OptionError, match="precision"):
+        graphopt.optimize(model, precision="int8")
+    with pytest.raises(OptionError, match="precision"):
+        graphopt.optimize(model, keep_io=False)
