@@ -73,12 +73,13 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
         declared[new] = declared[old]
 
 
-def retype(value: ir.Value, dtype: ir.DataType) -> None:
-    """Gives a value another element type, in the model that will be written too."""
+def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
+    """Gives a value of the model another element type, which `forget` leaves on it."""
     value.type = ir.TensorType(dtype)
-    declared_type, declared_shape = value.meta.get(_DECLARED, (None, None))
-    if declared_type is not None:
-        value.meta[_DECLARED] = (value.type, declared_shape)
+    declared = model.meta.get(_DECLARED, {})
+    if value in declared:
+        type_, shape = declared[value]
+        declared[value] = (type_ if type_ is None else value.type, shape)
 
 
 def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:

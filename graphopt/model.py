@@ -208,15 +208,6 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in a node's attributes (If, Loop, Scan)."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     for tensor in _tensors(model):
         if isinstance(tensor, ir.ExternalTensor):

@@ -143,10 +143,10 @@ def optimize(
     if precision is not None:
         say(half_precision.NAME)
         result.extend(_to_half_precision(editor, keep_io, report))
-        # Constants that differed in float32 may be equal now.
-        result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if not keep_io:
             interface = replace(interface, inputs=Interface.of(work).inputs, outputs=Interface.of(work).outputs)
+        # Constants that differed in float32 may be equal now.
+        result.extend(pipeline.run(editor, passes, after_pass=after_pass))
     report.after = model_stats(work)
     inference.forget(work)
     report.remarks = result.remarks

@@ -214,7 +214,7 @@ class _Conversion:
         source = cast.inputs[0]
         if source is None or source.dtype != wanted or not self.editor.bypass(cast, source):
             return False
-        inference.retype(source, wanted)
+        inference.retype(self.editor.model, source, wanted)
         return True
 
     # -- a node --------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class _Conversion:
         ours = node.domain == DOMAIN and node.op_type in OPS
         if node.domain != "" and not ours:
             return Code.UNSUPPORTED_OP, f"{node.domain}::{node.op_type} is not a standard operator"
-        if any(bodies(node)):
+        if bodies(node):
             return None, ""
         if node.op_type in QUANTIZATION:
             return Code.QUANTIZED, f"{node.op_type} is left as it is"
@@ -427,7 +427,7 @@ class _Conversion:
     # -- values --------------------------------------------------------------------------------------------------
 
     def _retype(self, value: ir.Value) -> None:
-        inference.retype(value, HALF)
+        inference.retype(self.editor.model, value, HALF)
         self.converted.add(value)
 
     def _range(self, value: ir.Value) -> InitializerRange:
@@ -512,6 +512,7 @@ class _Conversion:
         for value in self.in_half:
             self._drop_unread(value)
         remove_unread_definitions(self.editor)
+        self.editor.changed()
         remarks = []
         if self.nodes or self.casts or self.in_half or self.converted:
             detail = f"{self.nodes} nodes and {len(self.in_half)} initializers in float16, {self.casts} Casts"

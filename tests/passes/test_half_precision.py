@@ -37,7 +37,8 @@ def dtypes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def node(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
-    return next(n for n in model.graph.node if n.op_type == op_type)
+    found: onnx.NodeProto = next(n for n in model.graph.node if n.op_type == op_type)
+    return found
 
 
 def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
