@@ -207,6 +207,7 @@ def verify_command(
     ] = None,
     atol: Annotated[list[str] | None, typer.Option(help="1e-6, or OUTPUT:1e-6 (repeatable).")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
 ) -> None:
@@ -218,6 +219,7 @@ def verify_command(
         rtol=_tolerances(rtol, "--rtol") or None,
         atol=_tolerances(atol, "--atol") or None,
         seed=seed,
+        probe_nan=probe_nan,
     )
     if as_json:
         print(report.to_json())

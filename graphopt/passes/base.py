@@ -46,6 +46,7 @@ class Numerics(enum.IntEnum):
     REASSOCIATED = 1
     APPROXIMATE = 2
     FP16 = 3
+    BF16 = 4
 
 
 class Editor:

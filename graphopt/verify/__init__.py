@@ -14,13 +14,14 @@ import onnx
 import onnx_ir as ir
 
 from graphopt import model as models
-from graphopt.errors import VerifyError
+from graphopt.errors import OptionError, VerifyError
 from graphopt.ops import DOMAIN
 from graphopt.optimizer import METADATA_NUMERICS
 from graphopt.passes.base import Numerics
 from graphopt.verify.compare import OutputComparison, difference
 from graphopt.verify.inputs import Case, load_inputs, make_cases
-from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, output_names, perturbed, run_cases
+from graphopt.verify.interface import fixed_sizes, interface_difference
+from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
 from graphopt.verify.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
 
 Tolerance = float | Mapping[str, float]
@@ -35,6 +36,7 @@ class VerifyReport:
         numerics: the class of the rewrites that AFTER went through.
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
+        fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
         summary: a sentence.
     """
 
@@ -42,6 +44,7 @@ class VerifyReport:
     numerics: str = "exact"
     rows: list[OutputComparison] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, int] = field(default_factory=dict)
     summary: str = ""
 
     def worst_outputs(self) -> list[OutputComparison]:
@@ -71,6 +74,7 @@ def verify(
     rtol: Tolerance | None = None,
     atol: Tolerance | None = None,
     seed: int = 0,
+    probe_nan: bool = False,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
 
@@ -84,8 +88,11 @@ def verify(
             None takes the limit of the class that AFTER's metadata names.
         atol: a difference of no more than this is accepted as well.
         seed: of the inputs that are made.
+        probe_nan: also tries inputs with NaN and infinities. A rewrite may spread them further than the original
+            without being wrong about numbers: one NaN fills a whole tile of a Winograd convolution.
 
     Raises:
+        OptionError: a tolerance for an output that there is not.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
         RuntimeMissingError: no ONNX Runtime, or no native library.
@@ -94,18 +101,27 @@ def verify(
     after_model, after_proto, after_ir = _runnable(after)
     numerics = _numerics(after_proto, before_proto)
     report = VerifyReport(numerics=numerics.name.lower())
-    names, names_after = output_names(before_model), output_names(after_model)
-    if names != names_after:
+    names = [o.name for o in before_proto.graph.output]
+    for tolerance in (rtol, atol):
+        unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
+        if unknown:
+            raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
+    half_io = numerics == Numerics.FP16 and _interface_in_half(before_proto, after_proto)
+    contradiction = interface_difference(before_proto, after_proto, half_io=half_io)
+    if contradiction:
         report.equal = False
-        report.summary = f"the outputs are {names_after}, they were {names}"
+        report.summary = contradiction
         return report
-    cases = _cases(inputs, before_proto, seed)
+    report.fixed = fixed_sizes(before_proto, after_proto)
+    if inputs is None:
+        cases = list(make_cases(before_proto, seed, fixed=report.fixed, probe_nan=probe_nan))
+    else:
+        cases = _given(inputs, before_proto)
     wanted = run_cases(before_model, cases, library=False)
     report.skipped = {name: r for name, r in wanted.items() if isinstance(r, str)}
     usable = [c for c in cases if c.name not in report.skipped]
     if not usable:
         raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
-    half_io = numerics == Numerics.FP16 and _interface_in_half(before_proto, after_proto)
     has_ours = any(n.domain == DOMAIN for g in models.graphs(after_ir) for n in g)
     sensitivity = _Sensitivity(before_model, before_proto, usable, half=numerics == Numerics.FP16)
     for library in (False, True) if has_ours else (False,):
@@ -139,10 +155,12 @@ def _numerics(after: onnx.ModelProto, before: onnx.ModelProto) -> Numerics:
     """The class that AFTER names; half-precision models are compared as such whatever was done to them."""
     name = {p.key: p.value for p in after.metadata_props}.get(METADATA_NUMERICS, "reassociated").upper()
     numerics = Numerics[name] if name in Numerics.__members__ else Numerics.REASSOCIATED
-    half = onnx.TensorProto.FLOAT16
     tensors = (t.data_type for m in (before, after) for t in m.graph.initializer)
     values = (v.type.tensor_type.elem_type for m in (before, after) for v in (*m.graph.input, *m.graph.output))
-    return Numerics.FP16 if numerics != Numerics.EXACT and half in {*tensors, *values} else numerics
+    types = {*tensors, *values}
+    if numerics != Numerics.EXACT and onnx.TensorProto.BFLOAT16 in types:
+        return Numerics.BF16
+    return Numerics.FP16 if numerics != Numerics.EXACT and onnx.TensorProto.FLOAT16 in types else numerics
 
 
 def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
@@ -156,9 +174,7 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
     return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
 
 
-def _cases(inputs: Any, proto: onnx.ModelProto, seed: int) -> list[Case]:
-    if inputs is None:
-        return list(make_cases(proto, seed))
+def _given(inputs: Any, proto: onnx.ModelProto) -> list[Case]:
     if isinstance(inputs, Mapping):
         return [Case("given", dict(inputs))]
     return load_inputs(Path(inputs), proto)
@@ -242,6 +258,8 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
 def _summary(report: VerifyReport, cases: int) -> str:
     ways = "with and without the library" if any(r.library for r in report.rows) else "as standard ONNX"
     text = f"{cases} input sets, {ways}, class {report.numerics}"
+    if report.fixed:
+        text += ", with " + ", ".join(f"{s}={n}" for s, n in report.fixed.items()) + " as AFTER has it"
     if report.skipped:
         text += f"; {len(report.skipped)} input sets skipped, which BEFORE refuses"
     inconclusive = {r.case for r in report.rows if r.reason.startswith("inconclusive")}

@@ -1,7 +1,8 @@
 """Inputs that are likely to show a wrong rewrite, made from the model's own input types and shapes.
 
-Signed, zero, large and tiny values; masks padded right, left and not at all; token ids inside the range of the table
-that they index; several sizes for symbolic dimensions; other values for overridable initializers.
+Signed, negative, zero, large and tiny values, NaN and infinities where asked; masks padded right, left and not at all;
+token ids inside the range of the table that they index; several sizes for symbolic dimensions, which are bound by their
+names; other values for overridable initializers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ IMAGE_SIZES = (64, 96)
 LENGTHS = (7, 16)
 OTHER_LENGTHS = (33, 576)  # past a tile of any kernel; as long as a frame of sound
 LARGE, TINY = 100.0, 1e-4
+PROBES = ("NaN", "infinite")
 
 
 @dataclass(frozen=True)
@@ -70,29 +72,40 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
     return cases
 
 
-def make_cases(model: onnx.ModelProto, seed: int) -> Iterator[Case]:
-    """Cases for a model's graph inputs; equal seeds give equal cases."""
+def make_cases(
+    model: onnx.ModelProto, seed: int, *, fixed: Mapping[str, int] | None = None, probe_nan: bool = False
+) -> Iterator[Case]:
+    """Cases for a model's graph inputs; equal seeds give equal cases.
+
+    Args:
+        model: its inputs are read.
+        seed: of all random numbers.
+        fixed: sizes of symbolic dimensions that are not to be varied.
+        probe_nan: adds cases with a few NaN and infinite elements in each floating point input.
+    """
     inputs = required_inputs(model)
     facts = _Facts(model)
-    roles = symbols(model)
+    fixed = fixed or {}
+    roles = {s: role for s, role in symbols(model).items() if s not in fixed}
 
     def case(name: str, kind: str, stream: int, sizes: Mapping[str, int]) -> Case:
         rng = np.random.default_rng([seed, stream])
-        return Case(name, {v.name: _array(v, sizes, kind, rng, facts) for v in inputs})
+        return Case(name, {v.name: _array(v, {**sizes, **fixed}, kind, rng, facts) for v in inputs})
 
     for i, (batch, image, length) in enumerate(zip(BATCH_SIZES, IMAGE_SIZES, LENGTHS)):
         yield case(f"normal, batch {batch}", "normal", i, _sizes(roles, batch, image, length))
     sizes = _sizes(roles, BATCH_SIZES[-1], IMAGE_SIZES[0], LENGTHS[-1])
-    for j, kind in enumerate(("zeros", "unit", "large", "tiny", "padded left", "padded right", "padded away")):
-        relevant = kind.startswith("padded") or any(_is_float(v) for v in inputs)
-        if kind.startswith("padded") and not any(facts.is_mask(v) for v in inputs):
-            relevant = False
-        if relevant:
+    has_floats, has_masks = any(_is_float(v) for v in inputs), any(facts.is_mask(v) for v in inputs)
+    kinds = ("zeros", "unit", "large", "tiny", "padded left", "padded right", "padded away", "negative", *PROBES)
+    for j, kind in enumerate(kinds):
+        if kind in PROBES and not probe_nan:
+            continue
+        if has_masks if kind.startswith("padded") else has_floats:
             yield case(kind, kind, 10 + j, sizes)
     overridable = [t for t in model.graph.initializer if model.ir_version >= 4 and t.name in _input_names(model)]
     if overridable:
         rng = np.random.default_rng([seed, 30])
-        feeds = {v.name: _array(v, sizes, "normal", rng, facts) for v in inputs}
+        feeds = {v.name: _array(v, {**sizes, **fixed}, "normal", rng, facts) for v in inputs}
         for tensor in overridable:
             array = numpy_helper.to_array(tensor)
             if array.dtype.kind == "f":
@@ -169,7 +182,7 @@ def _input_names(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return _dtype(value).kind == "f"
+    return _dtype(value).kind in "fV"
 
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
@@ -242,6 +255,12 @@ def _array(
     values = rng.standard_normal(shape)
     if kind == "unit":
         values = rng.random(shape)
+    if kind == "negative":
+        values = -np.abs(values)
+    if kind in PROBES and values.size:
+        # Few enough that most outputs stay numbers.
+        where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
+        values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
     factor = {"zeros": 0.0, "large": LARGE, "tiny": TINY}.get(kind, 1.0)
     return np.asarray(values * factor).astype(dtype)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from graphopt.errors import VerifyError
 from graphopt.runtime import import_onnxruntime, library_path
-from graphopt.verify.inputs import Case
+from graphopt.verify.inputs import Case, Feeds
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
@@ -53,7 +56,7 @@ def run_cases(model: Model, cases: Iterable[Case], *, library: bool, half_io: bo
     for case in cases:
         try:
             feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
-            outputs = session.run(None, feeds)
+            outputs = _run(session, feeds)
             results[case.name] = [_widened(o) for o in outputs] if half_io else outputs
         except Exception as error:  # as above
             results[case.name] = _one_line(error)
@@ -64,8 +67,29 @@ def _widened(output: Any) -> Any:
     return output.astype(np.float32) if isinstance(output, np.ndarray) and output.dtype == np.float16 else output
 
 
-def output_names(model: Model) -> list[str]:
-    return [o.name for o in open_session(model, library=False).get_outputs()]
+def _run(session: Any, feeds: Feeds) -> Outputs:
+    values = [*session.get_inputs(), *session.get_outputs()]
+    if not any(v.type == "tensor(bfloat16)" for v in values):
+        outputs: Outputs = session.run(None, feeds)
+        return outputs
+    # The Python interface takes and returns no bfloat16 arrays, but values that are told their type.
+    make = import_onnxruntime().OrtValue
+    given = {
+        name: make.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
+        if array.dtype == ml_dtypes.bfloat16
+        else make.ortvalue_from_numpy(array)
+        for name, array in feeds.items()
+    }
+    return [_array(value) for value in session.run_with_ort_values(None, given)]
+
+
+def _array(value: Any) -> Any:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = tuple(value.shape())
+    count = math.prod(shape)
+    words = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else ()
+    return np.array(words, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
 
 
 def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.ModelProto:
@@ -92,7 +116,9 @@ def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.
             moved = array + np.where(np.isfinite(unit), np.copysign(unit, towards), 0)
         else:
             moved = np.nextafter(array, towards)
-        moved = np.where(array == 0, array, moved)
+        # Zeros, infinities and the lowest number of all are masks: one step further they mean something else.
+        kept = (array == 0) | ~np.isfinite(array) | (np.abs(array) >= np.finfo(array.dtype).max / 2)
+        moved = np.where(kept, array, moved)
         tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
     return copy
 

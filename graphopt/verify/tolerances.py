@@ -10,6 +10,7 @@ LIMITS: dict[Numerics, float] = {
     Numerics.REASSOCIATED: 1e-5,
     Numerics.APPROXIMATE: 1e-3,  # F(4x4, 3x3) in float32, over a whole model
     Numerics.FP16: 2e-2,
+    Numerics.BF16: 1e-1,
 }
 
 # A model amplifies rounding errors by its depth and by what it computes (a softmax over large logits, say). Where a

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphopt
-from graphopt.errors import VerifyError
+from graphopt.errors import OptionError, VerifyError
 from graphopt.passes import Numerics
 from graphopt.verify import verify
 from graphopt.verify.compare import difference
+from graphopt.verify.inputs import make_cases, symbols
+from graphopt.verify.run import perturbed
 from graphopt.verify.tolerances import LIMITS
 from models import ZOO
 from tests.rewriting import Array, model_from_text, run
@@ -87,7 +91,9 @@ def test_tolerances_of_the_caller() -> None:
     assert not verify(before, after).equal
     assert verify(before, after, rtol=1e-2).equal
     assert verify(before, after, rtol={"y": 1e-2}).equal
-    assert not verify(before, after, rtol={"z": 1e-2}).equal
+    assert not verify(before, after, rtol={"": 1e-6}).equal
+    with pytest.raises(OptionError, match="no output 'z'"):
+        verify(before, after, rtol={"z": 1e-2})
     assert verify(before, after, atol=0.01).equal
 
 
@@ -190,6 +196,134 @@ def test_model_that_does_not_run() -> None:
     model = model_from_text(text, check=False)
     with pytest.raises(VerifyError, match="cannot be loaded"):
         verify(model, model)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("(float[N] x) => (float[N] y)", "(float[N] z) => (float[N] y)", "inputs are ['z'], they were ['x']"),
+        ("(float[N] x) => (float[N] y)", "(float[N] x) => (float[N] z)", "outputs are ['z'], they were ['y']"),
+        ("(float[N] x) => (float[N] y)", "(double[N] x) => (float[N] y)", "input 'x': FLOAT became DOUBLE"),
+        ("(float[N] x) => (float[N] y)", "(float[M] x) => (float[M] y)", "dimensions ['N'] became ['M']"),
+        ("(float[3] x) => (float[3] y)", "(float[N] x) => (float[3] y)", "dimensions [3] became ['N']"),
+        ("(float[3] x) => (float[3] y)", "(float[3] x) => (float[4] y)", "output 'y': dimensions [3] became [4]"),
+        ("(float[3] x) => (float[3] y)", "(float[3] x) => (float[3, 1] y)", "output 'y': dimensions [3] became [3, 1]"),
+    ],
+)
+def test_interfaces_that_contradict_each_other(before: str, after: str, words: str) -> None:
+    sides = []
+    for text in (before, after):
+        x, y = (part.strip(" ()").split()[-1] for part in text.split("=>"))
+        sides.append(model_from_text(f"g {text} {{ {y} = Identity({x}) }}", check=False))
+    report = verify(*sides)
+    assert not report.equal
+    assert words in report.summary
+
+
+def test_lost_or_overridable_interface() -> None:
+    before = add_model(1.0)
+    before.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
+    assert "overridable" in verify(before, add_model(1.0)).summary
+    unknown = add_model(1.0)
+    unknown.graph.output[0].type.tensor_type.ClearField("shape")
+    assert verify(add_model(1.0), unknown).equal
+
+
+def test_sizes_that_after_fixes_are_kept() -> None:
+    before = ZOO["resnet18"](small=True, dynamic=True)
+    after, _ = graphopt.optimize(before, target="cpu", input_shapes={"input": (3, 3, 32, 32)})
+    report = verify(before, after)
+    assert report.equal
+    assert report.fixed == {"batch": 3}
+    assert "batch=3" in report.summary
+
+
+def test_a_symbol_has_one_size_wherever_it_stands() -> None:
+    text = """g (float[A, B] x, float[B, A] z, float[A, past, 2] p, float[A, "past + B", 2] q) => (float[A, A] y) {
+        y = MatMul(x, z) unused = Concat <axis: int = 1> (p, q) }"""
+    model = model_from_text(text)
+    assert symbols(model) == {"A": "batch", "B": "length", "past": "length"}
+    for case in make_cases(model, seed=0):
+        A, B = case.feeds["x"].shape
+        assert case.feeds["z"].shape == (B, A)
+        assert case.feeds["q"].shape[1] == case.feeds["p"].shape[1] + B
+    assert not verify(model, model).skipped
+    sizes = {c.name: c.feeds["x"].shape[1] - c.feeds["p"].shape[1] for c in make_cases(model, seed=0)}
+    assert sizes["distinct sizes"] != 0
+
+
+def test_height_and_width_differ_in_one_case() -> None:
+    text = "g (float[N, 1, H, W] x) => (float[{}] y) {{ t = Transpose <perm: ints = [0, 1, 3, 2]> (x) y = Shape({}) }}"
+    text = text.replace("float[{}] y", "int64[4] y")
+    before, after = (model_from_text(text.format(v)) for v in ("x", "t"))
+    assert {r.case for r in verify(before, after).rows if not r.equal} == {"distinct sizes"}
+
+
+def test_probes_show_a_dropped_nan_guard() -> None:
+    text = "g (float[N, 64] x) => (float[N, 64] y) {{ n = IsNaN(x) g = Where(n, zero, x) y = Relu({}) }}"
+    values = {"zero": np.float32(0.0)}
+    before, after = (model_from_text(text.format(v), values) for v in ("g", "x"))
+    assert verify(before, after).equal
+    report = verify(before, after, probe_nan=True)
+    assert {r.case for r in report.rows if not r.equal} == {"NaN"}
+    assert verify(before, before, probe_nan=True).equal
+
+
+def test_padding_with_zeros_shows_on_negative_inputs() -> None:
+    """A pool over one element and its padding: the maximum with a wrong padding of 0 shows below 0 alone."""
+    text = "g (float[1, 1, 4] x) => (float[1, 1, 4] y) { y = "
+    before = model_from_text(text + "LeakyRelu <alpha: float = 0.1> (x) }")
+    after = model_from_text(text + "Relu(x) }")
+    assert "negative" in {r.case for r in verify(before, after).rows if not r.equal}
+    assert all((c.feeds["x"] <= 0).all() for c in make_cases(before, 0) if c.name == "negative")
+
+
+def test_sensitivity_leaves_masks_alone() -> None:
+    low = np.finfo(np.float32).min
+    mask = np.array([0, low, -np.inf, np.inf, -low, 1.0, -2.0, 3e-20, -1e30, 5.0], np.float32)
+    model = model_from_text("g (float[10] x) => (float[10] y) { y = Add(x, m) }", {"m": mask})
+    moved = onnx.numpy_helper.to_array(perturbed(model, seed=1).graph.initializer[0])
+    np.testing.assert_array_equal(moved[:5], mask[:5])
+    assert (moved[5:] != mask[5:]).all()
+    np.testing.assert_allclose(moved[5:], mask[5:], rtol=1e-6)
+
+
+def test_bfloat16() -> None:
+    text = """g (bfloat16[N, 8] x) => (bfloat16[N, 8] y, float[N, 8] z) {{
+        f = Cast <to: int = 1> (x) z = Mul(f, c) s = {} y = Cast <to: int = 16> (s) }}"""
+    before, close, wrong = (
+        model_from_text(text.format(body), {"c": np.float32(c)})
+        for body, c in (("Sigmoid(z)", 1.0), ("Sigmoid(z)", 1.001), ("Tanh(z)", 1.0))
+    )
+    report = verify(before, close)
+    assert report.equal
+    assert report.numerics == "bf16"
+    assert {r.case for r in report.rows} >= {"large", "negative"}
+    assert not verify(before, wrong).equal
+
+
+def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
+    """Weights of 192 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
+    width = 7094
+    model = model_from_text(
+        f"g (float[N, {width}] x) => (float[N, {width}] y) {{ y = MatMul(x, w) }}",
+        {"w": np.full((width, width), 1e-3, np.float32)},
+    )
+    paths = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path in paths:
+        onnx.save(model, path, save_as_external_data=True, location=path.stem + ".data")
+    status = "[int(s.split()[1]) for s in open('/proc/self/status') if s.startswith('VmHWM')][0]"
+    code = f"""
+import sys
+from pathlib import Path
+import graphopt, graphopt.verify
+from graphopt.runtime import import_onnxruntime
+import_onnxruntime()
+before = {status}
+assert graphopt.verify(*map(Path, sys.argv[1:])).equal
+print({status} - before)"""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2.5 * 192 * 1024
 
 
 def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
