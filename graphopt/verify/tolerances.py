@@ -21,10 +21,12 @@ SENSITIVITY_FACTOR: dict[Numerics, float] = {
     Numerics.REASSOCIATED: 8.0,
     Numerics.APPROXIMATE: 8.0,
     Numerics.FP16: 1.0,
+    Numerics.BF16: 1.0,
 }
 # A limit beyond this would let real faults pass: such an output says nothing for these inputs.
 LARGEST_LIMIT: dict[Numerics, float] = {
     Numerics.REASSOCIATED: 0.02,
     Numerics.APPROXIMATE: 0.02,
     Numerics.FP16: 0.2,
+    Numerics.BF16: 0.2,
 }
