@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import sys
 from collections import Counter
 from pathlib import Path
@@ -474,6 +475,8 @@ def main() -> None:
     # One command handles one model and ends: collecting what it leaves behind is work for nobody.
     gc.disable()
     atexit.register(gc.freeze)
+    # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
     try:
         app()
     except GraphoptError as error:

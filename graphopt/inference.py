@@ -8,7 +8,7 @@ was rewritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +19,8 @@ from graphopt.model import bodies, tensor_bytes
 _DECLARED = "graphopt.declared"
 # Smaller initializers may be shapes and axes, which data propagation reads.
 _SMALL_TENSOR_BYTES = 1024
+# onnx follows each call of a function into its body; calls that call twice would never end.
+_MAX_INLINED_NODES = 1_000_000
 
 
 def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -86,7 +88,8 @@ def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large initializers are inputs of their type and shape: inference does not read their data."""
     stripped = onnx.ModelProto(ir_version=max(proto.ir_version, 4))
     stripped.opset_import.extend(proto.opset_import)
-    stripped.functions.extend(proto.functions)
+    if _inlined_nodes(proto.functions) <= _MAX_INLINED_NODES:
+        stripped.functions.extend(proto.functions)
     graph = stripped.graph
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)
@@ -106,7 +109,9 @@ def _written(model: ir.Model) -> onnx.ModelProto:
     """The model as a message, without the data of large weights (onnx_ir would write all of it)."""
     message = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     message.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items())
-    message.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
+    functions = [ir.serde.serialize_function(f) for f in model.functions.values()]
+    if _inlined_nodes(functions) <= _MAX_INLINED_NODES:
+        message.functions.extend(functions)
     graph = message.graph
     graph.name = model.graph.name or ""
     for value in model.graph.inputs:
@@ -127,6 +132,25 @@ def _written(model: ir.Model) -> onnx.ModelProto:
             if value.name and value.type is not None and not value.is_graph_output():
                 ir.serde.serialize_value_into(graph.value_info.add(), value)
     return message
+
+
+def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
+    """Nodes of all functions with the functions that they call written out; infinite where one calls itself."""
+    bodies = {(f.domain, f.name): f.node for f in functions}
+    sizes: dict[tuple[str, str], float] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> float:
+        total = 0.0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in bodies and key not in sizes:
+                sizes[key] = math.inf  # until it is known
+                sizes[key] = size(bodies[key])
+            total += sizes.get(key, 1)
+            total += sum(size(g.node) for a in node.attribute for g in (a.g, *a.graphs))
+        return total
+
+    return sum(size(nodes) for nodes in bodies.values())
 
 
 def _declare(graph: onnx.GraphProto, name: str, dtype: int, dims: Sequence[int]) -> None:

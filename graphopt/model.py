@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
-from graphopt.errors import ModelLoadError, ModelSaveError
+from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError
 
 # A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
 MAX_EMBEDDED_BYTES = 1_800_000_000
@@ -119,7 +120,7 @@ def give_back(source: Source, model: ir.Model) -> Any:
     """The optimized model in the form of `source` (not for paths: those are written with `save`)."""
     original = source.original
     if isinstance(original, onnx.ModelProto):
-        return ir.serde.serialize_model(model)
+        return _serialize(model)
     if isinstance(original, ir.Model):
         return model
     if isinstance(getattr(original, "model", None), ir.Model):
@@ -128,7 +129,7 @@ def give_back(source: Source, model: ir.Model) -> Any:
         return program
     import onnx_graphsurgeon as gs
 
-    return gs.import_onnx(ir.serde.serialize_model(model))
+    return gs.import_onnx(_serialize(model))
 
 
 def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:
@@ -229,14 +230,14 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir reports malformed models with many exception types
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelLoadError(f"{what}: not a valid ONNX model: {_one_line(str(cause))}") from None
+        raise ModelLoadError(f"{what}: not a valid ONNX model: {_cause(error)}") from None
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def _cause(error: BaseException) -> str:
+    """What the innermost exception says, on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:300]
 
 
 def _is_graphsurgeon(original: Any) -> bool:
@@ -257,6 +258,8 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
     proto = tensor.raw
     if proto.data_type == onnx.TensorProto.STRING:
         return
+    if proto.data_type == onnx.TensorProto.UNDEFINED:
+        raise ModelLoadError(f"{what}: initializer '{proto.name}' has no element type")
     dims = proto.dims
     size = math.prod(dims)
     if dims and min(dims) < 0:
@@ -312,11 +315,14 @@ class _DataFiles:
 
     def _size(self, location: Path, label: str) -> int:
         file = self._folder / location
-        if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(self._folder):
-            raise ModelLoadError(f"{label} lies outside the model's folder: {str(location)!r}")
-        if not file.is_file():
-            raise ModelLoadError(f"{label} is missing: no file {str(location)!r} beside the model")
-        return file.stat().st_size
+        try:
+            if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(self._folder):
+                raise ModelLoadError(f"{label} lies outside the model's folder: {str(location)!r}")
+            if not file.is_file():
+                raise ModelLoadError(f"{label} is missing: no file {str(location)!r} beside the model")
+            return file.stat().st_size
+        except (OSError, ValueError) as error:  # not a name that a file can have
+            raise ModelLoadError(f"{label} is missing: {str(location)[:80]!r}: {error.args[-1]}") from None
 
 
 def _check_structure(model: ir.Model, what: str) -> bool:
@@ -325,7 +331,11 @@ def _check_structure(model: ir.Model, what: str) -> bool:
     for graph in graphs(model):
         seen: set[ir.Node] = set()
         ordered = True
+        _require_text(what, graph.name, *[v.name for v in graph.inputs], *graph.initializers.data)
         for node in graph:
+            _require_text(
+                what, node.op_type, node.domain, node.name, *[v.name for v in node.outputs], *node.attributes.data
+            )
             for value in node.inputs:
                 if value is None:
                     continue
@@ -350,8 +360,46 @@ def _check_structure(model: ir.Model, what: str) -> bool:
     return in_order
 
 
+def _require_text(what: str, *texts: str | None) -> None:
+    for text in texts:
+        # Protobuf gives text that is no UTF-8 as bytes.
+        if isinstance(text, bytes):
+            raise ModelLoadError(f"{what}: {text!r} is not UTF-8")
+
+
+@contextmanager
+def blamed_on_the_model(source: Source) -> Iterator[None]:
+    """A failure inside is the model's where ONNX's checker refuses the model, and ours where it does not.
+
+    Raises:
+        ModelLoadError: the model is not valid; the checker says why.
+    """
+    try:
+        yield
+    except GraphoptError:
+        raise
+    except Exception as error:
+        checked = source.path if source.path is not None else source.original
+        if isinstance(error, UnicodeError):
+            raise ModelLoadError(f"{source.path or 'the model'}: holds text that is not UTF-8") from None
+        if not isinstance(checked, Path | onnx.ModelProto):
+            raise
+        try:
+            onnx.checker.check_model(checked)
+        except Exception as invalid:
+            raise ModelLoadError(f"{source.path or 'the model'}: not a valid ONNX model: {_cause(invalid)}") from None
+        raise
+
+
+def _serialize(model: ir.Model) -> onnx.ModelProto:
+    try:
+        return ir.serde.serialize_model(model)
+    except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold
+        raise ModelLoadError(f"the model cannot be written as ONNX: {_cause(error)}") from None
+
+
 def _write_message(model: ir.Model, file: Any) -> None:
-    file.write(ir.serde.serialize_model(model).SerializeToString(deterministic=True))
+    file.write(_serialize(model).SerializeToString(deterministic=True))
 
 
 def _write_atomically(out: Path, write: Any) -> None:

@@ -123,32 +123,33 @@ def optimize(
     inference.set_input_shapes(work, input_shapes or {})
     interface = Interface.of(work)
 
-    say("inferring shapes")
-    inference.infer(work, source.proto)
-    report.before = model_stats(work)
-    editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision is not None)
-
-    def after_pass(name: str) -> None:
-        say(name)
-        if check:
-            check_against(interface, work, name)
-
-    result = run = pipeline.run(editor, passes, after_pass=after_pass)
-    # A fused node says more about shapes than the nodes that it replaced, which may open further sites.
-    while any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks):
+    with models.blamed_on_the_model(source):
         say("inferring shapes")
-        inference.infer(work)
-        run = pipeline.run(editor, passes, after_pass=after_pass)
-        result.extend(run)
-    if precision is not None:
-        say(half_precision.NAME)
-        result.extend(_to_half_precision(editor, keep_io, report))
-        if not keep_io:
-            interface = replace(interface, inputs=Interface.of(work).inputs, outputs=Interface.of(work).outputs)
-        # Constants that differed in float32 may be equal now.
-        result.extend(pipeline.run(editor, passes, after_pass=after_pass))
-    report.after = model_stats(work)
-    inference.forget(work)
+        inference.infer(work, source.proto)
+        report.before = model_stats(work)
+        editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision is not None)
+
+        def after_pass(name: str) -> None:
+            say(name)
+            if check:
+                check_against(interface, work, name)
+
+        result = run = pipeline.run(editor, passes, after_pass=after_pass)
+        # A fused node says more about shapes than the nodes that it replaced, which may open further sites.
+        while any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks):
+            say("inferring shapes")
+            inference.infer(work)
+            run = pipeline.run(editor, passes, after_pass=after_pass)
+            result.extend(run)
+        if precision is not None:
+            say(half_precision.NAME)
+            result.extend(_to_half_precision(editor, keep_io, report))
+            if not keep_io:
+                interface = replace(interface, inputs=Interface.of(work).inputs, outputs=Interface.of(work).outputs)
+            # Constants that differed in float32 may be equal now.
+            result.extend(pipeline.run(editor, passes, after_pass=after_pass))
+        report.after = model_stats(work)
+        inference.forget(work)
     report.remarks = result.remarks
     report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
     report.numerics = result.numerics.name.lower()

@@ -1,0 +1,129 @@
+"""Seconds and memory of optimizing large graphs and a model of 2.35 GB, ours and the peers'.
+
+    .venv/bin/python scripts/bench_scale.py                    # ours
+    .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
+
+Every cell is a process of its own that reads a file, optimizes it and writes a file; imports are not counted. Peers are
+installed into throw-away environments, which is why this is no part of CI. A cell is `seconds of CPU / peak MB`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from models.scale import SHAPES, large_weights
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MEASURE = """
+import os, re, sys, time
+{imports}
+source, out = sys.argv[1:]
+before, wall = os.times(), time.perf_counter()
+{optimize}
+after = os.times()
+cpu = after.user + after.system - before.user - before.system
+# Of this program alone: getrusage's number would include the moment before exec.
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) / 1024
+print(cpu, time.perf_counter() - wall, peak)
+"""
+
+# Name -> packages, imports, and what optimizes `source` into `out`.
+TOOLS = {
+    "graphopt": ("", "import graphopt", "graphopt.optimize(source, out, target='cpu')"),
+    "onnxruntime 1.31.1, basic": (
+        "onnxruntime==1.31.1",
+        "import onnxruntime as ort",
+        "o = ort.SessionOptions(); o.log_severity_level = 3; o.optimized_model_filepath = out\n"
+        "o.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC\n"
+        "o.add_session_config_entry('session.optimized_model_external_initializers_file_name', 'ort.data')\n"
+        "ort.InferenceSession(source, o, providers=['CPUExecutionProvider'])",
+    ),
+    "onnxsim 0.8.1": (
+        "onnxsim==0.8.1 onnxruntime==1.31.1",
+        "import onnx, onnxsim",
+        "m, _ = onnxsim.simplify(source); onnx.save(m, out, save_as_external_data=m.ByteSize() > 1 << 30)",
+    ),
+    "onnxslim 0.1.98": ("onnxslim==0.1.98", "import onnxslim", "onnxslim.slim(source, out)"),
+}
+
+
+def interpreter(tool: str, folder: Path) -> Path:
+    """Python with the tool installed; ours runs it from this tree."""
+    packages = TOOLS[tool][0]
+    if not packages:
+        return Path(sys.executable)
+    place = folder / tool.split()[0]
+    python = place / "bin" / "python"
+    if not python.exists():
+        venv.create(place, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--quiet", *packages.split()], check=True)
+    return python
+
+
+def measure(tool: str, python: Path, model: Path, out: Path, timeout: int) -> str:
+    """One cell of the table."""
+    _, imports, optimize = TOOLS[tool]
+    script = MEASURE.format(imports=imports, optimize=optimize)
+    try:
+        done = subprocess.run(
+            [python, "-c", script, model, out], cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"over {timeout} s"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["failed"])[-1][:40]
+    cpu, _, memory = map(float, done.stdout.split()[-3:])
+    return f"{cpu:.2f} s / {memory:.0f} MB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000, 50_000, 100_000])
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--no-large", action="store_true", help="leave out the model of 2.35 GB")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for one cell")
+    arguments = parser.parse_args()
+    tools = list(TOOLS) if arguments.peers else ["graphopt"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows: list[tuple[str, Path]] = []
+        for shape, build in SHAPES.items():
+            for nodes in arguments.nodes:
+                path = folder / f"{shape}-{nodes}.onnx"
+                path.write_bytes(build(nodes).SerializeToString())
+                rows.append((f"{shape}, {nodes:,} nodes", path))
+        if not arguments.no_large:
+            for batch_norm, title in ((False, "2.35 GB, no weight touched"), (True, "2.35 GB, one of 784 MB folded")):
+                place = folder / ("folded" if batch_norm else "untouched")
+                place.mkdir()
+                rows.append((title, large_weights(place, batch_norm=batch_norm)))
+        pythons = {tool: interpreter(tool, folder) for tool in tools}
+        print("| model |", " | ".join(tools), "|")
+        print("|---|" + "--:|" * len(tools))
+        gone: set[tuple[str, str]] = set()
+        for title, path in rows:
+            cells = []
+            for tool in tools:
+                out = path.with_suffix(".out.onnx")
+                shape = title.split(",")[0]
+                # Who was too slow for a graph is not asked about a larger one of its kind.
+                cell = "-" if (tool, shape) in gone else measure(tool, pythons[tool], path, out, arguments.timeout)
+                if cell.startswith("over"):
+                    gone.add((tool, shape))
+                cells.append(cell)
+                for written in path.parent.glob("*"):
+                    if written.is_file() and written not in [p for _, p in rows] and written.name != "weights.data":
+                        written.unlink()
+            print(f"| {title} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

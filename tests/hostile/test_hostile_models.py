@@ -1,0 +1,279 @@
+"""Models made to break readers, each given to the command line in a process with bounded memory and time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphopt import cli
+
+MEMORY = 4 * 2**30
+SECONDS = 30
+INVALID = 3
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: object) -> Done:
+    """`graphopt ARGUMENTS` in a child of this process, whose imports it need not repeat."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            code = 1
+            try:
+                sys.stdout, sys.stderr = out, err
+                cli.console.file, cli.errors.file = out, err
+                sys.argv = ["graphopt", *map(str, arguments)]
+                cli.main()
+                code = 0
+            except SystemExit as exit_:
+                code = int(exit_.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                out.flush()
+                err.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read(), err.read())
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    initializers: list[TensorProto] | None = None,
+    functions: list[onnx.FunctionProto] | None = None,
+) -> onnx.ModelProto:
+    """A model from x to y, both float [N, 3]."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], initializers or [])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=functions or [])
+
+
+def relu() -> onnx.NodeProto:
+    return helper.make_node("Relu", ["x"], ["y"], name="relu")
+
+
+def nested(depth: int) -> bytes:
+    """If in If in If, written as bytes since protobuf refuses to build it."""
+
+    def field(number: int, data: bytes) -> bytes:
+        length, varint = len(data), b""
+        while length >= 0x80:
+            varint += bytes([length & 0x7F | 0x80])
+            length >>= 7
+        return bytes([number << 3 | 2]) + varint + bytes([length]) + data
+
+    graph = field(1, field(1, b"x") + field(2, b"z") + field(4, b"Relu")) + field(12, field(1, b"z"))
+    for _ in range(depth):
+        attribute = field(1, b"then_branch") + field(6, graph) + bytes([20 << 3 | 0x80, 1, 5])
+        node = field(1, b"c") + field(2, b"z") + field(4, b"If") + field(5, attribute)
+        graph = field(1, node) + field(12, field(1, b"z"))
+    return bytes([1 << 3, 8]) + field(7, graph) + field(8, bytes([2 << 3, 17]))
+
+
+def long_chain_reversed() -> onnx.ModelProto:
+    """20,000 nodes, the last first."""
+    names = ["x", *(f"v{i}" for i in range(20_000)), "y"]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
+    return model(nodes[::-1])
+
+
+def recursive_function(calls: str) -> onnx.ModelProto:
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function(
+            "local", name, ["a"], ["b"], [helper.make_node(other, ["a"], ["b"], domain="local")], opset
+        )
+        for name, other in zip("fg", calls)
+    ]
+    return model([helper.make_node("f", ["x"], ["y"], domain="local")], [], functions)
+
+
+def exponential_functions() -> onnx.ModelProto:
+    """Each function calls the next one twice: 2^60 nodes if somebody inlines them."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = []
+    for i in range(60):
+        calls = [helper.make_node(f"f{i + 1}", [a], [b], domain="local") for a, b in (("a", "t"), ("t", "b"))]
+        functions.append(helper.make_function("local", f"f{i}", ["a"], ["b"], calls, opset))
+    last = [helper.make_node("Relu", ["a"], ["b"])]
+    functions.append(helper.make_function("local", "f60", ["a"], ["b"], last, opset))
+    return model([helper.make_node("f0", ["x"], ["y"], domain="local")], [], functions)
+
+
+def giant(op: str, *shape: int) -> onnx.ModelProto:
+    """A constant subgraph whose result would take more memory than there is."""
+    dims = numpy_helper.from_array(np.array(shape, np.int64), "dims")
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    inputs = {"ConstantOfShape": ["dims"], "Expand": ["one", "dims"], "Tile": ["one", "dims"]}[op]
+    nodes = [helper.make_node(op, inputs, ["c"]), helper.make_node("ReduceMax", ["c"], ["m"], keepdims=0)]
+    return model([*nodes, helper.make_node("Add", ["x", "m"], ["y"])], [dims, one])
+
+
+def giant_range() -> onnx.ModelProto:
+    limits = [numpy_helper.from_array(np.array(n, np.int64), f"r{i}") for i, n in enumerate((0, 2**62, 1))]
+    nodes = [helper.make_node("Range", ["r0", "r1", "r2"], ["c"]), helper.make_node("Shape", ["c"], ["s"])]
+    nodes += [helper.make_node("Cast", ["s"], ["f"], to=1), helper.make_node("Add", ["x", "f"], ["y"])]
+    return model(nodes, limits)
+
+
+def giant_input() -> onnx.ModelProto:
+    made = model([relu()])
+    for value in (*made.graph.input, *made.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.dim_value = 2**62
+    return made
+
+
+def initializer(**fields: object) -> onnx.ModelProto:
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3])
+    for name, value in fields.items():
+        if isinstance(value, list | tuple):
+            del getattr(w, name)[:]
+            getattr(w, name).extend(value)
+        else:
+            setattr(w, name, value)
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], [w])
+
+
+def wrong_attribute(op: str, **attributes: Any) -> onnx.ModelProto:
+    inputs = {"Conv": ["x", "x"], "Transpose": ["x"], "Gemm": ["x", "x"], "Softmax": ["x"], "Cast": ["x"]}[op]
+    return model([helper.make_node(op, inputs, ["y"], **attributes)])
+
+
+# What the file holds, and what must come of it: an error with these words, or None where it may go either way.
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str | None]] = {
+    "nested 30": (lambda: nested(30), "reads 'c', which nothing produces"),
+    "nested 5,000": (lambda: nested(5000), "not an ONNX model"),
+    "reversed chain": (long_chain_reversed, None),
+    "function calls itself": (lambda: recursive_function("fg"), None),
+    "functions call each other": (lambda: recursive_function("gf"), None),
+    "2^60 calls": (exponential_functions, None),
+    "giant ConstantOfShape": (lambda: giant("ConstantOfShape", 2**20, 2**20, 2**20), None),
+    "negative ConstantOfShape": (lambda: giant("ConstantOfShape", -5), None),
+    "giant Expand": (lambda: giant("Expand", 2**31, 2**31), None),
+    "giant Tile": (lambda: giant("Tile", 2**40), None),
+    "giant Range": (giant_range, None),
+    "giant input": (giant_input, None),
+    "dims overflow": (lambda: initializer(dims=[2**62, 2**62, 16], raw_data=b""), "'w'"),
+    "dims times 0": (lambda: initializer(dims=[2**62, 0], raw_data=b"\0"), "'w' has 1 bytes"),
+    "negative dim": (lambda: initializer(dims=[-3], raw_data=bytes(12)), "negative"),
+    "too few bytes": (lambda: initializer(raw_data=bytes(11)), "need 12"),
+    "too many numbers": (lambda: initializer(float_data=[1.0] * 4), "need 3"),
+    "no element type": (lambda: initializer(data_type=0, raw_data=bytes(12)), "no element type"),
+    "unknown element type": (lambda: initializer(data_type=99, raw_data=bytes(12)), "99"),
+    "strings as weights": (lambda: initializer(data_type=8, string_data=[b"a"]), None),
+    "perm out of range": (lambda: wrong_attribute("Transpose", perm=[5, -9]), None),
+    "perm of another type": (lambda: wrong_attribute("Transpose", perm="01"), None),
+    "strides of 0": (lambda: wrong_attribute("Conv", strides=[0, 0], kernel_shape=[3, 3]), None),
+    "group 0": (lambda: wrong_attribute("Conv", group=0), None),
+    "axis out of range": (lambda: wrong_attribute("Softmax", axis=2**62), None),
+    "cast to nothing": (lambda: wrong_attribute("Cast", to=77), None),
+    "NaN alpha": (lambda: wrong_attribute("Gemm", alpha=float("nan")), None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hostile_model(name: str, tmp_path: Path) -> None:
+    build, words = MODELS[name]
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    made = build()
+    path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    done = command("optimize", path, out, "--target", "cpu", "--all-sites")
+    assert done.returncode in ((INVALID,) if words else (0, INVALID)), done.stderr[-2000:]
+    files = ["in.onnx"]
+    if done.returncode == 0:
+        onnx.ModelProto.FromString(out.read_bytes())
+        files.append("out.onnx")
+    else:
+        assert done.stderr.startswith("graphopt: ") and len(done.stderr.strip().splitlines()) == 1
+        assert words is None or words in done.stderr
+    assert sorted(os.listdir(tmp_path)) == files
+
+
+def external(folder: Path, **entries: str) -> Path:
+    """Y = X + w, where the data entries of w are what the file says."""
+    (folder / "w.data").write_bytes(bytes(4096))
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": "w.data", "offset": "0", "length": "12", **entries}.items():
+        w.external_data.add(key=key, value=value)
+    path = folder / "in.onnx"
+    path.write_bytes(model([helper.make_node("Add", ["x", "w"], ["y"])], [w]).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"offset": "4090"},
+        {"offset": "-12"},
+        {"offset": "9223372036854775807"},
+        {"offset": "99999999999999999999999"},
+        {"offset": "twelve"},
+        {"length": "-1"},
+        {"length": "18446744073709551615"},
+        {"length": "0x0c"},
+        {"location": ""},
+        {"location": "."},
+        {"location": "w.data\0.png"},
+        {"location": "a" * 5000},
+        {"location": "../w.data"},
+        {"location": "/etc/hostname"},
+        {"location": "pipe"},
+    ],
+    ids=lambda entries: str(entries)[:40],
+)
+def test_hostile_external_data(entries: dict[str, str], tmp_path: Path) -> None:
+    path = external(tmp_path, **entries)
+    os.mkfifo(tmp_path / "pipe")
+    done = command("optimize", path, tmp_path / "out.onnx", "--target", "cpu")
+    assert done.returncode == INVALID, done.stderr[-2000:]
+    assert done.stderr.startswith("graphopt: ") and len(done.stderr.strip().splitlines()) == 1
+    assert sorted(os.listdir(tmp_path)) == ["in.onnx", "pipe", "w.data"]
+
+
+def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None:
+    """In the report on the terminal and as JSON."""
+    evil = "a\x1b]0;title\x07\nb\u202e\x9b31m[red]"
+    w = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
+    y = helper.make_tensor_value_info(evil, TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name=evil), helper.make_node(evil, ["c"], [evil], domain=evil)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(evil, 1)]
+    made = helper.make_model(helper.make_graph(nodes, evil, [x], [y], [w]), ir_version=8, opset_imports=opsets)
+    path = tmp_path / "in.onnx"
+    path.write_bytes(made.SerializeToString())
+    report = tmp_path / "report.json"
+    done = command("optimize", path, tmp_path / "out.onnx", "--target", "cpu", "--explain", "--json", report)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout + done.stderr + report.read_text()
+    assert "\\x1b" in done.stdout and "\\u001b" in report.read_text()
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    explained = command("explain", path, "--target", "cpu")
+    assert all(c.isprintable() or c == "\n" for c in explained.stdout)
