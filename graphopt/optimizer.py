@@ -182,6 +182,7 @@ def optimize(
 def _to_half_precision(editor: Editor, keep_io: bool, report: Report) -> pipeline.PipelineResult:
     start = time.perf_counter()
     done = half_precision.convert(editor, keep_io=keep_io)
+    editor.changed()
     report.initializer_ranges = done.ranges
     applied = sum(r.applied for r in done.remarks)
     summary = pipeline.PassResult(
