@@ -202,14 +202,17 @@ inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #endif
 }
 
-// y[0..n) = scale * x, where x has a stride.
+// y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
   int64_t i = 0;
   if (stride == 1) {
     for (; i + kWidth <= n; i += kWidth) save(y + i, scale * load_as_float(x + i));
+    if (i < n) save(y + i, scale * load_part(x + i, n - i));
+    return;
   }
   for (; i < n; ++i) y[i] = scale * static_cast<float>(x[i * stride]);
+  for (; i < round_up(n, kWidth); ++i) y[i] = 0.0f;
 }
 
 template <class T>
@@ -231,6 +234,13 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
 #endif
       }
     }
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      if (i < n)
+        _mm512_mask_storeu_ps(y + i, static_cast<__mmask16>((1u << (n - i)) - 1), scale * load(x + i));
+      return;
+    }
+#endif
   }
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
@@ -348,18 +358,27 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
       }
       int64_t d = 0;
       if (col_stride == 1) {
-        for (; d + kWidth <= D; d += kWidth) {
+        for (; d < D; d += kWidth) {
+          const int64_t rows = std::min<int64_t>(kWidth, D - d);
           Vec r[kWidth];
-          if (count == kWidth) {
+          if (rows < kWidth) {
+            for (int i = 0; i < kWidth; ++i)
+              r[i] = i < count ? load_part(x + i * row_stride + d, rows) : Vec{};
+          } else if (count == kWidth) {
 #pragma GCC unroll 16
             for (int i = 0; i < kWidth; ++i) r[i] = load_as_float(x + i * row_stride + d);
           } else {
             for (int i = 0; i < kWidth; ++i) r[i] = i < count ? load_as_float(x + i * row_stride + d) : Vec{};
           }
           transpose<kWidth / 2>(r);
+          if (rows == kWidth) {
 #pragma GCC unroll 16
-          for (int i = 0; i < kWidth; ++i) save(panel + (d + i) * width + j, r[i]);
+            for (int i = 0; i < kWidth; ++i) save(panel + (d + i) * width + j, r[i]);
+          } else {
+            for (int64_t i = 0; i < rows; ++i) save(panel + (d + i) * width + j, r[i]);
+          }
         }
+        continue;
       }
       for (; d < D; ++d) {
         float* y = panel + d * width + j;
@@ -370,14 +389,12 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
   }
 }
 
-// V as [n, width] floats, the columns after Dv zero.
+// V as [n, width] floats, width being Dv in whole vectors.
 template <class T>
 void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
                  float* packed) {
   for (int64_t j = 0; j < n; ++j) {
-    float* y = packed + j * width;
-    copy_row(v + j * row_stride, col_stride, Dv, 1.0f, y);
-    for (int64_t c = Dv; c < width; ++c) y[c] = 0.0f;
+    copy_row(v + j * row_stride, col_stride, Dv, 1.0f, packed + j * width);
   }
 }
 
@@ -737,7 +754,6 @@ struct Attention {
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* x = w.q + i * plan.query_width;
       copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
-      for (int64_t d = p.D; d < plan.query_width; ++d) x[d] = 0.0f;
     }
   }
 
