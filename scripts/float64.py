@@ -1,0 +1,92 @@
+"""Runs an ONNX model in float64: what float32 results are measured against.
+
+The model's float32 tensors become float64 ones and ONNX's reference evaluator runs it, with convolutions and pooling
+replaced by matrix products over windows, which the evaluator computes pixel by pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+
+def _windows(
+    x: np.ndarray,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    fill: float,
+) -> np.ndarray:
+    """[N, C, OH, OW, KH, KW], a view of x [N, C, H, W] with its padding."""
+    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=fill)
+    reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True))
+    view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    return view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+
+
+class Conv(OpRun):
+    """Two-dimensional, explicit pads."""
+
+    def _run(
+        self, X: Any, W: Any, B: Any = None, auto_pad: Any = None, dilations: Any = None, group: Any = None,
+        kernel_shape: Any = None, pads: Any = None, strides: Any = None,
+    ) -> tuple[np.ndarray]:  # fmt: skip
+        assert auto_pad in (None, "NOTSET")
+        group = group or 1
+        windows = _windows(X, W.shape[2:], strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0), 0.0)
+        parts = []
+        for image in windows:
+            for x, w in zip(np.split(image, group), np.split(W, group), strict=True):
+                columns = x.transpose(0, 3, 4, 1, 2).reshape(w[0].size, -1)  # C KH KW, OH OW
+                parts.append(w.reshape(len(w), -1) @ columns)
+        y = np.concatenate(parts).reshape(len(X), len(W), *windows.shape[2:4])
+        return (y if B is None else y + B[:, None, None],)
+
+
+class MaxPool(OpRun):
+    """Two-dimensional, explicit pads, no indices."""
+
+    def _run(
+        self, x: Any, auto_pad: Any = None, ceil_mode: Any = None, dilations: Any = None, kernel_shape: Any = None,
+        pads: Any = None, storage_order: Any = None, strides: Any = None,
+    ) -> tuple[np.ndarray]:  # fmt: skip
+        assert auto_pad in (None, "NOTSET") and not ceil_mode
+        windows = _windows(x, kernel_shape, strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0), -np.inf)
+        return (windows.max(axis=(4, 5)),)
+
+
+def _as_double(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a float32 model of standard operators, computed in float64."""
+    double = onnx.ModelProto()
+    double.CopyFrom(model)
+    graph = double.graph
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(_as_double(tensor))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(_as_double(attribute.t))
+            elif node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+            elif node.op_type == "Constant" and attribute.name == "value_float":
+                attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(np.float64(attribute.f))))
+    wide = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feeds.items()}
+    outputs = ReferenceEvaluator(double, new_ops=[Conv, MaxPool]).run(None, wide)
+    assert isinstance(outputs, list)
+    return outputs
