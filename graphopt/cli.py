@@ -482,6 +482,9 @@ def main() -> None:
     except GraphoptError as error:
         errors.print(f"[red]graphopt:[/] {plain(str(error))}", soft_wrap=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # a report, a cache: models have messages of their own
+        errors.print(f"[red]graphopt:[/] {plain(str(error))}", soft_wrap=True)
+        sys.exit(ModelSaveError.exit_code)
     except KeyboardInterrupt:
         errors.print("graphopt: interrupted")
         sys.exit(EXIT_INTERRUPTED)

@@ -451,7 +451,7 @@ def _place_external_data(
             # 64-byte alignment lets kernels read the mapped weights with aligned vector loads.
             file.write(b"\0" * (-file.tell() % 64))
             offset = file.tell()
-            if isinstance(tensor, ir.Tensor | ir.LazyTensor):
+            if isinstance(tensor, ir.LazyTensor):
                 tensor.tofile(file)
             else:
                 file.write(tensor.tobytes())
