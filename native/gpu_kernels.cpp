@@ -7,6 +7,7 @@
 #include <set>
 
 #include "gpu/devices.h"
+#include "gpu/fused_attention_plan.h"
 #include "gpu/group_norm_plan.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
@@ -149,6 +150,17 @@ class RowNormKernel final : public GpuKernel<RowNormOp> {
   }
 };
 
+class FusedAttentionKernel final : public GpuKernel<FusedAttentionOp> {
+ public:
+  using GpuKernel::GpuKernel;
+  void compute(const Context& context) const override {
+    Run run(context, device_, input_count_);
+    const AttentionProblem p = op_.problem(run.shapes);
+    run.outputs[0] = context.output(0, op_.output(run.shapes));
+    run.enqueue(gpu::fused_attention_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
+  }
+};
+
 // Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
 // may call for; the algorithm is chosen in each run, from the actual N, H and W.
 class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
@@ -238,6 +250,7 @@ std::vector<OpDescription> gpu_kernels(const char* provider) {
   if (gpu::device_count() == 0) return table;
   add<ScaleShiftOp, ScaleShiftKernel>(table, provider, abi::Inplace::kInput0);
   add<WinogradConvOp, WinogradConvKernel>(table, provider, abi::Inplace::kNone);
+  add<FusedAttentionOp, FusedAttentionKernel>(table, provider, abi::Inplace::kNone);
   add<GroupNormOp, GroupNormKernel>(table, provider, abi::Inplace::kInput0);
   add<RowNormOp, RowNormKernel>(table, provider, abi::Inplace::kInput0);
   return table;

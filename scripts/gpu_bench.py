@@ -1,7 +1,7 @@
 """Times of the GPU kernels on an NVIDIA GPU beside PyTorch (cuDNN), and the floors that they must reach.
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
-prints every algorithm, tile and chunk of the convolution, for tuning.
+prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ CONVOLUTIONS = (
     (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
     (32, 256, 14, 256), (32, 512, 7, 512), (1, 64, 224, 64), (16, 64, 224, 64), (1, 320, 64, 320),
     (8, 320, 64, 320), (1, 640, 32, 640),
+)  # fmt: skip
+
+# B, H, S, D
+ATTENTIONS = (
+    (1, 12, 128, 64), (8, 12, 384, 64), (32, 12, 197, 64), (8, 8, 4096, 40), (1, 16, 1024, 128), (8, 16, 2048, 128),
+    (256, 1, 64, 64),
 )  # fmt: skip
 
 
@@ -230,6 +236,92 @@ def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
     )
 
 
+def attention_plan(
+    r: Runner,
+    dtype: torch.dtype,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    causal: bool = False,
+) -> Plan:
+    """For [B, H, rows, columns] tensors of any strides."""
+    B, H, S, D = q.shape
+    sizes = [B, H, S, k.shape[2], D, v.shape[3], H // k.shape[1]]
+    for x in (q, k, v, o):
+        sizes += x.stride()
+    sizes += (
+        [0 if n == 1 else step for n, step in zip(bias.shape, bias.stride(), strict=True)]
+        if bias is not None
+        else [0] * 4
+    )
+    sizes += [0] * 4
+    flags = (bias is not None) | causal << 2
+    settings = (ctypes.c_float(D**-0.5), ctypes.c_float(0), ctypes.c_float(0))
+    half, values = ctypes.c_int(dtype == torch.float16), (ctypes.c_int64 * len(sizes))(*sizes)
+    return r.harness.plan("fused_attention", r.device.facts, half, values, ctypes.c_int(flags), *settings)
+
+
+def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
+    print(f"\nFusedAttention, {dtype} (floor {floor})")
+    ratios, unfused_ratios = [], []
+    for B, H, S, D in ATTENTIONS:
+        q, k, v = (torch.randn(B, H, S, D, device="cuda").to(dtype) for _ in range(3))
+        o = torch.empty_like(q)
+        plan = attention_plan(r, dtype, q, k, v, o)
+        kt, scaled = k.transpose(-1, -2), q * D**-0.5
+
+        def nodes(q: torch.Tensor = scaled, kt: torch.Tensor = kt, v: torch.Tensor = v) -> torch.Tensor:
+            return torch.softmax(q @ kt, dim=-1) @ v
+
+        def sdpa(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+        ms, peer, unfused = milliseconds(r.work(plan, [q, k, v], [o])), milliseconds(sdpa), milliseconds(nodes)
+        ratios.append(peer / ms)
+        if S >= 1024:
+            unfused_ratios.append(unfused / ms)
+        print(
+            f"  {(B, H, S, D)!s:20} {ms:.4f} ms  SDPA {peer:.4f} {peer / ms:.2f}x  three nodes {unfused:.4f} "
+            f"{unfused / ms:.2f}x  {4 * B * H * S * S * D / ms / 1e9:.0f} TFLOP/s  {len(plan.launches)} launches"
+        )
+    print(
+        f"  geometric mean against SDPA {statistics.geometric_mean(ratios):.2f}x, against three nodes (S >= 1024) "
+        f"{statistics.geometric_mean(unfused_ratios):.2f}x"
+    )
+
+
+def bench_attention_options(r: Runner) -> None:
+    print("\nFusedAttention, torch.float16, options")
+    B, H, S, D = 8, 16, 2048, 128
+    for name in ("causal", "bias", "grouped", "BSNH", "one query"):
+        kv_heads = 2 if name == "grouped" else H
+        shapes = [(B, H, 1 if name == "one query" else S, D), (B, kv_heads, S, D), (B, kv_heads, S, D)]
+        if name == "BSNH":
+            q, k, v = (torch.randn(b, s, h, d, device="cuda").half().transpose(1, 2) for b, h, s, d in shapes)
+        else:
+            q, k, v = (torch.randn(shape, device="cuda").half() for shape in shapes)
+        o = torch.empty_like(q)
+        bias = torch.randn(B, 1, S, S, device="cuda").half() if name == "bias" else None
+        causal = name == "causal"
+        plan = attention_plan(r, torch.float16, q, k, v, o, bias, causal)
+
+        def sdpa(
+            q: torch.Tensor = q,
+            k: torch.Tensor = k,
+            v: torch.Tensor = v,
+            bias: torch.Tensor | None = bias,
+            causal: bool = causal,
+            grouped: bool = name == "grouped",
+        ) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
+
+        inputs = [q, k, v] + ([bias] if bias is not None else [])
+        ms, peer = milliseconds(r.work(plan, inputs, [o])), milliseconds(sdpa)
+        print(f"  {name:12} {ms:.4f} ms  SDPA {peer:.4f} {peer / ms:.2f}x  {len(plan.launches)} launches")
+
+
 def main() -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
@@ -237,6 +329,11 @@ def main() -> None:
     r = Runner()
     copy = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}, copy {copy:.2f} TB/s")
+    bench_attention(r, torch.float16, "0.35x SDPA, 2x three nodes")
+    bench_attention(r, torch.float32, "1x SDPA")
+    bench_attention_options(r)
+    if "--attention" in sys.argv:
+        return
     bench_scale_shift(r, copy)
     bench_group_norm(r, copy)
     bench_row_norm(r, copy)

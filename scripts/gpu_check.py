@@ -1,6 +1,7 @@
 """Every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
 
-Builds the kernels with nvcc first. With --sanitize it runs itself under compute-sanitizer (memcheck, racecheck).
+Builds the kernels with nvcc first. Names in the command line pick cases. With --sanitize it runs itself under
+compute-sanitizer (memcheck, racecheck).
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-from tests.hip import group_norm_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip import (
+    fused_attention_cases,
+    group_norm_cases,
+    row_norm_cases,
+    scale_shift_cases,
+    winograd_conv_cases,
+)
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Device, Harness, build
 from tests.hip.registry import all_cases
@@ -41,6 +48,18 @@ def large_cases() -> Iterator[Case]:
             yield group_norm_cases.case(f"one_group_norm_{suffix}-{spatial}", dtype, 1, 320, 32, spatial, "Silu")
         for D in (768, 4096, 5000, 32768):
             yield row_norm_cases.case(f"large_row_norm_{suffix}-{D}", dtype, 999, D, D == 4096, D != 768, D == 5000)
+    Problem = fused_attention_cases.Problem
+    for dtype in (np.float32, np.float16):
+        for i, p in enumerate((
+            Problem(384, 384, 64, B=4, heads=12),
+            Problem(1000, 1000, 40, heads=8, rows_first=True),
+            Problem(515, 1031, 128, heads=8, kv_heads=2, causal=True),
+            Problem(300, 777, 80, B=2, heads=3, bias="HST", mask="BT", softcap=30.0),
+            Problem(1, 4100, 128, B=2, heads=8, kv_heads=2),
+            Problem(700, 700, 256, heads=2, causal=True, guard=True, bad=5),
+            Problem(200, 3000, 160, heads=2, mask="ST", guard=True, hidden_rows=7),
+        )):  # fmt: skip
+            yield fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"
@@ -86,7 +105,10 @@ def main() -> int:
     harness, device = open_device()
     few = "--few" in sys.argv
     failures = count = 0
+    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for case in all_cases() if few else (*all_cases(), *large_cases()):
+        if names and not any(name in case.name for name in names):
+            continue
         count += 1
         message = case.check(run(case, harness, device))
         if message:

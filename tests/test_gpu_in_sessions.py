@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN
 from graphopt.runtime import library_path
-from tests.hip import row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip import fused_attention_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
 from tests.hip.case import Case, compare
 from tests.hip.harness import ROOT, build
 
@@ -38,6 +38,37 @@ NODES: tuple[tuple[str, Mapping[str, Any], Case, tuple[int, ...]], ...] = (
         "WinogradConv",
         {"pads": [0, 1, 1, 0]},
         winograd_conv_cases.case("weights_vary", np.float16, (1, 3, 9, 11, 7), (0, 1, 1, 0), "", False),
+        (),
+    ),
+    (
+        "FusedAttentionBiasMaskCausalGqaGuard",
+        {
+            "scale": 0.25,
+            "q_perm": [0, 2, 1, 3],
+            "k_perm": [0, 2, 3, 1],
+            "v_perm": [0, 2, 1, 3],
+            "o_perm": [0, 2, 1, 3],
+            "mask_value": -1e4,
+        },
+        fused_attention_cases.case(
+            "attention",
+            np.float32,
+            fused_attention_cases.Problem(
+                9,
+                21,
+                16,
+                B=2,
+                heads=4,
+                kv_heads=2,
+                rows_first=True,
+                bias="HST",
+                mask="T",
+                mask_value=-1e4,
+                causal=True,
+                guard=True,
+                scale=0.25,
+            ),
+        ),
         (),
     ),
     (
@@ -66,7 +97,7 @@ def model(op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[i
         [helper.make_node(op, names, outputs, "the_node", domain=DOMAIN, **attributes)],
         "g",
         [
-            helper.make_tensor_value_info(n, element, [None] * x.ndim)
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim)
             for i, (n, x) in enumerate(zip(names, inputs))
             if i not in constants
         ],

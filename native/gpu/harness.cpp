@@ -8,6 +8,7 @@
 
 #include "gpu/device.h"
 #include "gpu/elementwise_plan.h"
+#include "gpu/fused_attention_plan.h"
 #include "gpu/gather_plan.h"
 #include "gpu/gemm_plan.h"
 #include "gpu/group_norm_plan.h"
@@ -93,6 +94,40 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
                                     float epsilon, int rms, int residual, int sum) {
   return guarded([&] {
     return row_norm_plan({rows, D, epsilon, rms != 0, residual != 0, sum != 0}, half != 0, true, *device);
+  });
+}
+
+// sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask. flags: bias 1, mask
+// 2, causal 4, guard 8.
+EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, const int64_t* sizes,
+                                           int flags, float scale, float softcap, float mask_value) {
+  return guarded([&] {
+    const auto strides = [&](int i) {
+      const int64_t* s = sizes + 7 + 4 * i;
+      return Strides4{s[0], s[1], s[2], s[3]};
+    };
+    AttentionProblem p;
+    p.B = sizes[0];
+    p.H = sizes[1];
+    p.S = sizes[2];
+    p.T = sizes[3];
+    p.D = sizes[4];
+    p.Dv = sizes[5];
+    p.group = sizes[6];
+    p.q = strides(0);
+    p.k = strides(1);
+    p.v = strides(2);
+    p.o = strides(3);
+    p.bias = strides(4);
+    p.mask = strides(5);
+    p.has_bias = (flags & 1) != 0;
+    p.has_mask = (flags & 2) != 0;
+    p.causal = (flags & 4) != 0;
+    p.guard = (flags & 8) != 0;
+    p.scale = scale;
+    p.softcap = softcap;
+    p.mask_value = mask_value;
+    return fused_attention_plan(p, half != 0, true, *device);
   });
 }
 
@@ -257,6 +292,26 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts*, int half, int bias, const in
     }
     p.has_bias = bias != 0;
     return conv_plan(p, half != 0);
+  });
+}
+
+// hip/tile.hip. kind: 0 product, 1 chain, 2 rows.
+EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, int32_t M, int32_t N,
+                                int32_t K, int32_t P) {
+  return guarded([&] {
+    const char* names[3][2] = {{"tile_product_f32", "tile_product_f16"},
+                               {"tile_chain_f32", "tile_chain_f16"},
+                               {"tile_rows_f32", "tile_rows_f16"}};
+    const uint32_t down = to_u31(divide_up(M, 16));
+    const uint32_t across = kind == 2 ? down : to_u31(divide_up(kind == 1 ? P : N, 16));
+    Launch launch(names[kind][half], across, kind == 2 ? 1 : down, 1, static_cast<uint32_t>(device->wave));
+    launch.add(input(0)).add(input(1));
+    if (kind == 1) launch.add(input(2));
+    launch.add(output(0)).add(M).add(N).add(K);
+    if (kind == 1) launch.add(P);
+    Plan plan;
+    plan.launches.push_back(launch);
+    return plan;
   });
 }
 

@@ -9,10 +9,16 @@
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
 //   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
+//   LARGE_SHARED(Type, name)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
+//                               launch asks for them
 //   barrier()                   all work-items of the work-group
+//   wave_barrier()              all lanes of the wave; orders their accesses to LDS
 //   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
 //   UNROLL                      before a loop whose trip count is a constant; UNROLL_A_LITTLE where all of it
-//                               would take too many registers
+//                               would take too many registers; NO_UNROLL where any of it would
+//   opaque(i)                   i, about which the compiler forgets what it knew: in a loop, what is computed
+//                               from it is not kept in registers all along
+//   keep_order()                no load is moved across: bounds how many wait in registers
 //   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
 #pragma once
@@ -61,6 +67,7 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #define KERNEL_SHARING(name, max_threads, groups, parameters) KERNEL(name, max_threads, parameters)
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
+#define LARGE_SHARED(Type, name) SHARED(Type, name)
 #elif GRAPHOPT_ON_NVIDIA
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, max_threads, parameters) \
@@ -69,18 +76,24 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
   extern "C" __global__ __launch_bounds__(max_threads, groups) void name parameters
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
+#define LARGE_SHARED(Type, name)                                \
+  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+  Type& name = *reinterpret_cast<Type*>(name##_bytes)
 #endif
 
 // Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
 #if GRAPHOPT_ON_CPU
 #define UNROLL
 #define UNROLL_A_LITTLE
+#define NO_UNROLL
 #elif GRAPHOPT_ON_AMD
 #define UNROLL _Pragma("unroll")
 #define UNROLL_A_LITTLE _Pragma("unroll 2")
+#define NO_UNROLL _Pragma("nounroll")
 #else
 #define UNROLL _Pragma("unroll")
 #define UNROLL_A_LITTLE _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #endif
 
 namespace graphopt::hip {
@@ -100,6 +113,12 @@ DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+DEVICE void wave_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) {
   return static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(lane * 4, static_cast<int>(x)));
 }
@@ -108,11 +127,22 @@ DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
 }
 
+DEVICE int opaque(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
+DEVICE void keep_order() {
+  asm volatile("" ::: "memory");
+  __builtin_amdgcn_sched_barrier(0);
+}
+
 DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // 1 ulp, denormal results become 0
 DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }   // 1 ulp
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }    // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other one where one is NaN
 
 #elif GRAPHOPT_ON_NVIDIA
 
@@ -124,10 +154,17 @@ DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
 
 DEVICE void barrier() { __syncthreads(); }
+DEVICE void wave_barrier() { __syncwarp(); }
 
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+
+DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+DEVICE void keep_order() { asm volatile("" ::: "memory"); }
 
 DEVICE float exp2_fast(float x) {
   float y;
@@ -142,6 +179,7 @@ DEVICE float rcp_fast(float x) {
 }
 DEVICE float sqrt_exact(float x) { return __fsqrt_rn(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float max_float(float a, float b) { return fmaxf(a, b); }
 
 #endif
 
@@ -210,6 +248,15 @@ struct Divisor {
 DEVICE uint32_t divide(uint32_t n, const Divisor& d) {
   return (multiply_high(n, d.multiplier) + n) >> d.shift;
 }
+
+template <bool kFirst, class A, class B>
+struct Select {
+  using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using Type = B;
+};
 
 DEVICE int min_int(int a, int b) { return a < b ? a : b; }
 DEVICE int max_int(int a, int b) { return a > b ? a : b; }

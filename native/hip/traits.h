@@ -29,7 +29,25 @@ constexpr int kWave = GRAPHOPT_WAVE;
 constexpr int kWave = 32;
 #endif
 
-enum class Matrix { kNone, kMfma, kWmma, kMma };
+// On the CPU, tile.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of 64, so
+// that the paths of RDNA and of CDNA both run there.
+enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
+
+// What the target of this compilation has; kArchitectures says the same to the host.
+#if defined(GRAPHOPT_WAVE)
+constexpr bool kMatrixF16 = true, kMatrixF32 = GRAPHOPT_WAVE == 64;
+#elif GRAPHOPT_MFMA
+constexpr bool kMatrixF16 = true, kMatrixF32 = true;
+#elif GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || GRAPHOPT_MMA_SM80
+constexpr bool kMatrixF16 = true, kMatrixF32 = false;
+#else
+constexpr bool kMatrixF16 = false, kMatrixF32 = false;
+#endif
+#if defined(__CUDA_ARCH__)
+constexpr int kLdsBytes = 232448;
+#else
+constexpr int kLdsBytes = 65536;  // gfx950 has more; its kernels are those of gfx942
+#endif
 
 // For the host: launch plans.
 struct Architecture {
@@ -48,7 +66,7 @@ constexpr Architecture kArchitectures[] = {
     {"gfx908", 64, 65536, 512, 10, Matrix::kMfma, true, 1},
     {"gfx90a", 64, 65536, 512, 8, Matrix::kMfma, true, 1},
     {"gfx942", 64, 65536, 512, 8, Matrix::kMfma, true, 8},
-    {"gfx950", 64, 163840, 512, 8, Matrix::kMfma, true, 8},
+    {"gfx950", 64, 65536, 512, 8, Matrix::kMfma, true, 8},
     {"gfx1030", 32, 65536, 256, 16, Matrix::kNone, false, 1},
     {"gfx1100", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
     {"gfx1101", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
@@ -58,8 +76,8 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1200", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
     {"gfx1201", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
     {"sm_90", 32, 232448, 255, 16, Matrix::kMma, false, 1},
-    {"cpu32", 32, 65536, 256, 16, Matrix::kNone, false, 1},
-    {"cpu64", 64, 65536, 512, 8, Matrix::kNone, false, 1},
+    {"cpu32", 32, 65536, 256, 16, Matrix::kEmulated, false, 1},
+    {"cpu64", 64, 65536, 512, 8, Matrix::kEmulated, true, 1},
 };
 
 }  // namespace graphopt::hip

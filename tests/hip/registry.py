@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from tests.hip import (
     elementwise_cases,
+    fused_attention_cases,
     group_norm_cases,
     movement_cases,
     product_cases,
     reduction_cases,
     row_norm_cases,
     scale_shift_cases,
+    tile_cases,
     winograd_conv_cases,
 )
 from tests.hip.case import Case
 
 MODULES = (
+    tile_cases,
     scale_shift_cases,
     group_norm_cases,
     row_norm_cases,
@@ -25,6 +28,7 @@ MODULES = (
     movement_cases,
     reduction_cases,
     product_cases,
+    fused_attention_cases,
 )
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.hip import fused_attention_cases
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, build
 from tests.hip.registry import all_cases
@@ -48,8 +49,11 @@ def run(case: Case, harness: Harness, kernels: HostKernels, order: int) -> tuple
     return [y.view(case.dtype).reshape(e.shape) for y, e in zip(outputs, case.expected)], names
 
 
+EMPTY = list(fused_attention_cases.empty_cases())
+
+
 @pytest.mark.parametrize("wave", [32, 64])
-@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+@pytest.mark.parametrize("case", CASES + EMPTY, ids=[c.name for c in CASES + EMPTY])
 def test_case(case: Case, wave: int, libraries: Libraries) -> None:
     harness, kernels = libraries[wave]
     for order in (HostKernels.FORWARD, HostKernels.REVERSE, HostKernels.RANDOM):

@@ -24,6 +24,7 @@
   static_assert(sizeof(Type) <= graphopt::hip::cpu::kLdsBytes, "more LDS than a work-group has"); \
   Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())
 #define DYNAMIC_SHARED(Type, name) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
+#define LARGE_SHARED(Type, name) SHARED(Type, name)
 
 namespace graphopt::hip {
 
@@ -83,6 +84,10 @@ inline int block_y() { return static_cast<int>(cpu::current->block.y); }
 inline int block_z() { return static_cast<int>(cpu::current->block.z); }
 
 inline void barrier() { cpu::wait_for_group(); }
+inline void wave_barrier() {
+  cpu::wave_exchange(nullptr);
+  cpu::wave_done();
+}
 
 inline uint32_t shuffle_bits(uint32_t x, int lane) {
   void* const* lanes = cpu::wave_exchange(&x);
@@ -95,10 +100,14 @@ inline uint32_t multiply_high(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
 }
 
+inline int opaque(int x) { return x; }
+inline void keep_order() {}
+
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
 inline float rcp_fast(float x) { return 1.0f / x; }
 inline float sqrt_exact(float x) { return std::sqrt(x); }
 inline float fused_multiply_add(float a, float b, float c) { return a * b + c; }
+inline float max_float(float a, float b) { return std::fmax(a, b); }
 
 }  // namespace graphopt::hip

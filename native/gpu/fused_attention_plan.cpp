@@ -1,0 +1,156 @@
+#include "gpu/fused_attention_plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+
+#include "hip/fused_attention.h"
+#include "hip/traits.h"
+
+namespace graphopt::gpu {
+namespace {
+
+using hip::AttentionShape;
+
+const hip::Architecture& architecture(const std::string& name) {
+  for (const hip::Architecture& a : hip::kArchitectures) {
+    if (name == a.name) return a;
+  }
+  throw std::invalid_argument("unknown architecture '" + name + "'");
+}
+
+int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
+
+hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
+
+// [plain][half][head]
+constexpr const char* kKernels[2][2][3] = {
+    {{"fused_attention_64_f32", "fused_attention_128_f32", "fused_attention_256_f32"},
+     {"fused_attention_64_f16", "fused_attention_128_f16", "fused_attention_256_f16"}},
+    {{"fused_attention_plain_64_f32", "fused_attention_plain_128_f32", "fused_attention_plain_256_f32"},
+     {"fused_attention_plain_64_f16", "fused_attention_plain_128_f16", "fused_attention_plain_256_f16"}}};
+
+// Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
+bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
+  return s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 && s.b % pack == 0 &&
+         s.row < (int64_t{1} << 31) / rows;
+}
+
+}  // namespace
+
+Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  Plan plan;
+  if (p.B * p.H * p.S * p.Dv == 0) return plan;
+  const int64_t widest = std::max(p.D, p.Dv);
+  size_t bucket = 0;
+  while (bucket < std::size(hip::kAttentionHeads) && hip::kAttentionHeads[bucket] < widest) ++bucket;
+  if (bucket == std::size(hip::kAttentionHeads)) {
+    throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
+  }
+
+  const int head = hip::kAttentionHeads[bucket];
+  const hip::Architecture& arch = architecture(device.arch);
+  const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
+  const int element = half ? 2 : 4;
+  const AttentionShape shape = hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element);
+  const int64_t pack = 16 / element, heads = p.H / p.group, rows = p.group * p.S;
+  const int64_t row_blocks = divide_up(rows, shape.block_rows());
+
+  const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
+  const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
+  constexpr float kLog2E = 1.44269504f;
+  hip::AttentionScores scores{
+      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, plain ? p.scale * kLog2E : kLog2E, 0};
+  if (p.causal) scores.flags |= hip::kAttentionCausal;
+  if (p.guard) scores.flags |= hip::kAttentionGuard;
+  if (skips) scores.flags |= hip::kAttentionSkips;
+  if (aligned && vectors(p.q, p.D, 1, pack)) scores.flags |= hip::kAttentionVectorQ;
+  if (aligned && vectors(p.k, p.D, shape.keys, pack)) scores.flags |= hip::kAttentionVectorK;
+  if (aligned && vectors(p.v, p.Dv, shape.keys, pack)) scores.flags |= hip::kAttentionVectorV;
+  if (aligned && vectors(p.o, p.Dv, 1, pack)) scores.flags |= hip::kAttentionVectorO;
+  if (p.k.row < p.k.col) scores.flags |= hip::kAttentionKeyMajorK;
+
+  // Where the blocks of rows leave the device idle, the keys are split; a split has some blocks of them, so
+  // that it is worth its share of the merge.
+  constexpr int64_t kLeastBlocks = 4;
+  const int64_t groups = p.B * heads * row_blocks;
+  const int64_t wanted = divide_up(int64_t{2} * device.compute_units, groups);
+  const int64_t blocks = divide_up(p.T, shape.keys);
+  const int64_t most = std::max<int64_t>(blocks / kLeastBlocks, 1);
+  int64_t splits = groups * 2 > device.compute_units ? 1 : std::clamp<int64_t>(wanted, 1, most);
+  const int64_t split_keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
+  splits = std::max<int64_t>(divide_up(p.T, split_keys), 1);
+
+  const hip::AttentionSizes sizes{to_u31(rows), to_i31(p.S),  to_i31(p.T),
+                                  to_i31(p.D),  to_i31(p.Dv), to_i31(split_keys)};
+  Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
+  const auto take = [&](int64_t bytes) {
+    plan.workspace.push_back(bytes);
+    return workspace(static_cast<uint8_t>(plan.workspace.size() - 1));
+  };
+  if (p.guard || (skips && p.S > 1)) {
+    const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
+    found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
+    int32_t columns = 1;
+    while (columns < p.Dv) columns *= 2;
+    if (parts > 0) {
+      plan.launches.push_back(Launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
+                                     to_u31(p.B * heads * parts), 1, 1, 256)
+                                  .add(input(2))
+                                  .add(found)
+                                  .add(strides(p.v))
+                                  .add(sizes.T)
+                                  .add(sizes.Dv)
+                                  .add(columns)
+                                  .add(make_divisor(parts))
+                                  .add(make_divisor(heads)));
+    }
+  }
+  if (splits > 1) {
+    partial = take(groups * splits * shape.block_rows() * head * 4);
+    statistics = take(groups * splits * shape.block_rows() * 2 * 4);
+  }
+
+  const uint32_t grid = to_u31(groups * splits);
+  const auto threads = static_cast<uint32_t>(shape.waves * arch.wave);
+  Launch launch(kKernels[plain][half][bucket], grid, 1, 1, threads);
+  // hip/platform.h, LARGE_SHARED
+  if (arch.matrix == hip::Matrix::kMma)
+    launch.lds = static_cast<uint32_t>(shape.lds_bytes(matrix, true, element));
+  launch.add(input(0)).add(input(1)).add(input(2));
+  launch.add(p.has_bias ? input(3) : no_buffer());
+  launch.add(p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer());
+  launch.add(output(0)).add(partial).add(statistics).add(found);
+  launch.add(strides(p.q)).add(strides(p.k)).add(strides(p.v)).add(strides(p.o));
+  launch.add(strides(p.bias)).add(strides(p.mask)).add(sizes);
+  launch.add(make_divisor(p.S)).add(make_divisor(row_blocks)).add(make_divisor(heads));
+  launch.add(make_divisor(splits)).add(make_divisor(arch.xcds));
+  launch.add(static_cast<uint32_t>(grid / static_cast<uint32_t>(arch.xcds))).add(scores);
+  plan.launches.push_back(launch);
+
+  if (splits > 1) {
+    const uint32_t total = to_u31(p.B * heads * rows * p.Dv);
+    plan.launches.push_back(Launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
+                                   to_u31(divide_up(total, 256)), 1, 1, 256)
+                                .add(partial)
+                                .add(statistics)
+                                .add(found)
+                                .add(output(0))
+                                .add(strides(p.o))
+                                .add(sizes)
+                                .add(make_divisor(p.Dv))
+                                .add(make_divisor(rows))
+                                .add(make_divisor(p.S))
+                                .add(make_divisor(heads))
+                                .add(static_cast<int32_t>(splits))
+                                .add(static_cast<int32_t>(shape.block_rows()))
+                                .add(static_cast<int32_t>(head))
+                                .add(total)
+                                .add(scores.exponent)
+                                .add(scores.flags));
+  }
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,94 @@
+// What the kernels of FusedAttention (fused_attention.hip) and their launch plan
+// (gpu/fused_attention_plan.cpp) share: the arguments, and the shape of a work-group for an architecture.
+// Included after hip/platform.h or <cstdint>.
+#pragma once
+
+namespace graphopt::hip {
+
+// Element strides of an operand seen as [B, H, rows, columns].
+struct AttentionStrides {
+  int64_t b, h;
+  int32_t row, column;
+};
+
+struct AttentionSizes {
+  uint32_t rows;  // query rows of one key/value head: those of all query heads that read it
+  int32_t S, T, D, Dv;
+  int32_t split_keys;  // keys of a work-group, a multiple of the block
+};
+
+enum AttentionFlags : int32_t {
+  kAttentionCausal = 1,
+  kAttentionGuard = 2,
+  kAttentionSkips = 4,    // causal, and hidden keys have probability 0 whatever the mask: they are not read
+  kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
+  kAttentionVectorK = 16,
+  kAttentionVectorV = 32,
+  kAttentionVectorO = 64,
+  kAttentionKeyMajorK = 128,  // K is stored transposed: neighbouring keys are neighbours in memory
+};
+
+struct AttentionScores {
+  float scale, softcap, inverse_softcap, mask_value;
+  float exponent;  // p = exp2(exponent (score - highest))
+  int32_t flags;
+};
+
+// Keys whose values one work-group of fused_attention_values_* looks at.
+constexpr int kAttentionValueKeys = 512;
+
+// A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head`
+// elements.
+//
+// matrix: on the matrix units. A wave holds 16-row tiles of the scores and of the output in registers, and of
+// the queries too unless they are in LDS.
+// Otherwise on the vector unit: a wave is wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys /
+// 8 scores and head / 8 outputs.
+struct AttentionShape {
+  int head, waves, rows, keys;
+  bool queries_in_lds;
+  int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
+
+  constexpr int block_rows() const { return waves * rows; }
+
+  // Of AttentionExtras.
+  static constexpr int kExtraBytes = 48;
+
+  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h).
+  constexpr int lds_bytes(bool matrix, bool loads_rows, int element) const {
+    if (!matrix) return (head * (block_rows() + 2 * keys) + block_rows() * (keys + 1)) * 4 + kExtraBytes;
+    const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
+    const int kv = k + (loads_rows ? k : head * (keys + pad));
+    return (queries_in_lds ? q + kv : q > kv ? q : kv) * element + block_rows() * 4 + kExtraBytes;
+  }
+};
+
+constexpr int kAttentionHeads[] = {64, 128, 256};
+
+// lds_bytes: of a work-group. element: bytes of T.
+constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element) {
+  if (matrix) {
+    if (wave == 64) {  // 512 registers a lane
+      if (head == 64) return {head, 4, 32, 64, false, 1};
+      if (head == 128) return {head, 4, element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
+      if (element == 2) return {head, 4, 16, 32, false, 1};
+      return {head, 2, 16, 16, false, 1};
+    }
+    if (head == 64) return {head, 4, 16, 64, false, 3};
+    if (head == 128) return {head, 4, 16, lds_bytes > 65536 ? 64 : 32, false, 2};
+    return {head, 4, 16, 16, true, 2};
+  }
+  const int groups = wave / 8;
+  if (lds_bytes > 65536) {
+    if (head == 64) return {head, 4, groups * 8, 32, true, 2};
+    if (head == 128) return {head, 4, groups * 8, 32, true, 2};
+    return {head, 4, groups * 4, 16, true, 2};
+  }
+  // On a wave of 64 one wave has the rows of two.
+  const int waves = wave == 64 ? 1 : 2;
+  if (head == 64) return {head, waves, groups * 8, 32, true, 1};
+  if (head == 128) return {head, waves, groups * 8, 16, true, 1};
+  return {head, waves, groups * 4, 8, true, 1};
+}
+
+}  // namespace graphopt::hip

@@ -1,0 +1,48 @@
+"""The 16x16x16 tile of native/hip/tile.h: products, chains of two, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_int, c_int32
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+
+# M, N, K, P: one tile, parts of tiles, many.
+SHAPES = (
+    (16, 16, 16, 16), (1, 1, 1, 1), (15, 17, 16, 31), (16, 16, 48, 16), (33, 2, 7, 9), (48, 64, 32, 16),
+    (5, 40, 19, 70), (64, 31, 65, 33), (17, 16, 96, 48),
+)  # fmt: skip
+KINDS = ("product", "chain", "rows")
+
+
+def case(kind: str, dtype: Any, M: int, N: int, K: int, P: int) -> Case:
+    rng = np.random.default_rng([M, N, K, P])
+    if kind == "rows":
+        N = min(N, 16)
+    a, b = signed(rng, M, K, dtype=dtype), (signed(rng, N, K) / np.sqrt(K)).astype(dtype)
+    inputs = [a, b]
+    product = a.astype(np.float64) @ b.astype(np.float64).T
+    expected = product
+    if kind == "chain":
+        inputs.append(signed(rng, N, P, dtype=dtype))
+        expected = product.astype(dtype).astype(np.float64) @ inputs[2].astype(np.float64)
+    if kind == "rows":
+        expected = np.stack([product.max(axis=1), product.sum(axis=1)], axis=1)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        sizes = (c_int32(M), c_int32(N), c_int32(K), c_int32(P))
+        return harness.plan("tile", facts, c_int(dtype == np.float16), c_int(KINDS.index(kind)), *sizes)
+
+    suffix = "f32" if dtype == np.float32 else "f16"
+    return Case(f"tile_{kind}_{suffix}-{M}x{N}x{K}x{P}", "Tile", inputs, [expected], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        for kind in KINDS:
+            for M, N, K, P in SHAPES:
+                yield case(kind, dtype, M, N, K, P)
