@@ -54,7 +54,8 @@ def strides(x: Array, axes: str = "BHST") -> list[int]:
 def operand(rng: np.random.Generator, p: Problem, heads: int, rows: int, columns: int, dtype: Any) -> Array:
     """A [B, H, rows, columns] view of a contiguous array."""
     if p.rows_first:
-        return signed(rng, p.B, rows, heads, columns, dtype=dtype).transpose(0, 2, 1, 3)
+        rows_first: Array = signed(rng, p.B, rows, heads, columns, dtype=dtype).transpose(0, 2, 1, 3)
+        return rows_first
     return signed(rng, p.B, heads, rows, columns, dtype=dtype)
 
 
