@@ -228,8 +228,13 @@ def match_sites(
         ops[label] = (removed, added)
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for side, times in enumerate((before_times, after_times or [])):
-        for t in times:
-            sums[t.site or "(runtime)"][side] += t.microseconds
+        for t in sorted(times, key=lambda t: -t.microseconds):
+            label = t.site or "(runtime)"
+            same = ops.get(label)
+            if label not in sums and same is not None and same[0] == same[1] != t.op_type:
+                # The runtime has fused this node into another, which gives the time its meaning.
+                ops[label] = (f"{same[0]} in {t.op_type}",) * 2
+            sums[label][side] += t.microseconds
     rows = [
         Site(name, *ops.get(name, ("", "")), a, None if after_times is None else b) for name, (a, b) in sums.items()
     ]

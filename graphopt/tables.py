@@ -98,7 +98,7 @@ def _print_single(report: BenchReport, console: Console) -> None:
 
 
 def _print_comparison(report: BenchReport, console: Console) -> None:
-    table = _settings_table("bench", ("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup"))
+    table = _settings_table("bench", ("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup", ""))
     for row in report.rows:
         assert row.after is not None
         for name, t in (("before", row.before), ("after", row.after)):
@@ -108,7 +108,8 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
                 *(_setting(row) if first else [""] * 4),
                 name,
                 *numbers,
-                "" if first else f"{row.speedup:.2f}x ({row.low:.2f}-{row.high:.2f}) {_verdict(row.verdict)}",
+                "" if first else f"{row.speedup:.2f}x ({row.low:.2f}-{row.high:.2f})",
+                "" if first else _verdict(row.verdict),
                 end_section=not first,
             )
     console.print(table)

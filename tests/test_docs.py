@@ -12,12 +12,16 @@ from graphopt.passes import PASSES
 from graphopt.remarks import Code
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", (DOCS / "usage.md").read_text(), re.M | re.S)
+EXAMPLES = [
+    pytest.param(page, example, id=f"{page}-{i}")
+    for page in ("usage.md", "guide.md", "measuring.md")
+    for i, example in enumerate(re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S))
+]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_example_runs(example: str) -> None:
-    exec(compile(example, "usage.md", "exec"), {})
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_example_runs(page: str, example: str) -> None:
+    exec(compile(example, page, "exec"), {})
 
 
 def test_every_operator_is_listed() -> None:

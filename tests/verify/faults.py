@@ -11,6 +11,9 @@ from onnx import numpy_helper
 from tests.rewriting import Array
 
 SCALE_FAULT = 1e-3
+STRUCTURAL = ("swapped outputs", "renamed output")
+# What hides a position is at least this large, in the exporters' spellings.
+LOW = 1e4
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -41,11 +44,17 @@ def planted(model: onnx.ModelProto, *, every: int = 1) -> Iterator[tuple[str, on
         flipped[largest] = -flipped[largest]
         yield f"sign of the largest weight of {name}", _with_weight(model, index, flipped)
         yield f"scale of {name} off by {SCALE_FAULT}", _with_weight(model, index, weight * (1 + SCALE_FAULT))
+    softmax_inputs = {n.input[0] for n in model.graph.node if n.op_type == "Softmax"}
     for i, node in enumerate(model.graph.node):
-        for description, change in _node_faults(node):
+        for description, change in (*_node_faults(node), *_mask_faults(node, softmax_inputs)):
             faulty = _copy(model)
             faulty.graph.node[i].CopyFrom(change)
             yield f"{description} of {node.name or node.op_type}", faulty
+    for index, tensor in enumerate(model.graph.initializer):
+        for description, array in _constant_mask_faults(numpy_helper.to_array(tensor)):
+            faulty = _copy(model)
+            faulty.graph.initializer[index].CopyFrom(numpy_helper.from_array(array, tensor.name))
+            yield f"{description} of {tensor.name}", faulty
     outputs = model.graph.output
     if len(outputs) >= 2:
         faulty = _copy(model)
@@ -98,3 +107,33 @@ def _node_faults(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.NodeProto]]:
     if node.op_type == "Add":
         changed.CopyFrom(onnx.helper.make_node("Sub", node.input, node.output, name=node.name))
         yield "sign", changed
+
+
+def _mask_faults(node: onnx.NodeProto, softmax_inputs: set[str]) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """Faults of the additive masks before a Softmax, and of what makes them from the model's own input."""
+    if node.op_type == "Add" and node.output[0] in softmax_inputs:
+        for side, what in enumerate(("second summand", "first summand")):
+            dropped = onnx.helper.make_node("Identity", [node.input[side]], node.output, name=node.name)
+            yield f"{what} before Softmax dropped", dropped
+    if node.op_type == "Sub":
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.input[:] = reversed(node.input)
+        yield "operands exchanged", changed
+        yield "complement dropped", onnx.helper.make_node("Identity", [node.input[1]], node.output, name=node.name)
+
+
+def _constant_mask_faults(array: Array) -> Iterator[tuple[str, Array]]:
+    """Faults of constants that hide positions: a bound that hides too little, a causal triangle that is off by one."""
+    if array.dtype.kind == "f" and array.size == 1 and abs(float(array.reshape(-1)[0])) >= LOW:
+        yield "bound of a mask, as 1", np.asarray(np.sign(array)).astype(array.dtype)
+        yield "bound of a mask, with the other sign", -array
+    square = array.ndim >= 2 and array.shape[-1] == array.shape[-2] > 1
+    if square and array.dtype.kind in "bu":
+        yield "mask transposed", np.ascontiguousarray(np.swapaxes(array, -1, -2))
+        yield "mask shifted by a key", np.roll(array, 1, axis=-1)
+        yield "mask shifted by a query", np.roll(array, 1, axis=-2)
+        yield "mask that keeps everything", np.ones_like(array)
+    if square and array.dtype.kind == "f" and float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) >= LOW:
+        yield "mask transposed", np.ascontiguousarray(np.swapaxes(array, -1, -2))
+        yield "mask that keeps everything", np.zeros_like(array)
