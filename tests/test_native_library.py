@@ -348,9 +348,9 @@ def test_sessions_come_and_go_without_growth() -> None:
         serialized = model("WinogradConvRelu", [(1, 64, 8, 8), (64, 64, 3, 3), (64,)], PADS, constants=weights)
         x = {"x0": normal(1, 64, 8, 8)}
         marks = []
-        for i in range(200):
+        for i in range(1000):
             session(serialized).run(None, x)
-            if i in (49, 199):
+            if i in (199, 999):
                 gc.collect()
                 marks.append(resident_megabytes())
         print(marks[1] - marks[0])
