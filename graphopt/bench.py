@@ -193,6 +193,14 @@ def bench(
         found = diff(*paths) if profile and len(paths) == 2 else None
         for provider in names:
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
+                if i == 0 and (profile or require_device):
+                    say(f"profiling on {provider}")
+                    profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"))
+                    report.profiles.append(profiled)
+                    if any(t.provider != CPU and not t.on_device for t in profiled.before):
+                        report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
+                    if require_device:
+                        _require_device(profiled)
                 for io in ("host",) if provider == CPU else ("host", "device"):
                     setting = Setting(provider, n, bound, io)
                     say(describe(setting))
@@ -201,14 +209,6 @@ def bench(
                         report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
                     except _CannotBindError as error:
                         report.notes.append(f"{describe(setting)}: not measured: {error}")
-                if i == 0 and (profile or require_device):
-                    say(f"profiling on {provider}")
-                    profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"))
-                    report.profiles.append(profiled)
-                    if any(n.provider != CPU and not n.on_device for n in profiled.before):
-                        report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
-                    if require_device:
-                        _require_device(profiled)
     report.knees = _knees(report.rows, protos[0])
     return report
 
@@ -423,7 +423,7 @@ def _profile(
     def opener(path: Path) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
         def open_one(options: Mapping[str, Any]) -> tuple[Any, Run]:
             session = open_session(path, setting.provider, setting.threads, options)
-            return session, lambda: session.run(None, feeds)
+            return session, _runner(session, setting, feeds)
 
         return open_one
 

@@ -226,7 +226,7 @@ def test_other_inputs() -> None:
 
 def test_sizes_that_the_model_refuses() -> None:
     with pytest.raises(GraphoptError, match=r"sequence=4096.*does not run"):
-        bench(ZOO["bert"](small=True, dynamic=True), sizes={"sequence": (4096,)}, memory=False, profile=False)
+        bench(ZOO["bert"](small=True, dynamic=True), sizes={"sequence": (4096,)}, memory=False)
 
 
 def test_no_silent_fallback_to_the_cpu() -> None:

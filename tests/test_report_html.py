@@ -169,9 +169,10 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     path, out, page = (tmp_path / n for n in ("in.onnx", "out.onnx", "report.html"))
     onnx.save(ZOO["resnet18"](small=True, dynamic=True), path)
     options = ["--target", "cpu", "--report", page, "--verify", "--bench", "--threads", "1"]
+    options += ["--tune", "--tune-seconds", "1"]
     assert graphopt_command("optimize", path, out, *options).exit_code == 0
     text = page.read_text()
-    assert all(f'id="{part}"' in text for part in ("operators", "times", "accuracy", "remarks"))
+    assert all(f'id="{part}"' in text for part in ("operators", "times", "tuning", "accuracy", "remarks"))
     assert graphopt_command("optimize", path, "--dry-run", "--report", page).exit_code == 0
     assert 'id="times"' not in page.read_text()
     nowhere = graphopt_command("optimize", path, out, "--report", tmp_path / "no" / "r.html")

@@ -50,7 +50,7 @@ def test_catches_planted_faults(name: str) -> None:
     wanted = [run64(model, inputs) for inputs in feeds]
     shown = 0
     # All of them, over the whole zoo: scripts/planted_faults.py.
-    for description, faulty in list(planted(model, every=8))[::3]:
+    for description, faulty in list(planted(model, every=8))[::4]:
         far = math.inf if description in STRUCTURAL else moved(wanted, faulty, feeds)
         if far < 10 * LIMITS[Numerics.REASSOCIATED]:
             continue  # a fault that cannot show
@@ -305,8 +305,8 @@ def test_bfloat16() -> None:
 
 
 def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
-    """Weights of 192 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
-    width = 7094
+    """Weights of 96 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
+    width = 5016
     model = model_from_text(
         f"g (float[N, {width}] x) => (float[N, {width}] y) {{ y = MatMul(x, w) }}",
         {"w": np.full((width, width), 1e-3, np.float32)},
@@ -325,7 +325,7 @@ before = {status}
 assert graphopt.verify(*map(Path, sys.argv[1:])).equal
 print({status} - before)"""
     done = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 2.5 * 192 * 1024
+    assert int(done.stdout) < 2.5 * 96 * 1024
 
 
 def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
