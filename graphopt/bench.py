@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -28,7 +29,7 @@ from graphopt.machine import device_name
 from graphopt.peak_memory import PeakMemory, peak_memory
 from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import COMPILING_PROVIDERS, configure, default_providers, import_onnxruntime, installed_runtimes
-from graphopt.verify.inputs import normal_feeds, required_inputs, symbols
+from graphopt.verify.inputs import given_cases, normal_feeds, required_inputs, symbols
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -155,6 +156,7 @@ def bench(
     threads: Sequence[int] = (0,),
     sizes: Mapping[str, Sequence[int]] | None = None,
     batch: Sequence[int] = (),
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     seconds: float = 2.0,
     memory: bool = True,
     profile: bool = True,
@@ -170,6 +172,7 @@ def bench(
         threads: numbers of threads to try; 0 is the runtime's own choice.
         sizes: symbolic dimension -> sizes to try; the settings are all combinations.
         batch: sizes for the symbol of the first axis of the inputs.
+        inputs: values of your own, as for `verify` (the first set of a folder), in place of sizes and batch.
         seconds: about how long to time each setting.
         memory: measure peak memory, in processes of their own.
         profile: time each node at each provider's first setting.
@@ -178,7 +181,8 @@ def bench(
 
     Raises:
         ModelLoadError: a model cannot be read.
-        OptionError: an unknown provider or dimension.
+        OptionError: an unknown provider or dimension, or sizes beside inputs.
+        VerifyError: the inputs cannot be read, or none can be made for a model that takes strings or sequences.
         GraphoptError: a session cannot be made, runs elsewhere than asked, or (`require_device`) partly on the CPU.
         RuntimeMissingError: no ONNX Runtime.
     """
@@ -188,14 +192,18 @@ def bench(
     with _files([m for m in (before, after) if m is not None]) as paths:
         protos = [models.read_proto(p) for p in paths]
         _check_inputs(protos)
-        grid = size_grid(protos[0], dict(sizes or {}), batch)
+        if inputs is not None and (sizes or batch):
+            raise OptionError("inputs have sizes of their own: give inputs, or sizes and batch")
+        given = None if inputs is None else given_cases(inputs, protos[0])[0].feeds
+        grid = size_grid(protos[0], dict(sizes or {}), batch) if given is None else [{}]
         # Without a second side there is nothing to match.
         found = diff(*paths) if profile and len(paths) == 2 else None
         for provider in names:
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
+                feeds = normal_feeds(protos[0], bound) if given is None else given
                 if i == 0 and (profile or require_device):
                     say(f"profiling on {provider}")
-                    profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"))
+                    profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
                     report.profiles.append(profiled)
                     if any(t.provider != CPU and not t.on_device for t in profiled.before):
                         report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
@@ -204,7 +212,6 @@ def bench(
                 for io in ("host",) if provider == CPU else ("host", "device"):
                     setting = Setting(provider, n, bound, io)
                     say(describe(setting))
-                    feeds = normal_feeds(protos[0], bound)
                     try:
                         report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
                     except _CannotBindError as error:
@@ -416,9 +423,12 @@ def verdict(speedup: float, low: float, high: float) -> str:
 
 
 def _profile(
-    paths: Sequence[Path], protos: Sequence[onnx.ModelProto], found: ModelDiff | None, setting: Setting
+    paths: Sequence[Path],
+    protos: Sequence[onnx.ModelProto],
+    found: ModelDiff | None,
+    setting: Setting,
+    feeds: dict[str, Any],
 ) -> Profile:
-    feeds = normal_feeds(protos[0], setting.sizes)
 
     def opener(path: Path) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
         def open_one(options: Mapping[str, Any]) -> tuple[Any, Run]:
@@ -457,7 +467,7 @@ def _knees(rows: Sequence[BenchRow], model: onnx.ModelProto) -> list[dict[str, A
     symbol = next((s for s, role in symbols(model).items() if role == "batch"), None)
     series: dict[str, list[tuple[int, Timing, Timing | None]]] = {}
     for row in rows:
-        if symbol is not None:
+        if symbol is not None and symbol in row.setting.sizes:
             rest = {s: n for s, n in row.setting.sizes.items() if s != symbol}
             key = describe(Setting(row.setting.provider, row.setting.threads, rest, row.setting.io))
             series.setdefault(key, []).append((row.setting.sizes[symbol], row.before, row.after))

@@ -179,6 +179,20 @@ def test_one_side_alone() -> None:
     assert report.profiles[0].after is None
 
 
+def test_inputs_of_the_caller(tmp_path: Path) -> None:
+    text = "g (int64[N] i) => (float[N, 2] y) { j = Mul(i, k) y = Gather(table, j) }"
+    table = np.zeros((9, 2), np.float32)
+    model = model_from_text(text, {"table": table, "k": np.int64(100)})
+    np.savez(tmp_path / "zeros.npz", i=np.zeros(5, np.int64))
+    (row,) = bench(model, inputs=tmp_path / "zeros.npz", threads=(1,), seconds=0.0, memory=False).rows
+    assert row.setting.sizes == {}
+    assert row.before.throughput == pytest.approx(5 / row.before.median_ms * 1e3)
+    with pytest.raises(GraphoptError, match="does not run"):  # index 100 of 9
+        bench(model, inputs={"i": np.ones(5, np.int64)}, seconds=0.0, memory=False)
+    with pytest.raises(OptionError, match="sizes of their own"):
+        bench(model, inputs=tmp_path / "zeros.npz", batch=(1,))
+
+
 def test_memory_is_that_of_the_side(tmp_path: Path) -> None:
     small, large = matmuls(1), matmuls(1, width=4096)  # 16 KiB and 64 MiB of weights
     onnx.save(large, tmp_path / "large.onnx")

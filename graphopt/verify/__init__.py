@@ -19,7 +19,7 @@ from graphopt.ops import DOMAIN
 from graphopt.optimizer import METADATA_NUMERICS
 from graphopt.passes.base import Numerics
 from graphopt.verify.compare import OutputComparison, difference
-from graphopt.verify.inputs import Case, load_inputs, make_cases
+from graphopt.verify.inputs import Case, given_cases, make_cases
 from graphopt.verify.interface import fixed_sizes, interface_difference
 from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
 from graphopt.verify.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
@@ -116,7 +116,7 @@ def verify(
     if inputs is None:
         cases = list(make_cases(before_proto, seed, fixed=report.fixed, probe_nan=probe_nan))
     else:
-        cases = _given(inputs, before_proto)
+        cases = given_cases(inputs, before_proto)
     wanted = run_cases(before_model, cases, library=False)
     report.skipped = {name: r for name, r in wanted.items() if isinstance(r, str)}
     usable = [c for c in cases if c.name not in report.skipped]
@@ -172,12 +172,6 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
     ]
     floats = [b for a, b in types if a == onnx.TensorProto.FLOAT]
     return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
-
-
-def _given(inputs: Any, proto: onnx.ModelProto) -> list[Case]:
-    if isinstance(inputs, Mapping):
-        return [Case("given", dict(inputs))]
-    return load_inputs(Path(inputs), proto)
 
 
 class _Sensitivity:

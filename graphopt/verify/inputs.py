@@ -8,6 +8,7 @@ names; other values for overridable initializers.
 from __future__ import annotations
 
 import itertools
+import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,17 @@ class Case:
 
     name: str
     feeds: Feeds
+
+
+def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.ModelProto) -> list[Case]:
+    """The caller's own inputs: name -> array, or what `load_inputs` reads.
+
+    Raises:
+        VerifyError: nothing usable is there.
+    """
+    if isinstance(inputs, Mapping):
+        return [Case("given", dict(inputs))]
+    return load_inputs(Path(inputs), model)
 
 
 def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
