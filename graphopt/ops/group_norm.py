@@ -24,6 +24,22 @@ from graphopt.ops.schema import (
 )
 
 
+def _groups(dialect: Dialect) -> str:
+    """num_groups as a tensor of shape [1]."""
+    reshape = ints("one_dim", 1) + "groups_1d = Reshape(groups, one_dim)\n"
+    if dialect.opset >= VALUE_FLOAT_OPSET:
+        return "groups = Constant <value_int: int = @num_groups> ()\n" + reshape
+    # Constant cannot refer to an attribute yet; EyeLike can: its only one in a row of C + 1 is at num_groups <= C.
+    return (
+        dim("channels", "X", 1)
+        + ints("one", 1)
+        + "columns = Add(channels, one)\nrow_shape = Concat <axis: int = 0> (one, columns)\n"
+        + "row = ConstantOfShape(row_shape)\nat_groups = EyeLike <k: int = @num_groups> (row)\n"
+        + "groups = ArgMax <axis: int = 1> (at_groups)\n"
+        + reshape
+    )
+
+
 def _spec(activation: Activation) -> OpSpec:
     def reference(
         x: Array, gamma: Array, beta: Array, /, *, num_groups: int, epsilon: float, **attributes: float
@@ -37,9 +53,7 @@ def _spec(activation: Activation) -> OpSpec:
 
     def body(dialect: Dialect) -> str:
         return (
-            "groups = Constant <value_int: int = @num_groups> ()\n"
-            + ints("one_dim", 1)
-            + "groups_1d = Reshape(groups, one_dim)\n"
+            _groups(dialect)
             + ints("keep", 0)
             + ints("rest", -1)
             + "grouped_shape = Concat <axis: int = 0> (keep, groups_1d, rest)\n"
@@ -75,8 +89,7 @@ def _spec(activation: Activation) -> OpSpec:
             **activation.attribute_types,
         },
         body=body,
-        # Constant can refer to an integer attribute from 12 on.
-        min_opset=VALUE_FLOAT_OPSET,
+        min_opset=9,  # ConstantOfShape, EyeLike
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(gamma (X - mean) / sqrt(var + epsilon) + beta), per group",
     )

@@ -22,14 +22,21 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
 from graphopt.passes.profit import Candidate
-from graphopt.passes.row_statistics import match_row_norm
+from graphopt.passes.row_statistics import is_deviation, match_row_norm
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 LAYER_NORMALIZATION_OPSET = 17
+RMS_NORMALIZATION_OPSET = 23
+# How far a dimension is followed.
+MAX_DEPTH = 8
+KEEPS_LAST_DIM = frozenset(
+    "Cast Identity Relu LayerNormalization FusedLayerNorm FusedLayerNormAdd FusedLayerNormAddSum".split()
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,10 @@ class FuseRowNorm(Pass[RowNormMatch]):
             if match.beta is not None:
                 parameters.append(editor.initializer(anchor, match.beta.astype(dtype), f"{label}_beta"))
             attributes = {"axis": -1, "epsilon": match.epsilon}
-            new = editor.node(
-                "LayerNormalization", [match.X, *parameters], attributes, hint=f"{label}/LayerNormalization"
-            )
+            op_type = "RMSNormalization" if match.rms else "LayerNormalization"
+            new = editor.node(op_type, [match.X, *parameters], attributes, hint=f"{label}/{op_type}")
             editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
-            return f"{len(match.nodes)} nodes became LayerNormalization"
+            return f"{len(match.nodes)} nodes became {op_type}"
         if not match.rms:
             beta = np.zeros(match.D) if match.beta is None else match.beta
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
@@ -122,9 +128,13 @@ class FuseRowNorm(Pass[RowNormMatch]):
 
 
 def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
-    if match.rms or match.standard:
+    if match.standard:
         return False
-    return editor.opset(match.nodes[0]) >= LAYER_NORMALIZATION_OPSET
+    opset = editor.opset(match.nodes[0])
+    if match.rms:
+        # Runtimes without a kernel take it apart again, so it is for those that we give no operator of ours.
+        return opset >= RMS_NORMALIZATION_OPSET and editor.target.device == "portable"
+    return opset >= LAYER_NORMALIZATION_OPSET
 
 
 def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
@@ -153,18 +163,19 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     core = match_row_norm(node, editor)
     if core is None:
+        if is_deviation(node):
+            raise Refusal(Code.UNSUPPORTED_OP, "no X / deviation with static axes of the means follows", node)
         return None
     rank = editor.rank(core.X)
     if core.axes != ((-1,) if rank is None else (rank - 1,)):
-        return None  # another axis: GroupNorm, BatchNorm in training, ...
+        raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {rank}", node)
     nodes, x, y = list(core.nodes), core.X, core.Y
     D = _last_dim(x, editor, node)
     cast = x.producer()
     if cast is not None and (cast.domain, cast.op_type) == ("", "Cast") and editor.dtype(x) == ir.DataType.FLOAT:
         source = cast.inputs[0]
         if source is not None and editor.dtype(source) == ir.DataType.FLOAT16:
-            nodes.insert(0, cast)
-            x = source
+            x = source  # the Cast goes when nobody else reads it
     wanted = editor.dtype(x)
     gamma: Array | None = None
     beta: Array | None = None
@@ -195,11 +206,35 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 
 def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
-    shape = editor.shape(x)
-    last = shape[-1] if shape else None
-    if not isinstance(last, int):
+    last = _known_last_dim(x, editor, MAX_DEPTH)
+    if last is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", node)
     return last
+
+
+def _known_last_dim(x: ir.Value, editor: Editor, depth: int) -> int | None:
+    """The last dimension where it is static, also when inference lost the rank on the way: a product has that of its
+    weight, a sum that of an operand which is not 1.
+    """
+    shape = editor.shape(x)
+    if shape is not None:
+        last = shape[-1] if shape else 1
+        if isinstance(last, int):
+            return last
+    node = x.producer()
+    if node is None or depth == 0 or not node.inputs:
+        return None
+    if (node.domain, node.op_type) == ("", "MatMul"):
+        weight = editor.shape(node.inputs[1])
+        last = weight[-1] if weight is not None and len(weight) >= 2 else None
+        return last if isinstance(last, int) else None
+    if node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div"):
+        dims = [_known_last_dim(v, editor, depth - 1) for v in node.inputs if v is not None]
+        known = {d for d in dims if d is not None and d != 1}
+        return known.pop() if len(known) == 1 else None
+    if node.op_type in KEEPS_LAST_DIM and node.domain in ("", DOMAIN) and node.inputs[0] is not None:
+        return _known_last_dim(node.inputs[0], editor, depth - 1)
+    return None
 
 
 def _row_parameter(array: Array, D: int, node: ir.Node) -> Array:

@@ -52,7 +52,7 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     base = _squared(square, editor) if square is not None else None
     if base is None or square is None:
         return None
-    division = _division(sqrt, base)
+    division = _division(sqrt, base, editor)
     if division is None:
         return None
     axes = reduced_axes(mean_square, base, editor)
@@ -73,6 +73,17 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
         if is_mean and mean is not None and x is not None:
             return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, epsilon, rms=False)
     return RowNorm(nodes, base, division[-1].outputs[0], axes, epsilon, rms=True)
+
+
+def is_deviation(sqrt: ir.Node) -> bool:
+    """Whether a Sqrt looks like the deviation of a normalisation: of a mean of squares, to which something is added."""
+    value = sqrt.inputs[0]
+    add = value.producer() if value is not None else None
+    if add is None or (add.domain, add.op_type) != ("", "Add"):
+        return False
+    means = [p for v in add.inputs if v is not None and (p := v.producer()) is not None and p.op_type == "ReduceMean"]
+    squares = [p for m in means if (v := m.inputs[0]) is not None and (p := v.producer()) is not None]
+    return any(s.op_type == "Pow" or (s.op_type == "Mul" and s.inputs[0] is s.inputs[1]) for s in squares)
 
 
 def _split_constant(node: ir.Node, editor: Editor) -> tuple[ir.Value | None, float | None]:
@@ -96,13 +107,16 @@ def _squared(node: ir.Node, editor: Editor) -> ir.Value | None:
     return None
 
 
-def _division(sqrt: ir.Node, base: ir.Value) -> tuple[ir.Node, ...] | None:
+def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, ...] | None:
     """The nodes that divide `base` by the Sqrt's result: Div, or Reciprocal (or 1 / x) and Mul."""
     deviation = sqrt.outputs[0]
     for user in deviation.consumers():
-        if (user.domain, user.op_type) == ("", "Div") and user.inputs[0] is base and user.inputs[1] is deviation:
+        if user.domain != "":
+            continue
+        if user.op_type == "Div" and user.inputs[0] is base and user.inputs[1] is deviation:
             return (user,)
-        if (user.domain, user.op_type) == ("", "Reciprocal"):
+        inverts = user.op_type == "Div" and user.inputs[1] is deviation and editor.scalar(user.inputs[0]) == 1.0
+        if inverts or user.op_type == "Reciprocal":
             inverse = user.outputs[0]
             for product in inverse.consumers():
                 if (product.domain, product.op_type) == ("", "Mul") and base in product.inputs:
