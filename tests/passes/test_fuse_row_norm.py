@@ -38,6 +38,7 @@ RMS_NORM = """
         {divide}
 """
 DIVIDE = {"layer": "n = Div(d, std)", "rms": "n = Div(x, std)"}
+ONE_OVER = "one = Constant <value_float: float = 1.0> ()\n r = Div(one, std)\n n = Mul(%s, r)"
 RECIPROCAL = {"layer": "r = Reciprocal(std)\n n = Mul(d, r)", "rms": "r = Reciprocal(std)\n n = Mul(x, r)"}
 
 
@@ -75,7 +76,7 @@ def feed(*shape: int) -> Array:
 
 
 @pytest.mark.parametrize("square", ["q = Mul(d, d)", "q = Pow(d, two)"])
-@pytest.mark.parametrize("divide", [DIVIDE["layer"], RECIPROCAL["layer"]])
+@pytest.mark.parametrize("divide", [DIVIDE["layer"], RECIPROCAL["layer"], ONE_OVER % "d"])
 def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
     model = layer_norm(square=square, divide=divide)
     result = rewrite(model, [FuseRowNorm()])
@@ -90,7 +91,7 @@ def test_layer_norm_below_opset_17_becomes_ours() -> None:
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
 
-@pytest.mark.parametrize("divide", [DIVIDE["rms"], RECIPROCAL["rms"]])
+@pytest.mark.parametrize("divide", [DIVIDE["rms"], RECIPROCAL["rms"], ONE_OVER % "x"])
 def test_rms_norm(divide: str) -> None:
     model = rms_norm(divide)
     result = rewrite(model, [FuseRowNorm()])
@@ -232,6 +233,55 @@ def test_scale_that_grows_the_shape_stays_outside() -> None:
     assert_same_outputs(model, result.proto, {"x": feed(2, 3, D)})
 
 
-def test_instance_norm_like_reduction_is_not_a_candidate() -> None:
-    text = onnx.printer.to_text(layer_norm()).replace("axes: ints = [-1]", "axes: ints = [1]")
-    assert rewrite(onnx.parser.parse_model(text), [FuseRowNorm()]).remarks == []
+def test_refuses_the_statistics_of_an_instance_norm() -> None:
+    body = LAYER_NORM.format(square="q = Mul(d, d)", divide="y = Div(d, std)").replace("[-1]", "[1, 2]")
+    model = model_from_text(f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {body} }}")
+    assert rewrite(model, [FuseRowNorm()]).codes() == ["WRONG_AXIS"]
+
+
+def test_refuses_a_deviation_that_divides_something_else() -> None:
+    body = LAYER_NORM.format(square="q = Mul(d, d)", divide="y = Div(x, std)")
+    model = model_from_text(f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {body} }}")
+    assert rewrite(model, [FuseRowNorm()]).codes() == ["UNSUPPORTED_OP"]
+
+
+def test_a_cast_that_others_read_stays() -> None:
+    body = RMS_NORM.format(divide="n32 = Div(x, std)\n n = Cast <to: int = 10> (n32)")
+    text = f"""g (float16[N, S, {D}] x16) => (float16[N, S, {D}] y, float[N, S, {D}] z) {{
+        x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n)  z = Neg(x) }}"""
+    model = model_from_text(text, {"gamma": row(dtype=np.float16)})
+    result = rewrite(model, [FuseRowNorm()])
+    assert [t for t in result.op_types if t != "Constant"] == ["Cast", "FusedRmsNorm", "Neg"]
+    assert_same_outputs(model, result.proto, {"x16": feed(2, 5, D).astype(np.float16)}, tolerance=5e-3)
+
+
+@pytest.mark.parametrize("made", ["t = MatMul(a, w)  x = Add(t, u)", "t = MatMul(a, w)  r = Relu(t)  x = Add(u, r)"])
+def test_the_last_dimension_is_followed_through_a_lost_rank(made: str) -> None:
+    body = LAYER_NORM.format(square="q = Mul(d, d)", divide="n = Div(d, std)")
+    text = f"""g (float[N, S, 8] a, float[A, B] b, int64[K] shape) => (float[P, Q, {D}] y) {{
+        u = Reshape(b, shape)  {made}  {body}  t2 = Mul(n, gamma)  y = Add(t2, beta) }}"""
+    constants = {"w": RNG.standard_normal((8, D)).astype(np.float32), "gamma": row(), "beta": row()}
+    model = model_from_text(text, constants)
+    result = rewrite(model, [FuseRowNorm()])
+    assert "LayerNormalization" in result.op_types
+    feeds = {"a": feed(2, 5, 8), "b": feed(10, D), "shape": np.array([2, 5, D])}
+    assert_same_outputs(model, result.proto, feeds)
+
+
+def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None:
+    # ReduceMean takes its axes as an input from opset 18 on.
+    body = RMS_NORM.format(divide="n = Div(x, std)").replace(
+        "ReduceMean <axes: ints = [-1]> (q)", "ReduceMean (q, axes)"
+    )
+    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {body} y = Mul(gamma, n) }}"
+    for opset, left in ((22, "Sqrt"), (23, "RMSNormalization")):
+        model = model_from_text(text, {"gamma": row(), "axes": np.array([-1])}, opset=opset)
+        result = rewrite(model, [FuseRowNorm()], device="portable")
+        assert left in result.op_types
+        assert result.codes()[0] == ("TARGET" if left == "Sqrt" else "APPLIED")
+    x = feed(2, 5, D)
+    (got,) = onnx.reference.ReferenceEvaluator(result.proto).run(None, {"x": x})
+    wide = x.astype(np.float64)
+    gamma = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    want = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-5) * gamma
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
