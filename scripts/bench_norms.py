@@ -1,0 +1,152 @@
+"""Norms and feed-forward layers on the CPU: our node against the nodes that it replaces.
+
+    .venv/bin/python scripts/bench_norms.py          # this runtime
+    .venv-ort/bin/python scripts/bench_norms.py
+
+Both sides run interleaved in one process under ORT_ENABLE_ALL on one thread, so the nodes that are replaced are as the
+runtime's own optimizer leaves them. Decides what fuse_row_norm refuses with NO_GAIN, and that there is no operator for
+MatMul, bias, activation and residual (docs/measurements/norms_cpu.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from rich.console import Console
+from rich.table import Table
+
+import graphopt
+
+Array = npt.NDArray[Any]
+
+GROUP_NORM = """shape = Constant <value_ints = [0, 32, -1]> ()
+    g = Reshape(x, shape)  i = InstanceNormalization <epsilon = 0.00001> (g, one, zero)
+    xs = Shape(x)  u = Reshape(i, xs)  m = Mul(u, gamma)  n = Add(m, beta)  s = Sigmoid(n)  y = Mul(n, s)"""
+LAYER_NORM = """two = Constant <value_float = 2.0> ()  e = Constant <value_float = 0.00001> ()
+    a = ReduceMean <axes = [-1]> (x)  d = Sub(x, a)  q = Pow(d, two)  v = ReduceMean <axes = [-1]> (q)
+    ve = Add(v, e)  w = Sqrt(ve)  n = Div(d, w)  m = Mul(n, gamma)  y = Add(m, beta)"""
+RMS_NORM = """two = Constant <value_float = 2.0> ()  e = Constant <value_float = 0.00001> ()
+    q = Pow(x, two)  v = ReduceMean <axes = [-1]> (q)  ve = Add(v, e)  w = Sqrt(ve)  n = Div(x, w)  y = Mul(n, gamma)"""
+SUM = "x = Add(a0, b0)  "
+STANDARD = "y = LayerNormalization <axis = -1, epsilon = 0.00001> (x, gamma, beta)"
+
+
+def _model(body: str, inputs: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]) -> onnx.ModelProto:
+    declared = ", ".join(f"float[{', '.join(map(str, shape))}] {name}" for name, shape in inputs.items())
+    shape = ", ".join(map(str, next(iter(inputs.values()))))
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({declared}) => (float[{shape}] y) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in constants.items())
+    return model
+
+
+def _row(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def cases() -> dict[str, tuple[onnx.ModelProto, onnx.ModelProto]]:
+    """Name -> (the nodes, what graphopt makes of them where every legal site is taken)."""
+    rng = np.random.default_rng(0)
+    models: dict[str, onnx.ModelProto] = {}
+    for C, side in ((320, 64), (640, 32), (1280, 16)):
+        constants = {"one": np.ones(32, np.float32), "zero": np.zeros(32, np.float32)}
+        constants |= {"gamma": _row(rng, C, 1, 1), "beta": _row(rng, C, 1, 1)}
+        models[f"GroupNorm + SiLU, {C} x {side} x {side}"] = _model(GROUP_NORM, {"x": (1, C, side, side)}, constants)
+    for S, D in ((128, 768), (512, 768), (197, 1024)):
+        row = {"gamma": _row(rng, D), "beta": _row(rng, D)}
+        x = {"x": (1, S, D)}
+        pair = {"a0": (1, S, D), "b0": (1, S, D)}
+        models[f"LayerNorm written out, {S} x {D}"] = _model(LAYER_NORM, x, row)
+        models[f"LayerNormalization, {S} x {D}"] = _model(STANDARD, x, row)
+        models[f"residual + LayerNormalization, {S} x {D}"] = _model(SUM + STANDARD, pair, row)
+        models[f"RMSNorm written out, {S} x {D}"] = _model(RMS_NORM, x, {"gamma": row["gamma"]})
+        models[f"residual + RMSNorm written out, {S} x {D}"] = _model(SUM + RMS_NORM, pair, {"gamma": row["gamma"]})
+    made = {}
+    for name, model in models.items():
+        after, report = graphopt.optimize(model, target="cpu", all_sites=True)
+        assert any(r.applied and r.pass_name.startswith("fuse_") for r in report.remarks), name
+        made[name] = (model, after)
+    return made
+
+
+def ffn_cases() -> dict[str, tuple[onnx.ModelProto, onnx.ModelProto]]:
+    """Name -> (MatMul, bias, activation, residual; the product alone): what a fused epilogue could gain at most."""
+    rng = np.random.default_rng(0)
+    gelu = """r = Constant <value_float = 1.4142135> ()  h = Constant <value_float = 0.5> ()
+        o = Constant <value_float = 1.0> ()  z = Div(t, r)  f = Erf(z)  p = Add(f, o)  c = Mul(t, p)  u = Mul(c, h)"""
+    found = {}
+    for S, D in ((128, 768), (512, 768)):
+        up = {"w": _row(rng, D, 4 * D) * np.float32(D**-0.5), "b": _row(rng, 4 * D)}
+        down = {"w": _row(rng, 4 * D, D) * np.float32(D**-0.5), "b": _row(rng, D)}
+        wide, narrow = (1, S, 4 * D), (1, S, D)
+        alone = "y = MatMul(x, w)"
+        for label, body in (
+            ("Gelu", f"m = MatMul(x, w)  t = Add(m, b)  {gelu}  y = Identity(u)"),
+            ("Relu", "m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)"),
+        ):
+            models = [_model(text, {"x": narrow}, up) for text in (body, alone)]
+            for model in models:
+                model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 4 * D
+            found[f"MatMul + bias + {label}, {S} x {D} x {4 * D}"] = (models[0], models[1])
+        body = "m = MatMul(x, w)  t = Add(m, b)  y = Add(t, r)"
+        models = [_model(text, {"x": wide, **extra}, down) for text, extra in ((body, {"r": narrow}), (alone, {}))]
+        for model in models:
+            model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = D
+        found[f"MatMul + bias + residual, {S} x {4 * D} x {D}"] = (models[0], models[1])
+    return found
+
+
+def _session(model: onnx.ModelProto, *, library: bool) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if library:
+        graphopt.configure(options, ["CPUExecutionProvider"])
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def measure(pair: tuple[onnx.ModelProto, onnx.ModelProto], repeats: int, *, library: bool) -> tuple[float, float]:
+    """Medians of both in microseconds, interleaved."""
+    rng = np.random.default_rng(1)
+    sides = []
+    for model in pair:
+        session = _session(model, library=library)
+        sides.append((session, {i.name: _row(rng, *i.shape) for i in session.get_inputs()}))
+    times: tuple[list[float], list[float]] = ([], [])
+    for i in range(repeats + 2):
+        for (session, feeds), taken in zip(sides, times):
+            start = time.perf_counter()
+            session.run(None, feeds)
+            if i >= 2:
+                taken.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=41)
+    arguments = parser.parse_args()
+    console = Console()
+    for title, found, library in (
+        ("our node against the nodes that it replaces", cases(), True),
+        ("feed-forward: the product alone is what an epilogue could reach at most", ffn_cases(), False),
+    ):
+        table = Table(title=f"{title} (onnxruntime {ort.__version__}, 1 thread)", title_justify="left")
+        for column in ("", "before, us", "after, us", "ratio"):
+            table.add_column(column, justify="left" if not column else "right")
+        for name, pair in found.items():
+            before, after = measure(pair, arguments.repeats, library=library)
+            table.add_row(name, f"{before:.0f}", f"{after:.0f}", f"{before / after:.2f}")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
