@@ -7,6 +7,7 @@ from typing import Any
 from graphopt.passes.activations import Activations
 from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
 from graphopt.passes.clean_up import CleanUp
+from graphopt.passes.feed_forward import FeedForward
 from graphopt.passes.fold_affine import FoldAffine
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
@@ -28,6 +29,7 @@ PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     WinogradConv(),
     FuseEpilogue(),
     FuseAttention(),
+    FeedForward(),
 )
 
 __all__ = ["PASSES", "Editor", "ModelPass", "Numerics", "Pass"]

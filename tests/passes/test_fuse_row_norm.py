@@ -80,7 +80,7 @@ def feed(*shape: int) -> Array:
 @pytest.mark.parametrize("divide", [DIVIDE["layer"], RECIPROCAL["layer"], ONE_OVER % "d"])
 def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
     model = layer_norm(square=square, divide=divide)
-    result = rewrite(model, [FuseRowNorm()])
+    result = rewrite(model, [FuseRowNorm()], device="portable")
     assert [t for t in result.op_types if t != "Constant"] == ["LayerNormalization"]
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
@@ -130,15 +130,27 @@ def refusal(model: onnx.ModelProto, device: str = "cpu") -> str:
     return remark.code
 
 
-def test_refuses_standard_node_on_the_cpu() -> None:
-    assert refusal(residual(False)) == "NO_GAIN"
+def standard() -> onnx.ModelProto:
+    text = (
+        f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ y = LayerNormalization <axis: int = -1> (x, gamma, beta) }}"
+    )
+    return model_from_text(text, {"gamma": row(), "beta": row()})
 
 
-def test_all_sites_ignores_the_gain() -> None:
-    model = residual(True)
-    result = rewrite(model, [FuseRowNorm()], all_sites=True)
-    assert "FusedLayerNormAddSum" in result.op_types
-    assert_same_outputs(model, result.proto, {"x": feed(1, 3, D), "r": feed(1, 3, D)})
+def test_a_standard_node_becomes_ours_on_the_cpu() -> None:
+    for model, op, feeds in (
+        (standard(), "FusedLayerNorm", {"x": feed(2, 3, D)}),
+        (residual(False), "FusedLayerNormAdd", {"x": feed(1, 3, D), "r": feed(1, 3, D)}),
+        (residual(True), "FusedLayerNormAddSum", {"x": feed(1, 3, D), "r": feed(1, 3, D)}),
+    ):
+        result = rewrite(model, [FuseRowNorm()])
+        assert op in result.op_types
+        assert_same_outputs(model, result.proto, feeds)
+
+
+def test_refuses_a_standard_node_without_residual_on_a_gpu() -> None:
+    assert refusal(standard(), "rocm") == "NO_GAIN"
+    assert "FusedLayerNorm" in rewrite(standard(), [FuseRowNorm()], device="rocm", all_sites=True).op_types
 
 
 def test_refuses_portable_target() -> None:
@@ -164,6 +176,8 @@ def test_refuses_unknown_rank() -> None:
     model = residual(False)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
+    assert refusal(model, "rocm") == "UNKNOWN_SHAPE"
+    next(a for a in model.graph.node[1].attribute if a.name == "axis").i = 2
     assert refusal(model, "rocm") == "UNKNOWN_RANK"
 
 
@@ -264,7 +278,7 @@ def test_the_last_dimension_is_followed_through_a_lost_rank(made: str) -> None:
     constants = {"w": RNG.standard_normal((8, D)).astype(np.float32), "gamma": row(), "beta": row()}
     model = model_from_text(text, constants)
     result = rewrite(model, [FuseRowNorm()])
-    assert "LayerNormalization" in result.op_types
+    assert any(t.startswith("FusedLayerNorm") for t in result.op_types)
     feeds = {"a": feed(2, 5, 8), "b": feed(10, D), "shape": np.array([2, 5, D])}
     assert_same_outputs(model, result.proto, feeds)
 
