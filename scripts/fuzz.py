@@ -23,6 +23,8 @@ def main() -> int:
     ran = refused = 0
     failures = []
     for seed in range(arguments.first, arguments.first + arguments.graphs):
+        if (done := seed - arguments.first) and done % 1000 == 0:
+            print(f"{done} graphs, {len(failures)} failures", flush=True)
         try:
             if check(seed):
                 ran += 1

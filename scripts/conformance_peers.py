@@ -1,0 +1,209 @@
+"""The conformance cases T1 to T40 through released optimizers, as the table of docs/conformance.md.
+
+    .venv-ort/bin/python scripts/conformance_peers.py [PEER ...]
+
+The models are those of tests/conformance/test_conformance.py. Each peer optimizes them in a throw-away environment, so
+that this is no part of CI; both files then run here with the runtime's own optimizations off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graphopt
+from graphopt.verify.compare import difference
+from tests.conformance import test_conformance
+from tests.rewriting import Array, assert_same_outputs, run
+
+LIMIT = 1e-3
+# Verdicts, the worst first. A case has the worst verdict of its models.
+VERDICTS = {
+    "W": "other numbers",
+    "B": "a model that does not load",
+    "X": "an exception, or a crash",
+    "I": "another interface",
+    "ok": "equal",
+}
+
+WORKER = """
+import sys, traceback
+from pathlib import Path
+{imports}
+for source in map(str, sorted(Path(sys.argv[1]).glob("*.in.onnx"))):
+    out = source.replace(".in.onnx", ".out.onnx")
+    mark = Path(source.replace(".in.onnx", ".error"))
+    if mark.exists() or Path(out).exists():
+        continue
+    mark.write_text("crash")
+    try:
+{optimize}
+        mark.unlink()
+    except BaseException as error:
+        mark.write_text(type(error).__name__ + ": " + str(error)[:200])
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A released optimizer: its packages, and the code that turns `source` into `out`."""
+
+    packages: str
+    imports: str
+    optimize: str
+
+
+ORT = """
+o = ort.SessionOptions()
+o.log_severity_level = 4
+o.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_{level}
+o.optimized_model_filepath = out
+ort.InferenceSession(source, o, providers=["CPUExecutionProvider"])
+"""
+PEERS = {
+    "onnxruntime basic": Peer("onnxruntime==1.31.1", "import onnxruntime as ort", ORT.format(level="BASIC")),
+    "onnxruntime extended": Peer("onnxruntime==1.31.1", "import onnxruntime as ort", ORT.format(level="EXTENDED")),
+    "onnxruntime.transformers": Peer(
+        "onnxruntime==1.31.1 onnx==1.23.2 sympy coloredlogs packaging",
+        "from onnxruntime.transformers.optimizer import optimize_model",
+        "optimize_model(source, model_type='bert', opt_level=0).save_model_to_file(out)",
+    ),
+    "onnxsim": Peer(
+        "onnxsim==0.8.1 onnxruntime==1.31.1", "import onnx, onnxsim", "onnx.save(onnxsim.simplify(source)[0], out)"
+    ),
+    "onnxslim": Peer("onnxslim==0.1.98 onnxruntime==1.31.1", "import onnxslim", "onnxslim.slim(source, out)"),
+    "onnxscript": Peer(
+        "onnxscript==0.7.2 onnx==1.23.2",
+        "import onnx\nfrom onnxscript import optimizer, rewriter",
+        "onnx.save(rewriter.rewrite(optimizer.optimize(onnx.load(source))), out)",
+    ),
+}
+
+
+class Recorder:
+    """Runs the conformance tests and keeps each model that they optimize, with the inputs that they compare it on."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, list[tuple[onnx.ModelProto, dict[str, Array] | None]]] = defaultdict(list)
+        self._number = ""
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        found = re.match(r"test_t(\d+)_", item.name)
+        self._number = f"T{int(found.group(1))}" if found else ""
+
+    def record(self) -> None:
+        original, compare = test_conformance.optimized, assert_same_outputs
+
+        def optimized(model: onnx.ModelProto, target: str = "cpu") -> Any:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)
+            if all(model != m for m, _ in self.cases[self._number]) and not any(
+                f.domain == graphopt.ops.DOMAIN for f in model.functions
+            ):
+                self.cases[self._number].append((copy, None))
+            return original(model, target)
+
+        def compared(before: onnx.ModelProto, after: onnx.ModelProto, feeds: dict[str, Array], *rest: Any) -> Any:
+            models = self.cases[self._number]
+            self.cases[self._number] = [(m, dict(feeds) if m == before else f) for m, f in models]
+            return compare(before, after, feeds, *rest)
+
+        vars(test_conformance).update(optimized=optimized, assert_same_outputs=compared)
+        pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", test_conformance.__file__], plugins=[self])
+
+
+def interface(model: onnx.ModelProto) -> Any:
+    """Names, types and dimensions of inputs and outputs, and metadata."""
+    initializers = {t.name for t in model.graph.initializer}
+    inputs = [(v.name, v.name in initializers, v.type.SerializeToString(deterministic=True)) for v in model.graph.input]
+    metadata = sorted((p.key, p.value) for p in model.metadata_props)
+    return inputs, [v.name for v in model.graph.output], metadata
+
+
+def verdict(source: Path, feeds: dict[str, Array] | None) -> str:
+    """What became of one model."""
+    out, mark = (Path(str(source).replace(".in.onnx", end)) for end in (".out.onnx", ".error"))
+    if mark.exists() or not out.exists():
+        return "X"
+    before, after = onnx.load(source), onnx.load(out)
+    if feeds is not None:
+        try:
+            want = run(before, feeds)
+        except Exception:  # the runtime takes the original no more than the result
+            return "ok" if interface(before) == interface(after) else "I"
+        try:
+            got = run(after, feeds)
+        except Exception:
+            return "B"
+        if len(want) != len(got):
+            return "I"
+        for a, b in zip(want, got):
+            structure, _, moved, _, _ = difference(np.asarray(a), np.asarray(b))
+            if structure or not moved <= LIMIT:
+                return "W"
+    return "ok" if interface(before) == interface(after) else "I"
+
+
+def optimize_all(peer: Peer, folder: Path, environments: Path) -> None:
+    """Lets the peer optimize every model of the folder, and again behind each that ends its process."""
+    place = environments / re.sub(r"\W+", "_", peer.packages)
+    if not place.exists():
+        venv.create(place, with_pip=True)
+        subprocess.run([place / "bin/python", "-m", "pip", "install", "-qq", *peer.packages.split()], check=True)
+    indented = "\n".join(" " * 8 + line for line in peer.optimize.strip().splitlines())
+    script = WORKER.format(imports=peer.imports, optimize=indented)
+    for _ in range(20):
+        done = subprocess.run(
+            [place / "bin/python", "-c", script, folder], capture_output=True, cwd=folder, check=False
+        )
+        if done.returncode == 0:
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", help=", ".join(PEERS))
+    names = parser.parse_args().peers or list(PEERS)
+    recorder = Recorder()
+    recorder.record()
+    order = sorted(recorder.cases, key=lambda t: int(t[1:]))
+    table: dict[str, list[str]] = {t: [] for t in order}
+    with tempfile.TemporaryDirectory() as name:
+        for peer in names:
+            folder = Path(name) / re.sub(r"\W+", "_", peer)
+            folder.mkdir()
+            models = {}
+            for t in order:
+                for i, (model, feeds) in enumerate(recorder.cases[t]):
+                    path = folder / f"{t}-{i:02}.in.onnx"
+                    onnx.save(model, path)
+                    models[path] = (t, feeds)
+            optimize_all(PEERS[peer], folder, Path(name))
+            found = defaultdict(list)
+            for path, (t, feeds) in models.items():
+                found[t].append(verdict(path, feeds))
+            for t in order:
+                table[t].append(min(found[t] or ["ok"], key=list(VERDICTS).index))
+    print("| case | models | graphopt |", " | ".join(names), "|")
+    print("|---|--:|---|" + "---|" * len(names))
+    for t in order:
+        print(f"| {t} | {len(recorder.cases[t])} | ok |", " | ".join(table[t]), "|")
+    print("\n" + ", ".join(f"{code}: {meaning}" for code, meaning in VERDICTS.items()))
+
+
+if __name__ == "__main__":
+    main()
