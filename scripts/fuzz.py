@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     arguments = parser.parse_args()
     ran = refused = 0
-    failures = []
+    failures: list[int] = []
     for seed in range(arguments.first, arguments.first + arguments.graphs):
         if (done := seed - arguments.first) and done % 1000 == 0:
             print(f"{done} graphs, {len(failures)} failures", flush=True)
