@@ -55,7 +55,10 @@ class Code(enum.Enum):
     NON_DETERMINISTIC = ("a random operation stands in between", "export the model with eval()")
     UNSUPPORTED_OP = ("an operation in between is not one that the rewrite understands", "nothing")
     FULLY_MASKED_ROW = ("a mask may hide a whole row, where the two definitions differ", "nothing")
-    NO_GAIN = ("the rewrite is legal here but does not pay on this target", "use --all-sites to apply it anyway")
+    NO_GAIN = (
+        "the rewrite is legal here but does not pay on this target",
+        "use --all-sites to apply it anyway, or --tune to measure",
+    )
     TARGET = ("the target does not accept the node that the rewrite would emit", "choose another --target")
     STATISTICS = ("statistics stay in float32", "nothing")
     OVERFLOW = ("a constant has numbers that float16 cannot hold", "scale the weights, or leave them in float32")

@@ -46,6 +46,7 @@ def test_every_refusal_code_is_listed() -> None:
     text = (DOCS / "refusals.md").read_text()
     for code in Code:
         assert f"| {code.name} | {code.meaning} | {code.advice} |" in text
+        assert f"\n## {code.name}\n" in text
 
 
 def test_every_pass_has_a_page() -> None:
