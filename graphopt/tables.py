@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from graphopt.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.profiling import Placement
+from graphopt.profiling import CPU, Placement
 from graphopt.tune import Tuning
 
 MAX_SITE_ROWS = 15
@@ -66,18 +66,20 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
 
 
-def _setting(row: BenchRow) -> list[str]:
+def _setting(row: BenchRow) -> str:
     s = row.setting
-    sizes = ", ".join(f"{name}={n}" for name, n in s.sizes.items())
-    return [s.provider.removesuffix("ExecutionProvider"), str(s.threads or "auto"), plain(sizes), s.io]
+    provider = s.provider.removesuffix("ExecutionProvider")
+    threads = f"{s.threads or 'auto'} thread" + ("" if s.threads == 1 else "s")
+    sizes = (f"{name}={n}" for name, n in s.sizes.items())
+    io = [] if s.provider == CPU else [f"{s.io} I/O"]
+    return plain(", ".join((provider, threads, *sizes, *io)))
 
 
-def _settings_table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in ("provider", "threads", "sizes", "I/O"):
-        table.add_column(column, justify="right" if column == "threads" else "left")
+def _settings_table(columns: tuple[str, ...]) -> Table:
+    table = Table(title="bench", title_justify="left")
+    table.add_column("setting", overflow="fold", min_width=16)
     for column in columns:
-        table.add_column(column, justify="left" if column == "" else "right")
+        table.add_column(column, justify="left" if column == "" else "right", no_wrap=True)
     return table
 
 
@@ -89,23 +91,23 @@ def _memory(timing: Timing) -> str:
 
 
 def _print_single(report: BenchReport, console: Console) -> None:
-    table = _settings_table("bench", ("ms", "spread", "p95 ms", "items/s", "memory"))
+    table = _settings_table(("ms", "spread", "p95 ms", "items/s", "memory"))
     for row in report.rows:
         t = row.before
         numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
-        table.add_row(*_setting(row), *numbers)
+        table.add_row(_setting(row), *numbers)
     console.print(table)
 
 
 def _print_comparison(report: BenchReport, console: Console) -> None:
-    table = _settings_table("bench", ("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup", ""))
+    table = _settings_table(("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup", ""))
     for row in report.rows:
         assert row.after is not None
         for name, t in (("before", row.before), ("after", row.after)):
             numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
             first = name == "before"
             table.add_row(
-                *(_setting(row) if first else [""] * 4),
+                _setting(row) if first else "",
                 name,
                 *numbers,
                 "" if first else f"{row.speedup:.2f}x ({row.low:.2f}-{row.high:.2f})",
