@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -59,7 +60,9 @@ def large_cases() -> Iterator[Case]:
             Problem(700, 700, 256, heads=2, causal=True, guard=True, bad=5),
             Problem(200, 3000, 160, heads=2, mask="ST", guard=True, hidden_rows=7),
         )):  # fmt: skip
-            yield fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p)
+            # Rows that see few keys are many times the RMS, and rounded in proportion.
+            large = fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p)
+            yield replace(large, tolerance=3 * large.tolerance)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"

@@ -53,18 +53,21 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const hip::Architecture& arch = architecture(device.arch);
   const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
   const int element = half ? 2 : 4;
-  const AttentionShape shape = hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element);
+  const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
+  const AttentionShape shape = hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element, plain);
   const int64_t pack = 16 / element, heads = p.H / p.group, rows = p.group * p.S;
   const int64_t row_blocks = divide_up(rows, shape.block_rows());
 
   const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
-  const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
   constexpr float kLog2E = 1.44269504f;
   hip::AttentionScores scores{
       p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, plain ? p.scale * kLog2E : kLog2E, 0};
   if (p.causal) scores.flags |= hip::kAttentionCausal;
   if (p.guard) scores.flags |= hip::kAttentionGuard;
   if (skips) scores.flags |= hip::kAttentionSkips;
+  if (p.has_bias) scores.flags |= hip::kAttentionBias;
+  if (p.has_mask) scores.flags |= hip::kAttentionMask;
+  if (p.softcap != 0.0f) scores.flags |= hip::kAttentionSoftcap;
   if (aligned && vectors(p.q, p.D, 1, pack)) scores.flags |= hip::kAttentionVectorQ;
   if (aligned && vectors(p.k, p.D, shape.keys, pack)) scores.flags |= hip::kAttentionVectorK;
   if (aligned && vectors(p.v, p.Dv, shape.keys, pack)) scores.flags |= hip::kAttentionVectorV;
@@ -91,6 +94,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   };
   if (p.guard || (skips && p.S > 1)) {
     const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
+    scores.flags |= hip::kAttentionFound;
     found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
     int32_t columns = 1;
     while (columns < p.Dv) columns *= 2;
@@ -108,6 +112,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     }
   }
   if (splits > 1) {
+    scores.flags |= hip::kAttentionSplit;
     partial = take(groups * splits * shape.block_rows() * head * 4);
     statistics = take(groups * splits * shape.block_rows() * 2 * 4);
   }

@@ -26,6 +26,11 @@ enum AttentionFlags : int32_t {
   kAttentionVectorV = 32,
   kAttentionVectorO = 64,
   kAttentionKeyMajorK = 128,  // K is stored transposed: neighbouring keys are neighbours in memory
+  kAttentionBias = 256,
+  kAttentionMask = 512,
+  kAttentionSoftcap = 1024,
+  kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
+  kAttentionFound = 4096,  // fused_attention_values_* has run
 };
 
 struct AttentionScores {
@@ -52,7 +57,7 @@ struct AttentionShape {
   constexpr int block_rows() const { return waves * rows; }
 
   // Of AttentionExtras.
-  static constexpr int kExtraBytes = 48;
+  static constexpr int kExtraBytes = 128;
 
   // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h).
   constexpr int lds_bytes(bool matrix, bool loads_rows, int element) const {
@@ -65,23 +70,26 @@ struct AttentionShape {
 
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
-// lds_bytes: of a work-group. element: bytes of T.
-constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element) {
+// lds_bytes: of a work-group. element: bytes of T. plain: nothing stands between the products; what does
+// takes registers.
+constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element,
+                                         bool plain) {
   if (matrix) {
     if (wave == 64) {  // 512 registers a lane
-      if (head == 64) return {head, 4, 32, 64, false, 1};
-      if (head == 128) return {head, 4, element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
+      if (head == 64) return {head, 4, plain ? 32 : 16, 64, false, 1};
+      if (head == 128) return {head, 4, plain && element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
       if (element == 2) return {head, 4, 16, 32, false, 1};
       return {head, 2, 16, 16, false, 1};
     }
-    if (head == 64) return {head, 4, 16, 64, false, 3};
-    if (head == 128) return {head, 4, 16, lds_bytes > 65536 ? 64 : 32, false, 2};
+    if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
+    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, 64, plain, 2};
+    if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};
   }
   const int groups = wave / 8;
   if (lds_bytes > 65536) {
-    if (head == 64) return {head, 4, groups * 8, 32, true, 2};
-    if (head == 128) return {head, 4, groups * 8, 32, true, 2};
+    if (head == 64) return {head, 4, groups * 4, 64, true, 3};
+    if (head == 128) return {head, 4, groups * 4, 64, true, 2};
     return {head, 4, groups * 4, 16, true, 2};
   }
   // On a wave of 64 one wave has the rows of two.

@@ -51,31 +51,41 @@ struct Block {
     const Bits128 zero = {};
     return bit_cast<Pack<T>>(inside ? bits : zero);
   }
+  DEVICE void copy(T* to, int key, int d, uint32_t offset) const {
+    const bool inside = key < count && d < width;
+    copy_to_lds(to, data + (inside ? offset : 0), inside);
+  }
   DEVICE T element(int key, int d) const {
     return key < count && d < width ? data[int64_t{key} * row + int64_t{d} * column] : from_float<T>(0.0f);
   }
 };
 
-// Bias or mask of one image, in LDS: in scalar registers, where the compiler puts what is the same for all
-// work-items, there is no room for them all along the loop.
+// Bias or mask of one image.
 template <class T>
 struct AttentionExtra {
-  const T* data;  // null when there is none
+  const T* data;
   int64_t h;
   int32_t row, column;
 
   DEVICE static AttentionExtra of(const T* data, const AttentionStrides& strides, int64_t b) {
-    return {data == nullptr ? nullptr : data + b * strides.b, strides.h, strides.row, strides.column};
+    return {data + b * strides.b, strides.h, strides.row, strides.column};
   }
   // The element at a head, a query and a key.
   DEVICE const T* at(int64_t head, int query, int key) const {
     return data + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
+// What stands between the products and what comes after the loop, in LDS: in scalar registers, where the
+// compiler puts what is the same for all work-items, there is no room for it all along the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;
   AttentionExtra<uint8_t> mask;
+  float scale, softcap, inverse_softcap, mask_value;
+  T* o;
+  float *partial, *statistics;
+  const int32_t* found;
+  AttentionStrides strides;  // of o
 };
 
 // --- On the matrix units
@@ -112,8 +122,10 @@ struct MatrixAttention {
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
 
+  // Whether K and V go to LDS directly, or through registers.
+  static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
   struct Staged {
-    Pack<T> pack[kPacks];
+    Pack<T> pack[kDirectKeys ? 1 : kPacks];
   };
   struct Scores {
     typename Tile::Sum tile[kM][kN];
@@ -254,6 +266,24 @@ struct MatrixAttention {
       }
     }
   }
+  DEVICE static void copy_keys(Lds& lds, const Block<T>& block, int thread) {
+    const int key = thread / kAcross, d = thread % kAcross * kSize;
+    auto offset = static_cast<uint32_t>(key * block.row + d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int first = i * (kThreads / kAcross);
+      block.copy(key_at(lds, first + key, d), first + key, d, offset);
+      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
+    }
+  }
+  DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
+    const int key = thread / kAcross, d = thread % kAcross * kSize;
+    auto offset = static_cast<uint32_t>(key * block.row + d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int first = i * (kThreads / kAcross);
+      block.copy(value_at(lds, first + key, d), first + key, d, offset);
+      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
+    }
+  }
   DEVICE static void store_key(Lds& lds, int key, int d, T x) { *key_at(lds, key, d) = x; }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { *value_at(lds, key, d) = x; }
 
@@ -335,9 +365,10 @@ struct VectorAttention {
   static constexpr int kPacks = kKeys * kAcross / kThreads;
   static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "whole packs and rows");
   static_assert(kSlots % 4 == 0 && kAcross % 4 == 0, "128-bit accesses");
+  static constexpr bool kDirectKeys = false, kDirectValues = kCopiesToLds && sizeof(T) == 4;
 
-  // Q and K are transposed: one row for each element of the head. Groups of 8 columns are exchanged so that
-  // work-items that write different rows meet different banks. The same for p, one row for each key.
+  // Q and K are transposed: one row for each element of the head. In K groups of 8 keys are exchanged so that
+  // work-items that write different rows meet different banks; the like for p, one row for each key.
   struct Lds {
     alignas(16) float query[kHead][kBlockRows];
     alignas(16) float key[kHead][kKeys];
@@ -349,9 +380,7 @@ struct VectorAttention {
   // Where the output is put together: Q and K, which are not needed any more, are no smaller.
   static constexpr int kOutputStride = kHead;
   DEVICE static T* output_at(Lds& lds) { return reinterpret_cast<T*>(&lds); }
-  DEVICE static int exchange(int column, int d, int columns) {
-    return column ^ ((d / kSize % 4 * 8) & (columns - 1));
-  }
+  DEVICE static int exchange(int key, int d) { return key ^ ((d / kSize % 4 * 8) & (kKeys - 1)); }
 
   struct Staged {
     Pack<T> pack[kPacks];
@@ -404,9 +433,7 @@ struct VectorAttention {
   }
 
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
-    UNROLL for (int e = 0; e < kSize; ++e) {
-      lds.query[d + e][exchange(r, d, kBlockRows)] = to_float(pack.v[e]);
-    }
+    UNROLL for (int e = 0; e < kSize; ++e) { lds.query[d + e][r] = to_float(pack.v[e]); }
   }
   DEVICE static void take_queries(Lds&) {}
 
@@ -423,7 +450,7 @@ struct VectorAttention {
   }
   DEVICE static void store_keys(Lds& lds, const Staged& s, int thread) {
     const int key = staged_key(thread), d = staged_pack(thread) * kSize;
-    const int exchanged = exchange(key, d, kKeys);  // the same for all i: d advances by four packs
+    const int exchanged = exchange(key, d);  // the same for all i: d advances by four packs
     UNROLL for (int i = 0; i < kPacks; ++i) {
       const int keys = staged_key(i * kThreads), ds = staged_pack(i * kThreads) * kSize;
       UNROLL for (int e = 0; e < kSize; ++e) {
@@ -449,9 +476,16 @@ struct VectorAttention {
       }
     }
   }
-  DEVICE static void store_key(Lds& lds, int key, int d, T x) {
-    lds.key[d][exchange(key, d, kKeys)] = to_float(x);
+  DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
+    const int key = thread / kAcross, d = thread % kAcross * kSize;
+    auto offset = static_cast<uint32_t>(key * block.row + d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int first = i * (kThreads / kAcross);
+      block.copy(reinterpret_cast<T*>(&lds.value[first + key][d]), first + key, d, offset);
+      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
+    }
   }
+  DEVICE static void store_key(Lds& lds, int key, int d, T x) { lds.key[d][exchange(key, d)] = to_float(x); }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { lds.value[key][d] = to_float(x); }
 
   DEVICE static void load_fours(const float* p, float* to, int count) {
@@ -465,20 +499,26 @@ struct VectorAttention {
     UNROLL for (int slot = 0; slot < kSlots; ++slot) {
       UNROLL for (int i = 0; i < kScores; ++i) scores.v[slot][i] = 0;
     }
+    // The operands of a step are on their way while the step before multiplies.
+    float a[2][kSlots], b[2][kScores];
+    const int r = row(0);
+    const auto load = [&](int first, int d) {
+      UNROLL for (int i = 0; i < kSlots; i += 4) load_fours(&lds.query[first + d][r + i], a[d % 2] + i, 4);
+      // The exchange moves groups of 8 within 32 keys and is the same for four d.
+      const float* const line = &lds.key[first + d][exchange(key_of(0, across()), first)];
+      UNROLL for (int i = 0; i < kScores; i += kGroup) {
+        const auto few = *reinterpret_cast<const Few<float, kGroup>*>(line + i * 8);
+        UNROLL for (int j = 0; j < kGroup; ++j) b[d % 2][i + j] = few.v[j];
+      }
+    };
+    load(0, 0);
     for (int first = 0; first < depth; first += 4) {
-      UNROLL for (int d = first; d < first + 4; ++d) {
-        float a[kSlots], b[kScores];
-        UNROLL for (int i = 0; i < kSlots; i += 4) {
-          load_fours(&lds.query[d][exchange(row(i), d, kBlockRows)], a + i, 4);
-        }
-        UNROLL for (int i = 0; i < kScores; i += kGroup) {
-          const auto few = *reinterpret_cast<const Few<float, kGroup>*>(
-              &lds.key[d][exchange(key_of(i, across()), d, kKeys)]);
-          UNROLL for (int j = 0; j < kGroup; ++j) b[i + j] = few.v[j];
-        }
+      const int next = first + 4 < depth ? first + 4 : 0;
+      UNROLL for (int d = 0; d < 4; ++d) {
+        load(d < 3 ? first : next, (d + 1) % 4);
         UNROLL for (int slot = 0; slot < kSlots; ++slot) {
           UNROLL for (int i = 0; i < kScores; ++i) {
-            scores.v[slot][i] = fused_multiply_add(a[slot], b[i], scores.v[slot][i]);
+            scores.v[slot][i] = fused_multiply_add(a[d % 2][slot], b[d % 2][i], scores.v[slot][i]);
           }
         }
       }
@@ -573,6 +613,15 @@ DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   return (flags & kAttentionSkips) == 0 ? keys : seen < 1 ? 1 : seen;
 }
 
+// 2^(exponent (score - shift)). In float16 scores are far from overflow, and what the products round to is
+// the same for the whole row: one instruction less. In float32 a mask's value may be the lowest finite
+// number.
+template <class T>
+DEVICE float power(float score, float shift, float exponent) {
+  if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
+  return exp2_fast((score - shift) * exponent);
+}
+
 DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentionValueKeys; }
 
 // kPlain: scores are scale Q K^T, causal or not, and scale > 0.
@@ -636,7 +685,9 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
   };
 
   typename P::Staged staged;
-  if (vector_k && begin < end) P::load_keys(staged, keys_from(begin), thread_x());
+  if constexpr (!P::kDirectKeys) {
+    if (vector_k && begin < end) P::load_keys(staged, keys_from(begin), thread_x());
+  }
 
   NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
     const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
@@ -655,9 +706,18 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     }
     P::store_query(lds, r, d, pack);
   }
-  if (!kPlain && thread_x() == 0) {
+  if (thread_x() == 0) {
     lds.extras = {AttentionExtra<T>::of(x.bias, layout.bias, b),
-                  AttentionExtra<uint8_t>::of(x.mask, layout.mask, b)};
+                  AttentionExtra<uint8_t>::of(x.mask, layout.mask, b),
+                  settings.scale,
+                  settings.softcap,
+                  settings.inverse_softcap,
+                  settings.mask_value,
+                  x.o,
+                  x.partial,
+                  x.statistics,
+                  x.found,
+                  layout.o};
   }
   barrier();
   P products;
@@ -670,28 +730,54 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
   }
   barrier();
 
-  const auto store_keys = [&](int t, int thread) {
-    if (vector_k) {
-      P::store_keys(lds, staged, thread);
+  // K and V of a block on their way to LDS: begun while something else is computed, finished before a
+  // barrier.
+  const auto begin_keys = [&](int t, int thread) {
+    if (!vector_k) return;
+    if constexpr (P::kDirectKeys) {
+      P::copy_keys(lds, keys_from(t), thread);
     } else {
-      copy_elements<P>(keys_from(t), (flags & kAttentionKeyMajorK) != 0,
-                       [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
+      P::load_keys(staged, keys_from(t), thread);
     }
   };
-  if (begin < end) store_keys(begin, thread_x());
-  if (vector_v && begin < end) P::load_values(staged, values_from(begin), thread_x());
+  const auto finish_keys = [&](int t, int thread) {
+    if (!vector_k) {
+      copy_elements<P>(keys_from(t), (flags & kAttentionKeyMajorK) != 0,
+                       [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
+    } else if constexpr (P::kDirectKeys) {
+      wait_for_copies();
+    } else {
+      P::store_keys(lds, staged, thread);
+    }
+  };
+  const auto begin_values = [&](int t, int thread) {
+    if (!vector_v) return;
+    if constexpr (P::kDirectValues) {
+      P::copy_values(lds, values_from(t), thread);
+    } else {
+      P::load_values(staged, values_from(t), thread);
+    }
+  };
+  const auto finish_values = [&](int t, int thread) {
+    if (!vector_v) {
+      copy_elements<P>(values_from(t), false,
+                       [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
+    } else if constexpr (P::kDirectValues) {
+      wait_for_copies();
+    } else {
+      P::store_values(lds, staged, thread);
+    }
+  };
+  if (begin < end) {
+    if constexpr (P::kDirectKeys) begin_keys(begin, thread_x());
+    finish_keys(begin, thread_x());
+  }
 
   for (int t = begin; t < end; t += P::kKeys) {
     const int thread = opaque(thread_x());
-    barrier();
-    if (vector_v) {
-      P::store_values(lds, staged, thread);
-    } else {
-      copy_elements<P>(values_from(t), false,
-                       [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
-    }
     const int next = t + P::kKeys;
-    if (vector_k && next < end) P::load_keys(staged, keys_from(next), thread);
+    barrier();
+    begin_values(t, thread);
 
     typename P::Scores scores;
     products.multiply_keys(lds, scores, sizes.D);
@@ -700,17 +786,16 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
       UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
         const Row row = row_at(opaque(min_int(first_row + P::row(slot), rows - 1)));
         const int left = sizes.T - t;
-        P::each_of(scores, slot, [&](int, float s) { return s * settings.scale; });
-        if (settings.softcap != 0.0f) {
-          P::each_of(scores, slot, [&](int, float s) {
-            return settings.softcap * tanh_fast(s * settings.inverse_softcap);
-          });
+        const float scale = lds.extras.scale;
+        P::each_of(scores, slot, [&](int, float s) { return s * scale; });
+        if ((flags & kAttentionSoftcap) != 0) {
+          const float cap = lds.extras.softcap, inverse = lds.extras.inverse_softcap;
+          P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
         }
-        if (x.bias != nullptr) {
-          const int last = opaque(left) - 1;
+        if ((flags & kAttentionBias) != 0) {
           const AttentionExtra<T>& extra = lds.extras.bias;
           const T* bias = extra.at(first_head + row.head, row.query, t);
-          const int column = extra.column;
+          const int last = opaque(left) - 1, column = extra.column;
           P::each_of(scores, slot, [&](int key, float s) {
             return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
           });
@@ -719,14 +804,13 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
           const int seen = row.query + ahead + 1 - t;
           P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
         }
-        if (x.mask != nullptr) {
+        if ((flags & kAttentionMask) != 0) {
           const AttentionExtra<uint8_t>& extra = lds.extras.mask;
           const uint8_t* mask = extra.at(first_head + row.head, row.query, t);
-          const int column = extra.column;
-          const int last = opaque(left) - 1;
+          const int last = opaque(left) - 1, column = extra.column;
+          const float masked = lds.extras.mask_value;
           P::each_of(scores, slot, [&](int key, float s) {
-            const uint8_t keep = mask[static_cast<uint32_t>(min_int(key, last) * column)];
-            return keep != 0 ? s : settings.mask_value;
+            return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
           });
         }
         if (next > sizes.T) {
@@ -753,29 +837,30 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
       // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
       // follow.
       const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
-      factor[slot] = exp2_fast((highest[slot] - shift) * settings.exponent);
+      factor[slot] = power<T>(highest[slot], shift, settings.exponent);
       highest[slot] = most[slot];
       most[slot] = shift;
       sum[slot] *= factor[slot];
     }
     P::each(scores, [&](int slot, int, float s) {
-      const float p = exp2_fast((s - most[slot]) * settings.exponent);
+      const float p = power<T>(s, most[slot], settings.exponent);
       sum[slot] += p;
       return p;
     });
     products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
 
+    finish_values(t, thread);
     barrier();
-    if (next < end) store_keys(next, thread);
-    if (vector_v && next < end) P::load_values(staged, values_from(next), thread);
+    if (next < end) begin_keys(next, thread);
     products.multiply_values(lds, scores);
+    if (next < end) finish_keys(next, thread);
   }
 
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) sum[slot] = P::row_sum(sum[slot]);
 
-  if (x.partial != nullptr) {
-    float* partial = x.partial + static_cast<size_t>(id) * (P::kBlockRows * P::kHead);
-    float* statistics = x.statistics + static_cast<size_t>(id) * (P::kBlockRows * 2);
+  if ((flags & kAttentionSplit) != 0) {
+    float* partial = lds.extras.partial + static_cast<size_t>(id) * (P::kBlockRows * P::kHead);
+    float* statistics = lds.extras.statistics + static_cast<size_t>(id) * (P::kBlockRows * 2);
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
       const int r = P::row(slot);
       if (first_row + r >= rows) continue;
@@ -799,7 +884,8 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
   }
   barrier();
   const int parts = value_parts(sizes.T);
-  const int32_t* found = x.found + static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
+  const int32_t* found =
+      lds.extras.found + static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
   NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
     const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
     if (first_row + r >= rows || d >= sizes.Dv) continue;
@@ -807,20 +893,21 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     const Row row = row_at(first_row + r);
     const int from = first_unread(lds.sum[r], row.query + ahead + 1, sizes.T, flags);
     if (from == 0) pack = {};
-    if (x.found != nullptr) {
+    if ((flags & kAttentionFound) != 0) {
       UNROLL for (int e = 0; e < P::kSize; ++e) {
         if (d + e < sizes.Dv && last_found(found, parts, sizes.Dv, d + e) >= from) {
           pack.v[e] = from_float<T>(not_a_number());
         }
       }
     }
-    T* o = x.o + b * layout.o.b + (first_head + row.head) * layout.o.h + int64_t{row.query} * layout.o.row +
-           int64_t{d} * layout.o.column;
+    const AttentionStrides& to = lds.extras.strides;
+    T* o = lds.extras.o + b * to.b + (first_head + row.head) * to.h + int64_t{row.query} * to.row +
+           int64_t{d} * to.column;
     if ((flags & kAttentionVectorO) != 0) {
       store_pack(o, pack);
     } else {
       UNROLL for (int e = 0; e < P::kSize; ++e) {
-        if (d + e < sizes.Dv) o[int64_t{e} * layout.o.column] = pack.v[e];
+        if (d + e < sizes.Dv) o[int64_t{e} * to.column] = pack.v[e];
       }
     }
   }
@@ -900,53 +987,53 @@ struct AttentionFound {
   int32_t last[256];
 };
 
-template <class T, int kHead>
+template <class T, int kHead, bool kPlain>
 struct AttentionOf {
   static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
-  static constexpr AttentionShape kShape = attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T));
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "float or half");
+  static constexpr AttentionShape kShape =
+      attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain);
 };
-// Only the chosen one is compiled.
-template <class T, int kHead, bool kMatrix>
+// Only the one that the target has is compiled.
+template <class T, int kHead, bool kPlain, bool kMatrix>
 struct AttentionProducts {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead>::kShape;
+  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain>::kShape;
   struct Type : MatrixAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.queries_in_lds> {
     static constexpr int kSharing = kShape.sharing;
     static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, sizeof(T));
   };
 };
-template <class T, int kHead>
-struct AttentionProducts<T, kHead, false> {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead>::kShape;
+template <class T, int kHead, bool kPlain>
+struct AttentionProducts<T, kHead, kPlain, false> {
+  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain>::kShape;
   struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys> {
     static constexpr int kSharing = kShape.sharing;
     static constexpr int kShapeLds = kShape.lds_bytes(false, false, sizeof(T));
   };
 };
-template <class T, int kHead>
-using Products = typename AttentionProducts<T, kHead, AttentionOf<T, kHead>::kMatrix>::Type;
+template <class T, int kHead, bool kPlain>
+using Products = typename AttentionProducts<T, kHead, kPlain, AttentionOf<T, kHead, kPlain>::kMatrix>::Type;
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(T, kHead, kPlain, name)                                                      \
-  KERNEL_SHARING(name, (Products<T, kHead>::kThreads), (Products<T, kHead>::kSharing),                \
-                 (const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,          \
-                  const T* __restrict__ bias, const uint8_t* __restrict__ mask, T* o, float* partial, \
-                  float* statistics, const int32_t* __restrict__ found, AttentionStrides q_strides,   \
-                  AttentionStrides k_strides, AttentionStrides v_strides, AttentionStrides o_strides, \
-                  AttentionStrides bias_strides, AttentionStrides mask_strides, AttentionSizes sizes, \
-                  Divisor queries, Divisor row_blocks, Divisor heads, Divisor splits, Divisor dies,   \
-                  uint32_t groups_of_die, AttentionScores scores)) {                                  \
-    using P = Products<T, kHead>;                                                                     \
-    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                 \
-    LARGE_SHARED(typename P::Lds, lds);                                                               \
-    const AttentionPointers<T> pointers = {q, k, v, bias, mask, o, partial, statistics, found};       \
-    const AttentionLayout layout = {q_strides,    k_strides, v_strides,     o_strides,  bias_strides, \
-                                    mask_strides, sizes,     queries,       row_blocks, heads,        \
-                                    splits,       dies,      groups_of_die, scores};                  \
-    fused_attention<T, P, kPlain>(pointers, layout, lds);                                             \
+#define ATTENTION_KERNEL(T, kHead, kPlain, name)                                                       \
+  KERNEL_SHARING(name, (Products<T, kHead, kPlain>::kThreads), (Products<T, kHead, kPlain>::kSharing), \
+                 (const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,           \
+                  const T* __restrict__ bias, const uint8_t* __restrict__ mask, T* o, float* partial,  \
+                  float* statistics, const int32_t* __restrict__ found, AttentionStrides q_strides,    \
+                  AttentionStrides k_strides, AttentionStrides v_strides, AttentionStrides o_strides,  \
+                  AttentionStrides bias_strides, AttentionStrides mask_strides, AttentionSizes sizes,  \
+                  Divisor queries, Divisor row_blocks, Divisor heads, Divisor splits, Divisor dies,    \
+                  uint32_t groups_of_die, AttentionScores scores)) {                                   \
+    using P = Products<T, kHead, kPlain>;                                                              \
+    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                  \
+    LARGE_SHARED(typename P::Lds, lds);                                                                \
+    const AttentionPointers<T> pointers = {q, k, v, bias, mask, o, partial, statistics, found};        \
+    const AttentionLayout layout = {q_strides,    k_strides, v_strides,     o_strides,  bias_strides,  \
+                                    mask_strides, sizes,     queries,       row_blocks, heads,         \
+                                    splits,       dies,      groups_of_die, scores};                   \
+    fused_attention<T, P, kPlain>(pointers, layout, lds);                                              \
   }
 
 #define ATTENTION_KERNELS(T, suffix)                                                                        \

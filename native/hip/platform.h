@@ -19,6 +19,9 @@
 //   opaque(i)                   i, about which the compiler forgets what it knew: in a loop, what is computed
 //                               from it is not kept in registers all along
 //   keep_order()                no load is moved across: bounds how many wait in registers
+//   copy_to_lds(to, from, inside), wait_for_copies()   a copy of 16 bytes (zeros unless `inside`) that goes
+//   on
+//                               beside the work-item, and the end of its copies; for kCopiesToLds
 //   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
 #pragma once
@@ -239,6 +242,25 @@ template <class T>
 DEVICE void store_pack(T* p, const Pack<T>& x) {
   *reinterpret_cast<Bits128*>(p) = bit_cast<Bits128>(x);
 }
+
+#if GRAPHOPT_ON_NVIDIA
+template <class T>
+DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+template <class T>
+DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
+  const Pack<T> zero = {};
+  store_pack(to, inside ? load_pack(from) : zero);
+}
+DEVICE void wait_for_copies() {}
+#endif
 
 // n / d for n < 2^31 without a division. The host fills it (gpu/launch.h): Granlund and Montgomery, "Division
 // by invariant integers using multiplication", 1994.

@@ -43,6 +43,12 @@ constexpr bool kMatrixF16 = true, kMatrixF32 = false;
 #else
 constexpr bool kMatrixF16 = false, kMatrixF32 = false;
 #endif
+// Whether memory reaches LDS without passing through registers, 16 bytes a lane (copy_to_lds in platform.h).
+#if defined(__CUDA_ARCH__)
+constexpr bool kCopiesToLds = true;
+#else
+constexpr bool kCopiesToLds = false;
+#endif
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = 232448;
 #else
