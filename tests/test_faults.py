@@ -19,6 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 import graphopt
 from graphopt.errors import ModelSaveError
 
+pytestmark = pytest.mark.once
+
 INTERRUPTED = 130
 CANNOT_BE_WRITTEN = 4
 

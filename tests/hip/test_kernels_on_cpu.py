@@ -13,6 +13,8 @@ from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, build
 from tests.hip.registry import all_cases
 
+pytestmark = pytest.mark.once
+
 CASES = list(all_cases())
 Libraries = dict[int, tuple[Harness, HostKernels]]
 

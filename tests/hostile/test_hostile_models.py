@@ -20,6 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphopt import cli
 
+pytestmark = pytest.mark.once
+
 MEMORY = 4 * 2**30
 SECONDS = 30
 INVALID = 3
