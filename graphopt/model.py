@@ -227,6 +227,13 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
+    # onnx_ir would leave them out without a word.
+    for field, name in (
+        (proto.graph.sparse_initializer, "sparse initializers"),
+        (proto.training_info, "training_info"),
+    ):
+        if field:
+            raise ModelLoadError(f"{what}: has {name}, which graphopt does not support")
     try:
         return ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir reports malformed models with many exception types

@@ -160,6 +160,21 @@ def test_initializer_bytes_do_not_match(graphopt_command: Command, tmp_path: Pat
     refused(graphopt_command, tmp_path, path, 3, "'w'")
 
 
+def test_what_would_be_lost_is_refused(graphopt_command: Command, tmp_path: Path) -> None:
+    """onnx_ir drops these fields."""
+    path = tmp_path / "in.onnx"
+    model = relu_model()
+    w = numpy_helper.from_array(np.ones(1, np.float32), "w")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(w, indices, [3]))
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "sparse initializers")
+    model = relu_model()
+    model.training_info.add().algorithm.name = "sgd"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, "training_info")
+
+
 def test_out_is_in(graphopt_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     data = relu_model().SerializeToString()

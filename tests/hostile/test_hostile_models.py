@@ -261,8 +261,8 @@ def test_hostile_external_data(entries: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None:
-    """In the report on the terminal and as JSON."""
-    evil = "a\x1b]0;title\x07\nb\u202e\x9b31m[red]"
+    """In the report on the terminal, as JSON and as HTML."""
+    evil = "a\x1b]0;title\x07\nb\u202e\x9b31m[red]</script><script>alert(1)</script><img src=x onerror=alert(1)>"
     w = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
     y = helper.make_tensor_value_info(evil, TensorProto.FLOAT, None)
@@ -271,11 +271,16 @@ def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None
     made = helper.make_model(helper.make_graph(nodes, evil, [x], [y], [w]), ir_version=8, opset_imports=opsets)
     path = tmp_path / "in.onnx"
     path.write_bytes(made.SerializeToString())
-    report = tmp_path / "report.json"
-    done = command("optimize", path, tmp_path / "out.onnx", "--target", "cpu", "--explain", "--json", report)
+    report, page = tmp_path / "report.json", tmp_path / "report.html"
+    done = command(
+        "optimize", path, tmp_path / "out.onnx", "--target", "cpu", "--explain", "--json", report, "--report", page
+    )
     assert done.returncode == 0, done.stderr
     shown = done.stdout + done.stderr + report.read_text()
     assert "\\x1b" in done.stdout and "\\u001b" in report.read_text()
     assert all(c.isprintable() or c == "\n" for c in shown)
+    html = page.read_text()
+    assert "<script>alert" not in html and "<img src=x" not in html
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in html)
     explained = command("explain", path, "--target", "cpu")
     assert all(c.isprintable() or c == "\n" for c in explained.stdout)
