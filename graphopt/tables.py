@@ -77,9 +77,9 @@ def _setting(row: BenchRow) -> str:
 
 def _settings_table(columns: tuple[str, ...]) -> Table:
     table = Table(title="bench", title_justify="left")
-    table.add_column("setting", overflow="fold", min_width=16)
+    table.add_column("setting", overflow="fold")
     for column in columns:
-        table.add_column(column, justify="left" if column == "" else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column == "" else "right", overflow="fold")
     return table
 
 
@@ -90,30 +90,23 @@ def _memory(timing: Timing) -> str:
     return size(timing.memory.host) + device
 
 
+def _numbers(t: Timing) -> tuple[str, ...]:
+    return f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t)
+
+
 def _print_single(report: BenchReport, console: Console) -> None:
     table = _settings_table(("ms", "spread", "p95 ms", "items/s", "memory"))
     for row in report.rows:
-        t = row.before
-        numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
-        table.add_row(_setting(row), *numbers)
+        table.add_row(_setting(row), *_numbers(row.before))
     console.print(table)
 
 
 def _print_comparison(report: BenchReport, console: Console) -> None:
-    table = _settings_table(("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup", ""))
+    table = _settings_table(("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup"))
     for row in report.rows:
         assert row.after is not None
-        for name, t in (("before", row.before), ("after", row.after)):
-            numbers = (f"{t.median_ms:.3f}", f"{t.spread:.0%}", f"{t.p95_ms:.3f}", f"{t.throughput:.1f}", _memory(t))
-            first = name == "before"
-            table.add_row(
-                _setting(row) if first else "",
-                name,
-                *numbers,
-                "" if first else f"{row.speedup:.2f}x ({row.low:.2f}-{row.high:.2f})",
-                "" if first else _verdict(row.verdict),
-                end_section=not first,
-            )
+        table.add_row(_setting(row), "before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
+        table.add_row("", "after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}", end_section=True)
     console.print(table)
 
 
