@@ -126,36 +126,43 @@ class Recorder:
         pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", test_conformance.__file__], plugins=[self])
 
 
-def interface(model: onnx.ModelProto) -> Any:
-    """Names, types and dimensions of inputs and outputs, and metadata."""
-    initializers = {t.name for t in model.graph.initializer}
-    inputs = [(v.name, v.name in initializers, v.type.SerializeToString(deterministic=True)) for v in model.graph.input]
-    metadata = sorted((p.key, p.value) for p in model.metadata_props)
-    return inputs, [v.name for v in model.graph.output], metadata
+def changed_interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
+    """What callers rely on and do not find any more; empty when nothing."""
+
+    def inputs(model: onnx.ModelProto) -> list[Any]:
+        initializers = {t.name for t in model.graph.initializer}
+        dims = [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input]
+        return [(v.name, v.name in initializers, d) for v, d in zip(model.graph.input, dims)]
+
+    if inputs(before) != inputs(after):
+        return f"inputs {inputs(before)} became {inputs(after)}"
+    if [v.name for v in before.graph.output] != [v.name for v in after.graph.output]:
+        return "outputs"
+    lost = {(p.key, p.value) for p in before.metadata_props} - {(p.key, p.value) for p in after.metadata_props}
+    return f"metadata {lost}" if lost else ""
 
 
-def verdict(source: Path, feeds: dict[str, Array] | None) -> str:
-    """What became of one model."""
+def verdict(source: Path, feeds: dict[str, Array] | None) -> tuple[str, str]:
+    """What became of one model, and why."""
     out, mark = (Path(str(source).replace(".in.onnx", end)) for end in (".out.onnx", ".error"))
     if mark.exists() or not out.exists():
-        return "X"
+        return "X", mark.read_text() if mark.exists() else "no file"
     before, after = onnx.load(source), onnx.load(out)
+    changed = changed_interface(before, after)
     if feeds is not None:
         try:
             want = run(before, feeds)
         except Exception:  # the runtime takes the original no more than the result
-            return "ok" if interface(before) == interface(after) else "I"
+            return ("I", changed) if changed else ("ok", "")
         try:
             got = run(after, feeds)
-        except Exception:
-            return "B"
-        if len(want) != len(got):
-            return "I"
-        for a, b in zip(want, got):
+        except Exception as error:
+            return ("I", changed) if changed else ("B", str(error))
+        for a, b in zip(want, got, strict=True):
             structure, _, moved, _, _ = difference(np.asarray(a), np.asarray(b))
             if structure or not moved <= LIMIT:
-                return "W"
-    return "ok" if interface(before) == interface(after) else "I"
+                return "W", structure or f"{moved:.2g} of RMS"
+    return ("I", changed) if changed else ("ok", "")
 
 
 def optimize_all(peer: Peer, folder: Path, environments: Path) -> None:
@@ -195,7 +202,10 @@ def main() -> None:
             optimize_all(PEERS[peer], folder, Path(name))
             found = defaultdict(list)
             for path, (t, feeds) in models.items():
-                found[t].append(verdict(path, feeds))
+                code, why = verdict(path, feeds)
+                found[t].append(code)
+                if why:
+                    print(f"{peer}, {path.name}: {code}: {' '.join(why.split())[:200]}", file=sys.stderr)
             for t in order:
                 table[t].append(min(found[t] or ["ok"], key=list(VERDICTS).index))
     print("| case | models | graphopt |", " | ".join(names), "|")
