@@ -136,11 +136,16 @@ def optimize(
 
         result = run = pipeline.run(editor, passes, after_pass=after_pass)
         # A fused node says more about shapes than the nodes that it replaced, which may open further sites.
-        while any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks):
+        refined = any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks)
+        while refined:
             say("inferring shapes")
+            # Afresh: symbols of the first look would stand in the way of what is known now.
+            inference.forget(work)
             inference.infer(work)
             run = pipeline.run(editor, passes, after_pass=after_pass)
             result.extend(run)
+            # What these sites left behind may tell more again.
+            refined = any(r.applied for r in run.remarks)
         if precision is not None:
             say(half_precision.NAME)
             result.extend(_to_half_precision(editor, keep_io, report))
