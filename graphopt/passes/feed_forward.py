@@ -1,6 +1,6 @@
 """Feed-forward layers are looked at and left: act(MatMul(X, W) + b) + R has no operator of ours.
 
-What follows the product costs at most a tenth of it once the runtime has fused bias and activation itself
+What follows the product costs about a tenth of it once the runtime has fused bias and activation itself
 (docs/measurements/norms_cpu.md), which a product of our own would lose to one that is tuned for every CPU. On GPUs the
 products belong to the vendor's library. Each site gets its remark, so that nobody looks for a fusion that never fires.
 """
