@@ -54,7 +54,6 @@ class Code(enum.Enum):
     BROADCAST_GROWS = ("broadcasting would make the result larger than the node that it replaces", "nothing")
     NON_DETERMINISTIC = ("a random operation stands in between", "export the model with eval()")
     UNSUPPORTED_OP = ("an operation in between is not one that the rewrite understands", "nothing")
-    FULLY_MASKED_ROW = ("a mask may hide a whole row, where the two definitions differ", "nothing")
     NO_GAIN = (
         "the rewrite is legal here but does not pay on this target",
         "use --all-sites to apply it anyway, or --tune to measure",
