@@ -94,13 +94,25 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 
 
 def main() -> int:
+    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     if "--sanitize" in sys.argv:
         sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         failed = 0
         for tool in ("memcheck", "racecheck"):
             # A kernel is looked for in one module after the other: "not found" is no error.
             options = ["--report-api-errors", "no"] if tool == "memcheck" else []
-            command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, "--few"]
+            command = [
+                sanitizer,
+                "--tool",
+                tool,
+                *options,
+                "--error-exitcode",
+                "9",
+                sys.executable,
+                __file__,
+                "--few",
+                *names,
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
             print(f"compute-sanitizer {tool}: {done.returncode}", *done.stdout.splitlines()[-6:], sep="\n  ")
             failed |= done.returncode
@@ -108,7 +120,6 @@ def main() -> int:
     harness, device = open_device()
     few = "--few" in sys.argv
     failures = count = 0
-    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for case in all_cases() if few else (*all_cases(), *large_cases()):
         if names and not any(name in case.name for name in names):
             continue

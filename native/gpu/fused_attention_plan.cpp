@@ -74,14 +74,18 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   if (aligned && vectors(p.o, p.Dv, 1, pack)) scores.flags |= hip::kAttentionVectorO;
   if (p.k.row < p.k.col) scores.flags |= hip::kAttentionKeyMajorK;
 
-  // Where the blocks of rows leave the device idle, the keys are split; a split has some blocks of them, so
-  // that it is worth its share of the merge.
+  // Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
+  // that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
+  // keys, so that it is worth its share of the merge.
   constexpr int64_t kLeastBlocks = 4;
-  const int64_t groups = p.B * heads * row_blocks;
-  const int64_t wanted = divide_up(int64_t{2} * device.compute_units, groups);
+  const int64_t groups = p.B * heads * row_blocks, units = device.compute_units;
+  const bool few_rows = rows * 4 <= shape.block_rows();
   const int64_t blocks = divide_up(p.T, shape.keys);
   const int64_t most = std::max<int64_t>(blocks / kLeastBlocks, 1);
-  int64_t splits = groups * 2 > device.compute_units ? 1 : std::clamp<int64_t>(wanted, 1, most);
+  int64_t splits = 1;
+  if (groups * 2 <= (few_rows ? 4 : 1) * units) {
+    splits = std::min(divide_up((few_rows ? 4 : 2) * units, groups), most);
+  }
   const int64_t split_keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
   splits = std::max<int64_t>(divide_up(p.T, split_keys), 1);
 
@@ -96,8 +100,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
     scores.flags |= hip::kAttentionFound;
     found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
-    int32_t columns = 1;
-    while (columns < p.Dv) columns *= 2;
+    int32_t across = 1;
+    while (across * pack < p.Dv) across *= 2;
     if (parts > 0) {
       plan.launches.push_back(Launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
                                      to_u31(p.B * heads * parts), 1, 1, 256)
@@ -106,7 +110,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                                   .add(strides(p.v))
                                   .add(sizes.T)
                                   .add(sizes.Dv)
-                                  .add(columns)
+                                  .add(across)
+                                  .add(int32_t{(scores.flags & hip::kAttentionVectorV) != 0})
                                   .add(make_divisor(parts))
                                   .add(make_divisor(heads)));
     }

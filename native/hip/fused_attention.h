@@ -61,10 +61,10 @@ struct AttentionShape {
 
   // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h).
   constexpr int lds_bytes(bool matrix, bool loads_rows, int element) const {
-    if (!matrix) return (head * (block_rows() + 2 * keys) + block_rows() * (keys + 1)) * 4 + kExtraBytes;
+    if (!matrix) return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys + 1)) * 4 + kExtraBytes;
     const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
     const int kv = k + (loads_rows ? k : head * (keys + pad));
-    return (queries_in_lds ? q + kv : q > kv ? q : kv) * element + block_rows() * 4 + kExtraBytes;
+    return (queries_in_lds ? q + kv : q > kv ? q : kv) * element + (block_rows() + head) * 4 + kExtraBytes;
   }
 };
 

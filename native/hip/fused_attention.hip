@@ -10,8 +10,9 @@
 // or V is on its way from memory, into registers, while the current one is multiplied.
 //
 // 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
-// hundred keys. When there are fewer work-groups than the device needs, the keys are split among work-groups
-// and fused_attention_combine_* merges their results.
+// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 318 of the 745 TFLOP/s of a large
+// product, float32 34 of 51. When there are fewer work-groups than the device needs, the keys are split among
+// work-groups and fused_attention_combine_* merges their results.
 //
 // A key with probability 0 still adds 0 V to O, which is NaN where V is not finite. Keys that causality hides
 // are not read, and rows whose softmax is NaN become 0 V under the guard: for both, fused_attention_values_*
@@ -116,6 +117,7 @@ struct MatrixAttention {
   struct Lds {
     alignas(16) T v[kCount];
     float sum[kBlockRows];
+    int32_t last[kHead];  // of each column of V, the last key whose value is not finite
     AttentionExtras<T> extras;
   };
   // Where the output is put together.
@@ -375,6 +377,7 @@ struct VectorAttention {
     alignas(16) float value[kKeys][kHead];
     alignas(16) float p[kWaves][kKeys][kWaveRows];
     float sum[kBlockRows];
+    int32_t last[kHead];  // of each column of V, the last key whose value is not finite
     AttentionExtras<T> extras;
   };
   // Where the output is put together: Q and K, which are not needed any more, are no smaller.
@@ -882,10 +885,15 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
       output[r * P::kOutputStride + column] = from_float<T>(o * inverse);
     });
   }
+  if ((flags & kAttentionFound) != 0) {
+    const int parts = value_parts(sizes.T);
+    const int32_t* found =
+        lds.extras.found + static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
+    for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
+      lds.last[d] = last_found(found, parts, sizes.Dv, d);
+    }
+  }
   barrier();
-  const int parts = value_parts(sizes.T);
-  const int32_t* found =
-      lds.extras.found + static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
   NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
     const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
     if (first_row + r >= rows || d >= sizes.Dv) continue;
@@ -895,7 +903,7 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     if (from == 0) pack = {};
     if ((flags & kAttentionFound) != 0) {
       UNROLL for (int e = 0; e < P::kSize; ++e) {
-        if (d + e < sizes.Dv && last_found(found, parts, sizes.Dv, d + e) >= from) {
+        if (d + e < sizes.Dv && lds.last[d + e] >= from) {
           pack.v[e] = from_float<T>(not_a_number());
         }
       }
@@ -957,34 +965,49 @@ DEVICE void attention_combine(const float* partial, const float* statistics, con
 }
 
 // found [key/value heads][parts][Dv]: the last key of each part of kAttentionValueKeys keys whose value is
-// not finite, or -1. One work-group of 256 for each part; `columns` is a power of two of at least Dv and 256
-// at most.
+// not finite, or -1. One work-group of 256 for each part: `across` work-items, a power of two, take the packs
+// of a row. `vectors`: rows are whole vectors. Bound by memory: reads V once.
 template <class T>
 DEVICE void attention_values(const T* v, int32_t* found, const AttentionStrides& strides, int32_t keys,
-                             int32_t Dv, int32_t columns, const Divisor& parts, const Divisor& heads,
-                             int32_t (&lds)[256]) {
+                             int32_t Dv, int32_t across, int32_t vectors, const Divisor& parts,
+                             const Divisor& heads, int32_t (&lds)[256][Pack<T>::kSize]) {
+  constexpr int kSize = Pack<T>::kSize;
   const auto id = static_cast<uint32_t>(block_x());
   const uint32_t all_heads = divide(id, parts), part = id - all_heads * parts.d;
   const uint32_t batch = divide(all_heads, heads);
-  const int column = thread_x() & (columns - 1), first = thread_x() / columns, step = 256 / columns;
-  v += batch * strides.b + (all_heads - batch * heads.d) * strides.h + int64_t{column} * strides.column;
+  const int d = (thread_x() & (across - 1)) * kSize, first = thread_x() / across, step = 256 / across;
+  v += batch * strides.b + (all_heads - batch * heads.d) * strides.h + int64_t{d} * strides.column;
   const int begin = static_cast<int>(part) * kAttentionValueKeys;
   const int end = min_int(begin + kAttentionValueKeys, keys);
-  int last = -1;
-  if (column < Dv) {
+  int last[kSize];
+  UNROLL for (int e = 0; e < kSize; ++e) last[e] = -1;
+  if (d < Dv && vectors != 0) {
     for (int t = begin + first; t < end; t += step) {
-      if (!is_finite(v[int64_t{t} * strides.row])) last = t;
+      const Pack<T> pack = load_pack(v + int64_t{t} * strides.row);
+      UNROLL for (int e = 0; e < kSize; ++e) last[e] = is_finite(pack.v[e]) ? last[e] : t;
+    }
+  } else if (d < Dv) {
+    for (int t = begin + first; t < end; t += step) {
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        const int at = min_int(d + e, Dv - 1) - d;
+        const T x = v[int64_t{t} * strides.row + int64_t{at} * strides.column];
+        last[e] = is_finite(x) ? last[e] : t;
+      }
     }
   }
-  lds[thread_x()] = last;
+  UNROLL for (int e = 0; e < kSize; ++e) lds[thread_x()][e] = last[e];
   barrier();
   if (thread_x() >= Dv) return;
-  for (int i = thread_x(); i < 256; i += columns) last = max_int(last, lds[i]);
-  found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = last;
+  int most = -1;
+  for (int i = 0; i < step; ++i) {
+    most = max_int(most, lds[i * across + thread_x() / kSize][thread_x() % kSize]);
+  }
+  found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
 }
 
+template <class T>
 struct AttentionFound {
-  int32_t last[256];
+  int32_t last[256][Pack<T>::kSize];
 };
 
 template <class T, int kHead, bool kPlain>
@@ -1053,9 +1076,9 @@ using namespace graphopt::hip;
   }                                                                                                         \
   KERNEL(fused_attention_values_##suffix, 256,                                                              \
          (const T* __restrict__ v, int32_t* found, AttentionStrides strides, int32_t keys, int32_t Dv,      \
-          int32_t columns, Divisor parts, Divisor heads)) {                                                 \
-    SHARED(AttentionFound, lds);                                                                            \
-    attention_values(v, found, strides, keys, Dv, columns, parts, heads, lds.last);                         \
+          int32_t across, int32_t vectors, Divisor parts, Divisor heads)) {                                 \
+    SHARED(AttentionFound<T>, lds);                                                                         \
+    attention_values(v, found, strides, keys, Dv, across, vectors, parts, heads, lds.last);                 \
   }
 
 ATTENTION_KERNELS(float, f32)
