@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -55,11 +56,42 @@ inline Vec load(const float* x) { return *reinterpret_cast<const UnalignedVec*>(
 inline void save(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
 inline Vec splat(float x) { return x - Vec{}; }
 
+// Lane i of the result is lane index(i) of a and, from kWidth on, of b.
+template <class Index, int... kLanes>
+inline Vec shuffle(Vec a, Vec b, Index, std::integer_sequence<int, kLanes...>) {
+  return __builtin_shufflevector(a, b, Index::at(kLanes)...);
+}
+template <class Index>
+inline Vec shuffle(Vec a, Vec b, Index index) {
+  return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
+}
+
+// Of two vectors cut into pieces of kHalf lanes: the pieces of one with its neighbours exchanged, a's even
+// and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
+template <int kHalf>
+struct Swapped {
+  static constexpr int at(int i) { return i ^ kHalf; }
+};
+template <int kHalf>
+struct Diagonal {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : i; }
+};
+template <int kHalf>
+struct OffDiagonal {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : (i ^ kHalf); }
+};
+template <int kHalf>
+struct Lower {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : i; }
+};
+template <int kHalf>
+struct Upper {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : (i ^ kHalf); }
+};
+
 template <int kXor>
 inline Vec swap_lanes(Vec x) {
-  IntVec index;
-  for (int i = 0; i < kWidth; ++i) index[i] = i ^ kXor;
-  return __builtin_shuffle(x, index);
+  return shuffle(x, x, Swapped<kXor>());
 }
 
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
@@ -77,15 +109,10 @@ inline float sum_of(Vec x) {
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
-  IntVec own, other;
-  for (int i = 0; i < kWidth; ++i) {
-    own[i] = (i & kHalf) ? kWidth + i : i;
-    other[i] = (i & kHalf) ? kWidth + (i ^ kHalf) : (i ^ kHalf);
-  }
 #pragma GCC unroll 4
   for (int i = 0; i < kHalf; ++i) {
     const Vec a = r[i], b = r[i + kHalf];
-    r[i] = op(__builtin_shuffle(a, b, own), __builtin_shuffle(a, b, other));
+    r[i] = op(shuffle(a, b, Diagonal<kHalf>()), shuffle(a, b, OffDiagonal<kHalf>()));
   }
   if constexpr (kHalf > 1) return reduce_group<kHalf / 2>(r, op);
   if constexpr (kWidth > kGroup) r[0] = op(r[0], swap_lanes<kGroup>(r[0]));
@@ -323,17 +350,12 @@ void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, c
 // Transposes kWidth vectors in place, by exchanging ever smaller off-diagonal squares.
 template <int kHalf>
 inline void transpose(Vec (&r)[kWidth]) {
-  IntVec low, high;
-  for (int i = 0; i < kWidth; ++i) {
-    low[i] = (i & kHalf) ? kWidth + (i ^ kHalf) : i;
-    high[i] = (i & kHalf) ? kWidth + i : (i ^ kHalf);
-  }
 #pragma GCC unroll 16
   for (int i = 0; i < kWidth; ++i) {
     if (i & kHalf) continue;
     const Vec a = r[i], b = r[i + kHalf];
-    r[i] = __builtin_shuffle(a, b, low);
-    r[i + kHalf] = __builtin_shuffle(a, b, high);
+    r[i] = shuffle(a, b, Lower<kHalf>());
+    r[i + kHalf] = shuffle(a, b, Upper<kHalf>());
   }
   if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
 }
