@@ -60,6 +60,8 @@ from graphopt.passes.profit import Candidate
 from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
 from graphopt.remarks import Code, Refusal
 
+MAX_GPU_HEAD = 256  # native/hip/fused_attention.h
+
 
 class FuseAttention(Pass[Attention]):
     """See the module's docstring.
@@ -113,6 +115,8 @@ class FuseAttention(Pass[Attention]):
         typed = next((v for v in (match.v.value, match.output, match.q.value) if editor.dtype(v) == match.dtype), None)
         editor.require_op(match.variant.name, typed or match.output, match.softmax)
         _require_same_heads(match)
+        if editor.target.device in ("rocm", "cuda"):
+            _require_head_size(match)
         base = score_dims(match)
         for joined in joined_values(match):
             _require_broadcast(match, joined, base)
@@ -281,6 +285,16 @@ def _require_same_heads(match: Attention) -> None:
     if len(set(named.values())) > 1:
         detail = ", ".join(f"{name} by {kind}" for name, kind in named.items())
         raise Refusal(Code.WRONG_PERM, f"stacks of matrices do not correspond: {detail}", match.scores, match.context)
+
+
+def _require_head_size(match: Attention) -> None:
+    """The GPU kernel takes heads of up to `MAX_GPU_HEAD` elements; the node would fail when it runs."""
+    for operand in (match.q, match.v):
+        dims = match.shapes.dims(operand.value)
+        size = dims[operand.perm[-1]] if dims is not None else None
+        if size is not None and size.value is not None and size.value > MAX_GPU_HEAD:
+            detail = f"heads of {size.value} elements, the GPU kernel takes up to {MAX_GPU_HEAD}"
+            raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
 def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> str | None:

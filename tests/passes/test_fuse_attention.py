@@ -112,6 +112,16 @@ def test_plain() -> None:
     }
 
 
+@pytest.mark.parametrize(("device", "size", "fused"), [("rocm", 256, True), ("rocm", 257, False), ("cpu", 512, True)])
+def test_head_size_of_the_gpu_kernel(device: str, size: int, fused: bool) -> None:
+    model = core(SOFTMAX, qk=f"shape = Constant <value_ints = [0, 0, 0, {size}]> ()\n q1 = Reshape(q, shape)\n"
+                 " kt = Transpose <perm = [0, 1, 3, 2]> (k)\n s = MatMul(q1, kt)")  # fmt: skip
+    after = rewrite(model, [FuseAttention()], device=device)
+    assert ("FusedAttention" in after.op_types) == fused, after.remarks
+    if not fused:
+        assert after.codes() == ["WRONG_SHAPE"]
+
+
 def test_against_float64() -> None:
     model = core(f"m = Mul(s, c)\n b = Add(m, bias)\n {SOFTMAX.replace('(s)', '(b)')}", {"c": np.float32(0.37)},
                  extra=", float[4, S, T] bias")  # fmt: skip
