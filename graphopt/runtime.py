@@ -19,6 +19,10 @@ RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "
 # runtime inlines our function bodies, and the provider sees plain ONNX.
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
 
+# Our own provider, which ONNX Runtime loads from the native library from this version on.
+DEVICE_PROVIDER = "GraphoptExecutionProvider"
+DEVICE_PROVIDER_SINCE = (1, 24)
+
 # The key of a model's metadata under which `optimize` records what it was tuned for.
 METADATA_TARGET = "graphopt.target"
 
@@ -79,15 +83,45 @@ def library_path() -> Path:
     )
 
 
+def device_count() -> int:
+    """How many devices our own provider has here; 0 on runtimes that load no providers.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    return len(_devices())
+
+
+def _devices() -> list[Any]:
+    ort = import_onnxruntime()
+    version = tuple(int(part) for part in ort.__version__.split(".")[:2])
+    if version < DEVICE_PROVIDER_SINCE:
+        return []
+    found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    if not found and library_path() not in _asked_for_devices:
+        _asked_for_devices.add(library_path())
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    return found
+
+
+_asked_for_devices: set[Path] = set()
+
+
 def default_providers() -> list[str]:
     """The providers of this machine that run our kernels, best first."""
     ort = import_onnxruntime()
-    rocm = ["ROCMExecutionProvider"] if "ROCMExecutionProvider" in ort.get_available_providers() else []
-    return [*(rocm if Path("/dev/kfd").exists() else []), "CPUExecutionProvider"]
+    if "ROCMExecutionProvider" in ort.get_available_providers() and Path("/dev/kfd").exists():
+        return ["ROCMExecutionProvider", "CPUExecutionProvider"]
+    return [*([DEVICE_PROVIDER] if device_count() else []), "CPUExecutionProvider"]
 
 
 def configure(
-    session_options: Any, providers: Sequence[Provider] | None = None, *, disable: Sequence[str] = ()
+    session_options: Any,
+    providers: Sequence[Provider] | None = None,
+    *,
+    disable: Sequence[str] = (),
+    require_device: bool = False,
 ) -> list[Provider]:
     """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
 
@@ -96,54 +130,94 @@ def configure(
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
-        providers: as for `InferenceSession`; None takes the best that this machine has.
+        providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
+            (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of our own: `device`, `memory_limit`, `min_nodes`.
+            With our own provider the session options hold the choice, and what is returned is empty.
         disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
+        require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
+            the CPU are only known once there is a session: `session` lists them.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the provider was asked for, or a device is required, and there is none.
     """
     import_onnxruntime()
     chosen: list[Provider] = list(providers) if providers is not None else list(default_providers())
-    names = {p if isinstance(p, str) else p[0] for p in chosen}
+    options = {p if isinstance(p, str) else p[0]: {} if isinstance(p, str) else dict(p[1]) for p in chosen}
     if disable:
         already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
         os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
-    if not names & COMPILING_PROVIDERS:
+    if require_device and not options.keys() - {"CPUExecutionProvider"}:
+        raise GraphoptError("a device is required, but this machine has none that ONNX Runtime would run our kernels on")
+    if not options.keys() & COMPILING_PROVIDERS:
         session_options.register_custom_ops_library(str(library_path()))
-    return chosen
+    if DEVICE_PROVIDER not in options:
+        return chosen
+    devices = _devices()
+    ours = options[DEVICE_PROVIDER]
+    number = int(ours.pop("device", 0))
+    if not 0 <= number < len(devices):
+        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}")
+    session_options.add_provider_for_devices([devices[number]], {k: str(v) for k, v in ours.items()})
+    return []
 
 
-def session(model: str | os.PathLike[str] | bytes, providers: Sequence[Provider] | None = None, **options: Any) -> Any:
+def session(
+    model: str | os.PathLike[str] | bytes,
+    providers: Sequence[Provider] | None = None,
+    *,
+    require_device: bool = False,
+    **options: Any,
+) -> Any:
     """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
 
     Args:
         model: a path or serialized bytes.
         providers: as for `configure`.
+        require_device: fail when a node would run on the CPU; the message lists these nodes.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        GraphoptError: the runtime refuses the model; the message is the runtime's.
+        GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required.
     """
     ort = import_onnxruntime()
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
-    chosen = configure(session_options, providers)
+    chosen = configure(session_options, providers, require_device=require_device)
+    if require_device:
+        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     source = model if isinstance(model, bytes) else os.fspath(model)
     try:
         created = ort.InferenceSession(source, session_options, providers=chosen)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
+    if require_device and hasattr(created, "get_provider_graph_assignment_info"):
+        _refuse_cpu_nodes(created)
     _warn_of_other_target(created)
     return created
+
+
+def _refuse_cpu_nodes(created: Any) -> None:
+    on_cpu = [
+        f"{node.name or '(unnamed)'} ({node.op_type})"
+        for part in created.get_provider_graph_assignment_info()
+        if part.ep_name == "CPUExecutionProvider"
+        for node in part.get_nodes()
+    ]
+    if on_cpu:
+        raise GraphoptError(f"{len(on_cpu)} nodes would run on the CPU: {', '.join(on_cpu)}")
 
 
 def _warn_of_other_target(created: Any) -> None:
     """A file runs everywhere, but one tuned for another device may be slower than one tuned for this."""
     target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
-    runs_on = "rocm" if "ROCMExecutionProvider" in created.get_providers() else "cpu"
+    names = created.get_providers()
+    # Our own provider runs what was tuned for either kind of GPU.
+    on_gpu = DEVICE_PROVIDER in names or "ROCMExecutionProvider" in names
+    runs_on = "a GPU" if on_gpu else "the CPU"
     device = target.partition(":")[0]
-    if device in ("cpu", "rocm", "cuda") and device != runs_on:
+    if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
         warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)

@@ -1,0 +1,202 @@
+"""Sessions on the provider: whole models, threads, lifetimes, memory, and the ways to ask for it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import graphopt
+from graphopt.errors import GraphoptError
+from graphopt.runtime import library_path
+from models import ZOO
+from tests.hip.case import signed
+from tests.provider.worker import Array, model_of, new_session, run
+
+# Whatever else these models contain, nothing of them leaves the device between input and output.
+ON_DEVICE = ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "yolo", "bert", "vit", "gpt2", "sd_block", "chess")
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        floats = np.issubdtype(dtype, np.floating)
+        feeds[value.name] = signed(rng, *shape) if floats else rng.integers(0, 2, shape).astype(dtype)
+        if "mask" in value.name:
+            feeds[value.name] = np.ones(shape, dtype)
+    return feeds
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_model_stays_on_the_device(name: str, worker: ProcessPoolExecutor) -> None:
+    import onnxruntime as ort
+
+    model = ZOO[name](small=True)
+    feeds = feeds_of(model)
+    optimized: Any = graphopt.optimize(model, target="cuda")
+    optimized = optimized[0] if isinstance(optimized, tuple) else optimized
+    outcome = worker.submit(run, optimized.SerializeToString(), feeds).result()
+    assert not outcome.elsewhere
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, wanted in zip(outcome.outputs, session.run(None, feeds), strict=True):
+        scale = np.sqrt(np.mean(wanted.astype(np.float64) ** 2))
+        assert np.abs(got - wanted).max() <= 5e-5 * scale
+
+
+def chain(*ops: str) -> bytes:
+    names = ["x", *(f"t{i}" for i in range(len(ops) - 1)), "y"]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]], f"n{i}") for i, op in enumerate(ops)]
+    return model_of(nodes, {"x": np.zeros((64, 64), np.float32)}, ["y"])
+
+
+def test_a_node_without_kernel_costs_two_copies(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(0), 64, 64)
+    outcome = worker.submit(run, chain("Relu", "Neg", "Sin", "Abs", "Sqrt"), {"x": x}).result()
+    assert outcome.elsewhere == {"Sin": 1, "MemcpyToHost": 1, "MemcpyFromHost": 1}
+    np.testing.assert_allclose(outcome.outputs[0], np.sqrt(np.abs(np.sin(-np.maximum(x, 0)))), atol=1e-6)
+
+
+def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(0), 64, 64)
+    outcome = worker.submit(run, chain("Sin", "Relu", "Sin"), {"x": x}).result()
+    assert outcome.on_device("Relu") == 0
+
+
+def _threads_and_sessions(model: bytes, x: Array) -> list[float]:
+    sessions = [new_session(model) for _ in range(2)]
+    errors: list[float] = []
+
+    def work(session: Any, factor: float) -> None:
+        for _ in range(20):
+            (y,) = session.run(None, {"x": factor * x})
+            errors.append(float(np.abs(y - np.tanh(np.maximum(factor * x, 0))).max()))
+
+    threads = [threading.Thread(target=work, args=(sessions[i % 2], 1.0 + i)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_two_sessions_in_four_threads(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(1), 64, 64)
+    errors = worker.submit(_threads_and_sessions, chain("Relu", "Tanh"), x).result()
+    assert len(errors) == 80
+    assert max(errors) < 1e-6
+
+
+def _resident_after(model: bytes, x: Array, count: int) -> list[int]:
+    def resident() -> int:
+        gc.collect()
+        with open("/proc/self/statm") as status:
+            return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    sizes = []
+    for i in range(count):
+        session = new_session(model)
+        session.run(None, {"x": x})
+        del session
+        if i in (count // 5, count - 1):
+            sizes.append(resident())
+    return sizes
+
+
+def test_a_thousand_sessions_do_not_grow(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(2), 64, 64)
+    early, late = worker.submit(_resident_after, chain("Relu", "Tanh"), x, 1000).result()
+    assert late - early < 800 * 4096  # less than a page for each session
+
+
+def _out_of_memory(model: bytes) -> tuple[str, float]:
+    session = new_session(model, {"memory_limit": str(64 << 10)})
+    message = ""
+    try:
+        session.run(None, {"x": np.ones((512, 512), np.float32)})
+    except Exception as error:
+        message = str(error)
+    small = np.ones((8, 8), np.float32)
+    (y,) = session.run(None, {"x": small})
+    return message, float(np.abs(y - np.tanh(small)).max())
+
+
+def test_out_of_device_memory_names_node_and_bytes_and_the_session_survives(worker: ProcessPoolExecutor) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["t"], "the_relu"), helper.make_node("Tanh", ["t"], ["y"], "the_tanh")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["a", "b"])],
+        [helper.make_tensor_value_info("y", 1, ["a", "b"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    message, error = worker.submit(_out_of_memory, model).result()
+    assert str(512 * 512 * 4) in message, message
+    assert error < 1e-6
+
+
+def _configured(model: bytes, x: Array, require: bool) -> tuple[list[str], Array]:
+    session = graphopt.session(model, require_device=require)
+    return session.get_providers(), session.run(None, {"x": x})[0]
+
+
+def test_session_takes_the_device(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(3), 64, 64)
+    providers, y = worker.submit(_configured, chain("Relu", "Tanh"), x, True).result()
+    assert providers[0] == "GraphoptExecutionProvider"
+    np.testing.assert_allclose(y, np.tanh(np.maximum(x, 0)), atol=1e-6)
+
+
+def test_required_device_lists_what_would_run_elsewhere(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(3), 64, 64)
+    future = worker.submit(_configured, chain("Relu", "Neg", "Sin", "Abs", "Sqrt"), x, True)
+    with pytest.raises(GraphoptError, match=r"1 nodes .*n2 \(Sin\)"):
+        future.result()
+
+
+def test_required_device_without_one() -> None:
+    import onnxruntime as ort
+
+    with pytest.raises(GraphoptError, match="a device is required"):
+        graphopt.configure(ort.SessionOptions(), ["CPUExecutionProvider"], require_device=True)
+
+
+def _second_registration() -> str:
+    import onnxruntime as ort
+
+    try:
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_second_registration_is_an_error_that_harms_nothing(worker: ProcessPoolExecutor) -> None:
+    assert "already" in worker.submit(_second_registration).result()
+    x = signed(np.random.default_rng(4), 64, 64)
+    assert worker.submit(run, chain("Relu", "Tanh"), {"x": x}).result().on_device("Tanh") == 1
+
+
+def _wrong_order(model: bytes, x: Array) -> Array:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
+    options.add_provider_for_devices(devices[:1], {})
+    options.register_custom_ops_library(str(library_path()))
+    result: Array = ort.InferenceSession(model, options).run(None, {"x": x})[0]
+    return result
+
+
+def test_library_after_the_provider(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(5), 64, 64)
+    y = worker.submit(_wrong_order, chain("Relu", "Tanh"), x).result()
+    np.testing.assert_allclose(y, np.tanh(np.maximum(x, 0)), atol=1e-6)
