@@ -131,7 +131,7 @@ def configure(
     Args:
         session_options: an `onnxruntime.SessionOptions`.
         providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
-            (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of our own: `device`, `memory_limit`, `min_nodes`.
+            (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of ours: `device`, `memory_limit`, `min_nodes`.
             With our own provider the session options hold the choice, and what is returned is empty.
         disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
@@ -149,7 +149,9 @@ def configure(
         already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
         os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
     if require_device and not options.keys() - {"CPUExecutionProvider"}:
-        raise GraphoptError("a device is required, but this machine has none that ONNX Runtime would run our kernels on")
+        raise GraphoptError(
+            "a device is required, but this machine has none that ONNX Runtime would run our kernels on"
+        )
     if not options.keys() & COMPILING_PROVIDERS:
         session_options.register_custom_ops_library(str(library_path()))
     if DEVICE_PROVIDER not in options:
@@ -217,7 +219,7 @@ def _warn_of_other_target(created: Any) -> None:
     names = created.get_providers()
     # Our own provider runs what was tuned for either kind of GPU.
     on_gpu = DEVICE_PROVIDER in names or "ROCMExecutionProvider" in names
-    runs_on = "a GPU" if on_gpu else "the CPU"
+    runs_on = "gpu" if on_gpu else "cpu"
     device = target.partition(":")[0]
     if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
         warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)

@@ -110,7 +110,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
     return feeds
 
 
-class SdBlock(nn.Module):
+class SdBlock(nn.Module):  # type: ignore[misc]
     """models/sd_block.py in PyTorch, as diffusers writes it."""
 
     def __init__(self, c: int = 320, e: int = 1280, f: int = 768) -> None:
@@ -225,7 +225,8 @@ def measure(name: str, dtype: str, library: Path) -> Row:
         feeds = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in feeds.items()}
     result = graphopt.optimize(source, target="cuda")
     model: onnx.ModelProto = result[0] if isinstance(result, tuple) else result
-    row.nodes, row.copies = placement_of(model, library, feeds)
+    nodes, row.copies = placement_of(model, library, feeds)
+    row.nodes = dict(nodes)
     session = session_of(model, library)
     got = session.run(None, feeds)
     for actual, wanted in zip(got, expected, strict=True):
@@ -274,7 +275,7 @@ def main() -> int:
             failed |= bool(row.failures)
             print(
                 f"| {name} | {dtype} | {row.error:.1e} | {row.copies} | {row.ours:.3f} | {row.torch:.3f} "
-                f"| {row.ratio:.2f} | {row.cpu:.0f} | {dict(row.nodes)} | {', '.join(row.failures)}",
+                f"| {row.ratio:.2f} | {row.cpu:.0f} | {row.nodes} | {', '.join(row.failures)}",
                 flush=True,
             )
     if out:

@@ -115,11 +115,13 @@ def _resident_after(model: bytes, x: Array, count: int) -> list[int]:
 def test_a_thousand_sessions_do_not_grow(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(2), 64, 64)
     early, late = worker.submit(_resident_after, chain("Relu", "Tanh"), x, 1000).result()
-    assert late - early < 800 * 4096  # less than a page for each session
+    # Stock sessions on the provider keep 3 to 7 KiB each; a stream, kernel or block of memory would be more.
+    assert late - early < 800 * 16384
 
 
 def _out_of_memory(model: bytes) -> tuple[str, float]:
-    session = new_session(model, {"memory_limit": str(64 << 10)})
+    # Room for the input, but not for the result of the first node.
+    session = new_session(model, {"memory_limit": str(3 << 19)})
     message = ""
     try:
         session.run(None, {"x": np.ones((512, 512), np.float32)})
@@ -139,7 +141,7 @@ def test_out_of_device_memory_names_node_and_bytes_and_the_session_survives(work
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     message, error = worker.submit(_out_of_memory, model).result()
-    assert str(512 * 512 * 4) in message, message
+    assert str(512 * 512 * 4) in message and "the_relu" in message, message
     assert error < 1e-6
 
 
