@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 # A function takes the name of its module, which `from graphopt.verify import ...` still finds.
 from graphopt.bench import BenchReport, bench
+from graphopt.data_parallel import DataParallel
 from graphopt.errors import GraphoptError
 from graphopt.optimizer import optimize
 from graphopt.report import Report
@@ -23,6 +24,7 @@ from graphopt.verify import VerifyReport, verify
 
 __all__ = [
     "BenchReport",
+    "DataParallel",
     "GraphoptError",
     "Report",
     "Tuning",
