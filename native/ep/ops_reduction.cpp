@@ -20,6 +20,7 @@ class Softmax final : public OpKernel {
 
   void run(Execution& e) const override {
     const Tensor& x = e.input(0);
+    if (x.shape.rank() == 0) throw Error("a scalar has no last axis");
     const int64_t D = x.shape.elements(x.shape.rank() - 1), rows = D == 0 ? 0 : x.shape.elements() / D;
     void* y = e.output(0, x.shape);
     e.run(gpu::softmax_plan(rows, D, log_, x.type == ElementType::kHalf, e.device().facts()), {x.data}, {y});
@@ -29,14 +30,18 @@ class Softmax final : public OpKernel {
   bool log_;
 };
 
+// -1 is the last axis of a tensor of any rank, also of one that is not known before it exists.
+std::string refuse_unless_last(const GraphNode& node, int64_t axis) {
+  if (axis == -1) return "";
+  const auto& x = node.inputs().front().shape;
+  if (!x) return "the rank is not known";
+  return axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
+}
+
 // Below opset 13 the axes from `axis` on are one; then, too, the last axis is the only one when it is given.
 std::string refuse_softmax(const GraphNode& node) {
-  const auto& x = node.inputs().front().shape;
   if (!is_float(node.inputs().front().type)) return "only float and float16";
-  if (!x || x->rank() == 0) return "the rank is not known";
-  const int64_t rank = static_cast<int64_t>(x->rank());
-  const int64_t axis = node.find_int("axis").value_or(node.since_version() < 13 ? 1 : -1);
-  return axis == -1 || axis == rank - 1 ? "" : "only the last axis";
+  return refuse_unless_last(node, node.find_int("axis").value_or(node.since_version() < 13 ? 1 : -1));
 }
 
 class LayerNormalization final : public OpKernel {
@@ -46,7 +51,7 @@ class LayerNormalization final : public OpKernel {
   void run(Execution& e) const override {
     const Tensor &x = e.input(0), &gamma = e.input(1), &beta = e.input(2);
     const int64_t D = gamma.shape.elements();
-    if (x.shape.elements(x.shape.rank() - 1) != D || beta.shape.elements() != D) {
+    if (x.shape.rank() == 0 || x.shape.elements(x.shape.rank() - 1) != D || beta.shape.elements() != D) {
       throw Error("Scale and B must have the size of the last axis");
     }
     const RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, false, false, false};
@@ -67,10 +72,7 @@ std::string refuse_layer_norm(const GraphNode& node) {
   for (size_t i = 1; i < node.outputs().size(); ++i) {
     if (!node.outputs()[i].name.empty()) return "only the first output";
   }
-  const auto& x = node.inputs().front().shape;
-  const int64_t axis = node.find_int("axis").value_or(-1);
-  if (!x || x->rank() == 0) return "the rank is not known";
-  return axis == -1 || axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
+  return refuse_unless_last(node, node.find_int("axis").value_or(-1));
 }
 
 // x [outer, R, inner] over R, when the reduced axes are neighbours.

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -198,6 +199,26 @@ def test_cast(dtype: Any, to: int, worker: ProcessPoolExecutor) -> None:
     expected = x.astype(dtype).astype(helper.tensor_dtype_to_np_dtype(to))
     node = helper.make_node("Cast", ["x"], ["y"], to=to)
     check(worker, node, {"x": x.astype(dtype)}, tolerance=0, out_type=to, expected=[expected])
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LayerNormalization"])
+def test_last_axis_of_an_unknown_rank(op: str, worker: ProcessPoolExecutor) -> None:
+    constants = {"scale": random(8), "shift": random(8)} if op == "LayerNormalization" else {}
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node(op, ["n", *constants], ["y"], axis=-1)]
+    model = onnx.load_from_string(model_of(nodes, {"x": random(8)}, ["y"], constants))
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    x = random(2, 3, 8)
+    outcome = worker.submit(run, model.SerializeToString(), {"x": x}).result()
+    assert outcome.on_device(op) == 1
+    n = -x.astype(np.float64)
+    if op == "Softmax":
+        e = np.exp(n - n.max(-1, keepdims=True))
+        wanted = e / e.sum(-1, keepdims=True)
+    else:
+        centred = n - n.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        wanted = centred / deviation * constants["scale"] + constants["shift"]
+    np.testing.assert_allclose(outcome.outputs[0], wanted, rtol=1e-5, atol=1e-5)
 
 
 @both
