@@ -57,8 +57,8 @@ def main() -> int:
     for name, batch in BATCHES.items():
         optimized, _ = graphopt.optimize(ZOO[name](dynamic=True), target="cuda")
         model = optimized.SerializeToString()
-        one = graphopt.session(model, [(DEVICE_PROVIDER, {"device": 0}), "CPUExecutionProvider"])
-        every = DataParallel(model)
+        one = graphopt.session(model, [(DEVICE_PROVIDER, {"device": 0}), "CPUExecutionProvider"], log_severity_level=3)
+        every = DataParallel(model, log_severity_level=3)
         feeds = feeds_of(one, batch)
         wanted, got = one.run(None, feeds), every.run(None, feeds)
         error = max(
