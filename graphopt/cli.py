@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ import graphopt
 from graphopt.bench import BenchReport
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeMissingError
 from graphopt.report import ModelStats, Report
-from graphopt.tables import plain, print_bench, print_tuning, size
+from graphopt.tables import plain, print_bench, print_selftest, print_tuning, size
 from graphopt.verify import VerifyReport
 
 app = typer.Typer(
@@ -382,13 +383,24 @@ def lower(model: InPath, out: Annotated[Path, typer.Argument(metavar="OUT")]) ->
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
-    """Show versions, providers, the native library and what it has kernels for."""
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Run every kernel that this machine would use, against float64.")
+    ] = False,
+) -> None:
+    """Show versions, providers, the native library and what it has kernels for; exit 1 when the self-test fails."""
     from graphopt.doctor import examine
 
     findings = examine()
+    tested = None
+    if selftest and not findings.problems:
+        from graphopt.selftest import selftest as run_selftest
+
+        with console.status("testing kernels") if not as_json else nullcontext():
+            tested = run_selftest()
     if as_json:
-        print(json.dumps(findings.to_dict(), indent=2))
+        print(json.dumps(findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {}), indent=2))
     else:
         table = Table(show_header=False)
         for name, value in findings.rows:
@@ -396,8 +408,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON."
         console.print(table)
         for problem in findings.problems:
             console.print(f"[red]problem:[/] {plain(problem)}")
+        if tested is not None:
+            print_selftest(tested, console)
     if findings.problems:
         raise typer.Exit(RuntimeMissingError.exit_code)
+    if tested is not None and tested.failed:
+        raise typer.Exit(1)
 
 
 def _print_before_after(before: ModelStats, after: ModelStats) -> None:

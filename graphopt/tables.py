@@ -10,6 +10,7 @@ from rich.table import Table
 
 from graphopt.bench import BenchReport, BenchRow, Profile, Timing, describe
 from graphopt.profiling import CPU, Placement
+from graphopt.selftest import SelfTest
 from graphopt.tune import Tuning
 
 MAX_SITE_ROWS = 15
@@ -64,6 +65,22 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         console.print(f"whole model: {ways}; chosen: {tuning.chosen}", soft_wrap=True)
     for note in tuning.notes:
         console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+
+
+def print_selftest(tested: SelfTest, console: Console) -> None:
+    table = Table(title=f"self-test: {plain(tested.provider)} on {plain(tested.device)}", title_justify="left")
+    for column in ("kernels", "type", "names passed", "inputs", "worst error of RMS", "limit"):
+        table.add_column(column, justify="left" if column in ("kernels", "type") else "right")
+    for family, dtype, results in tested.families():
+        passed = [r for r in results if r.passed]
+        colour = "green" if len(passed) == len(results) else "red"
+        worst = max((r.error for r in passed), default=float("inf"))
+        counts = f"[{colour}]{len(passed)} of {len(results)}[/]"
+        inputs = str(sum(r.cases for r in results))
+        table.add_row(family, dtype, counts, inputs, f"{worst:.1e}", f"{results[0].limit:.0e}")
+    console.print(table)
+    for result in tested.failed:
+        console.print(f"[red]failed:[/] {result.op}, {result.dtype}: {plain(result.detail)}", soft_wrap=True)
 
 
 def _setting(row: BenchRow) -> str:

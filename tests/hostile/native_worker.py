@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.cases import Case, cases_of
 from graphopt.ops.schema import Array
 from graphopt.runtime import library_path
-from tests.ops.cases import Case, cases_of
 
 OPSET = 17
 Example = tuple[str, list[tuple[int, ...]], list[int], dict[str, Any], bool, set[int]]

@@ -1,0 +1,29 @@
+"""`doctor --selftest` passes with the right library and names a kernel that is not there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from graphopt.cli import app
+from graphopt.ops import OPS
+
+
+def test_a_missing_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_DISABLE", "FusedLayerNorm")
+    result = CliRunner().invoke(app, ["doctor", "--selftest", "--json"])
+    assert result.exit_code == 1
+    results = json.loads(result.output)["selftest"]["results"]
+    failed = {(r["op"], r["dtype"]): r["detail"] for r in results if r["detail"]}
+    assert set(failed) == {("FusedLayerNorm", "float32"), ("FusedLayerNorm", "float16")}
+    assert "FusedLayerNorm" in failed["FusedLayerNorm", "float32"]
+
+
+def test_every_kernel_passes() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--selftest"], env={"COLUMNS": "140"})
+    assert result.exit_code == 0
+    assert "self-test: CPUExecutionProvider" in result.output
+    attentions = sum(name.startswith("FusedAttention") for name in OPS)
+    assert result.output.count(f"{attentions} of {attentions}") == 2  # float32 and float16
