@@ -28,7 +28,15 @@ from graphopt.errors import GraphoptError, OptionError
 from graphopt.machine import device_name
 from graphopt.peak_memory import PeakMemory, peak_memory
 from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
-from graphopt.runtime import COMPILING_PROVIDERS, configure, default_providers, import_onnxruntime, installed_runtimes
+from graphopt.runtime import (
+    COMPILING_PROVIDERS,
+    DEVICE_PROVIDER,
+    configure,
+    default_providers,
+    device_count,
+    import_onnxruntime,
+    installed_runtimes,
+)
 from graphopt.verify.inputs import given_cases, normal_feeds, required_inputs, symbols
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
@@ -232,7 +240,9 @@ def provider_name(text: str) -> str:
     Raises:
         OptionError: this runtime has none of that name.
     """
-    available: list[str] = import_onnxruntime().get_available_providers()
+    available: list[str] = [*import_onnxruntime().get_available_providers()]
+    if device_count():
+        available.insert(0, DEVICE_PROVIDER)
     for name in available:
         if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
             return name
