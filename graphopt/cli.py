@@ -6,6 +6,7 @@ import atexit
 import gc
 import json
 import logging
+import signal
 import sys
 from collections import Counter
 from contextlib import nullcontext
@@ -506,6 +507,9 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("graphopt: interrupted")
         sys.exit(EXIT_INTERRUPTED)
+    finally:
+        # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ cli.main()
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C at any moment of the work: exit code 130, no traceback, nothing left behind."""
+    """Ctrl-C at any moment of the work: exit code 130, no traceback, nothing half-written left behind."""
     path, out = model(tmp_path, external=True, channels=512), tmp_path / "out.onnx"
     before = sorted(os.listdir(tmp_path))
     interrupted = 0
@@ -191,7 +191,10 @@ def test_interrupted(tmp_path: Path) -> None:
         if process.returncode == INTERRUPTED:
             interrupted += 1
             assert len(err.strip().splitlines()) <= 1
-            assert sorted(os.listdir(tmp_path)) == before
+            left = set(os.listdir(tmp_path)) - set(before)
+            assert left in (set(), {"out.onnx", "out.onnx.data"})  # nothing, or the whole: it was printing by then
+            if left:
+                onnx.load(out)
         for written in set(os.listdir(tmp_path)) - set(before):
             (tmp_path / written).unlink()
     assert interrupted
