@@ -35,7 +35,7 @@ from graphopt.runtime import (
     default_providers,
     device_count,
     import_onnxruntime,
-    installed_runtimes,
+    runtime_name,
 )
 from graphopt.verify.inputs import given_cases, normal_feeds, required_inputs, symbols
 
@@ -331,11 +331,8 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
 
 
 def _conditions(providers: Sequence[str]) -> list[str]:
-    ort = import_onnxruntime()
-    wheel = ", ".join(f"{n} {v}" for n, v in installed_runtimes().items()) or f"onnxruntime {ort.__version__}"
-    lines = [
-        f"{wheel}, graphopt {graphopt.__version__}; all of the runtime's optimizations on, on both sides, interleaved"
-    ]
+    versions = f"{runtime_name()}, graphopt {graphopt.__version__}"
+    lines = [f"{versions}; all of the runtime's optimizations on, on both sides, interleaved"]
     for provider in providers:
         line = f"{provider} on {device_name(provider)}"
         if provider in COMPILING_PROVIDERS:

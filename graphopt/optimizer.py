@@ -97,19 +97,20 @@ def optimize(
     """
     start = time.perf_counter()
     say = progress or (lambda _: None)
-    is_path = isinstance(model, str | os.PathLike)
+    given: object = model
+    path = Path(given) if isinstance(given, str | os.PathLike) else None
     parsed_target = parse_target(target)
     passes = _select(only, skip)
     if precision not in (None, "fp16"):
         raise OptionError(f"unknown precision '{precision}'; the only one is fp16")
     if precision is None and not keep_io:
         raise OptionError("element types of inputs and outputs change only with a precision")
-    if is_path and out is None and not dry_run:
+    if path is not None and out is None and not dry_run:
         raise OptionError("optimizing a file needs an output path")
-    if not is_path and out is not None:
+    if path is None and out is not None:
         raise OptionError("an output path is for models that are given as a path; the result is returned")
-    if is_path and out is not None:
-        _check_out(Path(os.fspath(model)), Path(out), in_place)  # type: ignore[call-overload]
+    if path is not None and out is not None:
+        _check_out(path, Path(out), in_place)
 
     say("loading")
     source = models.load(model)
@@ -170,7 +171,7 @@ def optimize(
 
     if dry_run:
         returned: Any = model
-    elif is_path:
+    elif path is not None:
         assert out is not None
         say("writing")
         if changed or external_data is not None:

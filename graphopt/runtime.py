@@ -61,6 +61,26 @@ def installed_runtimes() -> dict[str, str]:
     return found
 
 
+def runtime_name() -> str:
+    """The installed runtime and its version, for instance "onnxruntime-rocm 1.22.2".
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    found = ", ".join(f"{name} {version}" for name, version in installed_runtimes().items())
+    return found or f"onnxruntime {import_onnxruntime().__version__}"
+
+
+def loads_providers() -> bool:
+    """Whether the installed runtime can load a provider such as ours from a library.
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    version = tuple(int(part) for part in import_onnxruntime().__version__.split(".")[:2])
+    return version >= DEVICE_PROVIDER_SINCE
+
+
 def library_path() -> Path:
     """The native library, for `register_custom_ops_library` and for C++ and C# programs.
 
@@ -93,10 +113,9 @@ def device_count() -> int:
 
 
 def _devices() -> list[Any]:
-    ort = import_onnxruntime()
-    version = tuple(int(part) for part in ort.__version__.split(".")[:2])
-    if version < DEVICE_PROVIDER_SINCE:
+    if not loads_providers():
         return []
+    ort = import_onnxruntime()
     found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
     if not found and library_path() not in _asked_for_devices:
         _asked_for_devices.add(library_path())

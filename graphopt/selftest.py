@@ -10,8 +10,8 @@ import graphopt
 from graphopt.errors import RuntimeMissingError
 from graphopt.machine import device_name
 from graphopt.ops import OPS
-from graphopt.ops.cases import Case, cases_of, model_of
-from graphopt.runtime import DEVICE_PROVIDER, Provider, default_providers, installed_runtimes, session
+from graphopt.ops.cases import FAMILIES, Case, cases_of, model_of
+from graphopt.runtime import DEVICE_PROVIDER, Provider, default_providers, runtime_name, session
 
 CPU = "CPUExecutionProvider"
 OPSET = 17
@@ -58,9 +58,8 @@ class SelfTest:
     def families(self) -> Iterator[tuple[str, str, list[KernelResult]]]:
         """Results by the first words of the operator's name and element type."""
         groups: dict[tuple[str, str], list[KernelResult]] = {}
-        prefixes = ("ScaleShift", "WinogradConv", "FusedAttention", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
         for result in self.results:
-            family = next(p for p in prefixes if result.op.startswith(p))
+            family = next(prefix for prefix in FAMILIES if result.op.startswith(prefix))
             groups.setdefault((family, result.dtype), []).append(result)
         for (family, dtype), results in groups.items():
             yield family, dtype, results
@@ -85,8 +84,7 @@ def selftest(providers: Sequence[Provider] | None = None, progress: Callable[[st
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
     chosen: list[Provider] = [*(best if providers is None else providers)]
     first = chosen[0] if isinstance(chosen[0], str) else chosen[0][0]
-    runtime = ", ".join(f"{name} {version}" for name, version in installed_runtimes().items())
-    report = SelfTest(first, device_name(first), runtime)
+    report = SelfTest(first, device_name(first), runtime_name())
     for name, spec in OPS.items():
         if progress is not None:
             progress(name)

@@ -37,7 +37,7 @@ from graphopt.optimizer import optimize
 from graphopt.passes.profit import Candidate, Estimates, Profit
 from graphopt.profiling import CPU, Run
 from graphopt.remarks import node_label
-from graphopt.runtime import import_onnxruntime, installed_runtimes
+from graphopt.runtime import runtime_name
 from graphopt.targets import parse_target
 from graphopt.verify.inputs import normal_feeds
 
@@ -216,7 +216,7 @@ def tune(
     if device not in PROVIDERS:
         raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
     provider = provider_name(PROVIDERS[device])
-    machine = CacheKey(device_name(provider), provider, threads, _runtime_version(), graphopt.__version__)
+    machine = CacheKey(device_name(provider), provider, threads, runtime_name(), graphopt.__version__)
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 
@@ -242,11 +242,6 @@ def tune(
                 f"{len(unclear)} of {len(classes)} classes of sites are estimated, not measured clearly"
             )
     return tuning
-
-
-def _runtime_version() -> str:
-    found = installed_runtimes()
-    return ", ".join(f"{n} {v}" for n, v in found.items()) or f"onnxruntime {import_onnxruntime().__version__}"
 
 
 class _Work:

@@ -165,8 +165,11 @@ def test_the_disk_runs_full_while_data_is_copied(tmp_path: Path) -> None:
     assert os.listdir(other) == []
 
 
+# A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
 COMMAND = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from graphopt import cli
 print("ready", flush=True)
 sys.argv = ["graphopt", *sys.argv[1:]]

@@ -8,7 +8,7 @@ symbolic or not, opsets range from 7 to 21.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewriting import Array
 
+T = TypeVar("T")
 OPSETS = (7, 9, 11, 13, 15, 17, 18, 21)
 
 
@@ -37,7 +38,7 @@ class _Builder:
     # name -> shape, all with the batch first
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def pick(self, *options: object) -> object:
+    def pick(self, *options: T) -> T:
         return options[int(self.rng.integers(len(options)))]
 
     def chance(self, p: float) -> bool:
@@ -73,7 +74,7 @@ def _conv(b: _Builder) -> None:
     if x is None:
         return
     N, C, H, W = b.values[x]
-    kernel = int(b.pick(1, 3, 3, 3, 5))  # type: ignore[call-overload]
+    kernel = b.pick(1, 3, 3, 3, 5)
     group = C if b.chance(0.15) else 1
     M = C if group > 1 else int(b.rng.integers(1, 20))
     pads = [int(p) for p in (b.rng.integers(0, 2, 4) if b.chance(0.5) else [kernel // 2] * 4)]
@@ -105,7 +106,7 @@ def _batch_norm(b: _Builder) -> None:
         return
     C = b.values[x][1]
     inputs = [x, *(b.weight(b.normal(C)) for _ in range(3)), b.weight(b.rng.uniform(0.3, 2.0, C), share=False)]
-    b.node("BatchNormalization", inputs, b.values[x], epsilon=float(b.pick(1e-5, 1e-2)))  # type: ignore[arg-type]
+    b.node("BatchNormalization", inputs, b.values[x], epsilon=b.pick(1e-5, 1e-2))
 
 
 def _elementwise(b: _Builder) -> None:
@@ -113,7 +114,7 @@ def _elementwise(b: _Builder) -> None:
     if x is None:
         return
     shape = b.values[x]
-    op = str(b.pick("Mul", "Add", "Sub", "Div", "Mul", "Add"))
+    op = b.pick("Mul", "Add", "Sub", "Div", "Mul", "Add")
     keep = int(b.rng.integers(1, len(shape) + 1))
     dims = tuple(d if b.chance(0.4) else 1 for d in shape[len(shape) - keep :]) if b.chance(0.9) else ()
     constant = b.normal(*dims)
@@ -134,10 +135,10 @@ def _activation(b: _Builder) -> None:
     x = b.value()
     if x is None:
         return
-    kind = str(b.pick("Relu", "LeakyRelu", "Sigmoid", "Tanh", "silu", "HardSigmoid", "clip", "max", "Softplus", "gelu"))
+    kind = b.pick("Relu", "LeakyRelu", "Sigmoid", "Tanh", "silu", "HardSigmoid", "clip", "max", "Softplus", "gelu")
     shape = b.values[x]
     if kind == "LeakyRelu":
-        b.node(kind, [x], shape, alpha=float(b.pick(0.0, 0.1, -0.3, 1.5)))  # type: ignore[arg-type]
+        b.node(kind, [x], shape, alpha=b.pick(0.0, 0.1, -0.3, 1.5))
     elif kind == "HardSigmoid":
         b.node(kind, [x], shape, alpha=0.3, beta=0.4)
     elif kind == "silu":
@@ -195,7 +196,7 @@ def _noise(b: _Builder) -> None:
     if x is None:
         return
     shape = b.values[x]
-    kind = str(b.pick("Identity", "Cast", "Transpose", "perm"))
+    kind = b.pick("Identity", "Cast", "Transpose", "perm")
     if kind == "Identity":
         b.node(kind, [x], shape)
     elif kind == "Cast":
@@ -219,7 +220,7 @@ def _attention(b: _Builder) -> None:
     kt = b.node("Transpose", [k], (N, H, D, S), perm=[0, 1, 3, 2])
     s = b.node("MatMul", [q, kt], (N, H, S, S))
     if b.chance(0.5):
-        s = b.node(str(b.pick("Mul", "Div")), [s, scale], (N, H, S, S))
+        s = b.node(b.pick("Mul", "Div"), [s, scale], (N, H, S, S))
     if b.chance(0.6):
         dims = [d if b.chance(0.5) else 1 for d in (1, H, S, S)]
         s = b.node("Add", [s, b.weight(b.normal(*dims, scale=2.0))], (N, H, S, S))
@@ -237,7 +238,7 @@ def _norm(b: _Builder) -> None:
     if x is None:
         return
     N, C, H, W = b.values[x]
-    groups = int(b.pick(*[g for g in range(1, C + 1) if C % g == 0]))  # type: ignore[call-overload]
+    groups = b.pick(*[g for g in range(1, C + 1) if C % g == 0])
     if C // groups * H * W < 2:
         return
     shape = (N, groups, C // groups * H * W)

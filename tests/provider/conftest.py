@@ -7,12 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from tests.provider.worker import start_worker, supported
+from graphopt.runtime import loads_providers
+from tests.provider.worker import start_worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runtimes before 1.24 load no providers: there a test that needs one is none."""
-    if supported():
+    if loads_providers():
         return
     needing = [item for item in items if "worker" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=needing)

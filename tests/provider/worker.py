@@ -25,14 +25,6 @@ Array = npt.NDArray[Any]
 PROVIDER = "GraphoptExecutionProvider"
 
 
-def supported() -> bool:
-    """Whether the installed runtime can load a provider from a library."""
-    import onnxruntime
-
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    return version >= (1, 24)
-
-
 def start_worker() -> ProcessPoolExecutor:
     """One process whose library takes kernels compiled for the CPU."""
     folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
