@@ -24,14 +24,14 @@ import onnx
 import graphopt
 from graphopt import model as models
 from graphopt.diff import ModelDiff, diff
-from graphopt.errors import GraphoptError, OptionError
+from graphopt.errors import GraphoptError, OptionError, one_line
 from graphopt.machine import device_name
+from graphopt.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.peak_memory import PeakMemory, peak_memory
 from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import (
     COMPILING_PROVIDERS,
     DEVICE_PROVIDER,
-    configure,
     default_providers,
     device_count,
     import_onnxruntime,
@@ -39,15 +39,6 @@ from graphopt.runtime import (
 )
 from graphopt.verify.inputs import given_cases, normal_feeds, required_inputs, symbols
 
-# What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
-PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
-    "ROCMExecutionProvider": {
-        "miopen_conv_exhaustive_search": "1",
-        "tunable_op_enable": "1",
-        "tunable_op_tuning_enable": "1",
-    },
-    "CUDAExecutionProvider": {"cudnn_conv_algo_search": "EXHAUSTIVE", "use_tf32": "0"},
-}
 WARM_UP_RUNS = 3
 MIN_ROUNDS, MAX_ROUNDS = 9, 1000
 # Two sessions over one file differ by this much from where their memory lies alone (docs/measuring.md).
@@ -250,37 +241,8 @@ def provider_name(text: str) -> str:
     raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
 
 
-def open_session(model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None) -> Any:
-    """A session as `bench` measures it: all of the runtime's optimizations, our library, the provider at its best.
-
-    Raises:
-        GraphoptError: the runtime refuses the model, or falls back to another provider.
-    """
-    ort = import_onnxruntime()
-    session_options = ort.SessionOptions()
-    session_options.intra_op_num_threads = threads
-    session_options.log_severity_level = 4
-    for name, value in (options or {}).items():
-        setattr(session_options, name, value)
-    device = [] if provider == CPU else [(provider, PROVIDER_OPTIONS.get(provider, {}))]
-    try:
-        chosen = configure(session_options, [*device, CPU])
-        session = ort.InferenceSession(str(model), session_options, providers=chosen)
-    except GraphoptError:
-        raise
-    except Exception as error:  # the runtime's exception classes share no public base
-        raise GraphoptError(f"{model.name}: ONNX Runtime cannot load it on {provider}: {_one_line(error)}") from None
-    if provider not in session.get_providers():
-        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(session.get_providers())}")
-    return session
-
-
 class _CannotBindError(Exception):
     pass
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
 
 
 @contextmanager
@@ -360,7 +322,7 @@ def _runner(session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
     try:
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
-        raise GraphoptError(f"{describe(setting)}: the model does not run: {_one_line(error)}") from None
+        raise GraphoptError(f"{describe(setting)}: the model does not run: {one_line(error)}") from None
     if setting.io == "host":
         return lambda: session.run(None, feeds)
     # ONNX Runtime calls every GPU's memory "cuda", AMD's included.
@@ -377,7 +339,7 @@ def bound_runner(session: Any, feeds: Mapping[str, Any], device: str) -> Run:
         for output in session.get_outputs():
             binding.bind_output(output.name, device, 0)
     except Exception as error:  # the runtime's exception classes share no public base
-        raise _CannotBindError(_one_line(error)) from None
+        raise _CannotBindError(one_line(error)) from None
 
     def run() -> Any:
         session.run_with_iobinding(binding)

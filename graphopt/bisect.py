@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from graphopt import inference, pipeline
 from graphopt import model as models
+from graphopt.editor import Editor
 from graphopt.passes import PASSES
-from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
-from graphopt.passes.profit import EveryLegalSite
+from graphopt.passes.base import ModelPass, Numerics, Pass
+from graphopt.profit import EveryLegalSite
 from graphopt.remarks import Remark
 from graphopt.targets import parse_target
 from graphopt.verify import verify

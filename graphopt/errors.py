@@ -43,3 +43,8 @@ class VerifyError(GraphoptError):
     """The two models could not be compared (which is not the same as being different)."""
 
     exit_code = 2
+
+
+def one_line(error: Exception) -> str:
+    """What another library's exception says, short enough for a table or for a message of ours."""
+    return " ".join(str(error).split())[:400]

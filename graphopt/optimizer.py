@@ -16,11 +16,12 @@ import onnx_ir as ir
 import graphopt
 from graphopt import inference, pipeline
 from graphopt import model as models
+from graphopt.editor import Editor
 from graphopt.errors import ModelSaveError, OptionError
 from graphopt.invariants import Interface, check_against
 from graphopt.passes import PASSES, half_precision
-from graphopt.passes.base import Editor, Numerics
-from graphopt.passes.profit import EveryLegalSite, Profit
+from graphopt.passes.base import Numerics
+from graphopt.profit import EveryLegalSite, Profit
 from graphopt.report import PassSummary, Report, model_stats
 from graphopt.runtime import METADATA_TARGET
 from graphopt.targets import parse_target

@@ -16,6 +16,7 @@ import numpy as np
 import graphopt
 from graphopt.errors import GraphoptError
 from graphopt.machine import device_memory_used
+from graphopt.measured_session import open_session
 
 RUNS = 3
 
@@ -61,8 +62,6 @@ def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any])
 
 
 def _measure(request: dict[str, Any]) -> PeakMemory:
-    from graphopt.bench import open_session
-
     arrays = np.load(request["inputs"])
     types = [np.dtype(t) for t in request["types"]]
     feeds = {n: arrays[f"input_{i}"].view(types[i]) for i, n in enumerate(request["names"])}

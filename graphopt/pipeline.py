@@ -15,7 +15,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.passes.base import Editor, ModelPass, Numerics, Pass
+from graphopt.editor import Editor
+from graphopt.passes.base import ModelPass, Numerics, Pass
 from graphopt.remarks import Code, Refusal, Remark, node_label, refused
 
 # A pass list that still finds work after this many rounds is not converging, which is a bug; real models need 2 or 3.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import graphopt
-from graphopt.errors import RuntimeMissingError
+from graphopt.errors import RuntimeMissingError, one_line
 from graphopt.machine import device_name
 from graphopt.ops import OPS
 from graphopt.ops.cases import FAMILIES, Case, cases_of, model_of
@@ -104,14 +104,10 @@ def _result(cases: list[Case], dtype: str, providers: list[Provider], *, on_devi
     except RuntimeMissingError:
         raise
     except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
-        return KernelResult(name, dtype, len(cases), float("inf"), limit, _one_line(error))
+        return KernelResult(name, dtype, len(cases), float("inf"), limit, one_line(error))
     errors = [case.error([next(outputs) for _ in case.spec.outputs]) for case in cases]
     worst = max(range(len(cases)), key=errors.__getitem__)
     detail = ""
     if not errors[worst] <= limit:
         detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
     return KernelResult(name, dtype, len(cases), errors[worst], limit, detail)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

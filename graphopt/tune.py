@@ -25,7 +25,6 @@ from graphopt.bench import (
     NOISE_FLOOR,
     bound_runner,
     interleave,
-    open_session,
     provider_name,
     ratio,
     size_grid,
@@ -33,9 +32,10 @@ from graphopt.bench import (
 )
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.machine import device_name
+from graphopt.measured_session import open_session
 from graphopt.optimizer import optimize
-from graphopt.passes.profit import Candidate, Estimates, Profit
 from graphopt.profiling import CPU, Run
+from graphopt.profit import Candidate, Estimates, Profit
 from graphopt.remarks import node_label
 from graphopt.runtime import runtime_name
 from graphopt.targets import parse_target

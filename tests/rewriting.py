@@ -13,10 +13,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from graphopt import inference, pipeline
+from graphopt.editor import Editor
 from graphopt.model import load
 from graphopt.ops import DOMAIN
-from graphopt.passes.base import Editor
-from graphopt.passes.profit import EveryLegalSite
+from graphopt.profit import EveryLegalSite
 from graphopt.remarks import Remark
 from graphopt.runtime import library_path
 from graphopt.targets import Target

@@ -12,9 +12,10 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.bench import bench, bound_runner, interleave, knee, open_session, ratio, verdict
+from graphopt.bench import bench, bound_runner, interleave, knee, ratio, verdict
 from graphopt.errors import GraphoptError, OptionError
 from graphopt.machine import amd_gpus, device_memory_used
+from graphopt.measured_session import open_session
 from graphopt.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
 from models import ZOO
 from tests.rewriting import model_from_text

@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.bisect import bisect
+from graphopt.editor import Editor
 from graphopt.passes import PASSES
-from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.passes.base import Numerics, Pass
 from models import ZOO
 from tests.rewriting import run
 from tests.verify.test_verify import feeds_of

@@ -17,7 +17,7 @@ import pytest
 from onnx import external_data_helper
 
 import graphopt
-from graphopt.passes import scaled_weight
+from graphopt.forms import scaled_weight
 from models.scale import SHAPES, large_weights
 from tests.rewriting import model_from_text, run
 

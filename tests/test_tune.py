@@ -14,7 +14,7 @@ import pytest
 
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
-from graphopt.passes.profit import Candidate
+from graphopt.profit import Candidate
 from graphopt.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
 from models import ZOO
 from tests.rewriting import assert_same_outputs

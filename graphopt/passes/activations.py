@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.passes.activation_forms import FLOATS, GATES, Form, written_form
-from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.editor import Editor
+from graphopt.forms.activation import FLOATS, GATES, Form, written_form
+from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
 # suffix -> (operator, the opset that introduced it)

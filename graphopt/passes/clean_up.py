@@ -29,11 +29,12 @@ import onnx
 import onnx_ir as ir
 
 from graphopt import inference
+from graphopt.analysis.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.analysis.partial_shapes import Dims, PartialShapes
+from graphopt.editor import Editor, use_count
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Editor, ModelPass, Numerics, use_count
-from graphopt.passes.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
-from graphopt.passes.partial_shapes import Dims, PartialShapes
+from graphopt.passes.base import ModelPass, Numerics
 
 MAX_CONSTANT_BYTES = 64 * 1024
 # Larger weights stay where they are, on disk.

@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import onnx_ir as ir
 
-from graphopt.passes.activation_forms import form_of
-from graphopt.passes.base import Editor, Numerics, Pass
+from graphopt.editor import Editor
+from graphopt.forms.activation import form_of
+from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
 

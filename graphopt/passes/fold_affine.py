@@ -21,11 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array
-from graphopt.passes.activation_forms import form_around
-from graphopt.passes.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
-from graphopt.passes.base import Editor, Numerics, Pass
-from graphopt.passes.linear import (
+from graphopt.editor import Editor
+from graphopt.forms.activation import form_around
+from graphopt.forms.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
+from graphopt.forms.linear import (
     Folded,
     Linear,
     Site,
@@ -36,6 +35,8 @@ from graphopt.passes.linear import (
     linear_before,
     output_rank,
 )
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.passes.affine import Affine, batch_norm_affine
-from graphopt.passes.base import Editor, Numerics, Pass
-from graphopt.passes.linear import (
+from graphopt.editor import Editor
+from graphopt.forms.affine import Affine, batch_norm_affine
+from graphopt.forms.linear import (
     Folded,
     Linear,
     Site,
@@ -30,6 +30,7 @@ from graphopt.passes.linear import (
     linear_after,
     linear_before,
 )
+from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
 

@@ -26,8 +26,10 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.analysis.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
+from graphopt.editor import Attribute, Editor, attribute_int, attribute_ints
 from graphopt.ops.schema import Array
-from graphopt.passes.attention_match import (
+from graphopt.passes.attention.match import (
     MAX_PATH,
     Attention,
     Condition,
@@ -38,15 +40,15 @@ from graphopt.passes.attention_match import (
     joined_values,
     score_dims,
 )
-from graphopt.passes.attention_node import read_attention_node
-from graphopt.passes.attention_operands import (
+from graphopt.passes.attention.node import read_attention_node
+from graphopt.passes.attention.operands import (
     absorb_operands,
     absorb_result,
     query_and_key,
     score_axes,
     value_and_result,
 )
-from graphopt.passes.attention_steps import (
+from graphopt.passes.attention.steps import (
     ScorePath,
     apply_steps,
     find_causal,
@@ -55,9 +57,8 @@ from graphopt.passes.attention_steps import (
     path_cost,
     require_last_axis,
 )
-from graphopt.passes.base import Attribute, Editor, Numerics, Pass, attribute_int, attribute_ints
-from graphopt.passes.profit import Candidate
-from graphopt.passes.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
+from graphopt.passes.base import Numerics, Pass
+from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
 MAX_GPU_HEAD = 256  # native/hip/fused_attention.h

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from graphopt.analysis.symbolic_shapes import Shapes
+from graphopt.editor import Editor, use_count
+from graphopt.forms.activation import Form, form_of
 from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
-from graphopt.passes.activation_forms import Form, form_of
-from graphopt.passes.base import Editor, Numerics, Pass, use_count
-from graphopt.passes.symbolic_shapes import Shapes
+from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv")

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.editor import Editor, attribute_float, attribute_int
+from graphopt.forms.row_statistics import is_deviation, match_row_norm
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Editor, Numerics, Pass, attribute_float, attribute_int
-from graphopt.passes.profit import Candidate
-from graphopt.passes.row_statistics import is_deviation, match_row_norm
+from graphopt.passes.base import Numerics, Pass
+from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -37,10 +37,10 @@ import onnx
 import onnx_ir as ir
 
 from graphopt import inference
+from graphopt.editor import Editor, attribute_int
 from graphopt.model import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
-from graphopt.passes.base import Editor, attribute_int
 from graphopt.passes.clean_up import is_matrix, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops import DOMAIN
-from graphopt.ops.schema import Array
-from graphopt.passes.affine import (
+from graphopt.editor import Editor
+from graphopt.forms.affine import (
     ELEMENTWISE,
     Affine,
     batch_norm_affine,
@@ -29,8 +28,10 @@ from graphopt.passes.affine import (
     per_channel,
     require_finite,
 )
-from graphopt.passes.base import Editor, Numerics, Pass
-from graphopt.passes.profit import Candidate
+from graphopt.ops import DOMAIN
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Numerics, Pass
+from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
 SCALE_SHIFT = (DOMAIN, "ScaleShift")

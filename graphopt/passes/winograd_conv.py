@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.passes.base import Editor, Numerics, Pass, attribute_int, attribute_ints, attribute_string
-from graphopt.passes.profit import Candidate, winograd_pays
+from graphopt.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.passes.base import Numerics, Pass
+from graphopt.profit import Candidate, winograd_pays
 from graphopt.remarks import Code, Refusal
 
 

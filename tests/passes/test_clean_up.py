@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from graphopt import inference
+from graphopt.editor import Editor
 from graphopt.invariants import Interface, check_against
 from graphopt.model import load
-from graphopt.passes.base import Editor
 from graphopt.passes.clean_up import CleanUp
 from graphopt.targets import Target
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run

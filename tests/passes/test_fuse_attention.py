@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt import inference, pipeline
+from graphopt.editor import Editor
 from graphopt.model import load
-from graphopt.passes.base import Editor
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets import Target
 from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text, rewrite, run

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from graphopt import inference
+from graphopt.analysis.symbolic_shapes import Shapes, Size, product
+from graphopt.editor import Editor
 from graphopt.model import load
-from graphopt.passes.base import Editor
-from graphopt.passes.symbolic_shapes import Shapes, Size, product
 from graphopt.targets import Target
 from tests.rewriting import Array, model_from_text, run
 

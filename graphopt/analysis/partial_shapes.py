@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.passes.base import Dim, Editor
+from graphopt.editor import Dim, Editor
 
 # Longer vectors are data, not shapes.
 MAX_ELEMENTS = 64

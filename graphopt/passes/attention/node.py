@@ -6,9 +6,9 @@ import math
 
 import onnx_ir as ir
 
-from graphopt.passes.attention_match import Attention, Condition, Operand, Prepared, Term, require_rank
-from graphopt.passes.base import attribute_float, attribute_int
-from graphopt.passes.symbolic_shapes import Shapes, Size
+from graphopt.analysis.symbolic_shapes import Shapes, Size
+from graphopt.editor import attribute_float, attribute_int
+from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.passes.attention_match import (
+from graphopt.analysis.symbolic_shapes import ONE, Shapes, Size
+from graphopt.editor import Editor, attribute_ints, attribute_string
+from graphopt.passes.attention.match import (
     Attention,
     Operand,
     WayDown,
@@ -21,8 +23,6 @@ from graphopt.passes.attention_match import (
     same_dims,
     sole_reader,
 )
-from graphopt.passes.base import Editor, attribute_ints, attribute_string
-from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
 from graphopt.remarks import Code, Refusal
 
 

@@ -15,7 +15,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.passes.attention_match import (
+from graphopt.analysis.symbolic_shapes import Shapes, Size
+from graphopt.editor import Editor, attribute_int, attribute_ints
+from graphopt.passes.attention.match import (
     MAX_PATH,
     RANDOM,
     Attention,
@@ -30,8 +32,6 @@ from graphopt.passes.attention_match import (
     same_dims,
     score_dims,
 )
-from graphopt.passes.base import Editor, attribute_int, attribute_ints
-from graphopt.passes.symbolic_shapes import Shapes, Size
 from graphopt.remarks import Code, Refusal
 
 PRODUCTS = frozenset(("MatMul", "Einsum"))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Editor, attribute_float, attribute_int
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)

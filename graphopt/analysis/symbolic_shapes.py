@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.editor import Editor
 from graphopt.ops import DOMAIN
-from graphopt.passes.base import Editor
 
 # One match may walk up this many nodes, and so deep; beyond that a dimension stays an atom. Keeps passes linear.
 MAX_STEPS = 1500

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from graphopt.analysis.symbolic_shapes import ONE, Shapes, Size
 from graphopt.ops.fused_attention import Variant
-from graphopt.passes.symbolic_shapes import ONE, Shapes, Size
 from graphopt.remarks import Code, Refusal
 
 # Between the two products of a real attention stand at most a dozen nodes.

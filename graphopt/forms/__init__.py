@@ -1,0 +1,1 @@
+"""What several passes recognise and write: activations, affine maps, linear operators, statistics of rows."""
