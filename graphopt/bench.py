@@ -31,10 +31,9 @@ from graphopt.peak_memory import PeakMemory, peak_memory
 from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import (
     COMPILING_PROVIDERS,
-    DEVICE_PROVIDER,
     default_providers,
-    device_count,
     import_onnxruntime,
+    provider_name,
     runtime_name,
 )
 from graphopt.verify.inputs import given_cases, normal_feeds, required_inputs, symbols
@@ -223,22 +222,6 @@ def describe(setting: Setting) -> str:
     sizes = ", ".join(f"{s}={n}" for s, n in setting.sizes.items())
     threads = f"{setting.threads} threads" if setting.threads else "default threads"
     return ", ".join(p for p in (setting.provider, threads, sizes, f"{setting.io} I/O") if p)
-
-
-def provider_name(text: str) -> str:
-    """The full name of an available provider.
-
-    Raises:
-        OptionError: this runtime has none of that name.
-    """
-    available: list[str] = [*import_onnxruntime().get_available_providers()]
-    if device_count():
-        available.insert(0, DEVICE_PROVIDER)
-    for name in available:
-        if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
-            return name
-    short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
-    raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
 
 
 class _CannotBindError(Exception):

@@ -211,6 +211,9 @@ def verify_command(
     atol: Annotated[list[str] | None, typer.Option(help="1e-6, or OUTPUT:1e-6 (repeatable).")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
+    provider: Annotated[
+        str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
 ) -> None:
@@ -223,6 +226,7 @@ def verify_command(
         atol=_tolerances(atol, "--atol") or None,
         seed=seed,
         probe_nan=probe_nan,
+        provider=provider,
     )
     if as_json:
         print(report.to_json())
@@ -344,7 +348,7 @@ def bisect(
     inputs: Annotated[Path | None, typer.Option(help="As for verify.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
 ) -> None:
-    """Find the one rewrite of BEFORE that breaks its numbers. Exit code 0: none does, 1: found."""
+    """Find the one rewrite of IN that breaks its numbers. Exit code 0: none does, 1: found."""
     from graphopt.bisect import bisect_file
 
     result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)

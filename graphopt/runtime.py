@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import graphopt
-from graphopt.errors import GraphoptError, RuntimeMissingError
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
 
 LIBRARY_NAME = "libgraphopt.so"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
@@ -133,6 +133,22 @@ def default_providers() -> list[str]:
     if "ROCMExecutionProvider" in ort.get_available_providers() and Path("/dev/kfd").exists():
         return ["ROCMExecutionProvider", "CPUExecutionProvider"]
     return [*([DEVICE_PROVIDER] if device_count() else []), "CPUExecutionProvider"]
+
+
+def provider_name(text: str) -> str:
+    """The full name of an available provider.
+
+    Raises:
+        OptionError: this runtime has none of that name.
+    """
+    available: list[str] = [*import_onnxruntime().get_available_providers()]
+    if device_count():
+        available.insert(0, DEVICE_PROVIDER)
+    for name in available:
+        if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
+            return name
+    short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
+    raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
 
 
 def configure(

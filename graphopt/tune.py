@@ -25,7 +25,6 @@ from graphopt.bench import (
     NOISE_FLOOR,
     bound_runner,
     interleave,
-    provider_name,
     ratio,
     size_grid,
     verdict,
@@ -37,7 +36,7 @@ from graphopt.optimizer import optimize
 from graphopt.profiling import CPU, Run
 from graphopt.profit import Candidate, Estimates, Profit
 from graphopt.remarks import node_label
-from graphopt.runtime import runtime_name
+from graphopt.runtime import provider_name, runtime_name
 from graphopt.targets import parse_target
 from graphopt.verify.inputs import normal_feeds
 

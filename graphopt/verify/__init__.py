@@ -18,10 +18,11 @@ from graphopt.errors import OptionError, VerifyError
 from graphopt.ops import DOMAIN
 from graphopt.optimizer import METADATA_NUMERICS
 from graphopt.passes.base import Numerics
+from graphopt.runtime import provider_name
 from graphopt.verify.compare import OutputComparison, difference
 from graphopt.verify.inputs import Case, given_cases, make_cases
 from graphopt.verify.interface import fixed_sizes, interface_difference
-from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
+from graphopt.verify.run import CPU, MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
 from graphopt.verify.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
 
 Tolerance = float | Mapping[str, float]
@@ -75,10 +76,12 @@ def verify(
     atol: Tolerance | None = None,
     seed: int = 0,
     probe_nan: bool = False,
+    provider: str | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
 
-    AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library.
+    AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library. With a provider it
+    runs there as well; BEFORE always runs on the CPU.
 
     Args:
         before: the original, in any form that `optimize` takes.
@@ -90,13 +93,15 @@ def verify(
         seed: of the inputs that are made.
         probe_nan: also tries inputs with NaN and infinities. A rewrite may spread them further than the original
             without being wrong about numbers: one NaN fills a whole tile of a Winograd convolution.
+        provider: "rocm", "graphopt", ... or a full name: where AFTER is to run too.
 
     Raises:
-        OptionError: a tolerance for an output that there is not.
+        OptionError: a tolerance for an output that there is not, or a provider that this runtime has not.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
+    device = provider_name(provider) if provider is not None else CPU
     before_model, before_proto, _ = _runnable(before)
     after_model, after_proto, after_ir = _runnable(after)
     numerics = _numerics(after_proto, before_proto)
@@ -124,13 +129,16 @@ def verify(
         raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
     has_ours = any(n.domain == DOMAIN for g in models.graphs(after_ir) for n in g)
     sensitivity = _Sensitivity(before_model, before_proto, usable, half=numerics == Numerics.FP16)
-    for library in (False, True) if has_ours else (False,):
-        got = run_cases(after_model, usable, library=library, half_io=half_io)
+    ways = [(False, CPU), *([(True, CPU)] if has_ours else []), *([(True, device)] if device != CPU else [])]
+    for library, where in ways:
+        got = run_cases(after_model, usable, library=library, provider=where, half_io=half_io)
         kind = min(numerics, Numerics.REASSOCIATED) if not library and numerics == Numerics.APPROXIMATE else numerics
+        if where != CPU:  # its kernels sum in an order of their own, also where nothing was rewritten
+            kind = max(kind, Numerics.REASSOCIATED)
         for case in usable:
             want = wanted[case.name]
             assert not isinstance(want, str)
-            report.rows += _compare(names, case, want, got[case.name], library, kind, rtol, atol, sensitivity)
+            report.rows += _compare(names, case, want, got[case.name], (library, where), kind, rtol, atol, sensitivity)
     report.equal = all(row.equal for row in report.rows)
     for name in names:
         rows = [r for r in report.rows if r.name == name]
@@ -212,7 +220,7 @@ def _compare(
     case: Case,
     want: Outputs,
     got: Outputs | str,
-    library: bool,
+    way: tuple[bool, str],
     numerics: Numerics,
     rtol: Tolerance | None,
     atol: Tolerance | None,
@@ -220,7 +228,7 @@ def _compare(
 ) -> list[OutputComparison]:
     if isinstance(got, str):
         reason = f"AFTER cannot run: {got}"
-        return [OutputComparison(names[0], case.name, library, math.inf, math.inf, -math.inf, 0.0, 0.0, False, reason)]
+        return [OutputComparison(names[0], case.name, *way, math.inf, math.inf, -math.inf, 0.0, 0.0, False, reason)]
     rows = []
     for i, name in enumerate(names):
         structure, max_abs, rel_rms, snr_db, cosine = difference(want[i], got[i])
@@ -239,7 +247,7 @@ def _compare(
                 equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
         if not equal and not reason.startswith(("type", "shape", "NaN", "inf")):
             reason = "differs"
-        rows.append(OutputComparison(name, case.name, library, max_abs, rel_rms, snr_db, cosine, limit, equal, reason))
+        rows.append(OutputComparison(name, case.name, *way, max_abs, rel_rms, snr_db, cosine, limit, equal, reason))
     return rows
 
 
@@ -250,7 +258,9 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
 
 
 def _summary(report: VerifyReport, cases: int) -> str:
-    ways = "with and without the library" if any(r.library for r in report.rows) else "as standard ONNX"
+    ours = any(r.library and r.provider == CPU for r in report.rows)
+    ways = "with and without the library" if ours else "as standard ONNX"
+    ways += "".join(f", on {p}" for p in sorted({r.provider for r in report.rows} - {CPU}))
     text = f"{cases} input sets, {ways}, class {report.numerics}"
     if report.fixed:
         text += ", with " + ", ".join(f"{s}={n}" for s, n in report.fixed.items()) + " as AFTER has it"
@@ -263,6 +273,7 @@ def _summary(report: VerifyReport, cases: int) -> str:
     if bad:
         r = max(bad, key=_severity)
         how = "with the library" if r.library else "without the library"
+        how = how if r.provider == CPU else f"on {r.provider}"
         text += f"; worst: output '{r.name}' on '{r.case}', {how}: {r.reason}"
         text += f", {r.rel_rms:.3g} of RMS (limit {r.limit:.3g})" if math.isfinite(r.rel_rms) else ""
     return text

@@ -17,6 +17,7 @@ class OutputComparison:
     Attributes:
         name, case: which output, under which inputs.
         library: whether AFTER ran with our kernels (False: its function bodies).
+        provider: of the session that ran AFTER, its first.
         max_abs: largest absolute difference.
         rel_rms: the same relative to the RMS of BEFORE's output.
         snr_db: signal to noise ratio; inf when bit-equal.
@@ -29,6 +30,7 @@ class OutputComparison:
     name: str
     case: str
     library: bool
+    provider: str
     max_abs: float
     rel_rms: float
     snr_db: float

@@ -13,44 +13,58 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from graphopt.errors import VerifyError
-from graphopt.runtime import import_onnxruntime, library_path
+from graphopt.errors import VerifyError, one_line
+from graphopt.runtime import configure, import_onnxruntime
 from graphopt.verify.inputs import Case, Feeds
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
+CPU = "CPUExecutionProvider"
 # Larger models are not copied to measure their sensitivity.
 MAX_PERTURBED_BYTES = 1_500_000_000
 
 
-def open_session(model: Model, *, library: bool) -> Any:
-    """Raises:
-    VerifyError: the runtime refuses the model; the message is the runtime's.
+def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
+    """A session with all of the runtime's optimizations off.
+
+    Args:
+        model: what to run.
+        library: with our kernels; a provider other than the CPU's decides for itself (`graphopt.configure`).
+        provider: what this one cannot run goes to the CPU.
+
+    Raises:
+        VerifyError: the runtime refuses the model, or falls back to another provider; the message is the runtime's.
+        GraphoptError: there is no such device here.
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    if library:
-        options.register_custom_ops_library(str(library_path()))
+    providers = configure(options, [CPU] if provider == CPU else [provider, CPU]) if library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(source, options, providers=providers)
     except Exception as error:  # the runtime's exception classes share no public base
         name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
-        raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {_one_line(error)}") from None
+        raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {one_line(error)}") from None
+    if provider not in session.get_providers():
+        raise VerifyError(f"{provider} was asked for, but the session runs on {', '.join(session.get_providers())}")
+    return session
 
 
-def run_cases(model: Model, cases: Iterable[Case], *, library: bool, half_io: bool = False) -> dict[str, Outputs | str]:
+def run_cases(
+    model: Model, cases: Iterable[Case], *, library: bool, provider: str = CPU, half_io: bool = False
+) -> dict[str, Outputs | str]:
     """Case name -> outputs, or the runtime's message where it refuses the inputs.
 
     Args:
         model: what to run.
         cases: the inputs.
-        library: with our kernels.
+        library: as for `open_session`.
+        provider: likewise.
         half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
     """
-    session = open_session(model, library=library)
+    session = open_session(model, library=library, provider=provider)
     narrow = {i.name for i in session.get_inputs() if half_io and i.type == "tensor(float16)"}
     results: dict[str, Outputs | str] = {}
     for case in cases:
@@ -59,7 +73,7 @@ def run_cases(model: Model, cases: Iterable[Case], *, library: bool, half_io: bo
             outputs = _run(session, feeds)
             results[case.name] = [_widened(o) for o in outputs] if half_io else outputs
         except Exception as error:  # as above
-            results[case.name] = _one_line(error)
+            results[case.name] = one_line(error)
     return results
 
 
@@ -121,7 +135,3 @@ def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.
         moved = np.where(kept, array, moved)
         tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
     return copy
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
