@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "ops/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -41,6 +45,31 @@ inline float fast_exp(float x) {
   p = p * r + 1.0f;
   return p * bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(float_to_bits(shifted)) << 23));
 }
+
+#if defined(__AVX512F__)
+
+// The same for sixteen, in two thirds of the instructions: 2^n e^r with n a multiple of 1 / 32, whose
+// fractions' powers lie in two registers (P. T. P. Tang, "Table-driven implementation of the exponential
+// function in IEEE floating-point arithmetic", 1989). Relative error 2e-7 + |x| 3e-9.
+inline __m512 fast_exp(__m512 x) {
+  alignas(64) static constexpr float kPowers[32] = {
+      1.0f,       1.0218972f, 1.0442737f, 1.0671405f, 1.0905077f, 1.1143868f, 1.1387886f, 1.1637249f,
+      1.1892071f, 1.2152474f, 1.2418578f, 1.269051f,  1.2968396f, 1.3252367f, 1.3542556f, 1.38391f,
+      1.4142135f, 1.4451808f, 1.4768262f, 1.5091645f, 1.5422108f, 1.5759809f, 1.6104903f, 1.6457555f,
+      1.6817929f, 1.7186193f, 1.7562522f, 1.7947091f, 1.8340081f, 1.8741677f, 1.9152066f, 1.9571441f};
+  x = _mm512_max_ps(_mm512_set1_ps(-88.1f), x);  // a NaN is the second operand, which both hand on
+  x = _mm512_min_ps(_mm512_set1_ps(89.0f), x);
+  const __m512 round = _mm512_set1_ps(12582912.0f / 32.0f);
+  const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504088896341f), round);
+  const __m512 n = _mm512_sub_ps(shifted, round);
+  const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693147180559945309f), x);
+  const __m512 rest = _mm512_mul_ps(r, _mm512_fmadd_ps(r, _mm512_set1_ps(0.5f), _mm512_set1_ps(1.0000147f)));
+  const __m512 power = _mm512_permutex2var_ps(_mm512_load_ps(kPowers), _mm512_castps_si512(shifted),
+                                              _mm512_load_ps(kPowers + 16));
+  return _mm512_scalef_ps(_mm512_fmadd_ps(power, rest, power), n);  // scalef rounds n down
+}
+
+#endif
 
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
@@ -115,41 +144,74 @@ inline float activate(float x, [[maybe_unused]] float a, [[maybe_unused]] float 
   }
 }
 
+#if defined(__AVX512F__)
+
+// Silu, Sigmoid and GeluTanh are a numerator over 1 + e^-u.
 template <ActivationKind kKind>
-void activate_loop(const Activation& act, float* y, size_t n) {
+inline __m512 activate_gate(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  __m512 u = x;
+  if constexpr (kKind == ActivationKind::kGeluTanh) {
+    const __m512 cubic = _mm512_fmadd_ps(_mm512_set1_ps(0.044715f), _mm512_mul_ps(x, x), one);
+    u = _mm512_mul_ps(_mm512_set1_ps(1.59576912160573071176f), _mm512_mul_ps(x, cubic));
+  }
+  const __m512 e = fast_exp(_mm512_xor_ps(u, _mm512_set1_ps(-0.0f)));
+  return _mm512_div_ps(kKind == ActivationKind::kSigmoid ? one : x, _mm512_add_ps(one, e));
+}
+
+template <ActivationKind kKind>
+void activate_gates(float* x, float* y, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, activate_gate<kKind>(_mm512_loadu_ps(x + i)));
+  const auto rest = static_cast<__mmask16>((1u << (n - i)) - 1);
+  _mm512_mask_storeu_ps(y + i, rest, activate_gate<kKind>(_mm512_maskz_loadu_ps(rest, x + i)));
+}
+
+#endif
+
+template <ActivationKind kKind>
+void activate_loop(const Activation& act, float* x, float* y, size_t n) {
+#if defined(__AVX512F__)
+  if constexpr (kKind == ActivationKind::kSigmoid || kKind == ActivationKind::kSilu ||
+                kKind == ActivationKind::kGeluTanh) {
+    return activate_gates<kKind>(x, y, n);
+  }
+#endif
   const float a = act.a;
   const float b = act.b;
 #pragma omp simd
-  for (size_t i = 0; i < n; ++i) y[i] = activate<kKind>(y[i], a, b);
+  for (size_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i], a, b);
 }
 
-// y[i] = act(y[i]). Meant for blocks that are in the first-level cache.
-inline void activate_block(const Activation& act, float* y, size_t n) {
+// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. (x is not const because
+// GCC 12 then takes the caller's buffers for uninitialised.)
+inline void activate_block(const Activation& act, float* x, float* y, size_t n) {
   switch (act.kind) {
     case ActivationKind::kNone:
+      if (y != x) std::memcpy(y, x, n * sizeof(float));
       return;
     case ActivationKind::kRelu:
-      return activate_loop<ActivationKind::kRelu>(act, y, n);
+      return activate_loop<ActivationKind::kRelu>(act, x, y, n);
     case ActivationKind::kLeakyRelu:
-      return activate_loop<ActivationKind::kLeakyRelu>(act, y, n);
+      return activate_loop<ActivationKind::kLeakyRelu>(act, x, y, n);
     case ActivationKind::kClip:
-      return activate_loop<ActivationKind::kClip>(act, y, n);
+      return activate_loop<ActivationKind::kClip>(act, x, y, n);
     case ActivationKind::kSigmoid:
-      return activate_loop<ActivationKind::kSigmoid>(act, y, n);
+      return activate_loop<ActivationKind::kSigmoid>(act, x, y, n);
     case ActivationKind::kSilu:
-      return activate_loop<ActivationKind::kSilu>(act, y, n);
+      return activate_loop<ActivationKind::kSilu>(act, x, y, n);
     case ActivationKind::kHardSigmoid:
-      return activate_loop<ActivationKind::kHardSigmoid>(act, y, n);
+      return activate_loop<ActivationKind::kHardSigmoid>(act, x, y, n);
     case ActivationKind::kHardSwish:
-      return activate_loop<ActivationKind::kHardSwish>(act, y, n);
+      return activate_loop<ActivationKind::kHardSwish>(act, x, y, n);
     case ActivationKind::kTanh:
-      return activate_loop<ActivationKind::kTanh>(act, y, n);
+      return activate_loop<ActivationKind::kTanh>(act, x, y, n);
     case ActivationKind::kGelu:
-      return activate_loop<ActivationKind::kGelu>(act, y, n);
+      return activate_loop<ActivationKind::kGelu>(act, x, y, n);
     case ActivationKind::kGeluTanh:
-      return activate_loop<ActivationKind::kGeluTanh>(act, y, n);
+      return activate_loop<ActivationKind::kGeluTanh>(act, x, y, n);
     case ActivationKind::kMish:
-      return activate_loop<ActivationKind::kMish>(act, y, n);
+      return activate_loop<ActivationKind::kMish>(act, x, y, n);
   }
 }
 

@@ -25,30 +25,41 @@ struct Moments {
   }
 };
 
-Moments block_moments(const float* x, int64_t n) {
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += x[i];
-  const float mean = sum / static_cast<float>(n);
-  float squares = 0.0f, rest = 0.0f;
-#pragma omp simd reduction(+ : squares, rest)
-  for (int64_t i = 0; i < n; ++i) {
-    const float d = x[i] - mean;
-    squares += d * d;
-    rest += d;  // what rounding left in the mean
+// The sums of x - pivot and of its squares, over a block. Four streams, because one chain of additions would
+// wait for itself.
+Moments block_moments(const float* x, int64_t n, float pivot) {
+  const int64_t q = n / 4;
+  const float *x1 = x + q, *x2 = x + 2 * q, *x3 = x + 3 * q;
+  float s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3, t0, t1, t2, t3)
+  for (int64_t i = 0; i < q; ++i) {
+    const float d0 = x[i] - pivot, d1 = x1[i] - pivot, d2 = x2[i] - pivot, d3 = x3[i] - pivot;
+    s0 += d0, s1 += d1, s2 += d2, s3 += d3;
+    t0 += d0 * d0, t1 += d1 * d1, t2 += d2 * d2, t3 += d3 * d3;
   }
-  const double correction = static_cast<double>(rest) / static_cast<double>(n);
-  return {static_cast<double>(n), static_cast<double>(mean) + correction,
-          static_cast<double>(squares) - static_cast<double>(rest) * correction};
+  for (int64_t i = 4 * q; i < n; ++i) {
+    s0 += x[i] - pivot;
+    t0 += (x[i] - pivot) * (x[i] - pivot);
+  }
+  const double count = static_cast<double>(n);
+  const double sum = static_cast<double>(s0 + s1) + static_cast<double>(s2 + s3);
+  const double squares = static_cast<double>(t0 + t1) + static_cast<double>(t2 + t3);
+  const double deviations = squares - sum * sum / count;
+  return {count, static_cast<double>(pivot) + sum / count, deviations < 0 ? 0 : deviations};  // NaN stays NaN
 }
 
+// One pass over memory. The pivot is the mean of what came before, at first of the first block: a pivot that
+// is far from its block costs digits of that block's deviations only where the distance itself, which join()
+// adds, is as large a part of all deviations.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
   Moments all;
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t length = std::min(kBlock, n - i);
-    all.join(block_moments(as_float(x + i, buffer, static_cast<size_t>(length)), length));
+    const float* block = as_float(x + i, buffer, static_cast<size_t>(length));
+    if (i == 0) all.mean = block_moments(block, length, block[0]).mean;
+    all.join(block_moments(block, length, static_cast<float>(all.mean)));
   }
   return all;
 }
@@ -72,6 +83,9 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
       const int64_t n = std::min(kBlock, end - i);
       const float* xf = as_float(x + set * group_size + i, x_buffer, static_cast<size_t>(n));
       float* yf = target(y + set * group_size + i, y_buffer);
+      // The activation moves the block to its place, so that its arithmetic runs while the stores wait for
+      // memory.
+      float* normal = p.act.kind == ActivationKind::kNone ? yf : y_buffer;
       for (int64_t j = 0; j < n;) {
         const int64_t channel = (i + j) / p.inner;
         const int64_t length = std::min(n - j, (channel + 1) * p.inner - (i + j));
@@ -80,10 +94,10 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
         const float s = static_cast<float>(inverse * static_cast<double>(static_cast<float>(gamma[c])));
         const float h = static_cast<float>(beta[c]);
 #pragma omp simd
-        for (int64_t k = j; k < j + length; ++k) yf[k] = (xf[k] - mean) * s + h;
+        for (int64_t k = j; k < j + length; ++k) normal[k] = (xf[k] - mean) * s + h;
         j += length;
       }
-      activate_block(p.act, yf, static_cast<size_t>(n));
+      activate_block(p.act, normal, yf, static_cast<size_t>(n));
       store(y + set * group_size + i, yf, static_cast<size_t>(n));
     }
   };

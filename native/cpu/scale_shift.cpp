@@ -75,7 +75,7 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
       }
       i += length;
     }
-    activate_block(p.act, yf, count);
+    activate_block(p.act, yf, yf, count);
     store(y + begin, yf, count);
   };
   parallel_for(parallel, (total + kChunk - 1) / kChunk, [&](int64_t item, size_t) {

@@ -542,7 +542,7 @@ void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, in
     }
   }
   if (simple) return;
-  activate_block(p.act, x, static_cast<size_t>(n));
+  activate_block(p.act, x, x, static_cast<size_t>(n));
   for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load_unaligned(x + i), n - i, out.stream);
 }
 

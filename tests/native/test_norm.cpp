@@ -22,12 +22,16 @@ Statistics statistics(const double* x, int64_t n) {
   return {mean, variance};
 }
 
-// `offset` moves the mean away from zero: cancellation in the variance must not show.
+// The first `moved` values (all, if negative) are `offset` away from zero: cancellation in the variance must
+// not show.
 template <class T>
-void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 0.0f) {
+void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 0.0f, int64_t moved = -1) {
   const int64_t n = p.N * p.C * p.inner;
   auto x = random_tensor<T>(n, 1);
-  for (T& v : x) v = static_cast<T>(static_cast<float>(v) + offset);
+  for (int64_t i = 0; i < (moved < 0 ? n : moved); ++i) {
+    T& v = x[static_cast<size_t>(i)];
+    v = static_cast<T>(static_cast<float>(v) + offset);
+  }
   const auto gamma = random_tensor<T>(p.C, 2), beta = random_tensor<T>(p.C, 3);
   const auto wide = widen(x);
   std::vector<double> expected(wide.size());
@@ -44,9 +48,10 @@ void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 
   HeapWorkspace workspace;
   std::vector<T> y(x.size());
   cpu::group_norm(p, x.data(), gamma.data(), beta.data(), y.data(), parallel, workspace);
-  CHECK(relative_error(y, expected) < tolerance<T>() * (1 + static_cast<double>(offset)));
+  const double bound = tolerance<T>() * (1 + (moved < 0 ? static_cast<double>(offset) : 0.0));
+  CHECK(relative_error(y, expected) < bound);
   cpu::group_norm(p, x.data(), gamma.data(), beta.data(), x.data(), parallel, workspace);  // in place
-  CHECK(relative_error(x, expected) < tolerance<T>() * (1 + static_cast<double>(offset)));
+  CHECK(relative_error(x, expected) < bound);
 }
 
 GroupNormProblem group_problem(int64_t N, int64_t C, int64_t inner, int64_t groups, Activation act = {}) {
@@ -82,6 +87,24 @@ GRAPHOPT_TEST(group_norm_of_odd_shapes) {
 GRAPHOPT_TEST(group_norm_of_a_distant_mean) {
   compare_group_norm<float>(group_problem(1, 4, 3000, 2), 1, 1000.0f);
   compare_group_norm<float>(group_problem(1, 2, 70000, 1), 4, 1000.0f);
+}
+
+GRAPHOPT_TEST(group_norm_of_blocks_that_lie_apart) {
+  for (const int64_t moved : {int64_t{1}, int64_t{1024}, int64_t{5000}}) {
+    for (const size_t lanes : {1, 4}) {
+      compare_group_norm<float>(group_problem(1, 1, 70001, 1), lanes, 1e5f, moved);
+    }
+  }
+}
+
+GRAPHOPT_TEST(group_norm_of_infinity_is_nan) {
+  std::vector<float> x(5000, 1.0f), y(x.size());
+  x[3000] = std::numeric_limits<float>::infinity();
+  const float one = 1, zero = 0;
+  ThreadParallel parallel(1);
+  HeapWorkspace workspace;
+  cpu::group_norm(group_problem(1, 1, 5000, 1), x.data(), &one, &zero, y.data(), parallel, workspace);
+  for (const float v : y) CHECK(std::isnan(v));
 }
 
 template <class T>
