@@ -4,8 +4,9 @@
     .venv-ort/bin/python scripts/bench_norms.py --threads 2
 
 Both sides take turns in one process under ORT_ENABLE_ALL, so the nodes that are replaced are as the runtime's own
-optimizer leaves them; inputs and outputs are bound, so that no copy counts on either side. Decides what fuse_row_norm refuses with NO_GAIN, and that there is no operator for
-MatMul, bias, activation and residual (docs/measurements/norms_cpu.md).
+optimizer leaves them; inputs and outputs are bound, so that no copy counts on either side. Decides what fuse_row_norm
+refuses with NO_GAIN, and that there is no operator for MatMul, bias, activation and residual
+(docs/measurements/norms_cpu.md).
 """
 
 from __future__ import annotations
