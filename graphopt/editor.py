@@ -38,6 +38,8 @@ class Editor:
         # Products will be computed in float16 (half_precision.py), which decides what pays.
         self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
+        # A node took the place of one whose shape was not known: inference may see through it, and open further sites.
+        self.shapes_may_follow = False
         # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
         self._own_graphs = list(with_subgraphs(model.graph))
         self._names: set[str] = set()
@@ -363,6 +365,7 @@ class Editor:
         graph.insert_before(anchor, new)
         neighbours: dict[ir.Node, None] = dict.fromkeys(new)
         for old_value, new_value in outputs.items():
+            self.shapes_may_follow |= not inference.is_certain(old_value.shape)
             neighbours.update(dict.fromkeys(old_value.consumers()))
             if new_value.producer() in new:
                 new_value.type = old_value.type or new_value.type

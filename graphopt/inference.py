@@ -19,6 +19,8 @@ from graphopt.model import bodies, tensor_bytes
 _DECLARED = "graphopt.declared"
 # Smaller initializers may be shapes and axes, which data propagation reads.
 _SMALL_TENSOR_BYTES = 1024
+# What onnx calls a dimension of which it knows nothing.
+_MADE_SYMBOL = "unk__"
 # onnx follows each call of a function into its body; calls that call twice would never end.
 _MAX_INLINED_NODES = 1_000_000
 
@@ -66,6 +68,13 @@ def forget(model: ir.Model) -> None:
     """Takes off what `infer` put on."""
     for value, (type_, shape) in model.meta.pop(_DECLARED, {}).items():
         value.type, value.shape = type_, shape
+
+
+def is_certain(shape: ir.Shape | None) -> bool:
+    """Whether nothing more can be inferred: every dimension is a number or a symbol that the model itself gave."""
+    return shape is not None and all(
+        isinstance(d, int) or (d.value is not None and not d.value.startswith(_MADE_SYMBOL)) for d in shape
+    )
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:

@@ -30,8 +30,6 @@ ModelT = TypeVar("ModelT")
 
 METADATA_NUMERICS = "graphopt.numerics"
 METADATA_VERSION = "graphopt.version"
-# Passes whose nodes have shapes that inference could not see before.
-REFINING_PASSES = frozenset({"fuse_attention", "fuse_group_norm", "fuse_row_norm"})
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
 
@@ -136,18 +134,7 @@ def optimize(
             if check:
                 check_against(interface, work, name)
 
-        result = run = pipeline.run(editor, passes, after_pass=after_pass)
-        # A fused node says more about shapes than the nodes that it replaced, which may open further sites.
-        refined = any(r.applied and r.pass_name in REFINING_PASSES for r in run.remarks)
-        while refined:
-            say("inferring shapes")
-            # Afresh: symbols of the first look would stand in the way of what is known now.
-            inference.forget(work)
-            inference.infer(work)
-            run = pipeline.run(editor, passes, after_pass=after_pass)
-            result.extend(run)
-            # What these sites left behind may tell more again.
-            refined = any(r.applied for r in run.remarks)
+        result = pipeline.run(editor, passes, after_pass=after_pass)
         if precision is not None:
             say(half_precision.NAME)
             result.extend(_to_half_precision(editor, keep_io, report))

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from graphopt import inference
 from graphopt.editor import Editor
 from graphopt.passes.base import ModelPass, Numerics, Pass
 from graphopt.remarks import Code, Refusal, Remark, node_label, refused
@@ -59,20 +60,40 @@ def run(
     after_pass: Callable[[str], None] | None = None,
     limit: int | None = None,
 ) -> PipelineResult:
-    """Runs `passes` over the editor's model until a whole round changes nothing.
+    """Runs `passes` over the editor's model until none of them finds anything in what the last change left.
 
     Args:
-        editor: the model; it is changed in place.
+        editor: the model, with types and shapes inferred; it is changed in place, what was inferred included.
         passes: in order.
         after_pass: called with the pass's name after each pass that changed something (invariant checks).
         limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.
     """
+    result = _run_rounds(editor, passes, after_pass, limit)
+    while editor.shapes_may_follow:
+        # Afresh: symbols of the first look would stand in the way of what is known now.
+        inference.forget(editor.model)
+        inference.infer(editor.model)
+        left = None if limit is None else limit - sum(r.applied for r in result.remarks)
+        result.extend(_run_rounds(editor, passes, after_pass, left))
+    return result
+
+
+def _run_rounds(
+    editor: Editor,
+    passes: Sequence[Pass[Any] | ModelPass],
+    after_pass: Callable[[str], None] | None,
+    limit: int | None,
+) -> PipelineResult:
+    editor.shapes_may_follow = False
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
     refusals: dict[tuple[str, ir.Node], Remark] = {}
     done: list[Remark] = []
+    # Passes that have seen the graph as it is and found nothing: they would find nothing again.
+    satisfied: set[str] = set()
     for _ in range(MAX_ROUNDS):
-        changed = False
         for p in passes:
+            if p.name in satisfied:
+                continue
             left = sys.maxsize if limit is None else limit - len(done)
             if left <= 0:
                 break
@@ -80,12 +101,14 @@ def run(
             remarks = _run_local(p, editor, refusals, left) if isinstance(p, Pass) else _run_model(p, editor)
             result.passes[p.name].seconds += time.perf_counter() - start
             done += remarks
-            if remarks:
-                changed = True
+            if not remarks:
+                satisfied.add(p.name)
+            else:
+                satisfied.clear()
                 result.numerics = max(result.numerics, p.numerics)
                 if after_pass is not None:
                     after_pass(p.name)
-        if not changed:
+        if len(satisfied) == len(passes) or (limit is not None and len(done) >= limit):
             break
     else:
         result.converged = False

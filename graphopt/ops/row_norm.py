@@ -1,6 +1,7 @@
 """FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: normalisation over the last axis, after a residual sum.
 
-X and R [.., D], gamma and beta [D]. With Add the sum X + R is normalised; with Sum it is the second output.
+X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, since runtimes refuse rows of one number. With Add the sum
+X + R is normalised; with Sum it is the second output.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019.
 """
@@ -11,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, reduce_sum, widen
+
+LAYER_NORMALIZATION_OPSET = 17
 
 
 def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
@@ -25,9 +28,13 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
 
     def body(dialect: Dialect) -> str:
         total = "S" if sum_output else ("sum" if add else "X")
-        statements = (
-            (f"{total} = Add(X, R)\n" if add else "")
-            + f"s_float = Cast <to: int = 1> ({total})\n"
+        statements = f"{total} = Add(X, R)\n" if add else ""
+        if not rms and dialect.opset >= LAYER_NORMALIZATION_OPSET:
+            # Runtimes have a kernel for it, which is faster, and exact for rows of equal numbers.
+            attributes = "<axis: int = -1, epsilon: float = @epsilon>"
+            return statements + f"Y = LayerNormalization {attributes} ({total}, gamma, beta)\n"
+        statements += (
+            f"s_float = Cast <to: int = 1> ({total})\n"
             + dim("count_1d", "s_float", -1)
             + "count = Cast <to: int = 1> (count_1d)\n"
         )

@@ -12,8 +12,9 @@ NO_GAIN on GPU targets.
 Why it is legal: the fused operators are defined by these equations, with statistics in float32 at least, which is what
 half-precision models ask for with the Casts that this pass absorbs.
 
-Conditions: the last axis alone is reduced, in both means; its length is static; gamma and beta are constants along it;
-epsilon is a constant; nothing in between is read elsewhere; both operands of the sum are proven to have one shape.
+Conditions: the last axis alone is reduced, in both means; its length is static, and not 1; gamma and beta are
+constants along it; epsilon is a constant; nothing in between is read elsewhere; both operands of the sum are proven to
+have one shape.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import onnx_ir as ir
 from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.row_statistics import is_deviation, match_row_norm
 from graphopt.ops import DOMAIN
+from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Numerics, Pass
 from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-LAYER_NORMALIZATION_OPSET = 17
 RMS_NORMALIZATION_OPSET = 23
 # How far a dimension is followed.
 MAX_DEPTH = 8
@@ -210,6 +211,9 @@ def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
     last = _known_last_dim(x, editor, MAX_DEPTH)
     if last is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", node)
+    if last == 1:
+        # LayerNormalization of onnxruntime 1.22 refuses them.
+        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one number", node)
     return last
 
 

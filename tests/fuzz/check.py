@@ -29,23 +29,35 @@ def check(seed: int) -> bool:
     except Exception:  # not a model that this runtime can run
         return False
     before = model.SerializeToString(deterministic=True)
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True, check=True)
+    every = seed % 4 != 0
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=every, check=True)
     assert model.SerializeToString(deterministic=True) == before, f"seed {seed}: the argument changed"
-    again, _ = graphopt.optimize(after, target="cpu", all_sites=True)
+    again, _ = graphopt.optimize(after, target="cpu", all_sites=every)
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True), (
         f"seed {seed}: a second run changes something"
     )
     ours = any(n.domain == DOMAIN for n in after.graph.node)
     for library in (False, True) if ours else (False,):
+        numerics = Numerics.APPROXIMATE if library else Numerics.REASSOCIATED
+        if generated.half:
+            numerics = Numerics.FP16
         for i, got in enumerate(run(after, feeds, library=library)):
+            if generated.half and not _within_half(want[i]):
+                assert (got.dtype, got.shape) == (want[i].dtype, want[i].shape), f"seed {seed}, output {i}"
+                continue
             structure, _, moved, _, _ = difference(want[i], got)
             assert not structure, f"seed {seed}, output {i}, library {library}: {structure}"
-            if moved > LIMITS[Numerics.APPROXIMATE if library else Numerics.REASSOCIATED]:
+            if moved > LIMITS[numerics]:
                 limit = SENSITIVITY_FACTOR[Numerics.REASSOCIATED] * _sensitivity(model, feeds, want[i], i)
                 assert moved <= limit, (
                     f"seed {seed}, output {i}, library {library}: {moved:.3g} of RMS, limit {limit:.3g}"
                 )
     return True
+
+
+def _within_half(array: Array) -> bool:
+    """Whether sums in float16 stayed so far from its largest number that another order cannot overflow."""
+    return array.size == 0 or bool(np.all(np.abs(array.astype(np.float32)) < 1e4))
 
 
 def _sensitivity(model: onnx.ModelProto, feeds: dict[str, Array], want: Array, output: int) -> float:
@@ -57,9 +69,9 @@ def _sensitivity(model: onnx.ModelProto, feeds: dict[str, Array], want: Array, o
         copy.CopyFrom(model)
         for tensor in copy.graph.initializer:
             array = numpy_helper.to_array(tensor)
-            if array.dtype == np.float32:
+            if array.dtype.kind == "f":
                 tensor.CopyFrom(numpy_helper.from_array(_nudged(array, rng), tensor.name))
-        nudged = {name: _nudged(array, rng) for name, array in feeds.items()}
+        nudged = {name: _nudged(a, rng) if a.dtype.kind == "f" else a for name, a in feeds.items()}
         moved = max(moved, difference(want, run(copy, nudged)[output])[2])
     return moved
 

@@ -1,12 +1,14 @@
 """Random valid graphs over the operators that passes touch.
 
 A graph grows from its inputs: each step takes values that exist, in any order, so that weights and values get several
-readers and outputs lie in the middle. Constants broadcast along every axis, lengths are odd, dims of 1 occur, batch is
-symbolic or not, opsets range from 7 to 21.
+readers and outputs lie in the middle. Constants broadcast along every axis, lengths are odd, dims of 0 and 1 occur,
+batch and sizes are symbolic or not, floats have 32 or 16 bits, opsets range from 7 to 23. Some nodes in a row may end
+up as the branches of an If, which capture what they read, or as the body of a function.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.rewriting import Array
 
 T = TypeVar("T")
-OPSETS = (7, 9, 11, 13, 15, 17, 18, 21)
+OPSETS = tuple(range(7, 24))
+FUNCTION_DOMAIN = "fuzz"
+FLOAT_TYPES = {np.float32: TensorProto.FLOAT, np.float16: TensorProto.FLOAT16}
 
 
 @dataclass
@@ -26,13 +30,14 @@ class Generated:
 
     model: onnx.ModelProto
     feeds: dict[str, Array]
+    half: bool = False
 
 
 @dataclass
 class _Builder:
     rng: np.random.Generator
     opset: int
-    dtype: type
+    dtype: type[np.floating[Any]]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
     # name -> shape, all with the batch first
@@ -46,7 +51,7 @@ class _Builder:
 
     def weight(self, array: Array, *, share: bool = True) -> str:
         array = np.asarray(array, self.dtype if array.dtype.kind == "f" else array.dtype)
-        if share and self.chance(0.15):
+        if share and array.dtype == self.dtype and self.chance(0.15):
             for name, old in self.weights.items():
                 if old.shape == array.shape and old.dtype == array.dtype:
                     return name
@@ -62,6 +67,18 @@ class _Builder:
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"n{len(self.nodes)}", **attributes))
         self.values[name] = shape
         return name
+
+    def integers(self, op: str, inputs: list[str], **attributes: Any) -> str:
+        """A node whose result is no data for the other steps: a shape, an index, a mask."""
+        name = f"i{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=f"n{len(self.nodes)}", **attributes))
+        return name
+
+    def axes(self, inputs: list[str], axes: list[int], first: int) -> tuple[list[str], dict[str, list[int]]]:
+        """Inputs and attributes of an operator whose axes became an input in opset `first`."""
+        if self.opset < first:
+            return inputs, {"axes": axes}
+        return [*inputs, self.weight(np.array(axes))], {}
 
     def value(self, rank: int | None = None) -> str | None:
         names = [n for n, s in self.values.items() if rank is None or len(s) == rank]
@@ -200,7 +217,7 @@ def _noise(b: _Builder) -> None:
     if kind == "Identity":
         b.node(kind, [x], shape)
     elif kind == "Cast":
-        b.node(kind, [x], shape, to=int(TensorProto.FLOAT))
+        b.node(kind, [x], shape, to=int(FLOAT_TYPES[b.dtype]))
     elif kind == "Transpose":
         b.node("Transpose", [x], shape, perm=list(range(len(shape))))
     else:
@@ -221,9 +238,13 @@ def _attention(b: _Builder) -> None:
     s = b.node("MatMul", [q, kt], (N, H, S, S))
     if b.chance(0.5):
         s = b.node(b.pick("Mul", "Div"), [s, scale], (N, H, S, S))
-    if b.chance(0.6):
-        dims = [d if b.chance(0.5) else 1 for d in (1, H, S, S)]
+    dims = [d if b.chance(0.5) else 1 for d in (1, H, S, S)]
+    if b.chance(0.5):
         s = b.node("Add", [s, b.weight(b.normal(*dims, scale=2.0))], (N, H, S, S))
+    elif b.chance(0.4):
+        mask = b.weight(np.tri(S, dtype=bool) if b.chance(0.5) else b.rng.random(dims) < 0.7)
+        lowest = b.weight(np.float32(b.pick(-1e4, -3.0, float(np.finfo(b.dtype).min))))
+        s = b.node("Where", [mask, s, lowest], (N, H, S, S))
     axis = -1 if b.chance(0.85) else 2
     p = b.node("Softmax", [s], (N, H, S, S), axis=axis)
     if b.chance(0.1):
@@ -251,6 +272,108 @@ def _norm(b: _Builder) -> None:
         b.node("Add", [y, b.weight(b.normal(C, 1, 1))], (N, C, H, W))
 
 
+def _row_norm(b: _Builder) -> None:
+    """LayerNormalization or RMSNorm over the last axis, written out or not, behind a residual sum or not."""
+    x = b.value()
+    if x is None:
+        return
+    shape = b.values[x]
+    D, reduced = shape[-1], (*shape[:-1], 1)
+    if b.chance(0.4):
+        x = b.node("Add", [x, b.pick(*[n for n, s in b.values.items() if s == shape])], shape)
+    epsilon = b.pick(1e-5, 1e-2)
+    if b.opset >= 17 and b.chance(0.3):
+        inputs = [x, b.weight(b.normal(D)), *([b.weight(b.normal(D))] if b.chance(0.6) else [])]
+        b.node("LayerNormalization", inputs, shape, epsilon=epsilon)
+        return
+    if b.opset >= 23 and b.chance(0.3):
+        b.node("RMSNormalization", [x, b.weight(b.normal(D))], shape, epsilon=epsilon)
+        return
+
+    def mean(value: str) -> str:
+        inputs, attributes = b.axes([value], [-1 if b.opset >= 11 else len(shape) - 1], 18)
+        return b.node("ReduceMean", inputs, reduced, **attributes)
+
+    layer = b.chance(0.5)
+    y = b.node("Sub", [x, mean(x)], shape) if layer else x
+    square = (
+        b.node("Mul", [y, y], shape)
+        if b.chance(0.5)
+        else b.node("Pow", [y, b.weight(np.float32(2), share=False)], shape)
+    )
+    deviation = b.node(
+        "Sqrt", [b.node("Add", [mean(square), b.weight(np.float32(epsilon), share=False)], reduced)], reduced
+    )
+    if b.chance(0.5):
+        y = b.node("Div", [y, deviation], shape)
+    else:
+        y = b.node("Mul", [y, b.node("Reciprocal", [deviation], reduced)], shape)
+    if b.chance(0.8):
+        y = b.node("Mul", [y, b.weight(b.normal(D))], shape)
+        if layer and b.chance(0.8):
+            b.node("Add", [y, b.weight(b.normal(D))], shape)
+
+
+def _reshape(b: _Builder) -> None:
+    """A Reshape by Shape arithmetic, as exporters write it."""
+    x = b.value(4)
+    if x is None:
+        return
+    N, C, H, W = b.values[x]
+    shape = b.integers("Shape", [x])
+    parts = []
+    for i in (0, 3):
+        size = b.integers("Gather", [shape, b.weight(np.array(i))], axis=0)
+        inputs, attributes = b.axes([size], [0], 13)
+        parts.append(b.integers("Unsqueeze", inputs, **attributes))
+    middle = b.weight(np.array([C * H if b.chance(0.5) else -1]))
+    target = b.integers("Concat", [parts[0], middle, parts[1]], axis=0)
+    b.node("Reshape", [x, target], (N, C * H, W))
+
+
+def _slice(b: _Builder) -> None:
+    """A part of an axis, sometimes all of it, sometimes none."""
+    x = b.value()
+    if x is None:
+        return
+    shape = list(b.values[x])
+    axis = int(b.rng.integers(1, len(shape)))
+    start = int(b.rng.integers(0, shape[axis] + 1)) if b.chance(0.7) else 0
+    end = shape[axis] if start < shape[axis] or b.chance(0.2) else start + 1
+    if b.chance(0.3):
+        start, end = 0, 2**31 - 1
+    length = max(0, min(end, shape[axis]) - start)
+    if length == 0 and not b.chance(0.1):
+        return
+    shape[axis] = length
+    if b.opset < 10:
+        b.node("Slice", [x], tuple(shape), starts=[start], ends=[end], axes=[axis])
+        return
+    b.node("Slice", [x, *(b.weight(np.array([v])) for v in (start, end, axis))], tuple(shape))
+
+
+def _concat(b: _Builder) -> None:
+    x = b.value()
+    if x is None or b.values[x][1] > 40:
+        return
+    N, C, *rest = b.values[x]
+    other = b.pick(*[n for n, s in b.values.items() if s == b.values[x]])
+    b.node("Concat", [x, other], (N, 2 * C, *rest), axis=1)
+
+
+def _pad(b: _Builder) -> None:
+    x = b.value(4)
+    if x is None:
+        return
+    N, C, H, W = b.values[x]
+    top, left, bottom, right = (int(n) for n in b.rng.integers(0, 2, 4))
+    pads, shape = [0, 0, top, left, 0, 0, bottom, right], (N, C, H + top + bottom, W + left + right)
+    if b.opset < 11:
+        b.node("Pad", [x], shape, pads=pads)
+    else:
+        b.node("Pad", [x, b.weight(np.array(pads))], shape)
+
+
 STEPS = (
     *(_conv,) * 5,
     _conv_transpose,
@@ -262,16 +385,21 @@ STEPS = (
     *(_gemm,) * 2,
     _flatten,
     *(_noise,) * 2,
-    _attention,
+    *(_attention,) * 2,
     _norm,
+    *(_row_norm,) * 2,
+    _reshape,
+    _slice,
+    _concat,
+    _pad,
 )
 
 
 def generate(seed: int) -> Generated:
     """The graph of one seed."""
     rng = np.random.default_rng(seed)
-    b = _Builder(rng, OPSETS[int(rng.integers(len(OPSETS)))], np.float32)
-    N = int(rng.integers(1, 4))
+    b = _Builder(rng, OPSETS[int(rng.integers(len(OPSETS)))], np.float16 if rng.random() < 0.15 else np.float32)
+    N = 0 if b.chance(0.03) else int(rng.integers(1, 4))
     C, H, W = (int(rng.integers(1, n)) for n in (17, 22, 22))
     b.values["x"] = (N, C, H, W)
     b.values["z"] = (N, int(rng.integers(1, 12)))
@@ -282,15 +410,95 @@ def generate(seed: int) -> Generated:
     outputs += [n for n in b.values if n in read and n not in ("x", "z") and b.chance(0.05)]
     if not outputs:
         outputs = [b.node("Relu", ["x"], b.values["x"])]
-    dynamic = b.chance(0.5)
-    infos = {}
-    for name in ("x", "z", *outputs):
-        shape: list[int | str] = list(b.values[name])
-        if dynamic:
-            shape[0] = "N"
-        infos[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    feeds: dict[str, Array] = {n: rng.standard_normal(b.values[n]).astype(b.dtype) for n in ("x", "z")}
+    infos = _infos(b, ("x", "z", *outputs))
+    inputs = [infos["x"], infos["z"]]
+    nodes: list[onnx.NodeProto] = b.nodes
+    functions: list[onnx.FunctionProto] = []
+    if b.chance(0.2):
+        inputs.append(helper.make_tensor_value_info("condition", TensorProto.BOOL, []))
+        feeds["condition"] = np.array(b.chance(0.5))
+        nodes = _with_branches(b, nodes, outputs)
+    elif b.chance(0.25):
+        nodes, functions = _with_function(b, nodes, outputs)
     tensors = [numpy_helper.from_array(w, name) for name, w in b.weights.items()]
-    graph = helper.make_graph(b.nodes, "fuzz", [infos["x"], infos["z"]], [infos[o] for o in outputs], tensors)
-    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", b.opset)])
-    feeds = {n: rng.standard_normal(b.values[n]).astype(np.float32) for n in ("x", "z")}
-    return Generated(model, feeds)
+    graph = helper.make_graph(nodes, "fuzz", inputs, [infos[o] for o in outputs], tensors)
+    imports = _imports(b, functions)
+    model = helper.make_model(graph, ir_version=11 if b.opset > 21 else 8, opset_imports=imports, functions=functions)
+    return Generated(model, feeds, half=b.dtype is np.float16)
+
+
+def _infos(b: _Builder, names: Sequence[str]) -> dict[str, onnx.ValueInfoProto]:
+    """Types and shapes of inputs and outputs: all dimensions static, or the batch symbolic, or all but the channels."""
+    symbolic = b.pick(0, 1, 1, 2)
+    infos = {}
+    for name in names:
+        dims: list[int | str | None] = list(b.values[name])
+        if symbolic:
+            dims[0] = "N"
+        if symbolic == 2:
+            for i in range(2, len(dims)):
+                dims[i] = f"{name}_{i}" if name == "x" else None
+        infos[name] = helper.make_tensor_value_info(name, FLOAT_TYPES[b.dtype], dims)
+    return infos
+
+
+def _imports(b: _Builder, functions: Sequence[onnx.FunctionProto]) -> list[onnx.OperatorSetIdProto]:
+    return [helper.make_opsetid("", b.opset), *([helper.make_opsetid(FUNCTION_DOMAIN, 1)] if functions else [])]
+
+
+def _cut(b: _Builder, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> tuple[slice, list[str], list[str]]:
+    """Some nodes in a row, what they read of others, and what others read of them."""
+    first = int(b.rng.integers(len(nodes)))
+    place = slice(first, int(b.rng.integers(first + 1, len(nodes) + 1)))
+    made = [name for node in nodes[place] for name in node.output]
+    captured = dict.fromkeys(name for node in nodes[place] for name in node.input if name not in made)
+    elsewhere = {name for node in (*nodes[: place.start], *nodes[place.stop :]) for name in node.input} | {*outputs}
+    return place, list(captured), [name for name in made if name in elsewhere]
+
+
+def _renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str], prefix: str) -> list[onnx.NodeProto]:
+    """Copies of nodes that call their values by other names, and are themselves called `prefix` and their name."""
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = prefix + node.name
+        copy.input[:] = [names.get(name, name) for name in node.input]
+        copy.output[:] = [names.get(name, name) for name in node.output]
+        copies.append(copy)
+    return copies
+
+
+def _with_branches(b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """Some of the nodes move into both branches of an If."""
+    place, _, results = _cut(b, nodes, outputs)
+    inside = nodes[place]
+    made = [name for node in inside for name in node.output]
+    branches = {}
+    for branch in ("then_branch", "else_branch"):
+        names = {name: f"{branch}_{name}" for name in made}
+        # The type alone: a shape would tell inference what an If hides.
+        element = {n: FLOAT_TYPES[b.dtype] if n in b.values else TensorProto.INT64 for n in results}
+        infos_inside = [helper.make_tensor_value_info(names[n], element[n], None) for n in results]
+        branches[branch] = helper.make_graph(_renamed(inside, names, f"{branch}_"), branch, [], infos_inside)
+    node = helper.make_node("If", ["condition"], results, "if", **branches)
+    return [*nodes[: place.start], node, *nodes[place.stop :]]
+
+
+def _with_function(
+    b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[str]
+) -> tuple[list[onnx.NodeProto], list[onnx.FunctionProto]]:
+    """Some of the nodes become a function, which takes weights as inputs or keeps them as Constant nodes."""
+    place, captured, results = _cut(b, nodes, outputs)
+    kept = [name for name in captured if name in b.weights and b.chance(0.6)]
+    inputs = [name for name in captured if name not in kept]
+    constants = [
+        helper.make_node("Constant", [], [name], f"constant_{name}", value=numpy_helper.from_array(b.weights[name]))
+        for name in kept
+    ]
+    imports = [helper.make_opsetid("", b.opset)]
+    body = [*constants, *_renamed(nodes[place], {}, "body_")]
+    function = helper.make_function(FUNCTION_DOMAIN, "Part", inputs, results, body, imports)
+    node = helper.make_node("Part", inputs, results, "call", domain=FUNCTION_DOMAIN)
+    return [*nodes[: place.start], node, *nodes[place.stop :]], [function]

@@ -144,6 +144,16 @@ def test_a_shared_weight_is_left_alone() -> None:
     assert_same_outputs(model, after.proto, {"x": draw(2, 6, 7, 5)})
 
 
+def test_the_weight_of_a_matmul_that_becomes_a_gemm_goes() -> None:
+    """A node that is made and then left out must not count as a reader of what it was made from."""
+    text = """g (float[N, 4] x) => (float[N, 6] y) {
+        t = MatMul (x, W)
+        y = BatchNormalization (t, g, b, m, v) }"""
+    after = rewrite(model_from_text(text, {"W": draw(4, 6), **statistics(6)}), [FoldBatchNorm()])
+    assert after.op_types == ["Gemm"]
+    assert {i.name for i in after.proto.graph.initializer} == {*after.proto.graph.node[0].input} - {"x"}
+
+
 def test_weights_from_outer_scopes_and_equal_names_in_two_branches() -> None:
     branch = """{name} () => (float[N, 6, 7, 5] {name}_y)
         <float[6, 6, 3, 3] W2> {{

@@ -213,6 +213,15 @@ def test_refuses_scale_of_another_shape() -> None:
     ) == ("WRONG_SHAPE")
 
 
+def test_refuses_rows_of_one_number() -> None:
+    text = """g (float[N, 1] x) => (float[N, 1] y) {
+        two = Constant <value: tensor = float {2.0}> ()
+        epsilon = Constant <value: tensor = float {0.01}> ()
+        mean = ReduceMean <axes: ints = [-1]> (x) d = Sub (x, mean) p = Pow (d, two)
+        v = ReduceMean <axes: ints = [-1]> (p) e = Add (v, epsilon) s = Sqrt (e) y = Div (d, s) }"""
+    assert refusal(model_from_text(text)) == "WRONG_SHAPE"
+
+
 def test_refuses_statistics_outside_float32() -> None:
     model = residual(False)
     model.graph.node[1].attribute.append(onnx.helper.make_attribute("stash_type", 16))
