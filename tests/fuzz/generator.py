@@ -68,9 +68,9 @@ class _Builder:
         self.values[name] = shape
         return name
 
-    def integers(self, op: str, inputs: list[str], **attributes: Any) -> str:
-        """A node whose result is no data for the other steps: a shape, an index, a mask."""
-        name = f"i{len(self.nodes)}"
+    def hidden(self, op: str, inputs: list[str], **attributes: Any) -> str:
+        """A node whose result is no data for the other steps: a shape, an index, masked scores."""
+        name = f"{'scores' if op == 'Where' else 'shape'}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"n{len(self.nodes)}", **attributes))
         return name
 
@@ -244,7 +244,7 @@ def _attention(b: _Builder) -> None:
     elif b.chance(0.4):
         mask = b.weight(np.tri(S, dtype=bool) if b.chance(0.5) else b.rng.random(dims) < 0.7)
         lowest = b.weight(np.float32(b.pick(-1e4, -3.0, float(np.finfo(b.dtype).min))))
-        s = b.node("Where", [mask, s, lowest], (N, H, S, S))
+        s = b.hidden("Where", [mask, s, lowest])
     axis = -1 if b.chance(0.85) else 2
     p = b.node("Softmax", [s], (N, H, S, S), axis=axis)
     if b.chance(0.1):
@@ -320,14 +320,14 @@ def _reshape(b: _Builder) -> None:
     if x is None:
         return
     N, C, H, W = b.values[x]
-    shape = b.integers("Shape", [x])
+    shape = b.hidden("Shape", [x])
     parts = []
     for i in (0, 3):
-        size = b.integers("Gather", [shape, b.weight(np.array(i))], axis=0)
+        size = b.hidden("Gather", [shape, b.weight(np.array(i))], axis=0)
         inputs, attributes = b.axes([size], [0], 13)
-        parts.append(b.integers("Unsqueeze", inputs, **attributes))
+        parts.append(b.hidden("Unsqueeze", inputs, **attributes))
     middle = b.weight(np.array([C * H if b.chance(0.5) else -1]))
-    target = b.integers("Concat", [parts[0], middle, parts[1]], axis=0)
+    target = b.hidden("Concat", [parts[0], middle, parts[1]], axis=0)
     b.node("Reshape", [x, target], (N, C * H, W))
 
 
@@ -479,7 +479,7 @@ def _with_branches(b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[s
     for branch in ("then_branch", "else_branch"):
         names = {name: f"{branch}_{name}" for name in made}
         # The type alone: a shape would tell inference what an If hides.
-        element = {n: FLOAT_TYPES[b.dtype] if n in b.values else TensorProto.INT64 for n in results}
+        element = {n: TensorProto.INT64 if n.startswith("shape") else FLOAT_TYPES[b.dtype] for n in results}
         infos_inside = [helper.make_tensor_value_info(names[n], element[n], None) for n in results]
         branches[branch] = helper.make_graph(_renamed(inside, names, f"{branch}_"), branch, [], infos_inside)
     node = helper.make_node("If", ["condition"], results, "if", **branches)
