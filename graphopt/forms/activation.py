@@ -7,7 +7,7 @@ read as a polynomial in x, and what follows as a product of numbers, x and the f
     GeluTanh  x (tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1) / 2          the same
     Silu      x sigmoid(x)                                               S. Elfwing et al., 2017
     HardSwish x clip(x / 6 + 1 / 2, 0, 1)                                A. Howard et al., ICCV 2019
-    Mish      x tanh(ln(1 + exp(x)))                                     D. Misra, 2019
+    Mish      x tanh(ln(1 + exp(x))), Softplus or written out            D. Misra, 2019
     HardSigmoid clip(alpha x + beta, 0, 1);  LeakyRelu  x < 0 ? alpha x : x
 """
 
@@ -25,13 +25,17 @@ from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 # Operators around which a written-out activation can be found.
-GATES = frozenset(("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Where", "Max", "PRelu"))
+GATES = frozenset(
+    ("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Max", "Min", "Relu", "Where", "PRelu")
+)
 # Operators that are an activation on their own.
 SIMPLE = frozenset(
     ("", op)
     for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
 )
-_ARITHMETIC = frozenset(("", op) for op in ("Mul", "Add", "Sub", "Div", "Pow", "Neg", "Softplus"))
+_ARITHMETIC = frozenset(("", op) for op in ("Mul", "Add", "Sub", "Div", "Pow", "Neg"))
+# What can stand between x and a gate, or between a gate and y.
+_INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
 # The longest written-out form, GeluTanh, has nine nodes.
 MAX_NODES = 12
 MAX_DEPTH = 6
@@ -108,11 +112,11 @@ def written_form(gate: ir.Node, editor: Editor) -> Form | None:
         return None
     if gate.op_type == "Where":
         return _where(gate, editor)
-    if gate.op_type == "Max":
-        return _maximum(gate, editor)
     if gate.op_type == "PRelu":
         return _parametric(gate, editor)
-    return next(_gated(gate, editor), None) or (_hard_sigmoid(gate, editor) if gate.op_type == "Clip" else None)
+    if gate.op_type == "Max" and (form := _maximum(gate, editor)) is not None:
+        return form
+    return next(_gated(gate, editor), None) or _hard_sigmoid(gate, editor)
 
 
 def form_of(x: ir.Value, editor: Editor) -> Form | None:
@@ -127,7 +131,7 @@ def form_of(x: ir.Value, editor: Editor) -> Form | None:
             return form
         if simple is None and x in node.inputs:
             simple = simple_form(node, editor)
-        if (node.domain, node.op_type) in _ARITHMETIC:
+        if (node.domain, node.op_type) in _INSIDE:
             work += node.outputs[0].consumers()[:4]
     return simple if simple is not None and simple.x is x else None
 
@@ -141,7 +145,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(candidate, editor)
         if form is not None and node in form.nodes:
             return form
-        if (candidate.domain, candidate.op_type) in _ARITHMETIC:
+        if (candidate.domain, candidate.op_type) in _INSIDE:
             work += candidate.predecessors()
     return None
 
@@ -175,6 +179,45 @@ def _clip_bounds(node: ir.Node, editor: Editor) -> tuple[float, float] | None:
                 return None
             bounds[i] = number
     return None if any(math.isnan(b) for b in bounds) else (bounds[0], bounds[1])
+
+
+@dataclass(frozen=True)
+class _Clamp:
+    """min(max(x, low), high) with low <= high, computed by `nodes`."""
+
+    x: ir.Value
+    low: float
+    high: float
+    nodes: tuple[ir.Node, ...]
+
+
+def _clamp(gate: ir.Node, editor: Editor) -> _Clamp | None:
+    """The clamp whose last node is `gate`: a Clip, or a lower and an upper bound in either order."""
+    if gate.op_type == "Clip":
+        bounds, x = _clip_bounds(gate, editor), gate.inputs[0]
+        return None if bounds is None or x is None or bounds[0] > bounds[1] else _Clamp(x, *bounds, (gate,))
+    outer = _bound(gate, editor)
+    inner = None if outer is None else outer[0].producer()
+    first = None if inner is None else _bound(inner, editor)
+    if outer is None or inner is None or first is None or outer[1] == first[1]:
+        return None
+    low, high = (first[2], outer[2]) if first[1] == "Max" else (outer[2], first[2])
+    return _Clamp(first[0], low, high, (inner, gate)) if low <= high else None
+
+
+def _bound(node: ir.Node, editor: Editor) -> tuple[ir.Value, str, float] | None:
+    """(x, "Max" or "Min", number) when the node computes that of the two."""
+    if node.domain != "" or node.op_type not in ("Max", "Min", "Relu"):
+        return None
+    if node.op_type == "Relu":
+        return None if node.inputs[0] is None else (node.inputs[0], "Max", 0.0)
+    if len(node.inputs) != 2:
+        return None
+    for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        number = _number(other, x, editor)
+        if x is not None and number is not None and not editor.is_constant(x):
+            return x, node.op_type, number
+    return None
 
 
 Polynomial = dict[int, float]
@@ -327,14 +370,31 @@ def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor)
 
 def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
     argument = gate.inputs[0]
-    inner = None if argument is None else argument.producer()
-    if inner is not None and (inner.domain, inner.op_type) == ("", "Softplus"):
-        nodes.append(inner)
-        return "Mish" if inner.inputs[0] is product.x and _plain(product, editor) else None
+    softplus: list[ir.Node] = []
+    if _is_softplus(argument, product.x, softplus, editor):
+        nodes += softplus
+        return "Mish" if _plain(product, editor) else None
     if not _half_sum(product, editor):
         return None
     polynomial = _polynomial(argument, product.x, editor, nodes)
     return "GeluTanh" if _matches(polynomial, {1: SQRT_2_PI, 3: SQRT_2_PI * 0.044715}, product.x, editor) else None
+
+
+def _is_softplus(value: ir.Value | None, x: ir.Value, nodes: list[ir.Node], editor: Editor) -> bool:
+    """Whether `value` is ln(1 + exp(x)), the nodes that compute it appended to `nodes`."""
+    last = None if value is None else value.producer()
+    if last is None or last.domain != "" or last.op_type not in ("Softplus", "Log"):
+        return False
+    if last.op_type == "Softplus":
+        nodes.append(last)
+        return last.inputs[0] is x
+    exps = [e for n in last.predecessors() for e in n.predecessors() if (e.domain, e.op_type) == ("", "Exp")]
+    if len(exps) != 1 or exps[0].inputs[0] is not x:
+        return False
+    nodes.append(exps[0])
+    matches = _matches(_polynomial(last.inputs[0], exps[0].outputs[0], editor, nodes), {1: 1.0, 0: 1.0}, x, editor)
+    nodes.append(last)
+    return matches
 
 
 def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
@@ -348,12 +408,13 @@ def _hard_gate(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: E
 
 
 def _clipped(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
-    bounds = _clip_bounds(gate, editor)
-    if bounds is None or bounds[0] != 0.0 or product.offset != 0.0:
+    clamp = _clamp(gate, editor)
+    if clamp is None or clamp.low != 0.0 or product.offset != 0.0:
         return None
-    if not _near(product.slope * bounds[1], 1.0, product.x, editor):
+    if not _near(product.slope * clamp.high, 1.0, product.x, editor):
         return None
-    polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
+    polynomial = _polynomial(clamp.x, product.x, editor, nodes)
+    nodes += clamp.nodes[:-1]
     wanted = {1: 1 / 6 / product.slope, 0: 0.5 / product.slope}
     return "HardSwish" if _matches(polynomial, wanted, product.x, editor) else None
 
@@ -364,6 +425,9 @@ _GATED: dict[str, Callable[[ir.Node, _Product, list[ir.Node], Editor], str | Non
     "Sigmoid": _sigmoid,
     "HardSigmoid": _hard_gate,
     "Clip": _clipped,
+    "Max": _clipped,
+    "Min": _clipped,
+    "Relu": _clipped,
 }
 
 
@@ -371,12 +435,12 @@ _GATED: dict[str, Callable[[ir.Node, _Product, list[ir.Node], Editor], str | Non
 
 
 def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
-    """Clip(a x + b, 0, c) / c with b > 0."""
-    bounds = _clip_bounds(gate, editor)
-    x = gate.inputs[0]
-    if bounds is None or bounds[0] != 0.0 or bounds[1] <= 0.0 or x is None:
+    """clamp(a x + b, 0, c) / c with b > 0."""
+    clamp = _clamp(gate, editor)
+    if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0:
         return None
-    nodes: list[ir.Node] = [gate]
+    x = clamp.x
+    nodes: list[ir.Node] = list(clamp.nodes)
     while (node := x.producer()) is not None and len(nodes) < MAX_DEPTH and editor.only_use(x):
         step = next((v for v in node.inputs if v is not None and not editor.is_constant(v)), None)
         if step is None or node.op_type not in ("Mul", "Add", "Sub", "Div") or node.domain != "":
@@ -385,20 +449,20 @@ def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
             break
         nodes.insert(0, node)
         x = step
-    line = _polynomial(gate.inputs[0], x, editor, [])
+    line = _polynomial(clamp.x, x, editor, [])
     if line is None or not line.keys() <= {0, 1} or not line.get(0, 0.0) > 0.0 or not line.get(1, 0.0):
         return None
     factor = 1.0
-    if not _near(bounds[1], 1.0, x, editor):
+    if not _near(clamp.high, 1.0, x, editor):
         value = gate.outputs[0]
         if use_count(value) != 1 or value.is_graph_output():
             return None
         (last,) = value.consumers()
         scaled = _polynomial(last.outputs[0], value, editor, [])
-        if scaled is None or not _matches(scaled, {1: 1.0 / bounds[1]}, x, editor):
+        if scaled is None or not _matches(scaled, {1: 1.0 / clamp.high}, x, editor):
             return None
         nodes.append(last)
-        factor = 1.0 / bounds[1]
+        factor = 1.0 / clamp.high
     return Form("HardSigmoid", {"alpha": line[1] * factor, "beta": line[0] * factor}, x, tuple(nodes))
 
 

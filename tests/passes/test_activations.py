@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from graphopt.passes.activations import Activations
-from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run
 
 RNG = np.random.default_rng(12)
 CONSTANTS = {
@@ -56,7 +56,20 @@ FORMS = [
     ("s = Add(x, three)\n t = Clip(s, zero, six)\n u = Div(t, six)\n y = Mul(u, x)", "HardSwish"),
     ("y = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> (x)", None),
     ("t = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> (x)\n y = Mul(x, t)", "HardSwish"),
+    ("s = Add(x, three)\n t = Min(six, s)\n w = Max(zero, t)\n u = Mul(x, w)\n y = Div(u, six)", "HardSwish"),
+    ("s = Add(three, x)\n t = Max(s, zero)\n w = Min(t, six)\n u = Div(w, six)\n y = Mul(u, x)", "HardSwish"),
+    ("s = Add(x, three)\n t = Max(zero, s)\n w = Min(six, t)\n u = Mul(w, sixth)\n y = Mul(x, u)", "HardSwish"),
+    ("s = Add(x, three)\n t = Min(s, six)\n w = Relu(t)\n v = Mul(x, sixth)\n y = Mul(w, v)", "HardSwish"),
+    ("s = Add(x, three)\n t = Relu(s)\n w = Min(t, six)\n v = Div(x, six)\n y = Mul(v, w)", "HardSwish"),
+    ("m = Mul(x, sixth)\n s = Add(m, half)\n t = Min(s, one)\n w = Max(t, zero)\n y = Mul(x, w)", "HardSwish"),
+    ("m = Div(x, six)\n s = Add(half, m)\n w = Clip(s, zero, one)\n y = Mul(w, x)", "HardSwish"),
+    ("s = Sub(x, m3)\n w = Clip(s, zero, six)\n v = Div(x, six)\n y = Mul(w, v)", "HardSwish"),
+    ("s = Add(x, three)\n t = Min(s, six)\n w = Max(t, zero)\n y = Div(w, six)", "HardSigmoid"),
+    ("s = Add(x, three)\n t = Relu(s)\n w = Min(six, t)\n y = Mul(sixth, w)", "HardSigmoid"),
+    ("m = Mul(x, a)\n s = Add(m, half)\n t = Max(zero, s)\n y = Min(one, t)", "HardSigmoid"),
     ("s = Softplus(x)\n t = Tanh(s)\n y = Mul(x, t)", "Mish"),
+    ("e = Exp(x)\n p = Add(e, one)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)", "Mish"),
+    ("e = Exp(x)\n p = Add(one, e)\n l = Log(p)\n t = Tanh(l)\n y = Mul(t, x)", "Mish"),
     ("z = Div(x, r2)\n e = Erf(z)\n p = Add(e, one)\n h = Mul(x, half)\n y = Mul(h, p)", "Gelu"),
     ("z = Mul(x, r12)\n e = Erf(z)\n p = Add(one, e)\n h = Mul(x, p)\n y = Mul(half, h)", "Gelu"),
     ("z = Mul(r12, x)\n e = Erf(z)\n p = Add(e, one)\n h = Mul(p, half)\n y = Mul(h, x)", "Gelu"),
@@ -84,7 +97,7 @@ FORMS = [
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_forms(body: str, op: str | None, dtype: str) -> None:
     numpy_type = np.float32 if dtype == "float" else np.float16
-    before = model(body, dtype=dtype, extra={"slopes": np.full((5, 1), -0.25, numpy_type)})
+    before = model(body, dtype=dtype, extra={"slopes": np.full((5, 1), -0.25, numpy_type), "m3": numpy_type(-3)})
     after = rewrite(before, [Activations()])
     assert after.op_types == ([op] if op else [n.op_type for n in before.graph.node])
     assert_same_outputs(before, after.proto, {"x": values(numpy_type)}, 1e-5 if dtype == "float" else 5e-3)
@@ -108,6 +121,15 @@ def test_forms(body: str, op: str | None, dtype: str) -> None:
         "z = Mul(x, r12)\n e = Erf(z)\n p = Add(e, two)\n h = Mul(x, half)\n y = Mul(h, p)",
         "z = Mul(x, c)\n e = Tanh(z)\n p = Add(e, one)\n h = Mul(x, half)\n y = Mul(h, p)",
         "n = Neg(x)\n z = Mul(n, r12)\n e = Erf(z)\n p = Add(e, one)\n h = Mul(x, half)\n m = Mul(h, p)\n y = Abs(m)",
+        "s = Add(x, three)\n t = Min(s, zero)\n w = Max(t, six)\n u = Mul(x, w)\n y = Div(u, six)",  # always 6
+        "s = Add(x, three)\n t = Min(s, six)\n w = Min(t, zero)\n u = Mul(x, w)\n y = Div(u, six)",
+        "s = Add(x, three)\n t = Max(s, one)\n w = Min(t, six)\n u = Mul(x, w)\n y = Div(u, six)",
+        "s = Add(x, two)\n t = Max(s, zero)\n w = Min(t, six)\n u = Mul(x, w)\n y = Mul(u, u)",
+        "s = Add(x, three)\n t = Max(s, x)\n w = Min(t, six)\n u = Mul(x, w)\n y = Div(u, six)",
+        "t = Max(x, zero)\n y = Min(t, six)",
+        "e = Exp(x)\n p = Add(e, two)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)",
+        "n = Neg(x)\n e = Exp(n)\n p = Add(e, one)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)",
+        "e = Exp(x)\n l = Log(e)\n t = Tanh(l)\n y = Mul(x, t)",
         "t = Clip(x, m3, m1)\n y = Relu(t)",
         "t = Clip(x, m3, m1)\n y = Clip(t, one, three)",
     ],
@@ -118,6 +140,18 @@ def test_look_alikes(body: str) -> None:
     after = rewrite(before, [Activations()])
     assert after.remarks == []
     assert after.op_types == [n.op_type for n in before.graph.node]
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_mish_where_exp_overflows(dtype: str) -> None:
+    """ln(1 + exp(x)) is Inf there and its tanh 1, as that of softplus(x): no value turns into Inf or NaN, or back."""
+    numpy_type = np.float32 if dtype == "float" else np.float16
+    x = np.full((2, 5, 40), 1.0, numpy_type)
+    largest = float(np.finfo(numpy_type).max)
+    x[0, 0, :9] = [11.0, 12.0, 88.0, 90.0, 1000.0, largest, -largest, np.inf, np.nan]
+    before = model("e = Exp(x)\n p = Add(e, one)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)", dtype=dtype)
+    (want,), (got,) = run(before, {"x": x}), run(rewrite(before, [Activations()]).proto, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-5 if dtype == "float" else 5e-3)
 
 
 def test_hard_swish_before_there_was_one() -> None:
@@ -137,6 +171,8 @@ def test_constants_that_make_the_result_larger() -> None:
     assert rewrite(before, [Activations()]).remarks == []
 
 
+CLAMPED = "s = Add(x, three)\n t = Min(s, six)\n w = Max(t, zero)\n u = Mul(x, w)\n y = Div(u, six)"
+LOGARITHM = "e = Exp(x)\n p = Add(e, one)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)"
 MISH = "s = Softplus(x)\n t = Tanh(s)\n y = Mul(x, t)"
 
 
@@ -147,11 +183,17 @@ MISH = "s = Softplus(x)\n t = Tanh(s)\n y = Mul(x, t)"
         ("TARGET", "(XT x) => (XT y) { " + MISH + " }", 18, "migraphx"),
         ("GRAPH_OUTPUT", "(XT x) => (XT y, XT t) { " + MISH + " }", 18, "cpu"),
         ("OTHER_USES", "(XT x) => (XT y, XT z) { " + MISH + "\n z = Neg(t) }", 18, "cpu"),
+        ("OTHER_USES", "(XT x) => (XT y, XT z) { " + CLAMPED + "\n z = Neg(t) }", 18, "cpu"),
+        ("GRAPH_OUTPUT", "(XT x) => (XT y, XT t) { " + CLAMPED + " }", 18, "cpu"),
+        ("OPSET", "(XT x) => (XT y) { " + LOGARITHM + " }", 17, "cpu"),
+        ("TARGET", "(XT x) => (XT y) { " + LOGARITHM + " }", 18, "migraphx"),
+        ("OTHER_USES", "(XT x) => (XT y, XT z) { " + LOGARITHM + "\n z = Neg(p) }", 18, "cpu"),
         ("WRONG_DTYPE", "(double[3] x) => (double[3] y) { " + MISH + " }", 18, "cpu"),
     ],
 )
 def test_refused(code: str, text: str, opset: int, device: str) -> None:
-    before = model_from_text("g " + text.replace("XT", "float[2, 3]"), opset=opset, check=False)
+    constants = {n: np.float32(CONSTANTS[n]) for n in ("zero", "one", "three", "six") if f"{n})" in text}
+    before = model_from_text("g " + text.replace("XT", "float[2, 3]"), constants, opset=opset, check=False)
     assert rewrite(before, [Activations()], device=device).codes() == [code]
 
 
