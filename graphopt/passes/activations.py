@@ -4,8 +4,8 @@
     x clip(x / 6 + 1 / 2, 0, 1) -> HardSwish;  x tanh(softplus(x)) -> Mish;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu
 
 Why it is legal: the operators are defined by these equations (ONNX operator specification); constants agree with the
-definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1 as it is in
-Mish.
+definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1 as it is
+in Mish.
 
 Conditions: nothing between x and the result is read elsewhere; x is float or float16; constants do not make the result
 larger than x; Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes for four. SiLU has
