@@ -25,7 +25,6 @@
 
 namespace graphopt::hip {
 
-DEVICE float infinity() { return bit_cast<float>(uint32_t{0x7f800000}); }
 DEVICE float not_a_number() { return bit_cast<float>(uint32_t{0x7fc00000}); }
 
 template <class T>

@@ -201,6 +201,8 @@ DEVICE To bit_cast(const From& from) {
   return to;
 }
 
+DEVICE float infinity() { return bit_cast<float>(uint32_t{0x7f800000}); }
+
 // The value that lane `lane` of this wave passes. All lanes must take part.
 DEVICE float shuffle(float x, int lane) { return bit_cast<float>(shuffle_bits(bit_cast<uint32_t>(x), lane)); }
 DEVICE uint32_t shuffle(uint32_t x, int lane) { return shuffle_bits(x, lane); }

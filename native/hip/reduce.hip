@@ -17,12 +17,17 @@ DEVICE float reduce_two(int32_t how, float a, float b) {
   return first || a != a ? a : b;
 }
 
+// What a reduction over no elements gives.
+DEVICE float reduce_none(int32_t how) {
+  return how == kReduceSum ? 0.0f : how == kReduceMax ? -infinity() : infinity();
+}
+
 // `scale` multiplies the result: 1 / R for a mean.
 template <class T>
 DEVICE void reduce_rows(const T* x, T* y, uint32_t R, int32_t how, float scale, WaveSums& lds) {
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * R;
   const auto first = static_cast<uint32_t>(thread_x());
-  float value = first < R ? to_float(x[row + first]) : (how == kReduceSum ? 0.0f : to_float(x[row]));
+  float value = first < R ? to_float(x[row + first]) : reduce_none(how);
   for (uint32_t i = first + kReduceThreads; i < R; i += kReduceThreads) {
     value = reduce_two(how, value, to_float(x[row + i]));
   }
@@ -39,8 +44,8 @@ DEVICE void reduce_columns(const T* x, T* y, uint32_t total, uint32_t R, Divisor
   if (i >= total) return;
   const uint32_t outer = divide(i, inner), column = i - outer * inner.d;
   const T* from = x + static_cast<size_t>(outer) * R * inner.d + column;
-  float value = to_float(from[0]);
-  for (uint32_t r = 1; r < R; ++r)
+  float value = reduce_none(how);
+  for (uint32_t r = 0; r < R; ++r)
     value = reduce_two(how, value, to_float(from[static_cast<size_t>(r) * inner.d]));
   y[i] = from_float<T>(value * scale);
 }

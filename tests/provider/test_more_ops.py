@@ -265,6 +265,17 @@ def test_reduce(op: str, axes: Any, keepdims: int, dtype: Any, worker: ProcessPo
 
 
 @both
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize(
+    ("op", "value"), [("ReduceMean", np.nan), ("ReduceSum", 0), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
+)
+def test_reduction_over_no_elements(op: str, value: float, axis: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x = np.empty((2, 0, 3) if axis == 1 else (2, 3, 0), dtype)
+    node = helper.make_node(op, ["x", "axes"], ["y"], keepdims=0)
+    check(worker, node, {"x": x}, {"axes": np.array([axis])}, expected=[np.full((2, 3), value)])
+
+
+@both
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_global_pool(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
     check(worker, helper.make_node(op, ["x"], ["y"]), {"x": random(2, 5, 7, 7, dtype=dtype)}, tolerance=1e-2)

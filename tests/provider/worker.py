@@ -60,7 +60,14 @@ class Outcome:
         return found
 
 
-def new_session(model: bytes, options: Mapping[str, str] | None = None, profile: str = "") -> Any:
+def new_session(
+    model: bytes,
+    options: Mapping[str, str] | None = None,
+    profile: str = "",
+    *,
+    devices: int = 1,
+    assignment: bool = False,
+) -> Any:
     import onnxruntime as ort
 
     session_options = ort.SessionOptions()
@@ -72,8 +79,11 @@ def new_session(model: bytes, options: Mapping[str, str] | None = None, profile:
         session_options.enable_profiling = True
         session_options.profile_file_prefix = profile
     session_options.register_custom_ops_library(str(library_path()))
-    devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
-    session_options.add_provider_for_devices(devices[:1], dict(options or {}))
+    if assignment:
+        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if devices:
+        found = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
+        session_options.add_provider_for_devices(found[:devices], dict(options or {}))
     return ort.InferenceSession(model, session_options)
 
 

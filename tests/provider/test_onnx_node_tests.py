@@ -1,0 +1,108 @@
+"""ONNX's own node tests on our provider: whatever it claims must give the outputs that ship with the test.
+
+Each model runs as it is, with shapes that come at run time, and with its integer inputs as constants, which is how models
+have them and when the provider claims more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test import loader
+
+from tests.conformance.test_onnx_node_tests import NEWEST_IR_VERSION, agrees
+from tests.provider.worker import PROVIDER, new_session
+
+
+def with_constant_integers(model: onnx.ModelProto, inputs: list[Any]) -> tuple[onnx.ModelProto, list[Any]]:
+    """The model with its integer inputs as initializers, and the inputs that remain."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.input[:]
+    left = []
+    for value, array in zip(model.graph.input, inputs, strict=True):
+        if (
+            isinstance(array, np.ndarray)
+            and array.dtype.kind in "iub"
+            and value.name not in model.graph.node[0].input[:1]
+        ):
+            copy.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        else:
+            copy.graph.input.append(value)
+            left.append(array)
+    return copy, left
+
+
+def claimed(session: Any) -> list[str]:
+    parts = session.get_provider_graph_assignment_info()
+    return [node.op_type for part in parts if part.ep_name == PROVIDER for node in part.get_nodes()]
+
+
+def run_all() -> tuple[Counter[str], list[str]]:
+    """(how many tests had a node of each kind on the provider, failures)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made
+        cases = loader.load_model_tests(kind="node")
+    ran: Counter[str] = Counter()
+    failures = []
+    for case in cases:
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
+        # A chain of half-precision nodes may round each a unit to the other side; 1e-3 is one unit.
+        half = any(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for o in model.graph.output)
+        rtol = max(case.rtol, 2e-3) if half else case.rtol
+        for inputs, outputs in case.data_sets or ():
+            if any(x is None for x in inputs):
+                continue
+            ways = {"as it is": (model, inputs), "constant integers": with_constant_integers(model, inputs)}
+            for way, (proto, given) in ways.items():
+                if way != "as it is" and len(given) == len(inputs):
+                    continue
+                found, failure = run_one(proto, given, list(outputs), rtol, case.atol)
+                ran.update(set(found))
+                if failure:
+                    failures.append(f"{case.name}, {way}: {failure}")
+    return ran, failures
+
+
+def run_one(
+    model: onnx.ModelProto, inputs: list[Any], outputs: list[Any], rtol: float, atol: float
+) -> tuple[list[str], str]:
+    feeds = {v.name: x for v, x in zip(model.graph.input, inputs, strict=True)}
+    try:
+        session = new_session(model.SerializeToString(), {"min_nodes": "1"}, assignment=True)
+        kinds = claimed(session)
+        failure = "" if not kinds or agrees(session.run(None, feeds), outputs, rtol, atol) else "other numbers"
+    except Exception as error:
+        kinds, failure = [], str(error)
+    if not failure:
+        return kinds, ""
+    try:
+        right_on_cpu = agrees(new_session(model.SerializeToString(), devices=0).run(None, feeds), outputs, rtol, atol)
+    except Exception:  # the runtime has no kernel, or its Python interface no such type
+        right_on_cpu = False
+    return kinds, failure if right_on_cpu else ""
+
+
+# Operators of ONNX whose own tests reach the provider; one that goes missing here is claimed no more.
+CLAIMED = set(
+    """
+    Abs Add AveragePool Cast Clip Concat Conv Div Elu Erf Exp Expand Flatten Gather Gelu Gemm
+    GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity LeakyRelu Log LogSoftmax MatMul Max MaxPool
+    Min Mul Neg PRelu Pad Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize Shape
+    Sigmoid Slice Softmax Softplus Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where
+    """.split()
+)
+
+
+def test_what_is_claimed_gives_the_shipped_outputs(worker: ProcessPoolExecutor) -> None:
+    ran, failures = worker.submit(run_all).result()
+    assert not failures, f"{len(failures)}: " + "\n".join(f[:300] for f in failures)
+    assert ran.keys() >= CLAIMED
