@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -14,9 +16,12 @@ from graphopt.verify.tolerances import LIMITS, SENSITIVITY_FACTOR
 from tests.fuzz.generator import generate
 from tests.rewriting import Array, run
 
+# Runs a model somewhere else than on the CPU provider.
+Runner = Callable[[onnx.ModelProto, dict[str, Array]], list[Array]]
 
-def check(seed: int) -> bool:
-    """Checks the graph of one seed; False when the runtime itself refuses it.
+
+def check(seed: int, device: Runner | None = None) -> bool:
+    """Checks the graph of one seed, by bodies, with the library and on a device; False when the runtime refuses it.
 
     Raises:
         AssertionError: a wrong number, a changed interface, or a second run that finds something.
@@ -37,21 +42,24 @@ def check(seed: int) -> bool:
         f"seed {seed}: a second run changes something"
     )
     ours = any(n.domain == DOMAIN for n in after.graph.node)
-    for library in (False, True) if ours else (False,):
-        numerics = Numerics.APPROXIMATE if library else Numerics.REASSOCIATED
+    ways = {"bodies": run(after, feeds)}
+    if ours:
+        ways["library"] = run(after, feeds, library=True)
+    if device is not None:
+        ways["device"] = device(after, feeds)
+    for way, outputs in ways.items():
+        numerics = Numerics.APPROXIMATE if ours and way != "bodies" else Numerics.REASSOCIATED
         if generated.half:
             numerics = Numerics.FP16
-        for i, got in enumerate(run(after, feeds, library=library)):
+        for i, got in enumerate(outputs):
             if generated.half and not _within_half(want[i]):
                 assert (got.dtype, got.shape) == (want[i].dtype, want[i].shape), f"seed {seed}, output {i}"
                 continue
             structure, _, moved, _, _ = difference(want[i], got)
-            assert not structure, f"seed {seed}, output {i}, library {library}: {structure}"
+            assert not structure, f"seed {seed}, output {i}, {way}: {structure}"
             if moved > LIMITS[numerics]:
                 limit = SENSITIVITY_FACTOR[Numerics.REASSOCIATED] * _sensitivity(model, feeds, want[i], i)
-                assert moved <= limit, (
-                    f"seed {seed}, output {i}, library {library}: {moved:.3g} of RMS, limit {limit:.3g}"
-                )
+                assert moved <= limit, f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
     return True
 
 

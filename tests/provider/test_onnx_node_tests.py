@@ -1,13 +1,14 @@
 """ONNX's own node tests on our provider: whatever it claims must give the outputs that ship with the test.
 
-Each model runs as it is, with shapes that come at run time, and with its integer inputs as constants, which is how models
-have them and when the provider claims more.
+Each model runs as it is, with shapes that come at run time, and with its integer inputs as constants: so models have
+them, and then the provider claims more.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.conformance.test_onnx_node_tests import NEWEST_IR_VERSION, agrees
 from tests.provider.worker import PROVIDER, new_session
 
 
-def with_constant_integers(model: onnx.ModelProto, inputs: list[Any]) -> tuple[onnx.ModelProto, list[Any]]:
+def with_constant_integers(model: onnx.ModelProto, inputs: Sequence[Any]) -> tuple[onnx.ModelProto, Sequence[Any]]:
     """The model with its integer inputs as initializers, and the inputs that remain."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -73,7 +74,7 @@ def run_all() -> tuple[Counter[str], list[str]]:
 
 
 def run_one(
-    model: onnx.ModelProto, inputs: list[Any], outputs: list[Any], rtol: float, atol: float
+    model: onnx.ModelProto, inputs: Sequence[Any], outputs: list[Any], rtol: float, atol: float
 ) -> tuple[list[str], str]:
     feeds = {v.name: x for v, x in zip(model.graph.input, inputs, strict=True)}
     try:
