@@ -11,7 +11,7 @@ from tests.fuzz.check import check
 from tests.provider.worker import new_session
 from tests.rewriting import Array
 
-GRAPHS, PER_TEST = 80, 20
+GRAPHS, PER_TEST = 40, 20
 
 
 def _on_device(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
