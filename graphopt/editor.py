@@ -304,11 +304,7 @@ class Editor:
             output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in BODY_TYPES]
-            dialect = Dialect(self.model.opset_imports[""], known[0] if known else ir.DataType.FLOAT)
-            function = spec.function(dialect)
-            if not dialect.follows_type:
-                function.metadata_props[BODY_TYPE] = dialect.T.name
-            self.model.functions[function.identifier()] = function
+            self.define(name, known[0] if known else ir.DataType.FLOAT)
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         graph = anchor.graph
         for f in self.model.functions.values():
@@ -317,6 +313,17 @@ class Editor:
         # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
         self.model.ir_version = max(self.model.ir_version, 8)
         return node
+
+    def define(self, name: str, T: ir.DataType) -> None:
+        """Gives the model the function body of an operator of ours, in place of one that it may have.
+
+        Below CAST_LIKE_OPSET it is written for inputs of type T.
+        """
+        dialect = Dialect(self.model.opset_imports[""], T)
+        function = OPS[name].function(dialect)
+        if not dialect.follows_type:
+            function.metadata_props[BODY_TYPE] = dialect.T.name
+        self.model.functions[function.identifier()] = function
 
     def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
         """Passes call this in `legal` for every operator of ours that they may emit.

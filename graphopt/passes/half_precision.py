@@ -151,9 +151,14 @@ class _Conversion:
     ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
     in_half: set[ir.Value] = field(default_factory=set)
     needs_float: set[ir.Node] = field(default_factory=set)
+    families: dict[str, bool] = field(default_factory=dict)
     stays: dict[tuple[Code, str], list[ir.Node]] = field(default_factory=dict)
     nodes: int = 0
     casts: int = 0
+
+    @property
+    def opset(self) -> int:
+        return self.editor.model.opset_imports.get("", 0)
 
     @property
     def stores_only(self) -> bool:
@@ -261,6 +266,12 @@ class _Conversion:
 
     def _why_float(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
         """Why the node stays in float32 (no code: it follows its inputs), or None when it takes float16."""
+        why = self._own_reason(node, takes)
+        if why is None and node.domain == DOMAIN and not self._family_follows(node):
+            return Code.OPSET, f"{node.op_type} of two element types needs opset {CAST_LIKE_OPSET}"
+        return why
+
+    def _own_reason(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
         ours = node.domain == DOMAIN and node.op_type in OPS
         if node.domain != "" and not ours:
             return Code.UNSUPPORTED_OP, f"{node.domain}::{node.op_type} is not a standard operator"
@@ -277,8 +288,6 @@ class _Conversion:
             if moves and all(self._is_half(node.inputs[i]) for i in takes):
                 return None if node not in self.needs_float else (None, "")
             return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
-        if ours and self.editor.model.opset_imports.get("", 0) < CAST_LIKE_OPSET:
-            return Code.OPSET, f"{node.op_type} needs opset {CAST_LIKE_OPSET} in float16"
         if self._is_statistics(node):
             return Code.STATISTICS, node.op_type
         product = ours or node.op_type in PRODUCTS or node.op_type == "GroupNormalization"
@@ -290,6 +299,31 @@ class _Conversion:
             if any(not self._is_half(node.inputs[i]) for i in takes):
                 return None, ""
         return self._out_of_range(node, takes)
+
+    def _family_follows(self, node: ir.Node) -> bool:
+        """Whether all nodes that share a function body take float16 with this one.
+
+        From CAST_LIKE_OPSET on bodies follow the type of their inputs. Below, a body is written for one type; it is
+        written again when the first of its nodes is converted, and only if none has a reason of its own to stay.
+        """
+        if self.opset >= CAST_LIKE_OPSET:
+            return True
+        family = _family(node)
+        if family not in self.families:
+            model = self.editor.model
+            alike = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if _family(n) == family]
+            in_functions = any(
+                _family(n) == family
+                for f in model.functions.values()
+                if f.domain != DOMAIN
+                for n in ir.traversal.RecursiveGraphIterator(f.graph)
+            )
+            follows = not in_functions and all(self._own_reason(n, self._either(n)) is None for n in alike)
+            if follows:
+                for name in {n.op_type for n in alike}:
+                    self.editor.define(name, HALF)
+            self.families[family] = follows
+        return self.families[family]
 
     def _is_half(self, value: ir.Value | None) -> bool:
         return value is not None and (value in self.converted or self.editor.is_constant(value))
@@ -537,6 +571,11 @@ class _Conversion:
         copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
         if len(copies) == 1:
             copies[0].name = name
+
+
+def _family(node: ir.Node) -> str:
+    """Nodes that share a body, or would after a bias has become a mask; "" for operators that are not ours."""
+    return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
 
 
 def _is_cast(node: ir.Node) -> bool:
