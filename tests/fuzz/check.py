@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import graphopt
 from graphopt.ops import DOMAIN
@@ -41,7 +43,7 @@ def check(seed: int, device: Runner | None = None) -> bool:
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True), (
         f"seed {seed}: a second run changes something"
     )
-    ours = any(n.domain == DOMAIN for n in after.graph.node)
+    ours = any(o.domain == DOMAIN for o in after.opset_import)
     ways = {"bodies": run(after, feeds)}
     if ours:
         ways["library"] = run(after, feeds, library=True)
@@ -57,9 +59,14 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 continue
             structure, _, moved, _, _ = difference(want[i], got)
             assert not structure, f"seed {seed}, output {i}, {way}: {structure}"
-            if moved > LIMITS[numerics]:
-                limit = SENSITIVITY_FACTOR[Numerics.REASSOCIATED] * _sensitivity(model, feeds, want[i], i)
-                assert moved <= limit, f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
+            if moved <= LIMITS[numerics]:
+                continue
+            limit = SENSITIVITY_FACTOR[Numerics.REASSOCIATED] * _sensitivity(model, feeds, want[i], i)
+            if moved > limit and generated.half:
+                # The runtime keeps float32 between nodes; ours rounds to float16, as each node's definition says.
+                rounded: Any = ReferenceEvaluator(model).run(None, feeds)
+                limit = 3 * difference(want[i], rounded[i])[2]
+            assert moved <= limit, f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
     return True
 
 

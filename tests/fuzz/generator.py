@@ -81,7 +81,8 @@ class _Builder:
         return [*inputs, self.weight(np.array(axes))], {}
 
     def value(self, rank: int | None = None) -> str | None:
-        names = [n for n, s in self.values.items() if rank is None or len(s) == rank]
+        """A value of any shape, or one of that rank whose axes behind the batch are not empty."""
+        names = [n for n, s in self.values.items() if rank is None or (len(s) == rank and 0 not in s[1:])]
         # Later values more often, or nothing would ever become deep.
         return names[int(len(names) * self.rng.random() ** 0.4)] if names else None
 
