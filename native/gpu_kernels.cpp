@@ -2,13 +2,13 @@
 // stream. No synchronisation and no device allocation in compute(), and nothing is shared by nodes but the
 // loaded code.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 
 #include "gpu/devices.h"
 #include "gpu/fused_attention_plan.h"
 #include "gpu/group_norm_plan.h"
+#include "gpu/node_scope.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
 #include "gpu/winograd_conv_plan.h"
@@ -25,11 +25,6 @@ using abi::NodeInfo;
 using abi::OpDescription;
 using abi::Shape;
 
-bool synchronous() {
-  const char* value = std::getenv("GRAPHOPT_SYNC");
-  return value != nullptr && std::string(value) == "1";
-}
-
 constexpr size_t kMaxBuffers = 8;
 constexpr size_t kAlignment = 256;
 
@@ -41,11 +36,13 @@ size_t aligned_bytes(int64_t bytes) {
 struct Run {
   const Context& context;
   gpu::Device& device;
+  gpu::NodeScope scope;
   Shape shapes[kMaxBuffers];
   const void* inputs[kMaxBuffers] = {};
   void* outputs[2] = {};
 
-  Run(const Context& c, gpu::Device& d, size_t input_count) : context(c), device(d) {
+  Run(const Context& c, gpu::Device& d, const std::string& node, size_t input_count)
+      : context(c), device(d), scope(d, node) {
     const size_t given = context.input_count();
     if (given != input_count) {
       throw Error("needs " + std::to_string(input_count) + " inputs, got " + std::to_string(given));
@@ -92,7 +89,7 @@ struct Run {
       device.run(*prepare, {inputs, outputs, workspace, weights}, stream);
     }
     device.run(plan, {inputs, outputs, workspace, weights}, stream);
-    if (synchronous()) device.synchronize(stream);
+    scope.finish(stream);
   }
 };
 
@@ -101,6 +98,7 @@ class GpuKernel : public abi::Kernel {
  public:
   GpuKernel(const Op& op, const NodeInfo& info)
       : op_(op),
+        node_(info.name()),
         input_count_(op.inputs().size()),
         half_(info.element_type() == ElementType::kHalf),
         host_(info.api()),
@@ -110,56 +108,38 @@ class GpuKernel : public abi::Kernel {
 
  protected:
   Op op_;
+  std::string node_;
   size_t input_count_;
   bool half_;
   abi::HostMemory host_;
   gpu::Device& device_;
 };
 
-class ScaleShiftKernel final : public GpuKernel<ScaleShiftOp> {
+// An op whose plan follows from its problem alone: plan(problem, half, aligned, facts).
+template <class Op, auto plan>
+class PlannedKernel final : public GpuKernel<Op> {
  public:
-  using GpuKernel::GpuKernel;
+  using GpuKernel<Op>::GpuKernel;
   void compute(const Context& context) const override {
-    Run run(context, device_, input_count_);
-    const ScaleShiftProblem p = op_.problem(run.shapes);
-    run.outputs[0] = context.output(0, op_.output(run.shapes));
-    run.enqueue(gpu::scale_shift_plan(p, half_, run.aligned()), host_, nullptr, nullptr);
+    Run run(context, this->device_, this->node_, this->input_count_);
+    const auto p = this->op_.problem(run.shapes);
+    const Shape y = this->op_.output(run.shapes);
+    for (size_t i = 0; i < this->op_.outputs(); ++i) run.outputs[i] = context.output(i, y);
+    run.enqueue(plan(p, this->half_, run.aligned(), this->device_.facts()), this->host_, nullptr, nullptr);
   }
 };
 
-class GroupNormKernel final : public GpuKernel<GroupNormOp> {
- public:
-  using GpuKernel::GpuKernel;
-  void compute(const Context& context) const override {
-    Run run(context, device_, input_count_);
-    const GroupNormProblem p = op_.problem(run.shapes);
-    run.outputs[0] = context.output(0, op_.output(run.shapes));
-    run.enqueue(gpu::group_norm_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
-  }
-};
-
-class RowNormKernel final : public GpuKernel<RowNormOp> {
- public:
-  using GpuKernel::GpuKernel;
-  void compute(const Context& context) const override {
-    Run run(context, device_, input_count_);
-    const RowNormProblem p = op_.problem(run.shapes);
-    const Shape y = op_.output(run.shapes);
-    for (size_t i = 0; i < op_.outputs(); ++i) run.outputs[i] = context.output(i, y);
-    run.enqueue(gpu::row_norm_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
-  }
-};
-
-class FusedAttentionKernel final : public GpuKernel<FusedAttentionOp> {
- public:
-  using GpuKernel::GpuKernel;
-  void compute(const Context& context) const override {
-    Run run(context, device_, input_count_);
-    const AttentionProblem p = op_.problem(run.shapes);
-    run.outputs[0] = context.output(0, op_.output(run.shapes));
-    run.enqueue(gpu::fused_attention_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
-  }
-};
+gpu::Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned, const gpu::DeviceFacts&) {
+  return gpu::scale_shift_plan(p, half, aligned);
+}
+gpu::Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned,
+                               const gpu::DeviceFacts& facts) {
+  return gpu::fused_attention_plan(p, half, aligned, facts);
+}
+using ScaleShiftKernel = PlannedKernel<ScaleShiftOp, scale_shift_plan>;
+using GroupNormKernel = PlannedKernel<GroupNormOp, gpu::group_norm_plan>;
+using RowNormKernel = PlannedKernel<RowNormOp, gpu::row_norm_plan>;
+using FusedAttentionKernel = PlannedKernel<FusedAttentionOp, fused_attention_plan>;
 
 // Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
 // may call for; the algorithm is chosen in each run, from the actual N, H and W.
@@ -182,7 +162,7 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
   }
 
   void compute(const Context& context) const override {
-    Run run(context, device_, input_count_);
+    Run run(context, device_, node_, input_count_);
     const ConvProblem p = op_.problem(run.shapes);
     run.outputs[0] = context.output(0, op_.output(run.shapes));
     if (p.N * p.M * p.OH() * p.OW() == 0) return;

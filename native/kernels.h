@@ -13,8 +13,7 @@ std::vector<abi::OpDescription> cpu_kernels();
 
 // The ops that have a GPU kernel, for the GPUs of this machine and a provider that runs on them (null: the
 // CPU provider, when gpu::host_kernels() is set); empty when there is none, or no device code for it. A
-// kernel is for the device that is current when it is created. GRAPHOPT_SYNC=1 waits after each node, so that
-// an error shows where it happens.
+// kernel is for the device that is current when it is created.
 std::vector<abi::OpDescription> gpu_kernels(const char* provider);
 
 // The part of a description that is the same on all devices. Op is one of the classes of ops/schema.h.

@@ -258,7 +258,7 @@ def attention_plan(
     )
     sizes += [0] * 4
     flags = (bias is not None) | causal << 2
-    settings = (ctypes.c_float(D**-0.5), ctypes.c_float(0), ctypes.c_float(0))
+    settings = (ctypes.c_float(D**-0.5), ctypes.c_float(0), ctypes.c_float(0), ctypes.c_int(-1))
     half, values = ctypes.c_int(dtype == torch.float16), (ctypes.c_int64 * len(sizes))(*sizes)
     return r.harness.plan("fused_attention", r.device.facts, half, values, ctypes.c_int(flags), *settings)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.ops import DOMAIN
 from graphopt.runtime import library_path
@@ -109,11 +109,10 @@ def model(op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[i
     return serialized
 
 
-@pytest.mark.parametrize(("op", "attributes", "case", "constants"), NODES, ids=[n[2].name for n in NODES])
-def test_node_through_gpu_path(
-    op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[int, ...], kernels: Path, tmp_path: Path
-) -> None:
-    """In a process of its own, since the library decides once which device it has."""
+def run_twice(
+    folder: Path, serialized: bytes, feeds: Mapping[str, Any], kernels: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, since the library decides once which device it has; outputs to outputs.npz."""
     script = textwrap.dedent("""
         import sys
         import numpy as np
@@ -126,13 +125,20 @@ def test_node_through_gpu_path(
             outputs = session.run(None, feeds)
         np.savez(sys.argv[4], *outputs)
     """)
-    (tmp_path / "model.onnx").write_bytes(model(op, attributes, case, constants))
-    feeds: dict[str, Any] = {f"x{i}": x for i, x in enumerate(case.inputs) if i not in constants}
-    np.savez(tmp_path / "feeds.npz", **feeds)
+    (folder / "model.onnx").write_bytes(serialized)
+    np.savez(folder / "feeds.npz", **feeds)
     command = [sys.executable, "-c", script, str(library_path())]
-    command += [str(tmp_path / name) for name in ("model.onnx", "feeds.npz", "outputs.npz")]
-    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": str(kernels), "GRAPHOPT_LOG": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    command += [str(folder / name) for name in ("model.onnx", "feeds.npz", "outputs.npz")]
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": str(kernels), **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("op", "attributes", "case", "constants"), NODES, ids=[n[2].name for n in NODES])
+def test_node_through_gpu_path(
+    op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[int, ...], kernels: Path, tmp_path: Path
+) -> None:
+    feeds: dict[str, Any] = {f"x{i}": x for i, x in enumerate(case.inputs) if i not in constants}
+    done = run_twice(tmp_path, model(op, attributes, case, constants), feeds, kernels, GRAPHOPT_LOG="1")
     assert done.returncode == 0, done.stderr
     assert "the_node" in done.stderr and "cpu32" in done.stderr, done.stderr
     got = list(np.load(tmp_path / "outputs.npz").values())
@@ -152,3 +158,46 @@ def test_missing_kernels_are_one_warning_and_the_cpu_takes_over() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.count("graphopt: no GPU kernels") == 1
+
+
+def two_nodes() -> bytes:
+    """A ScaleShift called before and a FusedLayerNorm called after."""
+    vector = np.ones(6, np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("ScaleShift", ["x", "v1", "v1"], ["h"], "before", domain=DOMAIN),
+            helper.make_node("FusedLayerNorm", ["h", "v", "v"], ["y"], "after", domain=DOMAIN, epsilon=1e-5),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(vector, "v"), numpy_helper.from_array(vector.reshape(6, 1), "v1")],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    serialized: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return serialized
+
+
+FEEDS = {"x": np.arange(72, dtype=np.float32).reshape(2, 6, 6)}
+
+
+@pytest.fixture(scope="module")
+def stand_ins() -> Path:
+    return build(ROOT / "build" / "hip-cpu", ["stand_in_roctx", "stand_in_late_error"], GRAPHOPT_HIP_ARCHS="")
+
+
+def test_sync_pins_a_late_error_to_its_node(stand_ins: Path, tmp_path: Path) -> None:
+    late_error = stand_ins / "libstand_in_late_error.so"
+    assert run_twice(tmp_path, two_nodes(), FEEDS, late_error).returncode == 0
+    done = run_twice(tmp_path, two_nodes(), FEEDS, late_error, GRAPHOPT_SYNC="1")
+    assert done.returncode != 0
+    assert "FusedLayerNorm (float) node 'after', inputs float[2,6,6]" in done.stderr, done.stderr
+    assert "'before'" not in done.stderr
+
+
+def test_nodes_are_ranges_where_there_is_a_marker_library(kernels: Path, stand_ins: Path, tmp_path: Path) -> None:
+    done = run_twice(tmp_path, two_nodes(), FEEDS, kernels, LD_LIBRARY_PATH=str(stand_ins))
+    assert done.returncode == 0, done.stderr
+    ranges = [line for line in done.stderr.splitlines() if line.startswith("range")]
+    assert ranges == ["range before", "range ends", "range after", "range ends"] * 2
+    assert "range" not in run_twice(tmp_path, two_nodes(), FEEDS, kernels).stderr

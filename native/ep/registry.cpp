@@ -4,6 +4,7 @@
 
 #include "abi/error.h"
 #include "ep/memory.h"
+#include "gpu/node_scope.h"
 #include "kernels.h"
 
 namespace graphopt::ep {
@@ -19,11 +20,12 @@ struct KernelHandle final : abi::OrtKernelImpl {
   const abi::OrtApi24* api;
   gpu::Device& device;
   std::string what;  // operator and node
+  std::string name;  // of the node
   std::unique_ptr<abi::Kernel> ours;
   std::unique_ptr<OpKernel> standard;
 
-  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text)
-      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)) {
+  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text, std::string node)
+      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), name(std::move(node)) {
     version = abi::kEpApiRevision;
     Compute = [](OrtKernelImpl* p, abi::OrtKernelContext* context) {
       return static_cast<KernelHandle*>(p)->compute(context);
@@ -45,7 +47,9 @@ struct KernelHandle final : abi::OrtKernelImpl {
         ours->compute(abi::Context(api, context));
       } else {
         Execution e(api, context, device);
+        gpu::NodeScope scope(device, name);
         standard->run(e);
+        scope.finish(e.stream());
       }
       return nullptr;
     } catch (...) {
@@ -209,7 +213,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     const ElementType type = abi::input_type(api, info, 0);
     const abi::NodeInfo node(api, info, type);
     what += std::string(" (") + abi::element_type_name(type) + ") node '" + node.name() + "'";
-    auto handle = std::make_unique<KernelHandle>(api, device, what);
+    auto handle = std::make_unique<KernelHandle>(api, device, what, node.name());
     for (const OpDescription& d : entry.ours) {
       if (d.type == type) handle->ours = d.create(node);
     }

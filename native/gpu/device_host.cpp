@@ -19,6 +19,8 @@ class HostDevice final : public Device {
     launch_ = reinterpret_cast<decltype(launch_)>(dlsym(library, "graphopt_host_launch"));
     const auto wave = reinterpret_cast<int (*)()>(dlsym(library, "graphopt_host_wave"));
     if (launch_ == nullptr || wave == nullptr) throw std::runtime_error(path + " holds no kernels");
+    // Where errors of launches come late, as they do on a GPU.
+    synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));
   }
 
@@ -43,8 +45,11 @@ class HostDevice final : public Device {
   }
   void free(void* memory) noexcept override { std::free(memory); }
   // Everything is done when the call returns; a stream or an event is only an address of its own.
-  void synchronize(void*) override {}
-  void synchronize() override {}
+  void synchronize(void*) override { synchronize(); }
+  void synchronize() override {
+    if (synchronize_ != nullptr && synchronize_() != 0)
+      throw std::runtime_error("synchronize: a launch failed");
+  }
   void copy(void* to, const void* from, size_t bytes, void*) override { std::memcpy(to, from, bytes); }
   void* create_stream() override { return new char; }
   void destroy_stream(void* stream) noexcept override { delete static_cast<char*>(stream); }
@@ -56,6 +61,7 @@ class HostDevice final : public Device {
 
  private:
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
+  int (*synchronize_)();
   DeviceFacts facts_;
   std::mutex mutex_;
 };

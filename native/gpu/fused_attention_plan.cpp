@@ -5,12 +5,12 @@
 #include <limits>
 #include <stdexcept>
 
-#include "hip/fused_attention.h"
 #include "hip/traits.h"
 
 namespace graphopt::gpu {
 namespace {
 
+using hip::AttentionRows;
 using hip::AttentionShape;
 
 const hip::Architecture& architecture(const std::string& name) {
@@ -30,6 +30,10 @@ constexpr const char* kKernels[2][2][3] = {
      {"fused_attention_64_f16", "fused_attention_128_f16", "fused_attention_256_f16"}},
     {{"fused_attention_plain_64_f32", "fused_attention_plain_128_f32", "fused_attention_plain_256_f32"},
      {"fused_attention_plain_64_f16", "fused_attention_plain_128_f16", "fused_attention_plain_256_f16"}}};
+// [plain][head], float32 with many rows
+constexpr const char* kManyRows[2][2] = {
+    {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
+    {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
@@ -39,7 +43,8 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 }  // namespace
 
-Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                          std::optional<AttentionRows> wanted) {
   Plan plan;
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
   const int64_t widest = std::max(p.D, p.Dv);
@@ -54,8 +59,22 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
   const int element = half ? 2 : 4;
   const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
-  const AttentionShape shape = hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element, plain);
   const int64_t pack = 16 / element, heads = p.H / p.group, rows = p.group * p.S;
+  const int64_t units = device.compute_units;
+  const auto shape_of = [&](AttentionRows r) {
+    return hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element, plain, r);
+  };
+  // Rows that the busiest compute unit multiplies.
+  const auto busiest = [&](AttentionRows r) {
+    const int64_t block_rows = shape_of(r).block_rows();
+    return divide_up(p.B * heads * divide_up(rows, block_rows), units) * block_rows;
+  };
+  // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
+  const bool has_many = hip::attention_has_many(matrix, head);
+  const bool many =
+      has_many && (wanted ? *wanted == AttentionRows::kMany
+                          : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
+  const AttentionShape shape = shape_of(many ? AttentionRows::kMany : AttentionRows::kFew);
   const int64_t row_blocks = divide_up(rows, shape.block_rows());
 
   const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
@@ -78,7 +97,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   // that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
   // keys, so that it is worth its share of the merge.
   constexpr int64_t kLeastBlocks = 4;
-  const int64_t groups = p.B * heads * row_blocks, units = device.compute_units;
+  const int64_t groups = p.B * heads * row_blocks;
   const bool few_rows = rows * 4 <= shape.block_rows();
   const int64_t blocks = divide_up(p.T, shape.keys);
   const int64_t most = std::max<int64_t>(blocks / kLeastBlocks, 1);
@@ -124,7 +143,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
 
   const uint32_t grid = to_u31(groups * splits);
   const auto threads = static_cast<uint32_t>(shape.waves * arch.wave);
-  Launch launch(kKernels[plain][half][bucket], grid, 1, 1, threads);
+  Launch launch(many ? kManyRows[plain][bucket] : kKernels[plain][half][bucket], grid, 1, 1, threads);
   // hip/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma)
     launch.lds = static_cast<uint32_t>(shape.lds_bytes(matrix, true, element));

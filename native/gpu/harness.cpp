@@ -99,8 +99,10 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
 
 // sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask. flags: bias 1, mask
 // 2, causal 4, guard 8.
+// `rows`: 0 for few in a work-group, 1 for many, -1 for the plan's own choice.
 EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, const int64_t* sizes,
-                                           int flags, float scale, float softcap, float mask_value) {
+                                           int flags, float scale, float softcap, float mask_value,
+                                           int rows) {
   return guarded([&] {
     const auto strides = [&](int i) {
       const int64_t* s = sizes + 7 + 4 * i;
@@ -127,7 +129,9 @@ EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, 
     p.scale = scale;
     p.softcap = softcap;
     p.mask_value = mask_value;
-    return fused_attention_plan(p, half != 0, true, *device);
+    std::optional<hip::AttentionRows> wanted;
+    if (rows >= 0) wanted = rows == 0 ? hip::AttentionRows::kFew : hip::AttentionRows::kMany;
+    return fused_attention_plan(p, half != 0, true, *device, wanted);
   });
 }
 

@@ -123,7 +123,8 @@ struct MatrixAttention {
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
 
-  // Whether K and V go to LDS directly, or through registers.
+  // Whether Q, K and V go to LDS directly, or through registers.
+  static constexpr bool kDirectQueries = false;
   static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
   struct Staged {
     Pack<T> pack[kDirectKeys ? 1 : kPacks];
@@ -211,6 +212,9 @@ struct MatrixAttention {
     }
   }
 
+  // Row and first element of the pack of Q that is the at-th to be stored.
+  DEVICE static int query_row(int at) { return at / kAcross; }
+  DEVICE static int query_d(int at) { return at % kAcross * kSize; }
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
     store_pack(query_at(lds, r, d), pack);
   }
@@ -354,7 +358,7 @@ struct MatrixAttention {
 
 // A wave is kDown x 8 work-items: the one at (down, across) has kSlots neighbouring rows, the keys and output
 // columns in groups of four (two, one) that are 8 groups apart.
-template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_>
+template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts>
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
   static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
@@ -365,8 +369,9 @@ struct VectorAttention {
   static constexpr int kAcross = kHead / kSize;
   static constexpr int kPacks = kKeys * kAcross / kThreads;
   static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "whole packs and rows");
-  static_assert(kSlots % 4 == 0 && kAcross % 4 == 0, "128-bit accesses");
-  static constexpr bool kDirectKeys = false, kDirectValues = kCopiesToLds && sizeof(T) == 4;
+  static_assert((kSlots == 4 || kSlots == 8) && kAcross % 4 == 0, "128-bit accesses");
+  static constexpr bool kDirectQueries = kCopiesToLds && sizeof(T) == 4;
+  static constexpr bool kDirectKeys = kDirectQueries, kDirectValues = kDirectQueries;
 
   // Q and K are transposed: one row for each element of the head. In K groups of 8 keys are exchanged so that
   // work-items that write different rows meet different banks; the like for p, one row for each key.
@@ -374,7 +379,7 @@ struct VectorAttention {
     alignas(16) float query[kHead][kBlockRows];
     alignas(16) float key[kHead][kKeys];
     alignas(16) float value[kKeys][kHead];
-    alignas(16) float p[kWaves][kKeys][kWaveRows];
+    alignas(16) float p[kWaves][kKeys / kParts][kWaveRows];
     float sum[kBlockRows];
     int32_t last[kHead];  // of each column of V, the last key whose value is not finite
     AttentionExtras<T> extras;
@@ -383,26 +388,31 @@ struct VectorAttention {
   static constexpr int kOutputStride = kHead;
   DEVICE static T* output_at(Lds& lds) { return reinterpret_cast<T*>(&lds); }
   DEVICE static int exchange(int key, int d) { return key ^ ((d / kSize % 4 * 8) & (kKeys - 1)); }
+  DEVICE static int exchange_row(int r, int d) { return r ^ ((d / kSize % 4 * 8) & (kBlockRows - 1)); }
 
   struct Staged {
-    Pack<T> pack[kPacks];
+    Pack<T> pack[kDirectKeys ? 1 : kPacks];
   };
   struct Scores {
     float v[kSlots][kScores];
   };
   float output[kSlots][kOutputs] = {};
 
-  DEVICE static int down() { return lane_id() / 8; }
-  DEVICE static int across() { return lane_id() % 8; }
+  // Neighbours differ in across, every second lane in down: an NVIDIA GPU reads 16 bytes for 16 lanes in one
+  // cycle, instead of 8, when either neighbours or every second lane want the same.
+  DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
+  DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }
   DEVICE static int key_of(int i, int lane) { return i / kGroup * (8 * kGroup) + lane * kGroup + i % kGroup; }
   DEVICE static float row_max(float x) {
-    UNROLL for (int mask = 1; mask < 8; mask *= 2) x = max_float(x, shuffle_xor(x, mask));
-    return x;
+    x = max_float(x, shuffle_xor(x, 1));
+    x = max_float(x, shuffle_xor(x, 4));
+    return max_float(x, shuffle_xor(x, 8));
   }
   DEVICE static float row_sum(float x) {
-    UNROLL for (int mask = 1; mask < 8; mask *= 2) x += shuffle_xor(x, mask);
-    return x;
+    x += shuffle_xor(x, 1);
+    x += shuffle_xor(x, 4);
+    return x + shuffle_xor(x, 8);
   }
 
   template <class F>
@@ -434,12 +444,20 @@ struct VectorAttention {
     UNROLL for (int i = 0; i < kOutputs; ++i) f(i / 4 * 32 + across() * 4 + i % 4, output[slot][i]);
   }
 
+  // Neighbouring work-items take 8 rows and 4 packs of each; then the next rows, then the next packs. The
+  // same for keys.
+  DEVICE static int query_row(int at) { return at / 32 % (kBlockRows / 8) * 8 + at % 8; }
+  DEVICE static int query_d(int at) { return (at / 32 / (kBlockRows / 8) * 4 + at / 8 % 4) * kSize; }
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
-    UNROLL for (int e = 0; e < kSize; ++e) { lds.query[d + e][r] = to_float(pack.v[e]); }
+    UNROLL for (int e = 0; e < kSize; ++e) lds.query[d + e][exchange_row(r, d)] = to_float(pack.v[e]);
+  }
+  DEVICE static void copy_query(Lds& lds, int r, int d, const T* from, bool inside) {
+    UNROLL for (int e = 0; e < kSize; ++e) {
+      copy_word_to_lds(&lds.query[d + e][exchange_row(r, d)], from + e, inside);
+    }
   }
   DEVICE static void take_queries(Lds&) {}
 
-  // Neighbouring work-items take 8 keys and 4 packs of each; then the wave's next keys, then the next packs.
   DEVICE static constexpr int staged_key(int at) { return at / 32 % (kKeys / 8) * 8 + at % 8; }
   DEVICE static constexpr int staged_pack(int at) { return at / 32 / (kKeys / 8) * 4 + at / 8 % 4; }
   DEVICE static void load_keys(Staged& s, const Block<T>& block, int thread) {
@@ -478,6 +496,19 @@ struct VectorAttention {
       }
     }
   }
+  DEVICE static void copy_keys(Lds& lds, const Block<T>& block, int thread) {
+    const int key = staged_key(thread), d = staged_pack(thread) * kSize;
+    const int exchanged = exchange(key, d);
+    const auto offset = static_cast<uint32_t>(key * block.row + d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int keys = staged_key(i * kThreads), ds = staged_pack(i * kThreads) * kSize;
+      const bool inside = key + keys < block.count && d + ds < block.width;
+      const T* from = block.data + (inside ? offset + static_cast<uint32_t>(keys * block.row + ds) : 0);
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        copy_word_to_lds(&lds.key[d + ds + e][exchanged ^ keys], from + e, inside);
+      }
+    }
+  }
   DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
     const int key = thread / kAcross, d = thread % kAcross * kSize;
     auto offset = static_cast<uint32_t>(key * block.row + d);
@@ -504,20 +535,23 @@ struct VectorAttention {
     // The operands of a step are on their way while the step before multiplies.
     float a[2][kSlots], b[2][kScores];
     const int r = row(0);
+    constexpr int kStep = 8;
     const auto load = [&](int first, int d) {
-      UNROLL for (int i = 0; i < kSlots; i += 4) load_fours(&lds.query[first + d][r + i], a[d % 2] + i, 4);
-      // The exchange moves groups of 8 within 32 keys and is the same for four d.
-      const float* const line = &lds.key[first + d][exchange(key_of(0, across()), first)];
+      // The exchanges move groups of 8 within 32 rows or keys and are the same for four d.
+      const float* const rows = &lds.query[first + d][exchange_row(r, first + d / 4 * 4)];
+      UNROLL for (int i = 0; i < kSlots; i += 4) load_fours(rows + i, a[d % 2] + i, 4);
+      const float* const line = &lds.key[first + d][exchange(key_of(0, across()), first + d / 4 * 4)];
       UNROLL for (int i = 0; i < kScores; i += kGroup) {
         const auto few = *reinterpret_cast<const Few<float, kGroup>*>(line + i * 8);
         UNROLL for (int j = 0; j < kGroup; ++j) b[d % 2][i + j] = few.v[j];
       }
     };
     load(0, 0);
-    for (int first = 0; first < depth; first += 4) {
-      const int next = first + 4 < depth ? first + 4 : 0;
-      UNROLL for (int d = 0; d < 4; ++d) {
-        load(d < 3 ? first : next, (d + 1) % 4);
+    for (int first = 0; first < depth; first += kStep) {
+      const int next = first + kStep < depth ? first + kStep : 0;
+      UNROLL for (int d = 0; d < kStep; ++d) {
+        keep_order();
+        load(d < kStep - 1 ? first : next, (d + 1) % kStep);
         UNROLL for (int slot = 0; slot < kSlots; ++slot) {
           UNROLL for (int i = 0; i < kScores; ++i) {
             scores.v[slot][i] = fused_multiply_add(a[d % 2][slot], b[d % 2][i], scores.v[slot][i]);
@@ -531,25 +565,37 @@ struct VectorAttention {
   // exchanged by the lane, so that lanes write to different banks.
   DEVICE static float* p_at(Lds& lds, int i, int lane, int slot) {
     constexpr int kFours = kSlots / 4;
-    const int four = (down() ^ (lane / kFours % kDown)) * kFours + ((slot / 4) ^ (lane % kFours));
+    const int four = (down() * kFours + slot / 4) ^ (lane * kFours / 2 % (kDown * kFours));
     return &lds.p[wave_id()][i * 8 + lane][four * 4];
   }
   DEVICE void multiply_values(Lds& lds, const Scores& scores) {
-    UNROLL for (int i = 0; i < kScores; ++i) {
-      UNROLL for (int slot = 0; slot < kSlots; slot += 4) {
-        const Pack<float> four = {
-            {scores.v[slot][i], scores.v[slot + 1][i], scores.v[slot + 2][i], scores.v[slot + 3][i]}};
-        store_pack(p_at(lds, i, across(), slot), four);
+    constexpr int kPart = kScores / kParts;
+    NO_UNROLL for (int part = 0; part < kParts; ++part) {
+      if (part > 0) wave_barrier();
+      UNROLL for (int i = 0; i < kPart; ++i) {
+        UNROLL for (int slot = 0; slot < kSlots; slot += 4) {
+          Pack<float> four;
+          UNROLL for (int j = 0; j < 4; ++j) {
+            four.v[j] = scores.v[slot + j][i];
+            UNROLL for (int k = 1; k < kParts; ++k) {
+              if (part == k) four.v[j] = scores.v[slot + j][k * kPart + i];
+            }
+          }
+          store_pack(p_at(lds, i, across(), slot), four);
+        }
       }
+      wave_barrier();
+      multiply_part(lds, part * kPart);
     }
-    wave_barrier();
-    for (int i = 0; i < kScores; ++i) {
+  }
+  DEVICE void multiply_part(Lds& lds, int first) {
+    for (int i = 0; i < kScores / kParts; ++i) {
       UNROLL_A_LITTLE for (int lane = 0; lane < 8; ++lane) {
         float a[kSlots];
         UNROLL for (int slot = 0; slot < kSlots; slot += 4) {
           load_fours(p_at(lds, i, lane, slot), a + slot, 4);
         }
-        const float* line = lds.value[key_of(i, lane)];
+        const float* line = lds.value[key_of(first + i, lane)];
         UNROLL for (int o = 0; o < kOutputs; o += 4) {
           const Pack<float> four = load_pack(line + o * 8 + across() * 4);
           UNROLL for (int slot = 0; slot < kSlots; ++slot) {
@@ -686,18 +732,29 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
                     sizes.Dv};
   };
 
+  // All copies at once: the first block of K, then Q.
   typename P::Staged staged;
-  if constexpr (!P::kDirectKeys) {
-    if (vector_k && begin < end) P::load_keys(staged, keys_from(begin), thread_x());
+  if (vector_k && begin < end) {
+    if constexpr (!P::kDirectKeys) {
+      P::load_keys(staged, keys_from(begin), thread_x());
+    } else if constexpr (P::kDirectQueries) {
+      P::copy_keys(lds, keys_from(begin), thread_x());
+    }
   }
-
   NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
-    const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
+    const int r = P::query_row(at), d = P::query_d(at);
+    const bool inside = first_row + r < rows && d < sizes.D;
+    const Row row = row_at(min_int(first_row + r, rows - 1));
+    const T* p =
+        x.q + b * layout.q.b + (first_head + row.head) * layout.q.h + int64_t{row.query} * layout.q.row;
+    if constexpr (P::kDirectQueries) {
+      if ((flags & kAttentionVectorQ) != 0) {
+        P::copy_query(lds, r, d, inside ? p + d : p, inside);
+        continue;
+      }
+    }
     Pack<T> pack = {};
-    if (first_row + r < rows && d < sizes.D) {
-      const Row row = row_at(first_row + r);
-      const T* p =
-          x.q + b * layout.q.b + (first_head + row.head) * layout.q.h + int64_t{row.query} * layout.q.row;
+    if (inside) {
       if ((flags & kAttentionVectorQ) != 0) {
         pack = load_pack(p + d);
       } else {
@@ -721,6 +778,7 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
                   x.found,
                   layout.o};
   }
+  if constexpr (P::kDirectQueries) wait_for_copies();
   barrier();
   P products;
   products.take_queries(lds);
@@ -771,7 +829,7 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     }
   };
   if (begin < end) {
-    if constexpr (P::kDirectKeys) begin_keys(begin, thread_x());
+    if constexpr (P::kDirectKeys && !P::kDirectQueries) begin_keys(begin, thread_x());
     finish_keys(begin, thread_x());
   }
 
@@ -1009,62 +1067,64 @@ struct AttentionFound {
   int32_t last[256][Pack<T>::kSize];
 };
 
-template <class T, int kHead, bool kPlain>
+template <class T, int kHead, bool kPlain, AttentionRows kRows>
 struct AttentionOf {
   static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
   static constexpr AttentionShape kShape =
-      attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain);
+      attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain, kRows);
 };
 // Only the one that the target has is compiled.
-template <class T, int kHead, bool kPlain, bool kMatrix>
+template <class T, int kHead, bool kPlain, AttentionRows kRows, bool kMatrix>
 struct AttentionProducts {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain>::kShape;
+  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain, kRows>::kShape;
   struct Type : MatrixAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.queries_in_lds> {
     static constexpr int kSharing = kShape.sharing;
     static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, sizeof(T));
   };
 };
-template <class T, int kHead, bool kPlain>
-struct AttentionProducts<T, kHead, kPlain, false> {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain>::kShape;
-  struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys> {
+template <class T, int kHead, bool kPlain, AttentionRows kRows>
+struct AttentionProducts<T, kHead, kPlain, kRows, false> {
+  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain, kRows>::kShape;
+  struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.parts> {
     static constexpr int kSharing = kShape.sharing;
     static constexpr int kShapeLds = kShape.lds_bytes(false, false, sizeof(T));
   };
 };
-template <class T, int kHead, bool kPlain>
-using Products = typename AttentionProducts<T, kHead, kPlain, AttentionOf<T, kHead, kPlain>::kMatrix>::Type;
+template <class T, int kHead, bool kPlain, AttentionRows kRows>
+using Products =
+    typename AttentionProducts<T, kHead, kPlain, kRows, AttentionOf<T, kHead, kPlain, kRows>::kMatrix>::Type;
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(T, kHead, kPlain, name)                                                       \
-  KERNEL_SHARING(name, (Products<T, kHead, kPlain>::kThreads), (Products<T, kHead, kPlain>::kSharing), \
-                 (const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,           \
-                  const T* __restrict__ bias, const uint8_t* __restrict__ mask, T* o, float* partial,  \
-                  float* statistics, const int32_t* __restrict__ found, AttentionStrides q_strides,    \
-                  AttentionStrides k_strides, AttentionStrides v_strides, AttentionStrides o_strides,  \
-                  AttentionStrides bias_strides, AttentionStrides mask_strides, AttentionSizes sizes,  \
-                  Divisor queries, Divisor row_blocks, Divisor heads, Divisor splits, Divisor dies,    \
-                  uint32_t groups_of_die, AttentionScores scores)) {                                   \
-    using P = Products<T, kHead, kPlain>;                                                              \
-    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                  \
-    LARGE_SHARED(typename P::Lds, lds);                                                                \
-    const AttentionPointers<T> pointers = {q, k, v, bias, mask, o, partial, statistics, found};        \
-    const AttentionLayout layout = {q_strides,    k_strides, v_strides,     o_strides,  bias_strides,  \
-                                    mask_strides, sizes,     queries,       row_blocks, heads,         \
-                                    splits,       dies,      groups_of_die, scores};                   \
-    fused_attention<T, P, kPlain>(pointers, layout, lds);                                              \
+#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name)                                               \
+  KERNEL_SHARING(name, (Products<T, kHead, kPlain, kRows>::kThreads),                                 \
+                 (Products<T, kHead, kPlain, kRows>::kSharing),                                       \
+                 (const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,          \
+                  const T* __restrict__ bias, const uint8_t* __restrict__ mask, T* o, float* partial, \
+                  float* statistics, const int32_t* __restrict__ found, AttentionStrides q_strides,   \
+                  AttentionStrides k_strides, AttentionStrides v_strides, AttentionStrides o_strides, \
+                  AttentionStrides bias_strides, AttentionStrides mask_strides, AttentionSizes sizes, \
+                  Divisor queries, Divisor row_blocks, Divisor heads, Divisor splits, Divisor dies,   \
+                  uint32_t groups_of_die, AttentionScores scores)) {                                  \
+    using P = Products<T, kHead, kPlain, kRows>;                                                      \
+    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                 \
+    LARGE_SHARED(typename P::Lds, lds);                                                               \
+    const AttentionPointers<T> pointers = {q, k, v, bias, mask, o, partial, statistics, found};       \
+    const AttentionLayout layout = {q_strides,    k_strides, v_strides,     o_strides,  bias_strides, \
+                                    mask_strides, sizes,     queries,       row_blocks, heads,        \
+                                    splits,       dies,      groups_of_die, scores};                  \
+    fused_attention<T, P, kPlain>(pointers, layout, lds);                                             \
   }
 
 #define ATTENTION_KERNELS(T, suffix)                                                                        \
-  ATTENTION_KERNEL(T, 64, true, fused_attention_plain_64_##suffix)                                          \
-  ATTENTION_KERNEL(T, 128, true, fused_attention_plain_128_##suffix)                                        \
-  ATTENTION_KERNEL(T, 256, true, fused_attention_plain_256_##suffix)                                        \
-  ATTENTION_KERNEL(T, 64, false, fused_attention_64_##suffix)                                               \
-  ATTENTION_KERNEL(T, 128, false, fused_attention_128_##suffix)                                             \
-  ATTENTION_KERNEL(T, 256, false, fused_attention_256_##suffix)                                             \
+  ATTENTION_KERNEL(T, 64, true, AttentionRows::kFew, fused_attention_plain_64_##suffix)                     \
+  ATTENTION_KERNEL(T, 128, true, AttentionRows::kFew, fused_attention_plain_128_##suffix)                   \
+  ATTENTION_KERNEL(T, 256, true, AttentionRows::kFew, fused_attention_plain_256_##suffix)                   \
+  ATTENTION_KERNEL(T, 64, false, AttentionRows::kFew, fused_attention_64_##suffix)                          \
+  ATTENTION_KERNEL(T, 128, false, AttentionRows::kFew, fused_attention_128_##suffix)                        \
+  ATTENTION_KERNEL(T, 256, false, AttentionRows::kFew, fused_attention_256_##suffix)                        \
   KERNEL(                                                                                                   \
       fused_attention_combine_##suffix, 256,                                                                \
       (const float* partial, const float* statistics, const int32_t* found, T* o, AttentionStrides strides, \
@@ -1082,3 +1142,9 @@ using namespace graphopt::hip;
 
 ATTENTION_KERNELS(float, f32)
 ATTENTION_KERNELS(half_t, f16)
+#if !GRAPHOPT_MATRIX_F32
+ATTENTION_KERNEL(float, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f32)
+ATTENTION_KERNEL(float, 128, true, AttentionRows::kMany, fused_attention_plain_many_128_f32)
+ATTENTION_KERNEL(float, 64, false, AttentionRows::kMany, fused_attention_many_64_f32)
+ATTENTION_KERNEL(float, 128, false, AttentionRows::kMany, fused_attention_many_128_f32)
+#endif

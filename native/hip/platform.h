@@ -254,6 +254,13 @@ DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
                : "r"(address), "l"(from), "r"(inside ? 16 : 0)
                : "memory");
 }
+DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 4 : 0)
+               : "memory");
+}
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 template <class T>
@@ -261,6 +268,7 @@ DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
   const Pack<T> zero = {};
   store_pack(to, inside ? load_pack(from) : zero);
 }
+DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = inside ? *from : 0.0f; }
 DEVICE void wait_for_copies() {}
 #endif
 

@@ -34,14 +34,19 @@ constexpr int kWave = 32;
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
 // What the target of this compilation has; kArchitectures says the same to the host.
-#if defined(GRAPHOPT_WAVE)
-constexpr bool kMatrixF16 = true, kMatrixF32 = GRAPHOPT_WAVE == 64;
-#elif GRAPHOPT_MFMA
-constexpr bool kMatrixF16 = true, kMatrixF32 = true;
-#elif GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || GRAPHOPT_MMA_SM80
-constexpr bool kMatrixF16 = true, kMatrixF32 = false;
+#if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
+#define GRAPHOPT_MATRIX_F32 1
+#endif
+#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || \
+    GRAPHOPT_MMA_SM80
+constexpr bool kMatrixF16 = true;
 #else
-constexpr bool kMatrixF16 = false, kMatrixF32 = false;
+constexpr bool kMatrixF16 = false;
+#endif
+#if GRAPHOPT_MATRIX_F32
+constexpr bool kMatrixF32 = true;
+#else
+constexpr bool kMatrixF32 = false;
 #endif
 // Whether memory reaches LDS without passing through registers, 16 bytes a lane (copy_to_lds in platform.h).
 #if defined(__CUDA_ARCH__)

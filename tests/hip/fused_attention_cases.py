@@ -87,7 +87,8 @@ def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask
         return np.asarray(weights @ v)
 
 
-def case(name: str, dtype: Any, p: Problem) -> Case:
+def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
+    """`rows`: 0 for few in a work-group, 1 for many, -1 for the plan's own choice."""
     p = replace(p, Dv=p.Dv or p.D, kv_heads=p.kv_heads or p.heads)
     rng = np.random.default_rng([p.S, p.T, p.D, p.heads])
     scale = float(np.float32(p.scale or 1 / np.sqrt(max(p.D, 1))))
@@ -125,7 +126,7 @@ def case(name: str, dtype: Any, p: Problem) -> Case:
 
     def plan(harness: Harness, facts: int) -> Plan:
         half, values = c_int(dtype == np.float16), (c_int64 * len(sizes))(*sizes)
-        settings = (c_float(scale), c_float(p.softcap), c_float(p.mask_value))
+        settings = (c_float(scale), c_float(p.softcap), c_float(p.mask_value), c_int(rows))
         return harness.plan("fused_attention", facts, half, values, c_int(flags), *settings)
 
     return Case(name, "FusedAttention", inputs, [o], plan, tolerance_of(dtype))
@@ -211,4 +212,6 @@ def cases() -> Iterator[Case]:
         for head, problems in (*BY_HEAD.items(), (0, SPLIT)):
             for i, p in enumerate(problems):
                 name = f"attention_{'split' if head == 0 else head}_{suffix}-{i}_s{p.S}_t{p.T}_d{p.D}"
-                yield case(name, dtype, p)
+                yield case(name, dtype, p, rows=0)
+    for i, p in enumerate((*BY_HEAD[64], *BY_HEAD[128], *SPLIT)):
+        yield case(f"attention_many_f32-{i}_s{p.S}_t{p.T}_d{p.D}", np.float32, p, rows=1)

@@ -1,0 +1,209 @@
+// How FusedAttention is cut into work-groups: rows, splits of the keys, workspace, what is refused.
+#include <stdexcept>
+
+#include "check.h"
+#include "gpu/fused_attention_plan.h"
+#include "hip/traits.h"
+
+namespace graphopt::test {
+namespace {
+
+using namespace graphopt::gpu;
+using hip::AttentionRows;
+
+// B x H heads of [S, D] and [T, D], contiguous.
+AttentionProblem problem(int64_t B, int64_t H, int64_t S, int64_t T, int64_t D) {
+  AttentionProblem p;
+  p.B = B;
+  p.H = H;
+  p.S = S;
+  p.T = T;
+  p.D = p.Dv = D;
+  p.group = 1;
+  p.q = p.o = {H * S * D, S * D, D, 1};
+  p.k = p.v = {H * T * D, T * D, D, 1};
+  p.scale = 0.125f;
+  return p;
+}
+
+Plan plan_on(const char* arch, const AttentionProblem& p, bool half) {
+  return fused_attention_plan(p, half, true, typical_facts(arch));
+}
+
+const Launch& attention_of(const Plan& plan) {
+  for (const Launch& launch : plan.launches) {
+    const std::string name = launch.kernel;
+    if (name.find("combine") == std::string::npos && name.find("values") == std::string::npos) return launch;
+  }
+  throw std::runtime_error("no attention kernel");
+}
+
+// The arguments are nine pointers and six strides first.
+hip::AttentionSizes sizes_of(const Launch& launch) {
+  hip::AttentionSizes sizes{};
+  std::memcpy(&sizes, launch.args[15].bytes, sizeof sizes);
+  return sizes;
+}
+
+bool has(const Plan& plan, const std::string& part) {
+  return std::any_of(plan.launches.begin(), plan.launches.end(), [&](const Launch& launch) {
+    return std::string(launch.kernel).find(part) != std::string::npos;
+  });
+}
+
+template <class Call>
+bool refused(const Call& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument&) {
+    return true;
+  }
+  return false;
+}
+
+GRAPHOPT_TEST(attention_kernel_is_that_of_the_head_and_the_options) {
+  CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 40), true)).kernel) ==
+        "fused_attention_plain_64_f16");
+  CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 65), true)).kernel) ==
+        "fused_attention_plain_128_f16");
+  CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 256), false)).kernel) ==
+        "fused_attention_plain_256_f32");
+  // The wider of the heads of K and of V counts.
+  AttentionProblem p = problem(1, 1, 64, 64, 64);
+  p.Dv = 200;
+  CHECK(has(plan_on("gfx942", p, true), "plain_256"));
+  for (int option = 0; option < 4; ++option) {
+    p = problem(1, 1, 64, 64, 64);
+    if (option == 0) p.has_bias = true;
+    if (option == 1) p.has_mask = true;
+    if (option == 2) p.softcap = 30;
+    if (option == 3) p.scale = -1;
+    CHECK(!has(plan_on("gfx942", p, true), "plain"));
+  }
+}
+
+GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
+  const auto many = [](const char* arch, const AttentionProblem& p, bool half = false) {
+    return has(plan_on(arch, p, half), "many");
+  };
+  for (const char* arch : {"sm_90", "gfx1100", "gfx1201"}) {
+    CHECK(many(arch, problem(8, 16, 2048, 2048, 128)));
+    CHECK(many(arch, problem(8, 16, 2048, 2048, 64)));
+    // Half as many work-groups would leave most of the device idle.
+    CHECK(!many(arch, problem(1, 8, 128, 128, 128)));
+    CHECK(!many(arch, problem(1, 8, 128, 128, 64)));
+    // One kernel of this head, and float16 is on the matrix units.
+    CHECK(!many(arch, problem(8, 16, 2048, 2048, 256)));
+    CHECK(!many(arch, problem(8, 16, 2048, 2048, 128), true));
+  }
+  CHECK(!many("gfx942", problem(8, 16, 2048, 2048, 128)));
+  // 288 work-groups are three on the busiest of 132 units, 576 half as large ones five.
+  CHECK(!many("sm_90", problem(8, 12, 384, 384, 64)));
+}
+
+GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
+  for (const hip::Architecture& arch : hip::kArchitectures) {
+    for (const int64_t D : {64, 128, 256}) {
+      for (const bool half : {false, true}) {
+        const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
+        const DeviceFacts facts = typical_facts(arch.name);
+        for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany}) {
+          if (rows == AttentionRows::kMany && !hip::attention_has_many(matrix, static_cast<int>(D))) continue;
+          // No splits: as many heads as there are compute units.
+          const AttentionProblem p = problem(1, facts.compute_units, 1000, 70, D);
+          const hip::AttentionShape shape = hip::attention_shape(
+              matrix, arch.wave, arch.lds_bytes, static_cast<int>(D), half ? 2 : 4, true, rows);
+          const Plan plan = fused_attention_plan(p, half, true, facts, rows);
+          CHECK(plan.launches.size() == 1 && plan.workspace.empty());
+          const Launch& launch = plan.launches[0];
+          CHECK(launch.grid[0] == p.H * divide_up(p.S, shape.block_rows()));
+          CHECK(launch.block == static_cast<uint32_t>(shape.waves * arch.wave) && launch.block <= 256);
+          const bool loads_rows = arch.matrix == hip::Matrix::kMma;
+          CHECK(shape.lds_bytes(matrix, loads_rows, half ? 2 : 4) <= arch.lds_bytes);
+        }
+      }
+    }
+  }
+}
+
+GRAPHOPT_TEST(attention_splits_the_keys_when_there_are_few_rows) {
+  const AttentionProblem p = problem(1, 8, 1, 4096, 128);
+  const DeviceFacts facts = typical_facts("gfx942");
+  const Plan plan = plan_on("gfx942", p, true);
+  CHECK(plan.launches.size() == 2 && has(plan, "combine"));
+  const Launch& launch = attention_of(plan);
+  const auto splits = launch.grid[0] / 8;
+  CHECK(splits > 1 && launch.grid[0] == 8 * splits);
+  // Splits of whole blocks of keys, that together are all keys and none of them empty.
+  const hip::AttentionShape shape = hip::attention_shape(true, 64, 65536, 128, 2, true, AttentionRows::kFew);
+  const auto sizes = sizes_of(launch);
+  CHECK(sizes.T == 4096 && sizes.split_keys % shape.keys == 0);
+  CHECK(int64_t{sizes.split_keys} * splits >= p.T && int64_t{sizes.split_keys} * (splits - 1) < p.T);
+  // O of each split, not normalised, and two numbers a row.
+  const int64_t partial_rows = int64_t{8} * splits * shape.block_rows();
+  CHECK(plan.workspace == std::vector<int64_t>({partial_rows * 128 * 4, partial_rows * 2 * 4}));
+  // Few keys are not split, nor is what fills the device.
+  CHECK(plan_on("gfx942", problem(1, 8, 1, 64, 128), true).launches.size() == 1);
+  CHECK(plan_on("gfx942", problem(facts.compute_units, 3, 1, 4096, 128), true).launches.size() == 1);
+}
+
+GRAPHOPT_TEST(attention_looks_for_values_that_are_not_finite_only_where_they_matter) {
+  AttentionProblem p = problem(2, 1000, 64, 1100, 64);
+  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  p.guard = true;
+  Plan plan = plan_on("gfx1100", p, true);
+  CHECK(plan.launches.size() == 2 && std::string(plan.launches[0].kernel) == "fused_attention_values_f16");
+  const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
+  CHECK(plan.workspace == std::vector<int64_t>({p.B * p.H * parts * p.Dv * 4}));
+  CHECK(plan.launches[0].grid[0] == p.B * p.H * parts);
+  p.guard = false;
+  p.causal = true;
+  CHECK(has(plan_on("gfx1100", p, true), "values"));
+  // One query sees every key; a mask value that is finite gives hidden keys a probability, so they are read.
+  p.S = 1;
+  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  p.S = 64;
+  p.has_mask = true;
+  p.mask_value = -1e4f;
+  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+}
+
+GRAPHOPT_TEST(attention_plan_of_nothing_is_empty) {
+  CHECK(plan_on("gfx1100", problem(0, 8, 64, 64, 64), false).launches.empty());
+  CHECK(plan_on("gfx1100", problem(1, 8, 0, 64, 64), false).launches.empty());
+  // Without keys O is still written.
+  CHECK(plan_on("gfx1100", problem(1, 8, 64, 0, 64), false).launches.size() == 1);
+}
+
+GRAPHOPT_TEST(attention_plan_refuses_what_its_numbers_cannot_hold) {
+  CHECK(refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 257), true); }));
+  CHECK(!refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 256), true); }));
+  CHECK(refused([] { plan_on("gfx1100", problem(1, 1, int64_t{1} << 31, 8, 8), true); }));
+  CHECK(refused([] { plan_on("gfx1100", problem(1, 1, 8, int64_t{1} << 31, 8), true); }));
+  AttentionProblem p = problem(1, 1, 8, 8, 8);
+  p.k.row = int64_t{1} << 31;
+  CHECK(refused([&] { plan_on("gfx1100", p, true); }));
+  CHECK(refused([] { plan_on("gfx000", problem(1, 1, 8, 8, 8), true); }));
+}
+
+GRAPHOPT_TEST(attention_reads_vectors_only_where_rows_are_whole_vectors) {
+  const auto flags = [](const AttentionProblem& p, bool aligned) {
+    const Launch launch = attention_of(fused_attention_plan(p, true, aligned, typical_facts("gfx1100")));
+    hip::AttentionScores scores{};
+    std::memcpy(&scores, launch.args.back().bytes, sizeof scores);
+    return scores.flags & (hip::kAttentionVectorQ | hip::kAttentionVectorK | hip::kAttentionVectorV |
+                           hip::kAttentionVectorO);
+  };
+  const AttentionProblem p = problem(2, 3, 65, 33, 64);
+  CHECK(flags(p, true) ==
+        (hip::kAttentionVectorQ | hip::kAttentionVectorK | hip::kAttentionVectorV | hip::kAttentionVectorO));
+  CHECK(flags(p, false) == 0);
+  CHECK(flags(problem(2, 3, 65, 33, 60), true) == 0);
+  AttentionProblem transposed = p;
+  transposed.k.row = 1;
+  transposed.k.col = 33;
+  CHECK((flags(transposed, true) & hip::kAttentionVectorK) == 0);
+}
+
+}  // namespace
+}  // namespace graphopt::test
