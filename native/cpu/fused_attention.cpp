@@ -119,18 +119,38 @@ inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
   return r[0];
 }
 
-// e^x for x <= 0, as 2^n 2^r: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN.
-// The polynomial is our own fit of 2^r in |r| <= 1/2 to minimal relative error.
+// e^x for x <= 0: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN. The
+// polynomials are our own fits of 2^r to minimal relative error.
+#if defined(__AVX512F__)
+// The bits of 2^(j / 32), less what adding t << 18 below adds for the j in t's low bits.
+alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
+    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
+    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
+    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
+    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
+};
+
+// As 2^(n / 32) 2^r with |r| <= 1/64.
 inline Vec exp_nonpositive(Vec x) {
   constexpr float kLog2e = 1.44269504088896341f;
-#if defined(__AVX512F__)
-  x = _mm512_maskz_max_ps(0xffff, splat(-115.0f), x);  // the second where either is NaN
-  const Vec n = _mm512_maskz_roundscale_ps(0xffff, x * kLog2e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec round = splat(393216.0f);  // 1.5 * 2^18: n is what the sum's low bits hold
+  const Vec t = x * kLog2e + round;
+  const Vec r = x * kLog2e - (t - round);
+  const __m512i n = reinterpret_cast<__m512i>(t);
+  const __m512i fraction =
+      _mm512_permutex2var_epi32(_mm512_load_si512(kPowers), n, _mm512_load_si512(kPowers + kWidth));
+  const Vec power = reinterpret_cast<Vec>(_mm512_add_epi32(fraction, _mm512_maskz_slli_epi32(0xffff, n, 18)));
+  const Vec p = (splat(0.2402287f) * r + 0.69315734f) * r;
+  const __mmask16 in_range = _mm512_cmp_ps_mask(x, splat(-87.3365f), _CMP_NLT_US);  // and NaN
+  return _mm512_maskz_fmadd_ps(in_range, p, power, power);
+}
 #else
+// As 2^n 2^r with |r| <= 1/2.
+inline Vec exp_nonpositive(Vec x) {
+  constexpr float kLog2e = 1.44269504088896341f;
   const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
   const Vec shifted = x * kLog2e + round;
   const Vec n = shifted - round;
-#endif
   const Vec r = x * kLog2e - n;
   Vec p = splat(0.00132647273f);
   p = p * r + 0.00967151299f;
@@ -138,15 +158,12 @@ inline Vec exp_nonpositive(Vec x) {
   p = p * r + 0.240222424f;
   p = p * r + 0.693147004f;
   p = p * r + 1.0f;
-#if defined(__AVX512F__)
-  return _mm512_maskz_scalef_ps(0xffff, p, n);
-#else
   // The exponent field of 2^n, modulo 2^32: the bits of 1.5 * 2^23 above it are shifted out.
   const IntVec scale = (reinterpret_cast<IntVec>(shifted) + 127) << 23;
   p = p * reinterpret_cast<Vec>(scale);
   return x < -87.3365f ? Vec{} : p;
-#endif
 }
+#endif
 
 // Cephes' tanhf: 2 ulp.
 inline Vec tanh_of(Vec x) {
@@ -307,6 +324,43 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
   }
 }
 
+#if defined(__AVX512F__)
+constexpr int kHalfRows = 8;
+
+// multiply for kHalfRows rows and two and a half vectors, D=40 above all: rows share their half vectors two
+// by two. The last half of a row of B equals the half before it, and so does that of C.
+template <bool kAdd>
+void multiply_half(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
+                   const float* factor) {
+  Vec sum[kHalfRows][2], shared[kHalfRows / 2];
+#pragma GCC unroll 8
+  for (int i = 0; i < kHalfRows; ++i) sum[i][0] = sum[i][1] = shared[i / 2] = Vec{};
+  for (int64_t step = 0; step < k; ++step, b += ldb) {
+    const Vec first = load(b), second = load(b + kWidth), half = load(b + 2 * kWidth);
+#pragma GCC unroll 4
+    for (int i = 0; i < kHalfRows; i += 2) {
+      const Vec x = splat(a[i * lda + step]), y = splat(a[(i + 1) * lda + step]);
+      sum[i][0] += x * first;
+      sum[i][1] += x * second;
+      sum[i + 1][0] += y * first;
+      sum[i + 1][1] += y * second;
+      shared[i / 2] += _mm512_mask_blend_ps(0xff00, x, y) * half;
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kHalfRows; ++i) {
+    const Vec both = shared[i / 2];
+    Vec row[3] = {sum[i][0], sum[i][1], _mm512_maskz_shuffle_f32x4(0xffff, both, both, i % 2 ? 0xee : 0x44)};
+#pragma GCC unroll 3
+    for (int j = 0; j < 3; ++j) {
+      float* y = c + i * ldc + j * kWidth;
+      if constexpr (kAdd) row[j] += load(y) * factor[i];
+      save(y, row[j]);
+    }
+  }
+}
+#endif
+
 template <class T>
 using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, float*, int64_t, const float*);
 
@@ -411,12 +465,17 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
   }
 }
 
-// V as [n, width] floats, width being Dv in whole vectors.
+// V as [n, width] floats, width being Dv in whole vectors. Where Dv ends within the first half of a vector,
+// the second half repeats it for multiply_half.
 template <class T>
 void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
                  float* packed) {
+  constexpr int64_t kHalf = kWidth / 2;
+  const bool repeat = width - Dv >= kHalf;
   for (int64_t j = 0; j < n; ++j) {
-    copy_row(v + j * row_stride, col_stride, Dv, 1.0f, packed + j * width);
+    float* y = packed + j * width;
+    copy_row(v + j * row_stride, col_stride, Dv, 1.0f, y);
+    if (repeat) std::memcpy(y + width - kHalf, y + width - 2 * kHalf, kHalf * sizeof(float));
   }
 }
 
@@ -493,7 +552,7 @@ constexpr int64_t kMaxTileRows = 96;         // where the scores of so many stay
 constexpr int64_t kScoreFloats = 12 * 1024;  // of a tile of more than kTileRows
 constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
 constexpr int64_t kLeastItemRows = 96;       // an item of fewer rows spends too much of its time packing
-constexpr int64_t kItemFloats = 64 * 1024;   // of Q and O in an item
+constexpr int64_t kItemFloats = 128 * 1024;  // of Q and O in an item, whose keys are packed once
 constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block, all in the second-level cache
 constexpr int64_t kBlockKeys = 512;          // at most
 constexpr int64_t kChunkKeys = 1024;         // at least, where the keys are split among items
@@ -519,7 +578,8 @@ struct Plan {
   int64_t tile_rows;
   int64_t result_rows;  // of a Partial
   bool keys_in_place, values_in_place;
-  bool one_block;  // a tile sees all its keys at once, and its result is stored at once
+  bool half_vector;  // the last panel of values is two and a half vectors
+  bool one_block;    // a tile sees all its keys at once, and its result is stored at once
 
   Plan(const AttentionProblem& p, int64_t most_lanes, bool is_float) {
     rows = p.group * p.S;
@@ -546,6 +606,8 @@ struct Plan {
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
     const bool whole_values = p.v.col == 1 && p.Dv == value_width;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
+    half_vector =
+        kWidth == 16 && value_width % kPanel == 48 && value_width - p.Dv >= kWidth / 2 && !values_in_place;
     one_block = p.T <= block_keys;
     result_rows = one_block ? tile_rows : round_up(item_rows, kWidth);
   }
@@ -785,13 +847,21 @@ struct Attention {
                   float* out) const {
     for (int64_t c = 0; c < plan.value_width; c += kPanel) {
       const int64_t vectors = divide_up(std::min(kPanel, plan.value_width - c), kWidth);
-      if (fresh) {
-        multiply_rows<false>(rows, vectors, w.scores, plan.score_stride, values + c, stride, n, out + c,
-                             plan.value_width, nullptr);
-      } else {
-        multiply_rows<true>(rows, vectors, w.scores, plan.score_stride, values + c, stride, n, out + c,
-                            plan.value_width, w.factor);
+      int64_t i = 0;
+#if defined(__AVX512F__)
+      if constexpr (std::is_same_v<V, float>) {
+        if (plan.half_vector && vectors == 3) {
+          const auto half = fresh ? multiply_half<false> : multiply_half<true>;
+          for (; i + kHalfRows <= rows; i += kHalfRows) {
+            half(w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
+                 out + i * plan.value_width + c, plan.value_width, w.factor + i);
+          }
+        }
       }
+#endif
+      const auto whole = fresh ? multiply_rows<false, V> : multiply_rows<true, V>;
+      whole(rows - i, vectors, w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
+            out + i * plan.value_width + c, plan.value_width, w.factor + i);
     }
   }
 

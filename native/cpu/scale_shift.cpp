@@ -13,25 +13,74 @@ namespace {
 constexpr int64_t kChunk = 16 * kBlock;  // elements that one thread takes at a time
 constexpr int64_t kShortPlane = 16;      // planes below this are handled many at a time
 
-// y = x * s + h (+ r). Loops are free of dependences because y is at most the same array as x or r.
-void plane(const float* x, float s, float h, const float* r, float* y, int64_t n) {
+// y = act(x * s + h (+ r)) in one pass, so that the arithmetic hides behind the memory's latency. Loops are
+// free of dependences because y is at most the same array as x or r.
+using Plane = void (*)(const float* x, float s, float h, const float* r, const Activation& act, float* y,
+                       int64_t n);
+using Elementwise = void (*)(const float* x, const float* s, const float* h, const float* r,
+                             const Activation& act, float* y, int64_t n);
+
+template <ActivationKind kKind>
+void plane(const float* x, float s, float h, const float* r, const Activation& act, float* y, int64_t n) {
+  const float a = act.a, b = act.b;
   if (r != nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * s + h + r[i];
+    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s + h + r[i], a, b);
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * s + h;
+    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s + h, a, b);
   }
 }
 
-void elementwise(const float* x, const float* s, const float* h, const float* r, float* y, int64_t n) {
+template <ActivationKind kKind>
+void elementwise(const float* x, const float* s, const float* h, const float* r, const Activation& act,
+                 float* y, int64_t n) {
+  const float a = act.a, b = act.b;
   if (r != nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * s[i] + h[i] + r[i];
+    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s[i] + h[i] + r[i], a, b);
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * s[i] + h[i];
+    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s[i] + h[i], a, b);
   }
+}
+
+struct Loops {
+  Plane plane;
+  Elementwise elementwise;
+};
+
+template <ActivationKind kKind>
+constexpr Loops kLoops{plane<kKind>, elementwise<kKind>};
+
+Loops loops_of(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::kNone:
+      break;
+    case ActivationKind::kRelu:
+      return kLoops<ActivationKind::kRelu>;
+    case ActivationKind::kLeakyRelu:
+      return kLoops<ActivationKind::kLeakyRelu>;
+    case ActivationKind::kClip:
+      return kLoops<ActivationKind::kClip>;
+    case ActivationKind::kSigmoid:
+      return kLoops<ActivationKind::kSigmoid>;
+    case ActivationKind::kSilu:
+      return kLoops<ActivationKind::kSilu>;
+    case ActivationKind::kHardSigmoid:
+      return kLoops<ActivationKind::kHardSigmoid>;
+    case ActivationKind::kHardSwish:
+      return kLoops<ActivationKind::kHardSwish>;
+    case ActivationKind::kTanh:
+      return kLoops<ActivationKind::kTanh>;
+    case ActivationKind::kGelu:
+      return kLoops<ActivationKind::kGelu>;
+    case ActivationKind::kGeluTanh:
+      return kLoops<ActivationKind::kGeluTanh>;
+    case ActivationKind::kMish:
+      return kLoops<ActivationKind::kMish>;
+  }
+  return kLoops<ActivationKind::kNone>;
 }
 
 // [C] as floats, each repeated `times` times.
@@ -56,6 +105,7 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
   // Runs of elements that share one call: a plane, or with short planes all planes of an image.
   const int64_t run = short_planes ? p.C * p.inner : p.inner;
 
+  const Loops loops = loops_of(p.act.kind);
   const auto block = [&](int64_t begin, int64_t n) {
     alignas(64) float x_buffer[kBlock], r_buffer[kBlock], y_buffer[kBlock];
     const size_t count = static_cast<size_t>(n);
@@ -68,14 +118,13 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
       const int64_t length = std::min(n - i, run - offset);
       const float* r = rf != nullptr ? rf + i : nullptr;
       if (short_planes) {
-        elementwise(xf + i, s + offset, h + offset, r, yf + i, length);
+        loops.elementwise(xf + i, s + offset, h + offset, r, p.act, yf + i, length);
       } else {
         const int64_t c = index % p.C;
-        plane(xf + i, s[c], h[c], r, yf + i, length);
+        loops.plane(xf + i, s[c], h[c], r, p.act, yf + i, length);
       }
       i += length;
     }
-    activate_block(p.act, yf, yf, count);
     store(y + begin, yf, count);
   };
   parallel_for(parallel, (total + kChunk - 1) / kChunk, [&](int64_t item, size_t) {
