@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -105,6 +106,32 @@ def test_tables_and_drawings(page: str, tmp_path: Path) -> None:
     assert len(found["bars"]) >= 8
     assert max(found["bars"]) > 500
     assert "WinogradConvAddRelu" in found["drawn"]
+
+
+def test_ranges_of_half_precision(tmp_path: Path) -> None:
+    weights = {
+        HOSTILE + "large": np.array([[1e5, -2e5], [1, 2]], np.float32),
+        "small": np.array([[1e-6, 1e-9], [3, 4]], np.float32),
+        "plain": np.eye(2, dtype=np.float32),
+    }
+    inputs, output = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 2]) for n in "xy")
+    names = ["x", "a", "b", "y"]
+    nodes = [onnx.helper.make_node("MatMul", [names[i], w], [names[i + 1]]) for i, w in enumerate(weights)]
+    graph = onnx.helper.make_graph(nodes, "g", [inputs], [output])
+    graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in weights.items())
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    _, report = graphopt.optimize(model, target="rocm", precision="fp16")
+    page = render(report, title="ranges")
+    assert page.count("<script>") == 1
+    script = """found = [...doc.querySelectorAll("#ranges tr")].slice(1).map(
+        row => [...row.cells].map(cell => cell.textContent));"""
+    large, small = driven(page, script, tmp_path)
+    assert large[0].endswith("large")
+    assert large[1:] == ["4", "2", "0", "0", "inf", "float32"]
+    assert small[:5] == ["small", "4", "0", "1", "1"]
+    assert small[6] == "float16"
+    _, plain = graphopt.optimize(model, target="rocm")
+    assert 'id="ranges"' not in render(plain, title="ranges")
 
 
 def test_filter(page: str, tmp_path: Path) -> None:
