@@ -216,7 +216,6 @@ class Editor:
         name = self._unique(hint, self._names)
         tensor = ir.Tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray | np.generic) else data
         tensor.name = name
-        dims = tensor.shape.numpy()
         graph = anchor.graph
         assert graph is not None
         if graph in self._functions:
@@ -225,10 +224,10 @@ class Editor:
                 "", "Constant", [], [ir.AttrTensor("value", tensor)], name=self._unique(name, self._node_names)
             )
             node.outputs[0].name = name
-            node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, ir.Shape(dims)
+            node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, tensor.shape
             graph.insert_before(anchor, node)
             return node.outputs[0]
-        value = ir.Value(name=name, shape=ir.Shape(dims), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         graph.register_initializer(value)
         return value
 
@@ -410,7 +409,7 @@ class Editor:
         work = list(nodes)
         while work:
             node = work.pop()
-            if node.graph is None or any(use_count(o) or o.is_graph_output() for o in node.outputs):
+            if node.graph is None or is_read(node):
                 continue
             if bodies(node):
                 continue  # its bodies read values too; clean-up takes them apart
@@ -426,6 +425,11 @@ class Editor:
                     del value.graph.initializers[value.name]
                 elif (producer := value.producer()) is not None:
                     work.append(producer)
+
+
+def is_read(node: ir.Node) -> bool:
+    """Whether a node input or a graph output reads any of the node's outputs."""
+    return any(use_count(o) or o.is_graph_output() for o in node.outputs)
 
 
 def use_count(value: ir.Value) -> int:

@@ -17,6 +17,7 @@ from graphopt.errors import OptionError
 from graphopt.model import bodies, tensor_bytes
 
 _DECLARED = "graphopt.declared"
+Dims = Sequence[int | str | None]
 # Smaller initializers may be shapes and axes, which data propagation reads.
 _SMALL_TENSOR_BYTES = 1024
 # What onnx calls a dimension of which it knows nothing.
@@ -181,10 +182,11 @@ class _Merge:
         self._declared = declared
         # A large graph has few different shapes: values share them, and nobody can change them.
         self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
-        self._dims: dict[bytes, list[int | str | None]] = {}
+        # Nor many different types, which come as messages: (element type, dimensions), None where there are none.
+        self._types: dict[bytes, tuple[int, Dims | None]] = {}
 
     def graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
-        types = {info.name: info.type.tensor_type for info in (*proto.value_info, *proto.output) if _is_tensor(info)}
+        types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
         for i, node in enumerate(graph):
             for value in node.outputs:
                 found = types.get(value.name or "")
@@ -194,16 +196,15 @@ class _Merge:
                 for body, body_proto in zip(inner, _body_protos(proto.node[i])):
                     self.graph(body, body_proto)
 
-    def _refine(self, value: ir.Value, found: onnx.TypeProto.Tensor) -> None:
+    def _refine(self, value: ir.Value, found: onnx.TypeProto) -> None:
+        message = found.SerializeToString()
+        if message not in self._types:
+            self._types[message] = _tensor_type(found)
+        element, dims = self._types[message]
         type_, shape = value.type, value.shape
-        if type_ is None and found.elem_type:
-            value.type = ir.TensorType(ir.DataType(found.elem_type))
-        if found.HasField("shape"):
-            message = found.shape.SerializeToString()
-            dims = self._dims.get(message)
-            if dims is None:
-                dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in found.shape.dim]
-                self._dims[message] = dims
+        if type_ is None and element:
+            value.type = ir.TensorType(ir.DataType(element))
+        if dims is not None:
             if shape is None:
                 value.shape = self._shape(dims)
             elif len(shape) == len(dims):
@@ -221,8 +222,15 @@ class _Merge:
         return self._shapes[key]
 
 
-def _is_tensor(info: onnx.ValueInfoProto) -> bool:
-    return bool(info.type.HasField("tensor_type"))
+def _tensor_type(found: onnx.TypeProto) -> tuple[int, Dims | None]:
+    if not found.HasField("tensor_type"):
+        return 0, None
+    tensor = found.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    return tensor.elem_type, [
+        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
+    ]
 
 
 def _body_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import math
 import os
 import tempfile
@@ -29,6 +30,7 @@ from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError
 MAX_EMBEDDED_BYTES = 1_800_000_000
 # Tensors below this stay inside the .onnx file even when the others go outside.
 MIN_EXTERNAL_BYTES = 1024
+_GRAPH, _GRAPHS, _TENSOR = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR
 # From this IR version on an initializer that is also a graph input can be overridden by callers.
 FIRST_OVERRIDABLE_IR_VERSION = 4
 
@@ -202,9 +204,10 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
     found: list[ir.Graph] = []
     # `.data`, since the views of onnx_ir's containers make several calls for each item, which counts over whole graphs.
     for attribute in node.attributes.data.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+        kind = attribute.type
+        if kind is _GRAPH and not attribute.is_ref():
             found.append(attribute.value)
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+        elif kind is _GRAPHS and not attribute.is_ref():
             found += attribute.value
     return found
 
@@ -222,7 +225,7 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
         for node in graph:
             for attribute in node.attributes.data.values():
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                if attribute.type is _TENSOR and not attribute.is_ref():
                     yield attribute.value
 
 
@@ -272,7 +275,7 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
     if dims and min(dims) < 0:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
     if proto.HasField("raw_data"):
-        have, need, unit = len(proto.raw_data), (size * tensor.dtype.bitwidth + 7) // 8, "bytes"
+        have, need, unit = len(proto.raw_data), (size * _bits(proto.data_type) + 7) // 8, "bytes"
     else:
         entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
         per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
@@ -282,11 +285,17 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
         raise ModelLoadError(f"{label} has {have} {unit}, its shape and type need {need}")
 
 
+@functools.cache
+def _bits(data_type: int) -> int:
+    """Of one element; onnx_ir makes an enum member each time."""
+    return ir.DataType(data_type).bitwidth
+
+
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements, without the cost of building its shape where the message knows."""
     if isinstance(tensor, ir.serde.TensorProtoTensor):
         elements: int = math.prod(tensor.raw.dims)
-        return (elements * tensor.dtype.bitwidth + 7) // 8
+        return (elements * _bits(tensor.raw.data_type) + 7) // 8
     return tensor.nbytes
 
 
@@ -433,10 +442,10 @@ def _place_external_data(
 ) -> None:
     """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
     folder = out.resolve().parent
-    values = [v for g in graphs(model) for v in g.initializers.values() if v.const_value is not None]
+    values = [v for g in graphs(model) for v in g.initializers.data.values() if v.const_value is not None]
     embedded = [v for v in values if not isinstance(v.const_value, ir.ExternalTensor)]
     if external_data is False:
-        if sum(v.const_value.nbytes for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
+        if sum(tensor_bytes(v.const_value) for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
             raise ModelSaveError(f"{out}: the weights do not fit into one file; leave out --no-external-data")
         for value in values:
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -445,8 +454,8 @@ def _place_external_data(
     if source.path is None or source.path.resolve().parent != folder:
         _copy_data_files(model, out, created)
     outside = any(isinstance(v.const_value, ir.ExternalTensor) for v in values)
-    large = [v for v in embedded if v.const_value is not None and v.const_value.nbytes >= MIN_EXTERNAL_BYTES]
-    total = sum(v.const_value.nbytes for v in large if v.const_value is not None)
+    large = [v for v in embedded if v.const_value is not None and tensor_bytes(v.const_value) >= MIN_EXTERNAL_BYTES]
+    total = sum(tensor_bytes(v.const_value) for v in large if v.const_value is not None)
     if not large or not (external_data or outside or total > MAX_EMBEDDED_BYTES):
         return
     data = _fresh_name(folder, f"{out.name}.data")

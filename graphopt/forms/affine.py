@@ -59,11 +59,11 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
         raise Refusal(Code.WRONG_SHAPE, f"parameters of shapes {[p.shape for p in parameters]}", node)
     gamma, beta, mean, var = parameters
     radicand = var + attribute_float(node, "epsilon", 1e-5)
-    if not np.all(np.isfinite(radicand)) or not np.all(radicand > 0):
+    if not np.isfinite(radicand).all() or not (radicand > 0).all():
         raise Refusal(Code.NOT_FINITE, "var + epsilon is not a positive number", node)
     scale = gamma / np.sqrt(radicand)
     shift = beta - mean * scale
-    if not (np.all(np.isfinite(scale)) and np.all(np.isfinite(shift))):
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         raise Refusal(Code.NOT_FINITE, "the scale or the shift", node)
     return Affine(x, scale, shift)
 
@@ -99,7 +99,7 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
         return Affine(x, one, -number) if x is a else Affine(x, -one, number)
     if x is b:
         return None  # constant / x
-    if np.any(number == 0):
+    if (number == 0).any():
         raise Refusal(Code.NOT_FINITE, "division by zero", node)
     return Affine(x, 1.0 / number, zero)
 
@@ -141,6 +141,6 @@ def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: i
     """
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
-    if not np.all(np.isfinite(cast)):
+    if not np.isfinite(cast).all():
         raise Refusal(Code.NOT_FINITE, f"{what} does not fit into {dtype}", node)
     return cast

@@ -53,7 +53,7 @@ class ScaledWeight(ir.LazyTensor):
 
 def is_streamed(tensor: ir.TensorProtocol) -> bool:
     """Whether a weight is so large, and on disk, that it is to be handled block by block."""
-    return isinstance(tensor, ScaledWeight | ir.ExternalTensor) and tensor.nbytes >= LARGE_BYTES
+    return type(tensor) in (ScaledWeight, ir.ExternalTensor) and tensor.nbytes >= LARGE_BYTES
 
 
 def products(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:

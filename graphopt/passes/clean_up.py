@@ -31,7 +31,7 @@ import onnx_ir as ir
 from graphopt import inference
 from graphopt.analysis.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.analysis.partial_shapes import Dims, PartialShapes
-from graphopt.editor import Editor, use_count
+from graphopt.editor import Editor, is_read, use_count
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.passes.base import ModelPass, Numerics
@@ -209,7 +209,7 @@ class _CleanUp:
 
     def remove_unread(self, graph: ir.Graph) -> None:
         for node in reversed(graph):
-            if node.domain not in PURE_DOMAINS or any(use_count(o) or o.is_graph_output() for o in node.outputs):
+            if node.domain not in PURE_DOMAINS or is_read(node):
                 continue
             if not node.outputs:
                 continue
