@@ -24,6 +24,7 @@ from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeM
 from graphopt.report import ModelStats, Report
 from graphopt.tables import plain, print_bench, print_selftest, print_tuning, size
 from graphopt.verify import VerifyReport
+from graphopt_command import EXIT_INTERRUPTED
 
 app = typer.Typer(
     add_completion=False,
@@ -34,7 +35,6 @@ app = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-EXIT_INTERRUPTED = 130
 # Initializers with range problems that are printed; the JSON report has all.
 MAX_RANGES = 20
 

@@ -177,6 +177,33 @@ cli.main()
 """
 
 
+IMPORTS = """
+import signal
+import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import graphopt_command
+print("ready", flush=True)
+sys.argv = ["graphopt", "passes"]
+graphopt_command.main()
+"""
+
+
+def test_interrupted_during_imports() -> None:
+    interrupted = 0
+    for moment in (0.02, 0.05, 0.1, 0.2, 0.4):
+        arguments = [sys.executable, "-c", IMPORTS]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert process.returncode in (0, INTERRUPTED), err
+        if process.returncode == INTERRUPTED:
+            interrupted += 1
+            assert err == "graphopt: interrupted\n"
+    assert interrupted
+
+
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C at any moment of the work: exit code 130, no traceback, nothing half-written left behind."""
     path, out = model(tmp_path, external=True, channels=512), tmp_path / "out.onnx"

@@ -1,0 +1,29 @@
+"""The entry point of the console command, outside of the package whose imports take most of a second.
+
+Ctrl-C meanwhile shows one line and no traceback, as it does later (graphopt/cli.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Runs the command line."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # a background job of a shell stays one
+        signal.signal(signal.SIGINT, _leave)
+    from graphopt.cli import main as run
+
+    signal.signal(signal.SIGINT, before)
+    run()
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    # Nothing has begun; an exception in the middle of an import may come out as another one.
+    os.write(2, b"graphopt: interrupted\n")
+    os._exit(EXIT_INTERRUPTED)
