@@ -33,6 +33,7 @@ from graphopt.runtime import (
     COMPILING_PROVIDERS,
     default_providers,
     import_onnxruntime,
+    memory_of,
     provider_name,
     runtime_name,
 )
@@ -308,19 +309,20 @@ def _runner(session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
         raise GraphoptError(f"{describe(setting)}: the model does not run: {one_line(error)}") from None
     if setting.io == "host":
         return lambda: session.run(None, feeds)
-    # ONNX Runtime calls every GPU's memory "cuda", AMD's included.
-    return bound_runner(session, feeds, "cuda")
+    return bound_runner(session, feeds, memory_of(session))
 
 
-def bound_runner(session: Any, feeds: Mapping[str, Any], device: str) -> Run:
-    """Runs with inputs and outputs that stay on the device."""
-    ort = import_onnxruntime()
+def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]) -> Run:
+    """Runs with inputs and outputs that stay on the device: in `memory` (`runtime.memory_of`)."""
+    value = import_onnxruntime().OrtValue
     binding = session.io_binding()
+    outputs = session.run(None, feeds)
     try:
         for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, device, 0))
-        for output in session.get_outputs():
-            binding.bind_output(output.name, device, 0)
+            binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, *memory))
+        for output, array in zip(session.get_outputs(), outputs, strict=True):
+            bound = value.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *memory)
+            binding.bind_ortvalue_output(output.name, bound)
     except Exception as error:  # the runtime's exception classes share no public base
         raise _CannotBindError(one_line(error)) from None
 

@@ -127,6 +127,14 @@ def _devices() -> list[Any]:
 _asked_for_devices: set[Path] = set()
 
 
+def memory_of(session: Any) -> tuple[Any, ...]:
+    """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
+    if session.get_providers()[0] != DEVICE_PROVIDER:
+        return ("cuda", 0)  # ONNX Runtime calls every GPU's memory so, AMD's included
+    info = _devices()[0].memory_info(import_onnxruntime().OrtDeviceMemoryType.DEFAULT)
+    return ("gpu", 0, info.device_vendor_id)
+
+
 def default_providers() -> list[str]:
     """The providers of this machine that run our kernels, best first."""
     ort = import_onnxruntime()

@@ -36,7 +36,7 @@ from graphopt.optimizer import optimize
 from graphopt.profiling import CPU, Run
 from graphopt.profit import Candidate, Estimates, Profit
 from graphopt.remarks import node_label
-from graphopt.runtime import provider_name, runtime_name
+from graphopt.runtime import memory_of, provider_name, runtime_name
 from graphopt.targets import parse_target
 from graphopt.verify.inputs import normal_feeds
 
@@ -281,7 +281,7 @@ class _Work:
             raise GraphoptError(f"with {sizes or 'fixed sizes'} the model does not run: {why}") from None
         if self.provider == CPU:
             return lambda: session.run(None, feeds)
-        return bound_runner(session, feeds, "cuda")
+        return bound_runner(session, feeds, memory_of(session))
 
 
 def _measure_classes(

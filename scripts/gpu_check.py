@@ -60,9 +60,8 @@ def large_cases() -> Iterator[Case]:
             Problem(700, 700, 256, heads=2, causal=True, guard=True, bad=5),
             Problem(200, 3000, 160, heads=2, mask="ST", guard=True, hidden_rows=7),
         )):  # fmt: skip
-            # Rows that see few keys are many times the RMS, and rounded in proportion.
-            large = fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p)
-            yield replace(large, tolerance=3 * large.tolerance)
+            # Rows that see few keys are many times the RMS of all, and rounded in proportion.
+            yield replace(fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p), by_row=True)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"

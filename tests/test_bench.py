@@ -209,7 +209,7 @@ def test_bound_inputs_and_outputs_give_the_same(tmp_path: Path) -> None:
     onnx.save(matmuls(3), tmp_path / "m.onnx")
     session = open_session(tmp_path / "m.onnx", "CPUExecutionProvider", 1)
     x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
-    binding: Any = bound_runner(session, {"v0": x}, "cpu")()
+    binding: Any = bound_runner(session, {"v0": x}, ("cpu", 0))()
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, {"v0": x})[0])
 
 
