@@ -114,7 +114,7 @@ def cycles(arch: str, text: str) -> tuple[str, int]:
 
 def loops(kernel: Kernel) -> list[list[str]]:
     """Instructions of each innermost loop: from a backward branch's target to the branch."""
-    if not kernel.code or not re.search("product|attention", kernel.name):
+    if not kernel.code or not re.search("product|attention|^gemm_|^conv_", kernel.name):
         return []
     start = kernel.code[0][0]
     spans = []
@@ -133,7 +133,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
         found.append("spills or scratch")
     matrix = kernel.count(r"v_mfma|v_wmma")
-    if is_cdna(arch) and arch != "gfx906" and "product" in kernel.name and not matrix:
+    if is_cdna(arch) and arch != "gfx906" and re.search("product|^gemm_|^conv_", kernel.name) and not matrix:
         found.append("no matrix instruction")
     attention = re.fullmatch(r"fused_attention_(plain_)?\d+_(f16|f32)", kernel.name)
     if attention and not matrix and (is_cdna(arch) if attention[2] == "f32" else arch not in ("gfx906", "gfx1030")):

@@ -7,11 +7,11 @@
 //   V
 // A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
 // not leave the registers (tile.h), on the vector unit it passes through LDS of the wave. The next block of K
-// or V is on its way from memory, into registers, while the current one is multiplied.
+// or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied.
 //
 // 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
 // hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 318 of the 745 TFLOP/s of a large
-// product, float32 34 of 51. When there are fewer work-groups than the device needs, the keys are split among
+// product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
 // work-groups and fused_attention_combine_* merges their results.
 //
 // A key with probability 0 still adds 0 V to O, which is NaN where V is not finite. Keys that causality hides
