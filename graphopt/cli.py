@@ -486,7 +486,7 @@ def _print_remarks(report: Report) -> None:
             code = Code[remark.code]
             console.print(
                 f"[yellow]refused[/] {remark.pass_name}: {where}: {remark.code}: {code.meaning} "
-                f"({plain(remark.detail)}); to do: {code.advice}",
+                f"({plain(remark.detail)}); to do: {code.advice}; see {code.page}",
                 soft_wrap=True,
             )
     if not report.remarks:

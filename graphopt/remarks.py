@@ -1,7 +1,7 @@
 """What was done and what was not, site by site.
 
 Nothing is silent: each candidate site that a pass looks at ends as `Applied` or as `Refused` with one of the stable
-codes below. The codes are part of the public interface (docs/refusals.md); a released code keeps its meaning.
+codes below. The codes are part of the public interface (docs/refusals); a released code keeps its meaning.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Code(enum.Enum):
     @property
     def advice(self) -> str:
         return self.value[1]
+
+    @property
+    def page(self) -> str:
+        """Where the documentation explains it, from the root of the repository."""
+        return f"docs/refusals/{self.name}.md"
 
 
 class Refusal(Exception):

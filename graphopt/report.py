@@ -179,4 +179,5 @@ def _remark_dict(remark: Remark) -> dict[str, Any]:
     if not remark.applied:
         entry["meaning"] = Code[remark.code].meaning
         entry["advice"] = Code[remark.code].advice
+        entry["page"] = Code[remark.code].page
     return entry

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import onnx
 import pytest
+from typer.testing import CliRunner
 
+from graphopt.cli import app
 from graphopt.ops import OPS
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
@@ -42,11 +45,28 @@ def test_every_operator_is_listed() -> None:
     assert listed == actual
 
 
-def test_every_refusal_code_is_listed() -> None:
-    text = (DOCS / "refusals.md").read_text()
-    for code in Code:
-        assert f"| {code.name} | {code.meaning} | {code.advice} |" in text
-        assert f"\n## {code.name}\n" in text
+def test_every_refusal_code_has_a_page() -> None:
+    index = (DOCS / "refusals" / "README.md").read_text()
+    rows = [f"| [{c.name}]({c.name}.md) | {c.meaning} | {c.advice} |" for c in Code]
+    assert [line for line in index.splitlines() if line.startswith("| [")] == rows
+    assert {page.name for page in (DOCS / "refusals").iterdir()} == {f"{c.name}.md" for c in Code} | {"README.md"}
+
+
+@pytest.mark.parametrize("code", Code, ids=lambda c: c.name)
+def test_example_of_a_refusal(code: Code, tmp_path: Path) -> None:
+    """The command on the page, over the model on the page, prints the line on the page."""
+    page = DOCS.parent / code.page
+    text = page.read_text()
+    assert text.startswith(f"# {code.name}\n\nMeaning: {code.meaning}.\n")
+    for heading in ("Example", "What decided", "What to do"):
+        assert re.search(rf"^## {heading}\n\n.+", text, re.M)
+    model, line = re.findall(r"^```\n(.*?)\n```", text, re.M | re.S)
+    (command,) = re.findall(r"^`graphopt (.*)` prints$", text, re.M)
+    onnx.save(onnx.parser.parse_model(model), tmp_path / "model.onnx")
+    arguments = command.replace("model.onnx", str(tmp_path / "model.onnx")).split()
+    assert line in CliRunner().invoke(app, arguments).stdout.splitlines()
+    assert f": {code.name}: " in line
+    assert line.endswith(f"see {code.page}")
 
 
 def test_every_pass_has_a_page() -> None:
