@@ -82,6 +82,10 @@ def optimize(
     fp16_io: Annotated[
         bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
     ] = False,
+    fp16_keep: Annotated[
+        list[str] | None,
+        typer.Option(help="With --precision fp16: a node or operator that stays float32 (repeatable)."),
+    ] = None,
     input_shape: ShapeOption = None,
     all_sites: Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
@@ -115,6 +119,7 @@ def optimize(
             tuning = graphopt.tune(
                 model,
                 target=target,
+                precision=precision,
                 threads=threads,
                 sizes={name: only_size for name, (only_size, *_) in _sizes(dim).items()},
                 seconds=tune_seconds,
@@ -132,6 +137,7 @@ def optimize(
             skip=skip or (),
             precision=precision,
             keep_io=not fp16_io,
+            keep_float=fp16_keep or (),
             input_shapes=parse_input_shapes(input_shape),
             all_sites=all_sites,
             check=check,

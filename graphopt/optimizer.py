@@ -56,6 +56,7 @@ def optimize(
     skip: Sequence[str] = (),
     precision: str | None = None,
     keep_io: bool = True,
+    keep_float: Sequence[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     all_sites: bool = False,
     profit: Profit | None = None,
@@ -76,6 +77,7 @@ def optimize(
         skip: names of passes not to run.
         precision: "fp16" converts to half precision after all other rewrites (passes/half_precision.py).
         keep_io: with a precision, graph inputs and outputs keep their element types.
+        keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
@@ -91,7 +93,7 @@ def optimize(
     Raises:
         ModelLoadError: the model cannot be read.
         ModelSaveError: the result cannot be written.
-        OptionError: an unknown pass, target, precision or input, or a shape that does not fit.
+        OptionError: an unknown pass, target, precision, node or input, or a shape that does not fit.
         InvariantError: a pass broke the model; nothing was written.
     """
     start = time.perf_counter()
@@ -104,6 +106,8 @@ def optimize(
         raise OptionError(f"unknown precision '{precision}'; the only one is fp16")
     if precision is None and not keep_io:
         raise OptionError("element types of inputs and outputs change only with a precision")
+    if precision is None and keep_float:
+        raise OptionError("nodes are kept in float32 only with a precision")
     if path is not None and out is None and not dry_run:
         raise OptionError("optimizing a file needs an output path")
     if path is None and out is not None:
@@ -137,9 +141,9 @@ def optimize(
         result = pipeline.run(editor, passes, after_pass=after_pass)
         if precision is not None:
             say(half_precision.NAME)
-            result.extend(_to_half_precision(editor, keep_io, report))
+            result.extend(_to_half_precision(editor, keep_io, keep_float, report))
             if not keep_io:
-                interface = replace(interface, inputs=Interface.of(work).inputs, outputs=Interface.of(work).outputs)
+                interface = _converted(interface, Interface.of(work))
             # Constants that differed in float32 may be equal now.
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         report.after = model_stats(work)
@@ -173,9 +177,9 @@ def optimize(
     return returned, report
 
 
-def _to_half_precision(editor: Editor, keep_io: bool, report: Report) -> pipeline.PipelineResult:
+def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], report: Report) -> pipeline.PipelineResult:
     start = time.perf_counter()
-    done = half_precision.convert(editor, keep_io=keep_io)
+    done = half_precision.convert(editor, keep_io=keep_io, keep=keep)
     editor.changed()
     report.initializer_ranges = done.ranges
     applied = sum(r.applied for r in done.remarks)
@@ -184,6 +188,12 @@ def _to_half_precision(editor: Editor, keep_io: bool, report: Report) -> pipelin
     )
     numerics = Numerics.FP16 if applied else Numerics.EXACT
     return pipeline.PipelineResult(done.remarks, {summary.name: summary}, numerics)
+
+
+def _converted(before: Interface, now: Interface) -> Interface:
+    """The interface in the new element types; what had none gets none."""
+    outputs = tuple((name, old and new) for (name, new), (_, old) in zip(now.outputs, before.outputs, strict=True))
+    return replace(before, inputs=now.inputs, outputs=outputs)
 
 
 def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -72,13 +73,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """Where measurements hold."""
+    """Where measurements hold; `precision` is what the model is converted to, "" for none."""
 
     device: str
     provider: str
     threads: int
     runtime: str
     library: str
+    precision: str = ""
 
 
 @dataclass
@@ -185,6 +187,7 @@ def tune(
     model: Any,
     *,
     target: str = "auto",
+    precision: str | None = None,
     threads: int = 0,
     sizes: Mapping[str, int] | None = None,
     seconds: float = 60.0,
@@ -197,6 +200,7 @@ def tune(
     Args:
         model: in any form that `optimize` takes.
         target: as for `optimize`; it must be one that takes our operators and that this machine can run.
+        precision: as for `optimize`; sites are measured in it.
         threads: of the runtime's pool; 0 leaves the choice to the runtime.
         sizes: symbolic dimension -> size to tune for; others have the sizes that `bench` gives them.
         seconds: about how long measuring may take; classes that do not fit are estimated.
@@ -215,12 +219,12 @@ def tune(
     if device not in PROVIDERS:
         raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
     provider = provider_name(PROVIDERS[device])
-    machine = CacheKey(device_name(provider), provider, threads, runtime_name(), graphopt.__version__)
+    machine = CacheKey(device_name(provider), provider, threads, runtime_name(), graphopt.__version__, precision or "")
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(Path(folder), model, target, provider, threads, dict(sizes or {}))
+        work = _Work(Path(folder), model, target, provider, threads, dict(sizes or {}), precision)
         classes: dict[str, Candidate] = {}
         for candidate in work.candidates.values():
             classes.setdefault(candidate.site_class(work.sizes), candidate)
@@ -244,26 +248,44 @@ def tune(
 
 
 class _Work:
-    """The model without any doubtful rewrite, and what its sites look like."""
+    """The model without any doubtful rewrite, in the precision that it came in, and what its sites look like."""
 
     def __init__(
-        self, folder: Path, original: Any, target: str, provider: str, threads: int, sizes: dict[str, int]
+        self,
+        folder: Path,
+        original: Any,
+        target: str,
+        provider: str,
+        threads: int,
+        sizes: dict[str, int],
+        precision: str | None = None,
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, target, provider, threads
-        self._original = original
+        self._original, self._precision = original, precision
         recorder = _NoSite()
         self.plain = self.rewritten(recorder, "plain")
+        if precision is not None:  # sites are cut out of the model before its conversion, and converted on their own
+            self.plain = self._write("unconverted", profit=_NoSite())
         self.candidates = recorder.seen
         proto = models.read_proto(self.plain)
         (self.sizes,) = size_grid(proto, {s: (n,) for s, n in sizes.items()}, ())
         self.feeds = normal_feeds(proto, self.sizes)
 
     def rewritten(self, profit: Profit, name: str) -> Path:
+        return self._write(name, profit=profit, precision=self._precision)
+
+    def site(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
+        """A cut-out site in the precision that will run; on a device its interface too, as its neighbours are."""
+        keep_io = self._precision is None or parse_target(self.target).device == "cpu"
+        side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
+        return side
+
+    def _write(self, name: str, **options: Any) -> Path:
         path = self.folder / f"{name}.onnx"
         if isinstance(self._original, str | Path):
-            optimize(self._original, path, target=self.target, profit=profit)
+            optimize(self._original, path, target=self.target, **options)
         else:
-            after, _ = optimize(self._original, target=self.target, profit=profit)
+            after, _ = optimize(self._original, target=self.target, **options)
             source = models.load(after)
             models.save(source, source.model, path)
         return path
@@ -273,6 +295,8 @@ class _Work:
         GraphoptError: the model does not run.
         """
         session = open_session(path, self.provider, self.threads)
+        halves = {i.name for i in session.get_inputs() if i.type == "tensor(float16)"}
+        feeds = {n: a.astype(np.float16) if n in halves else a for n, a in feeds.items()}
         try:
             session.run(None, feeds)
         except Exception as error:  # the runtime's exception classes share no public base
@@ -313,7 +337,7 @@ def _measure(work: _Work, candidate: Candidate, seconds: float) -> Measurement:
     runs = []
     for rewrite in (False, True):
         profit = _OneSite(candidate.label, rewrite=rewrite)
-        side, _ = optimize(cut, target=work.target, profit=profit)
+        side = work.site(cut, profit)
         if not profit.asked:
             raise GraphoptError("the rewrite needs more of the model than the site's surroundings")
         path = work.folder / f"side_{rewrite}.onnx"

@@ -142,6 +142,35 @@ def test_tuned_model_is_right(tmp_path: Path) -> None:
     assert report.equal, report.summary
 
 
+def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> None:
+    work = _Work(tmp_path, small(), "rocm", "CPUExecutionProvider", 1, {}, "fp16")
+    assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
+    asked = 0
+    for candidate in {c.site_class(work.sizes): c for c in work.candidates.values()}.values():
+        cut, feeds = _cut_out(work, candidate)
+        profit = _OneSite(candidate.label, rewrite=True)
+        side = work.site(cut, profit)
+        asked += profit.asked
+        types = {i.type.tensor_type.elem_type for i in side.graph.input}
+        assert types == {onnx.TensorProto.FLOAT16}
+        path = tmp_path / "side.onnx"
+        onnx.save(side, path)
+        work.runner(path, feeds)()
+    assert asked
+    whole = onnx.load(work.rewritten(_OneSite("", rewrite=True), "whole"))
+    assert any(t.data_type == onnx.TensorProto.FLOAT16 for t in whole.graph.initializer)
+
+
+def test_measurements_hold_for_one_precision(tmp_path: Path) -> None:
+    model, path = small(), tmp_path / "cache.json"
+    options = cached(path, model, WIN)
+    assert graphopt.tune(model, measure=False, **options).sites
+    assert not graphopt.tune(model, measure=False, precision="fp16", **options).sites
+    tuning = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, precision="fp16")
+    assert tuning.machine.precision == "fp16"
+    assert set(tuning.whole_model) == {"measurements", "estimates", "none"}
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "entries": [{}]}', '{"format": 99, "entries": []}'])
 def test_broken_cache(text: str, tmp_path: Path) -> None:
     (tmp_path / "cache.json").write_text(text)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,7 @@ import onnx_ir as ir
 
 from graphopt import inference
 from graphopt.editor import Editor, attribute_int
+from graphopt.errors import OptionError
 from graphopt.model import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
@@ -104,18 +105,26 @@ class HalfPrecisionResult:
     ranges: list[InitializerRange]
 
 
-def convert(editor: Editor, *, keep_io: bool = True) -> HalfPrecisionResult:
+def convert(editor: Editor, *, keep_io: bool = True, keep: Collection[str] = ()) -> HalfPrecisionResult:
     """Converts the editor's model in place.
 
     Args:
         editor: the model, types inferred.
         keep_io: graph inputs and outputs stay float32.
+        keep: nodes, by name or by operator, that stay float32.
+
+    Raises:
+        OptionError: a name in `keep` that no node has.
     """
+    nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
+    unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}
+    if unknown:
+        raise OptionError(f"no node and no operator has the name '{min(unknown)}', which is to stay in float32")
     opset = editor.model.opset_imports.get("", 0)
     if opset < MIN_OPSET:
         detail = f"the model has opset {opset}, float16 needs {MIN_OPSET}"
         return HalfPrecisionResult([Remark(NAME, Code.OPSET.name, (), detail)], [])
-    work = _Conversion(editor, keep_io)
+    work = _Conversion(editor, keep_io, frozenset(keep))
     work.convert(editor.model.graph)
     return work.result()
 
@@ -144,6 +153,7 @@ def _half_types(op_type: str, opset: int) -> tuple[tuple[bool, ...], tuple[bool,
 class _Conversion:
     editor: Editor
     keep_io: bool
+    keep: frozenset[str]
     # Values whose type changed, and views of values in the other type.
     converted: set[ir.Value] = field(default_factory=set)
     views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = field(default_factory=dict)
@@ -250,7 +260,7 @@ class _Conversion:
                 continue
             if value in self.converted:
                 node.replace_input_with(i, self._view(value, FLOAT))
-            elif self.stores_only and self._may_store(value, node):
+            elif self.stores_only and code != Code.KEPT and self._may_store(value, node):
                 node.replace_input_with(i, self._stored(value))
 
     def _either(self, node: ir.Node) -> list[int]:
@@ -277,6 +287,8 @@ class _Conversion:
             return Code.UNSUPPORTED_OP, f"{node.domain}::{node.op_type} is not a standard operator"
         if bodies(node):
             return None, ""
+        if self._is_kept(node):
+            return Code.KEPT, "as asked"
         if node.op_type in QUANTIZATION:
             return Code.QUANTIZED, f"{node.op_type} is left as it is"
         if any(_comes_from(v, QUANTIZATION) for v in node.inputs):
@@ -299,6 +311,9 @@ class _Conversion:
             if any(not self._is_half(node.inputs[i]) for i in takes):
                 return None, ""
         return self._out_of_range(node, takes)
+
+    def _is_kept(self, node: ir.Node) -> bool:
+        return node.op_type in self.keep or node_label(node) in self.keep
 
     def _family_follows(self, node: ir.Node) -> bool:
         """Whether all nodes that share a function body take float16 with this one.

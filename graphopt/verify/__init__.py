@@ -145,7 +145,14 @@ def verify(
         # Zeros that stay zeros prove nothing about an output that is noise elsewhere.
         evidence = [r for r in rows if not r.reason.startswith("inconclusive") and r.cosine != 0.0]
         if not evidence and any(r.reason.startswith("inconclusive") for r in rows):
-            raise VerifyError(f"output '{name}' is rounding noise on every input tried; give inputs with --inputs")
+            moved = min(r.noise for r in rows if r.reason.startswith("inconclusive"))
+            worst = max(r.rel_rms for r in rows)
+            unit = "one unit in the last place" + (" of half precision" if numerics == Numerics.FP16 else "")
+            raise VerifyError(
+                f"output '{name}' is rounding noise on every input tried: {unit} of every weight moves BEFORE by "
+                f"{moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, or "
+                "a limit with --rtol"
+            )
     report.summary = _summary(report, len(usable)) + ("; AFTER's interface is float16" if half_io else "")
     return report
 
@@ -234,6 +241,7 @@ def _compare(
         structure, max_abs, rel_rms, snr_db, cosine = difference(want[i], got[i])
         own_limit = _for_output(rtol, name)
         limit = LIMITS[numerics] if own_limit is None else own_limit
+        noise = 0.0
         accepted_abs = _for_output(atol, name) or 0.0
         reason = structure
         equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
@@ -247,7 +255,9 @@ def _compare(
                 equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
         if not equal and not reason.startswith(("type", "shape", "NaN", "inf")):
             reason = "differs"
-        rows.append(OutputComparison(name, case.name, *way, max_abs, rel_rms, snr_db, cosine, limit, equal, reason))
+        rows.append(
+            OutputComparison(name, case.name, *way, max_abs, rel_rms, snr_db, cosine, limit, equal, reason, noise)
+        )
     return rows
 
 

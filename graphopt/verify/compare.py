@@ -25,6 +25,8 @@ class OutputComparison:
         limit: what rel_rms may be.
         equal: within the limit, or inconclusive.
         reason: why not equal, or a remark.
+        noise: how far BEFORE moves in the same measure when its weights move by one unit in the last place; 0 where
+            that was not asked.
     """
 
     name: str
@@ -38,6 +40,7 @@ class OutputComparison:
     limit: float
     equal: bool
     reason: str
+    noise: float = 0.0
 
 
 def difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:

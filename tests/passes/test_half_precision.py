@@ -284,6 +284,24 @@ def test_functions_of_the_user_and_foreign_operators_stay() -> None:
     np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], atol=0.03)
 
 
+@pytest.mark.parametrize("target", ["rocm", "cpu"])
+def test_what_the_caller_keeps(target: str) -> None:
+    graph = """g (float[2, 8] x) => (float[2, 8] y) {
+        [first] h = MatMul(x, a)  [second] i = MatMul(h, b)  y = Relu(i)
+    }"""
+    before = model_from_text(graph, {"a": weight(8, 8), "b": weight(8, 8, seed=1)})
+    after, report = convert(before, target, keep_float=["first"])
+    assert dtypes(after) == {"a": FLOAT, "b": HALF}
+    assert "first" in {n for r in report.remarks if r.code == "KEPT" for n in r.nodes}
+    np.testing.assert_allclose(run(after, {"x": weight(2, 8)})[0], run(before, {"x": weight(2, 8)})[0], atol=0.05)
+    after, report = convert(before, target, keep_float=["MatMul"])
+    assert dtypes(after) == {"a": FLOAT, "b": FLOAT}
+    with pytest.raises(OptionError, match="third"):
+        convert(before, target, keep_float=["third"])
+    with pytest.raises(OptionError, match="precision"):
+        graphopt.optimize(before, target=target, keep_float=["first"])
+
+
 def test_quantized_nodes_stay() -> None:
     graph = """g (float[2, 4] x) => (float[2, 4] y) {
         w = DequantizeLinear(wq, scale)  h = MatMul(x, w)  y = MatMul(h, v)
