@@ -3,6 +3,9 @@
     BN(X)                              = scale * X + shift
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)
 
+A target that takes standard ONNX only gets the same chain in fewer nodes: one BatchNormalization where one is part of
+it, one Mul and one Add otherwise.
+
 Why it is legal: at inference BatchNormalization is an affine map of each channel (Ioffe and Szegedy, ICML 2015), and
 affine maps compose; numbers are combined in float64 and cast once.
 
@@ -29,7 +32,7 @@ from graphopt.forms.affine import (
     require_finite,
 )
 from graphopt.ops import DOMAIN
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import MIN_OPSET, Array
 from graphopt.passes.base import Numerics, Pass
 from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
@@ -40,17 +43,19 @@ BATCH_NORM = ("", "BatchNormalization")
 
 @dataclass
 class ScaleShiftMatch:
-    """A BatchNormalization, or two affine nodes in a row; `legal` fills in the numbers.
+    """A BatchNormalization, or affine nodes in a row; `legal` fills in the numbers.
 
     Attributes:
         nodes: producers first.
         maps: the affine map of each node.
+        standard: they become standard operators.
         scale, shift: of the whole, in X's dtype, [C, 1, .., 1].
 
     """
 
     nodes: tuple[ir.Node, ...]
     maps: tuple[Affine, ...]
+    standard: bool = False
     scale: Array | None = None
     shift: Array | None = None
 
@@ -62,6 +67,8 @@ class ScaleShift(Pass[ScaleShiftMatch]):
     anchors = ELEMENTWISE | {BATCH_NORM, SCALE_SHIFT}
 
     def match(self, node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
+        if not editor.target.custom_ops and (chain := _standard_chain(node, editor)) is not None:
+            return chain
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
         last = _affine(node, editor)
@@ -80,7 +87,8 @@ class ScaleShift(Pass[ScaleShiftMatch]):
 
     def legal(self, match: ScaleShiftMatch, editor: Editor) -> None:
         node, x = match.nodes[0], match.maps[0].X
-        editor.require_op("ScaleShift", x, node)
+        if not match.standard:
+            editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)
@@ -104,18 +112,75 @@ class ScaleShift(Pass[ScaleShiftMatch]):
         match.scale = require_finite(scale.reshape(column), dtype.numpy(), "the scale", node)
         match.shift = require_finite(shift.reshape(column), dtype.numpy(), "the shift", node)
 
-    def candidate(self, match: ScaleShiftMatch, editor: Editor) -> Candidate:
+    def candidate(self, match: ScaleShiftMatch, editor: Editor) -> Candidate | None:
+        if match.standard:
+            return None
         return editor.candidate("ScaleShift", (match.maps[0].X,), match.nodes[-1].outputs[0], match.nodes[-1])
 
     def rewrite(self, match: ScaleShiftMatch, editor: Editor) -> str:
         assert match.scale is not None and match.shift is not None
         last = match.nodes[-1]
         label = last.name or last.outputs[0].name
+        if match.standard:
+            return _rewrite_standard(match, match.scale, match.shift, editor)
         scale = editor.initializer(last, match.scale, f"{label}_scale")
         shift = editor.initializer(last, match.shift, f"{label}_shift")
         new = editor.emit("ScaleShift", [match.maps[0].X, scale, shift], {}, anchor=last)
         editor.replace(list(match.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{' and '.join(n.op_type for n in match.nodes)} became ScaleShift"
+
+
+def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
+    """The affine nodes that end in `node`, where standard operators can do with fewer of them."""
+    nodes: list[ir.Node] = []
+    maps: list[Affine] = []
+    current: ir.Node | None = node
+    while current is not None and current.graph is node.graph and editor.opset(current) >= MIN_OPSET:
+        is_norm = (current.domain, current.op_type) == BATCH_NORM
+        try:
+            found = batch_norm_affine(current, editor) if is_norm else elementwise_affine(current, editor)
+        except Refusal:
+            break
+        if found is None or (not is_norm and _varies_elsewhere(found, editor.rank(found.X))):
+            break
+        nodes.insert(0, current)
+        maps.insert(0, found)
+        if not editor.only_use(found.X):
+            break
+        current = found.X.producer()
+    if not any(_varies(m) for m in maps):
+        return None
+    operators = 1 if any((n.domain, n.op_type) == BATCH_NORM for n in nodes) else max(1, _operators(maps))
+    return ScaleShiftMatch(tuple(nodes), tuple(maps), standard=True) if len(nodes) > operators else None
+
+
+def _operators(maps: list[Affine]) -> int:
+    """Of Mul and Add, how many the maps together need."""
+    return any(np.any(m.scale != 1) for m in maps) + any(np.any(m.shift != 0) for m in maps)
+
+
+def _rewrite_standard(match: ScaleShiftMatch, scale: Array, shift: Array, editor: Editor) -> str:
+    last, x = match.nodes[-1], match.maps[0].X
+    label = last.name or last.outputs[0].name
+
+    def constant(array: Array, name: str) -> ir.Value:
+        return editor.initializer(last, array, f"{label}_{name}")
+
+    new: list[ir.Node] = []
+    if any((n.domain, n.op_type) == BATCH_NORM for n in match.nodes):
+        numbers = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}
+        inputs = [x, *(constant(array.reshape(-1), name) for name, array in numbers.items())]
+        new.append(editor.node("BatchNormalization", inputs, {"epsilon": 0.0}, hint=f"{label}/BatchNormalization"))
+    else:
+        numbers = {"Mul": scale} if np.any(scale != 1) else {}
+        if np.any(shift != 0) or not numbers:  # maps that undo each other leave one operator for clean_up
+            numbers["Add"] = shift
+        for op, array in numbers.items():
+            new.append(editor.node(op, [x, constant(array, op)], hint=f"{label}/{op}"))
+            x = new[-1].outputs[0]
+            x.type, x.shape = last.outputs[0].type, last.outputs[0].shape
+    editor.replace(list(match.nodes), new, {last.outputs[0]: new[-1].outputs[0]}, anchor=last)
+    return f"{' and '.join(n.op_type for n in match.nodes)} became {' and '.join(n.op_type for n in new)}"
 
 
 def _affine(node: ir.Node, editor: Editor) -> Affine | None:

@@ -69,6 +69,36 @@ CHAINS: dict[str, tuple[str, dict[str, int]]] = {
         bn("n0", "x", 0) + "r0 = Relu(n0)\n" + bn("n1", "r0", 1) + bn("n2", "n1", 2) + "y = Relu(n2)",
         {"ScaleShiftRelu": 2},
     ),
+    "ResNet-v2 bottleneck with a projection": (
+        bn("n0", "x", 0)
+        + "r0 = Relu(n0)\np0 = Conv(r0, w0)\nc0 = Conv(r0, w1)\n"
+        + bn("n1", "c0", 1)
+        + f"r1 = Relu(n1)\nc1 = Conv<{K3}>(r1, k1)\n"
+        + bn("n2", "c1", 2)
+        + "r2 = Relu(n2)\nc2 = Conv(r2, w2)\ny = Add(p0, c2)",
+        {"ScaleShiftRelu": 1, "Conv": 4, "Relu": 2, "Add": 1},
+    ),
+    "two ResNet-v2 blocks": (
+        bn("n0", "x", 0)
+        + f"r0 = Relu(n0)\nc0 = Conv<{K3}>(r0, k0)\na0 = Add(x, c0)\n"
+        + bn("n1", "a0", 1)
+        + f"r1 = Relu(n1)\nc1 = Conv<{K3}>(r1, k1)\na1 = Add(a0, c1)\n"
+        + bn("n2", "a1", 2)
+        + "y = Relu(n2)",
+        {"ScaleShiftRelu": 3, "Conv": 2, "Add": 2},
+    ),
+    "batch norm read by a batch norm and a sum": (
+        bn("n0", "x", 0) + bn("n1", "n0", 1) + "r0 = Relu(n1)\ny = Add(r0, n0)",
+        {"ScaleShift": 1, "ScaleShiftRelu": 1, "Add": 1},
+    ),
+    "two batch norms and a sum": (
+        bn("n0", "x", 0) + bn("n1", "x", 1) + "a0 = Add(n0, n1)\ny = Relu(a0)",
+        {"ScaleShift": 1, "ScaleShiftAddRelu": 1},
+    ),
+    "batch norm ahead of a padded convolution": (
+        "r0 = Relu(x)\n" + bn("n0", "r0", 0) + f"y = Conv<{K3}>(n0, k0)",
+        {"Relu": 1, "ScaleShift": 1, "Conv": 1},
+    ),
     "batch norm ahead of an unpadded convolution": (
         bn("n0", "x", 0) + "c0 = Conv(n0, w0)\n" + bn("n1", "c0", 1) + "y = Relu(c0)",
         {"Conv": 1, "Relu": 1},
@@ -117,6 +147,10 @@ def test_chain(name: str) -> None:
     rms = float(np.sqrt((want**2).mean()))
     for library in (False, True) if any(n.domain == DOMAIN for n in after.graph.node) else (False,):
         assert np.abs(run(after, {"x": x}, library=library)[0] - want).max() <= 1e-5 * rms
-    plain, _ = graphopt.optimize(model, target="migraphx")
+    plain, refused = graphopt.optimize(model, target="migraphx")
     assert all(n.domain == "" for n in plain.graph.node)
+    # Each affine node that is left says why.
+    norms = sum(n.op_type == "BatchNormalization" for n in plain.graph.node)
+    assert norms == sum(n.op_type.startswith("ScaleShift") for n in after.graph.node)
+    assert norms == sum(r.code == "TARGET" and r.pass_name == "scale_shift" for r in refused.remarks)
     assert np.abs(run(plain, {"x": x})[0] - want).max() <= 1e-5 * rms

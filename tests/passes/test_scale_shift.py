@@ -57,6 +57,37 @@ def test_chains(body: str) -> None:
     check(model_from_text(text, weights), {"x": draw(2, 6, 5, 7)})
 
 
+@pytest.mark.parametrize("opset", [7, 13, 17])
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("t = BatchNormalization(x, g, b, m, v)\n u = Mul(t, a)\n y = Add(u, c)", ["BatchNormalization"]),
+        ("t = Mul(x, a)\n u = Sub(c, t)\n y = BatchNormalization(u, g, b, m, v)", ["BatchNormalization"]),
+        (
+            "t = BatchNormalization(x, g, b, m, v)\n u = Div(t, two)\n y = BatchNormalization(u, g, b, m, v)",
+            ["BatchNormalization"],
+        ),
+        ("t = Mul(x, a)\n u = Add(t, two)\n v0 = Mul(u, c)\n y = Add(v0, a)", ["Mul", "Add"]),
+        ("t = Mul(x, a)\n y = Mul(t, two)", ["Mul"]),
+        ("t = Add(x, c4)\n y = Sub(t, a)", ["Add"]),
+        ("t = Add(x, a)\n y = Sub(t, a)", ["Add"]),
+        ("t = Mul(x, a)\n y = Add(t, c)", ["Mul", "Add"]),
+        ("t = Add(x, a)\n y = Mul(t, c)", ["Add", "Mul"]),
+        ("t = Mul(x, wide)\n y = Mul(t, a)", ["Mul", "Mul"]),
+        ("t = Mul(x, two)\n u = Add(t, two)\n y = Mul(u, two)", ["Mul", "Add", "Mul"]),
+    ],
+)
+def test_chains_in_standard_onnx(body: str, left: list[str], opset: int) -> None:
+    weights = {"a": draw(6, 1, 1), "c": draw(6, 1, 1), "c4": draw(1, 6, 1, 1), "two": np.float32(2.0), **statistics(6)}
+    weights["wide"] = draw(6, 5, 1)
+    text = f"g (float[N, 6, 5, 7] x) => (float[N, 6, 5, 7] y) {{ {body} }}"
+    model = model_from_text(text, weights, opset)
+    after = rewrite(model, [ScaleShift()], device="migraphx")
+    assert after.op_types == left
+    assert_same_outputs(model, after.proto, {"x": draw(2, 6, 5, 7)})
+    assert rewrite(after.proto, [ScaleShift()], device="migraphx").proto == after.proto
+
+
 def test_an_if_branch() -> None:
     text = """g (bool c, float[N, 6, 7] x) => (float[N, 6, 7] y) {
         y = If (c) <then_branch = p () => (float[N, 6, 7] u) { u = BatchNormalization (x, g, b, m, v) },
