@@ -291,10 +291,17 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
 
 // --- The product ---
 
-// C [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth], plus C * factor[row] where kAdd.
-template <int kRows, int kVectors, bool kAdd, class T>
+// What becomes of a product P.
+enum class Result {
+  kStore,  // C = P
+  kMost,   // C = P, and kWidth lanes of `per_row` for each row are raised to what the row has
+  kAdd,    // C = C * per_row[row] + P
+};
+
+// P [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth].
+template <int kRows, int kVectors, Result kResult, class T>
 void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
-              const float* factor) {
+              float* per_row) {
   Vec sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
@@ -314,13 +321,17 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+    Vec most{};
+    if constexpr (kResult == Result::kMost) most = load(per_row + i * kWidth);
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       float* y = c + i * ldc + j * kWidth;
       // Only now: a sum that starts from all the blocks before would lose their digits with every key.
-      if constexpr (kAdd) sum[i][j] += load(y) * factor[i];
+      if constexpr (kResult == Result::kAdd) sum[i][j] += load(y) * per_row[i];
+      if constexpr (kResult == Result::kMost) most = larger(sum[i][j], most);
       save(y, sum[i][j]);
     }
+    if constexpr (kResult == Result::kMost) save(per_row + i * kWidth, most);
   }
 }
 
@@ -362,40 +373,41 @@ void multiply_half(const float* a, int64_t lda, const float* b, int64_t ldb, int
 #endif
 
 template <class T>
-using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, float*, int64_t, const float*);
+using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, float*, int64_t, float*);
 
-template <int kVectors, bool kAdd, class T>
+template <int kVectors, Result kResult, class T>
 inline Multiply<T> pick_rows(int64_t rows) {
   constexpr Multiply<T> table[kMaxRows] = {
-      multiply<1, kVectors, kAdd, T>,
-      multiply<2, kVectors, kAdd, T>,
-      multiply<3, kVectors, kAdd, T>,
-      multiply<4, kVectors, kAdd, T>,
-      multiply<5, kVectors, kAdd, T>,
-      multiply<6, kVectors, kAdd, T>,
-      multiply<std::min(7, rows_of(kVectors)), kVectors, kAdd, T>,
-      multiply<std::min(8, rows_of(kVectors)), kVectors, kAdd, T>,
+      multiply<1, kVectors, kResult, T>,
+      multiply<2, kVectors, kResult, T>,
+      multiply<3, kVectors, kResult, T>,
+      multiply<4, kVectors, kResult, T>,
+      multiply<5, kVectors, kResult, T>,
+      multiply<6, kVectors, kResult, T>,
+      multiply<std::min(7, rows_of(kVectors)), kVectors, kResult, T>,
+      multiply<std::min(8, rows_of(kVectors)), kVectors, kResult, T>,
   };
   return table[rows - 1];
 }
 
-template <bool kAdd, class T>
+template <Result kResult, class T>
 inline Multiply<T> pick(int64_t rows, int64_t vectors) {
   if constexpr (kMaxVectors == 4) {
-    if (vectors == 4) return pick_rows<kMaxVectors, kAdd, T>(rows);
-    if (vectors == 3) return pick_rows<kMaxVectors - 1, kAdd, T>(rows);
+    if (vectors == 4) return pick_rows<kMaxVectors, kResult, T>(rows);
+    if (vectors == 3) return pick_rows<kMaxVectors - 1, kResult, T>(rows);
   }
-  return vectors == 2 ? pick_rows<2, kAdd, T>(rows) : pick_rows<1, kAdd, T>(rows);
+  return vectors == 2 ? pick_rows<2, kResult, T>(rows) : pick_rows<1, kResult, T>(rows);
 }
 
-// C [rows, vectors * kWidth] = A B (+ C * factor), for up to kMaxVectors vectors and any number of rows.
-template <bool kAdd, class T>
+// C [rows, vectors * kWidth] = A B as kResult says, for up to kMaxVectors vectors and any number of rows.
+template <Result kResult, class T>
 void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
-                   int64_t k, float* c, int64_t ldc, const float* factor) {
+                   int64_t k, float* c, int64_t ldc, float* per_row) {
   const int64_t step = rows_of(static_cast<int>(vectors));
   for (int64_t i = 0; i < rows; i += step) {
     const int64_t n = std::min(step, rows - i);
-    pick<kAdd, T>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc, factor + i);
+    pick<kResult, T>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc,
+                                 per_row + i * (kResult == Result::kMost ? kWidth : 1));
   }
 }
 
@@ -578,8 +590,9 @@ struct Plan {
   int64_t tile_rows;
   int64_t result_rows;  // of a Partial
   bool keys_in_place, values_in_place;
-  bool half_vector;  // the last panel of values is two and a half vectors
-  bool one_block;    // a tile sees all its keys at once, and its result is stored at once
+  bool final_products;  // nothing stands between Q K^T and the softmax
+  bool half_vector;     // the last panel of values is two and a half vectors
+  bool one_block;       // a tile sees all its keys at once, and its result is stored at once
 
   Plan(const AttentionProblem& p, int64_t most_lanes, bool is_float) {
     rows = p.group * p.S;
@@ -606,6 +619,7 @@ struct Plan {
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
     const bool whole_values = p.v.col == 1 && p.Dv == value_width;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
+    final_products = !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && p.softcap == 0.0f;
     half_vector =
         kWidth == 16 && value_width % kPanel == 48 && value_width - p.Dv >= kWidth / 2 && !values_in_place;
     one_block = p.T <= block_keys;
@@ -619,7 +633,7 @@ struct Partial {
 };
 
 struct Scratch {
-  float *q, *k, *v, *scores, *factor, *block_poison;
+  float *q, *k, *v, *scores, *most, *factor, *block_poison;
   uint8_t* mask;
   Partial result;
 };
@@ -651,6 +665,7 @@ Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) 
   s.k = arena.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
   s.v = arena.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
   s.scores = arena.take<float>(plan.tile_rows * plan.score_stride);
+  s.most = arena.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
   s.factor = arena.take<float>(plan.tile_rows);
   s.block_poison = arena.take<float>(plan.value_width);
   s.mask = arena.take<uint8_t>(plan.block_keys);
@@ -770,6 +785,7 @@ struct Attention {
     }
 
     load_queries(w, b, row_at(head, r0 + i0), rows);
+    const bool most_known = plan.final_products && n % kWidth == 0;
     if (plan.keys_in_place) {
       for (int64_t i = 0; i < rows; ++i) {
         const float* x = w.q + i * plan.query_width;
@@ -783,11 +799,14 @@ struct Attention {
     } else {
       if (!block.keys_packed) pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
       block.keys_packed = true;
+      if (most_known) std::fill_n(w.most, rows * kWidth, -infinity);
+      const auto multiply =
+          most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
       for (int64_t j = 0; j < n; j += kPanel) {
         const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
         const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
-        multiply_rows<false>(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
-                             plan.score_stride, nullptr);
+        multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
+                 plan.score_stride, w.most);
       }
     }
 
@@ -795,6 +814,7 @@ struct Attention {
     float shifts[kMaxTileRows], totals[kMaxTileRows];
     Row row = row_at(head, r0 + i0);
     reduce_rows(rows, shifts, -infinity, larger, [&](int64_t i) {
+      if (most_known) return load(w.most + i * kWidth);
       float* s = w.scores + i * plan.score_stride;
       finish_scores(w, s, b, row, block.first, n);
       advance(row);
@@ -859,7 +879,7 @@ struct Attention {
         }
       }
 #endif
-      const auto whole = fresh ? multiply_rows<false, V> : multiply_rows<true, V>;
+      const auto whole = fresh ? multiply_rows<Result::kStore, V> : multiply_rows<Result::kAdd, V>;
       whole(rows - i, vectors, w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
             out + i * plan.value_width + c, plan.value_width, w.factor + i);
     }
