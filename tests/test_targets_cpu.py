@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from graphopt import targets_cpu
 from graphopt.targets_cpu import winograd_gain
+from scripts import fit_cost_model
 
 MEASUREMENTS = Path(__file__).parent.parent / "docs" / "measurements" / "winograd_cpu.md"
 
@@ -37,3 +39,26 @@ def test_every_shape_was_measured() -> None:
 
 def test_unknown_sizes_count_as_large_enough() -> None:
     assert winograd_gain(64, 64, None, None) == winograd_gain(64, 64, 56, 56)
+
+
+def test_fit_finds_the_constants_behind_the_times() -> None:
+    shapes = [(64, 56, 64), (128, 28, 128), (256, 28, 512), (16, 112, 32), (512, 28, 512), (96, 112, 48), (32, 224, 32)]
+    rows = [
+        fit_cost_model.Row(C, H, M, targets_cpu.direct_time(C, M, H, H), targets_cpu.winograd_time(C, M, H, H))
+        for C, H, M in shapes
+    ]
+    assert fit_cost_model.fit(rows) == pytest.approx(
+        {
+            "RATE": targets_cpu.RATE,
+            "WEIGHT_RATE": targets_cpu.WEIGHT_RATE,
+            "TENSOR_RATE": targets_cpu.TENSOR_RATE,
+            "OVERHEAD": targets_cpu.OVERHEAD,
+            "TRANSFORM[4]": targets_cpu.TRANSFORM[4],
+        },
+        rel=1e-6,
+    )
+
+
+def test_fit_reads_every_measured_row() -> None:
+    rows = fit_cost_model.read(MEASUREMENTS)
+    assert [(r.C, r.H, r.M) for r in rows] == [row[:3] for row in measured()]

@@ -1,0 +1,115 @@
+"""The CPU's cost model beside the measurements that it rests on, and its constants fitted to them again.
+
+    python scripts/fit_cost_model.py                    # docs/measurements/winograd_cpu.md, one thread, batch 1
+    python scripts/bench_winograd.py > here.md && python scripts/fit_cost_model.py here.md
+
+Prints, for each measured shape, the times and the ratio by clock and by formula, then the constants of
+graphopt/targets_cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
+fewer than 16 channels, where the formula is meant to be low. Nothing is written: whoever takes the fitted constants
+over puts them into targets_cpu.py and the measurements into docs/measurements/, and tests/test_targets_cpu.py compares
+the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from graphopt import targets_cpu
+
+MEASUREMENTS = Path(__file__).resolve().parent.parent / "docs" / "measurements" / "winograd_cpu.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Microseconds of a 3x3 convolution from C to M channels on H x H pixels."""
+
+    C: int
+    H: int
+    M: int
+    direct: float
+    winograd: float
+
+
+def read(path: Path) -> list[Row]:
+    """The first table of `scripts/bench_winograd.py` in a file."""
+    rows: list[Row] = []
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 6 and cells[1][:1].isdigit():
+            C, H, M = (int(n) for n in cells[1].split("x"))
+            rows.append(Row(C, H, M, float(cells[2]) * 1e3, float(cells[3]) * 1e3))
+        elif rows and not line.startswith("|"):
+            break
+    return rows
+
+
+def fit(rows: list[Row]) -> dict[str, float]:
+    """The constants of targets_cpu that explain the rows best, by the relative error of each time.
+
+    A time is a sum of terms over rates, hence linear in what is fitted; a term that the rows do not show is 0. The
+    direct convolution gives the rates; F(4x4) gives its transform and the overhead of the products, over the rows where
+    the model chooses it.
+    """
+    rows = [row for row in rows if row.C >= 16]
+    direct = [(18 * r.C * -(-r.M // 16) * 16 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
+    product, weight, tensor = _nonnegative(direct, [r.direct for r in rows])
+    quarter = [r for r in rows if r.H > 14 or (r.H == 14 and 144 * r.C * r.M <= 12 << 20)]
+    tiles = [(-(-r.H // 4)) ** 2 for r in quarter]
+    winograd = [
+        (72 * t * r.C * r.M * product + 144 * r.C * r.M * weight, t * (r.C + r.M), 0.0)
+        for r, t in zip(quarter, tiles, strict=True)
+    ]
+    overhead, transform, _ = _nonnegative(winograd, [r.winograd for r in quarter])
+    return {
+        "RATE": 1 / product if product else float("inf"),
+        "WEIGHT_RATE": 1 / weight if weight else float("inf"),
+        "TENSOR_RATE": 1 / tensor if tensor else float("inf"),
+        "OVERHEAD": overhead,
+        "TRANSFORM[4]": transform / overhead,
+    }
+
+
+def _nonnegative(terms: Sequence[tuple[float, float, float]], times: Sequence[float]) -> list[float]:
+    """Coefficients >= 0 of the terms that minimise the relative error of their sums: the best subset of the terms."""
+    matrix = np.array(terms) / np.array(times)[:, None]
+    best, least = [0.0] * 3, np.inf
+    for used in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]):
+        used = [column for column in used if matrix[:, column].any()]
+        scale = np.abs(matrix[:, used]).max(axis=0)
+        found = np.linalg.lstsq(matrix[:, used] / scale, np.ones(len(times)), rcond=None)[0] / scale
+        error = float(np.square(matrix[:, used] @ found - 1).sum())
+        if (found >= 0).all() and error < least:
+            best, least = [0.0] * 3, error
+            for column, value in zip(used, found, strict=True):
+                best[column] = float(value)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measurements", type=Path, nargs="?", default=MEASUREMENTS)
+    rows = read(parser.parse_args().measurements)
+    print("| C x H x M | ORT ms | formula | ours ms | formula | ratio | formula |\n|---|--:|--:|--:|--:|--:|--:|")
+    for r in rows:
+        direct, winograd = (time(r.C, r.M, r.H, r.H) for time in (targets_cpu.direct_time, targets_cpu.winograd_time))
+        print(
+            f"| {r.C}x{r.H}x{r.M} | {r.direct / 1e3:.3f} | {direct / 1e3:.3f} | {r.winograd / 1e3:.3f} "
+            f"| {winograd / 1e3:.3f} | {r.direct / r.winograd:.2f} | {direct / winograd:.2f} |"
+        )
+    current = {name: getattr(targets_cpu, name) for name in ("RATE", "WEIGHT_RATE", "TENSOR_RATE", "OVERHEAD")}
+    current["TRANSFORM[4]"] = targets_cpu.TRANSFORM[4]
+    print("\n| constant | in targets_cpu.py | fitted to this table |\n|---|--:|--:|")
+    for name, value in fit(rows).items():
+        print(f"| {name} | {current[name]:.4g} | {value:.4g} |")
+
+
+if __name__ == "__main__":
+    main()
