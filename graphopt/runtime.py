@@ -195,6 +195,10 @@ def configure(
         raise GraphoptError(
             "a device is required, but this machine has none that ONNX Runtime would run our kernels on"
         )
+    if DEVICE_PROVIDER in options and not loads_providers():
+        since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
+        version = import_onnxruntime().__version__
+        raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, this is {version}")
     if not options.keys() & COMPILING_PROVIDERS:
         session_options.register_custom_ops_library(str(library_path()))
     if DEVICE_PROVIDER not in options:

@@ -227,7 +227,7 @@ void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace i
 
 std::vector<OpDescription> gpu_kernels(const char* provider) {
   std::vector<OpDescription> table;
-  if (gpu::device_count() == 0) return table;
+  if (gpu::usable_current_device() == nullptr) return table;
   add<ScaleShiftOp, ScaleShiftKernel>(table, provider, abi::Inplace::kInput0);
   add<WinogradConvOp, WinogradConvKernel>(table, provider, abi::Inplace::kNone);
   add<FusedAttentionOp, FusedAttentionKernel>(table, provider, abi::Inplace::kNone);

@@ -2,9 +2,9 @@
 // have kernels for.
 //
 // Environment variables, read at each registration:
-//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered, so
-//   that the
-//                     bodies in the model run instead
+//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered, and
+//   our
+//                     provider (ep/) does not take them, so that the bodies in the model run instead
 //   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
 #include <algorithm>
 #include <cstdio>
@@ -18,6 +18,7 @@
 #include "cpu/isa.h"
 #include "gpu/devices.h"
 #include "kernels.h"
+#include "ops/name_patterns.h"
 
 namespace graphopt {
 namespace {
@@ -44,24 +45,9 @@ void log_kernels(std::vector<OpDescription>& table) {
   }
 }
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin < list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-bool matches(const std::string& pattern, const std::string& name) {
-  if (pattern.back() != '*') return pattern == name;
-  return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
-}
-
 // A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
 void disable(std::vector<OpDescription>& table, const std::string& list) {
-  for (const std::string& pattern : split(list)) {
+  for (const std::string& pattern : split_patterns(list)) {
     const auto rest = std::remove_if(table.begin(), table.end(),
                                      [&](const OpDescription& op) { return matches(pattern, op.name); });
     if (rest == table.end()) throw abi::Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
@@ -78,8 +64,7 @@ bool has_cpu_kernel(const std::vector<OpDescription>& table, const OpDescription
 
 // For the ROCm provider of ONNX Runtime 1.22 and older; newer runtimes have our own (ep/).
 std::vector<OpDescription> rocm_kernels() {
-  if (gpu::device_count() == 0) return {};
-  switch (gpu::current_device().backend()) {
+  switch (gpu::backend()) {
     case gpu::Backend::kHip:
       return gpu_kernels("ROCMExecutionProvider");
     case gpu::Backend::kHost:

@@ -87,22 +87,22 @@ const OrtOpAttr* GraphNode::attribute(const char* name) const {
   return succeeded(api_, Node_GetAttributeByName(api_, node_, name, &attribute)) ? attribute : nullptr;
 }
 
-std::optional<float> GraphNode::find_float(const char* name) const {
+template <class T>
+std::optional<T> GraphNode::find(const char* name, AttributeKind kind) const {
   const OrtOpAttr* a = attribute(name);
   if (a == nullptr) return std::nullopt;
-  float value = 0;
+  T value = 0;
   size_t size = 0;
-  check(api_, ReadOpAttr(api_, a, AttributeKind::kFloat, &value, sizeof value, &size));
+  check(api_, ReadOpAttr(api_, a, kind, &value, sizeof value, &size));
   return value;
 }
 
+std::optional<float> GraphNode::find_float(const char* name) const {
+  return find<float>(name, AttributeKind::kFloat);
+}
+
 std::optional<int64_t> GraphNode::find_int(const char* name) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  int64_t value = 0;
-  size_t size = 0;
-  check(api_, ReadOpAttr(api_, a, AttributeKind::kInt, &value, sizeof value, &size));
-  return value;
+  return find<int64_t>(name, AttributeKind::kInt);
 }
 
 std::optional<std::vector<int64_t>> GraphNode::find_ints(const char* name) const {

@@ -86,6 +86,7 @@ Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p
     Stream& stream = *static_cast<Stream*>(s);
     try {
       stream.flush();
+      stream.pool.forget(stream.handle);
     } catch (const std::exception&) {  // a broken device: its blocks are never handed out again
     }
     gpu::forget_stream(stream.handle);
@@ -137,7 +138,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     if (abi::MemoryDevice_GetDeviceType(ep, d) != abi::MemoryDeviceType::kGpu) return -1;
     const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, d));
     if (n >= gpu::device_count()) return -1;
-    return abi::MemoryDevice_GetVendorId(ep, d) == vendor_id(gpu::device(n).backend()) ? n : -1;
+    return abi::MemoryDevice_GetVendorId(ep, d) == vendor_id(gpu::backend()) ? n : -1;
   }
 
   void copy(const abi::OrtValue* from, abi::OrtValue* to, const abi::OrtSyncStream* stream) const {

@@ -30,6 +30,17 @@ int64_t bytes_of(ElementType type) {
   return 0;
 }
 
+Operator& add(std::vector<Operator>& table, const char* name, int first, int last,
+              decltype(Operator::create) create) {
+  Operator& op = table.emplace_back();
+  op.name = name;
+  op.first = first;
+  op.last = last;
+  op.refuse = [](const abi::GraphNode&) { return std::string(); };
+  op.create = std::move(create);
+  return op;
+}
+
 std::vector<Operator> standard_operators() {
   std::vector<Operator> table;
   add_elementwise(table);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "abi/graph.h"
@@ -83,6 +84,7 @@ enum class Reuse {
   kInplace,  // output 0 may be written over input 0
 };
 
+// The setters return the operator.
 struct Operator {
   std::string name;
   std::string domain;                             // "" for ONNX
@@ -92,7 +94,28 @@ struct Operator {
   // Why the provider leaves a node to others; empty when it takes it.
   std::function<std::string(const abi::GraphNode&)> refuse;
   std::function<std::unique_ptr<OpKernel>(const abi::OptionalAttributes&)> create;
+
+  Operator& refused(decltype(refuse) why) {
+    refuse = std::move(why);
+    return *this;
+  }
+  Operator& reuses(Reuse how) {
+    reuse = how;
+    return *this;
+  }
+  Operator& reads_on_host(std::vector<size_t> inputs) {
+    host_inputs = std::move(inputs);
+    return *this;
+  }
+  Operator& writes_on_host(std::vector<size_t> outputs) {
+    host_outputs = std::move(outputs);
+    return *this;
+  }
 };
+
+// A standard operator that is taken whatever its node looks like.
+Operator& add(std::vector<Operator>& table, const char* name, int first, int last,
+              decltype(Operator::create) create);
 
 // Those of the files ops_*.cpp.
 std::vector<Operator> standard_operators();

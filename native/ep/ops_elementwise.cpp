@@ -87,32 +87,28 @@ float value_or(const OptionalAttributes& attributes, const char* name, float abs
 }  // namespace
 
 void add_elementwise(std::vector<Operator>& table) {
-  const auto add = [&table](const char* name, int first, int last, auto create) -> Operator& {
-    Operator op;
-    op.name = name;
-    op.first = first;
-    op.last = last;
-    op.reuse = Reuse::kInplace;
-    op.refuse = [](const GraphNode& node) { return refuse_mixed_floats(node); };
-    op.create = create;
-    table.push_back(std::move(op));
-    return table.back();
-  };
-  const auto unary = [&add](const char* name, int first, int last, hip::ElementwiseOp code) {
-    add(name, first, last,
-        [code](const OptionalAttributes&) { return std::make_unique<Unary>(code, 0.0f, 0.0f, false); });
+  const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
+  const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
+    add(table, name, first, last,
+        [code](const OptionalAttributes&) { return std::make_unique<Unary>(code, 0.0f, 0.0f, false); })
+        .refused(floats)
+        .reuses(Reuse::kInplace);
   };
   // With float attributes and what they are when absent.
-  const auto parametric = [&add](const char* name, int first, int last, hip::ElementwiseOp code, float p,
-                                 float q) {
-    add(name, first, last, [code, p, q](const OptionalAttributes& a) {
-      return std::make_unique<Unary>(code, value_or(a, "alpha", p), value_or(a, "beta", q), false);
-    });
+  const auto parametric = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p,
+                              float q) {
+    add(table, name, first, last,
+        [code, p, q](const OptionalAttributes& a) {
+          return std::make_unique<Unary>(code, value_or(a, "alpha", p), value_or(a, "beta", q), false);
+        })
+        .refused(floats)
+        .reuses(Reuse::kInplace);
   };
-  const auto binary = [&add](const char* name, int first, int last, hip::ElementwiseOp code) {
-    Operator& op =
-        add(name, first, last, [code](const OptionalAttributes&) { return std::make_unique<Binary>(code); });
-    op.reuse = Reuse::kNone;  // the runtime would write over an input that is broadcast
+  // Reuse::kInplace would let the runtime write over an input that is broadcast.
+  const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
+    add(table, name, first, last, [code](const OptionalAttributes&) {
+      return std::make_unique<Binary>(code);
+    }).refused(floats);
   };
   unary("Relu", 6, 14, hip::kReluOp);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
@@ -129,15 +125,21 @@ void add_elementwise(std::vector<Operator>& table) {
   parametric("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   parametric("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   parametric("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  add("Gelu", 20, 20, [](const OptionalAttributes& a) {
-    const bool tanh = a.find_string("approximate").value_or("none") == "tanh";
-    return std::make_unique<Unary>(tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0.0f, 0.0f, false);
-  });
-  Operator& clip = add("Clip", 11, 13, [](const OptionalAttributes&) {
-    const float most = std::numeric_limits<float>::infinity();
-    return std::make_unique<Unary>(hip::kClipOp, -most, most, true);
-  });
-  clip.host_inputs = {1, 2};
+  add(table, "Gelu", 20, 20,
+      [](const OptionalAttributes& a) {
+        const bool tanh = a.find_string("approximate").value_or("none") == "tanh";
+        return std::make_unique<Unary>(tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0.0f, 0.0f, false);
+      })
+      .refused(floats)
+      .reuses(Reuse::kInplace);
+  add(table, "Clip", 11, 13,
+      [](const OptionalAttributes&) {
+        const float most = std::numeric_limits<float>::infinity();
+        return std::make_unique<Unary>(hip::kClipOp, -most, most, true);
+      })
+      .refused(floats)
+      .reuses(Reuse::kInplace)
+      .reads_on_host({1, 2});
   binary("Add", 7, 14, hip::kAddOp);
   binary("Sub", 7, 14, hip::kSubOp);
   binary("Mul", 7, 14, hip::kMulOp);
@@ -146,9 +148,9 @@ void add_elementwise(std::vector<Operator>& table) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   binary("Max", 8, 13, hip::kMaxOp);
   binary("Min", 8, 13, hip::kMinOp);
-  Operator& where = add("Where", 9, 16, [](const OptionalAttributes&) { return std::make_unique<Where>(); });
-  where.reuse = Reuse::kNone;
-  where.refuse = [](const GraphNode& node) { return refuse_mixed_floats(node, {0}); };
+  add(table, "Where", 9, 16, [](const OptionalAttributes&) {
+    return std::make_unique<Where>();
+  }).refused([](const GraphNode& node) { return refuse_mixed_floats(node, {0}); });
 }
 
 }  // namespace graphopt::ep

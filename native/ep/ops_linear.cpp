@@ -194,19 +194,16 @@ std::string refuse_conv(const GraphNode& node) {
 }  // namespace
 
 void add_linear(std::vector<Operator>& table) {
-  const auto add = [&table](const char* name, int first, int last, auto refuse, auto create) {
-    Operator op;
-    op.name = name;
-    op.first = first;
-    op.last = last;
-    op.refuse = refuse;
-    op.create = create;
-    table.push_back(std::move(op));
-  };
   const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
-  add("MatMul", 1, 13, floats, [](const OptionalAttributes&) { return std::make_unique<MatMul>(); });
-  add("Gemm", 7, 13, floats, [](const OptionalAttributes& a) { return std::make_unique<Gemm>(a); });
-  add("Conv", 1, 22, refuse_conv, [](const OptionalAttributes& a) { return std::make_unique<Conv>(a); });
+  add(table, "MatMul", 1, 13, [](const OptionalAttributes&) {
+    return std::make_unique<MatMul>();
+  }).refused(floats);
+  add(table, "Gemm", 7, 13, [](const OptionalAttributes& a) {
+    return std::make_unique<Gemm>(a);
+  }).refused(floats);
+  add(table, "Conv", 1, 22, [](const OptionalAttributes& a) {
+    return std::make_unique<Conv>(a);
+  }).refused(refuse_conv);
 }
 
 }  // namespace graphopt::ep

@@ -333,7 +333,15 @@ class Cast final : public OpKernel {
   ElementType to_;
 };
 
-bool cast_type(ElementType type) { return bytes_of(type) > 0 && type != ElementType::kInt8; }
+std::string refuse_cast(const GraphNode& node) {
+  const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kInt8; };
+  const auto to = static_cast<ElementType>(node.find_int("to").value_or(0));
+  return known(node.inputs().front().type) && known(to) ? "" : "a type not known";
+}
+
+std::string refuse_gather(const GraphNode& node) {
+  return bytes_of(node.inputs()[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
+}
 
 std::optional<gpu::PadMode> pad_mode(const OptionalAttributes& a) {
   const std::string mode = a.find_string("mode").value_or("constant");
@@ -343,70 +351,53 @@ std::optional<gpu::PadMode> pad_mode(const OptionalAttributes& a) {
   return std::nullopt;
 }
 
+std::string refuse_pad(const GraphNode& node) {
+  const auto& x = node.inputs().front().shape;
+  if (!is_float(node.inputs().front().type)) return "only float and float16";
+  if (!x || x->rank() > gpu::kMostAxes) return "rank above 5";
+  return pad_mode(node) ? "" : "this mode is not known";
+}
+
 }  // namespace
 
 void add_movement(std::vector<Operator>& table) {
-  const auto add = [&table](const char* name, int first, int last, auto create) -> Operator& {
-    Operator op;
-    op.name = name;
-    op.first = first;
-    op.last = last;
-    op.refuse = [](const GraphNode&) { return std::string(); };
-    op.create = create;
-    table.push_back(std::move(op));
-    return table.back();
-  };
   // Kernels walk five axes; elements of 8 bytes take one of them.
   const auto small = [](const abi::Edge& e) {
     const size_t most = bytes_of(e.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
     return !e.shape || e.shape->rank() > most ? "rank above " + std::to_string(most) : std::string();
   };
   const auto small_input = [small](const GraphNode& node) { return small(node.inputs().front()); };
-  add("Transpose", 1, 25, [](const OptionalAttributes& a) {
+  const auto small_output = [small](const GraphNode& node) { return small(node.outputs().front()); };
+  add(table, "Transpose", 1, 25, [](const OptionalAttributes& a) {
     return std::make_unique<Transpose>(a.find_ints("perm").value_or(std::vector<int64_t>()));
-  }).refuse = small_input;
-  Operator& expand =
-      add("Expand", 8, 13, [](const OptionalAttributes&) { return std::make_unique<Expand>(); });
-  expand.host_inputs = {1};
-  expand.refuse = [small](const GraphNode& node) { return small(node.outputs().front()); };
-  Operator& slice = add("Slice", 10, 13, [](const OptionalAttributes&) { return std::make_unique<Slice>(); });
-  slice.host_inputs = {1, 2, 3, 4};
-  slice.refuse = small_input;
-  add("Concat", 4, 13,
+  }).refused(small_input);
+  add(table, "Expand", 8, 13, [](const OptionalAttributes&) { return std::make_unique<Expand>(); })
+      .refused(small_output)
+      .reads_on_host({1});
+  add(table, "Slice", 10, 13, [](const OptionalAttributes&) { return std::make_unique<Slice>(); })
+      .refused(small_input)
+      .reads_on_host({1, 2, 3, 4});
+  add(table, "Concat", 4, 13,
       [](const OptionalAttributes& a) { return std::make_unique<Concat>(a.find_int("axis").value_or(0)); });
-  Operator& split = add("Split", 2, 18, [](const OptionalAttributes& a) {
+  add(table, "Split", 2, 18, [](const OptionalAttributes& a) {
     return std::make_unique<Split>(a.find_int("axis").value_or(0),
                                    a.find_ints("split").value_or(std::vector<int64_t>()));
-  });
-  split.host_inputs = {1};
-  Operator& gather = add("Gather", 1, 13, [](const OptionalAttributes& a) {
+  }).reads_on_host({1});
+  add(table, "Gather", 1, 13, [](const OptionalAttributes& a) {
     return std::make_unique<Gather>(a.find_int("axis").value_or(0));
-  });
-  gather.refuse = [](const GraphNode& node) {
-    const int64_t bytes = bytes_of(node.inputs()[0].type);
-    return bytes >= 2 ? std::string() : std::string("only elements of 2, 4 and 8 bytes");
-  };
-  Operator& pad =
-      add("Pad", 11, 25, [](const OptionalAttributes& a) { return std::make_unique<Pad>(*pad_mode(a)); });
-  pad.host_inputs = {1, 2, 3};
-  pad.refuse = [](const GraphNode& node) {
-    const auto& x = node.inputs().front().shape;
-    if (!is_float(node.inputs().front().type)) return std::string("only float and float16");
-    if (!x || x->rank() > gpu::kMostAxes) return std::string("rank above 5");
-    return pad_mode(node) ? std::string() : std::string("this mode is not known");
-  };
-  Operator& resize = add("Resize", 11, 19, [](const OptionalAttributes& a) {
-    return std::make_unique<Resize>(*coordinates_of(a), *interpolation_of(a));
-  });
-  resize.host_inputs = {1, 2, 3};
-  resize.refuse = refuse_resize;
-  add("Cast", 6, 25, [](const OptionalAttributes& a) {
+  }).refused(refuse_gather);
+  add(table, "Pad", 11, 25, [](const OptionalAttributes& a) { return std::make_unique<Pad>(*pad_mode(a)); })
+      .refused(refuse_pad)
+      .reads_on_host({1, 2, 3});
+  add(table, "Resize", 11, 19,
+      [](const OptionalAttributes& a) {
+        return std::make_unique<Resize>(*coordinates_of(a), *interpolation_of(a));
+      })
+      .refused(refuse_resize)
+      .reads_on_host({1, 2, 3});
+  add(table, "Cast", 6, 25, [](const OptionalAttributes& a) {
     return std::make_unique<Cast>(static_cast<ElementType>(a.find_int("to").value_or(0)));
-  }).refuse = [](const GraphNode& node) {
-    const auto to = static_cast<ElementType>(node.find_int("to").value_or(0));
-    return cast_type(node.inputs().front().type) && cast_type(to) ? std::string()
-                                                                  : std::string("a type not known");
-  };
+  }).refused(refuse_cast);
 }
 
 }  // namespace graphopt::ep

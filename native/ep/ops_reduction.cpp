@@ -217,50 +217,53 @@ std::string refuse_pool(const GraphNode& node) {
   return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
 }
 
+std::string refuse_global_pool(const GraphNode& node) {
+  const auto& x = node.inputs().front().shape;
+  if (!is_float(node.inputs().front().type)) return "only float and float16";
+  return !x || x->rank() < 3 ? "rank below 3" : "";
+}
+
 }  // namespace
 
 void add_reductions(std::vector<Operator>& table) {
-  const auto add = [&table](const char* name, int first, int last, auto refuse, auto create) -> Operator& {
-    Operator op;
-    op.name = name;
-    op.first = first;
-    op.last = last;
-    op.refuse = refuse;
-    op.create = create;
-    table.push_back(std::move(op));
-    return table.back();
+  const auto softmax = [&](const char* name, bool log) {
+    add(table, name, 1, 13, [log](const OptionalAttributes&) {
+      return std::make_unique<Softmax>(log);
+    }).refused(refuse_softmax);
   };
-  add("Softmax", 1, 13, refuse_softmax,
-      [](const OptionalAttributes&) { return std::make_unique<Softmax>(false); });
-  add("LogSoftmax", 1, 13, refuse_softmax,
-      [](const OptionalAttributes&) { return std::make_unique<Softmax>(true); });
-  add("LayerNormalization", 1, 17, refuse_layer_norm, [](const OptionalAttributes& a) {
-    return std::make_unique<LayerNormalization>(a.find_float("epsilon").value_or(1e-5f));
-  });
   const auto reduce = [&](const char* name, gpu::Reduction how) {
-    add(name, 1, 20, refuse_reduce, [how](const OptionalAttributes& a) {
-      const bool none_is_all = a.find_int("noop_with_empty_axes").value_or(0) == 0;
-      return std::make_unique<Reduce>(how, a.find_ints("axes").value_or(std::vector<int64_t>()),
-                                      a.find_int("keepdims").value_or(1) != 0, none_is_all);
-    }).host_inputs = {1};
+    add(table, name, 1, 20,
+        [how](const OptionalAttributes& a) {
+          const bool none_is_all = a.find_int("noop_with_empty_axes").value_or(0) == 0;
+          return std::make_unique<Reduce>(how, a.find_ints("axes").value_or(std::vector<int64_t>()),
+                                          a.find_int("keepdims").value_or(1) != 0, none_is_all);
+        })
+        .refused(refuse_reduce)
+        .reads_on_host({1});
   };
+  const auto global_pool = [&](const char* name, gpu::Reduction how) {
+    add(table, name, 1, 22, [how](const OptionalAttributes&) {
+      return std::make_unique<GlobalPool>(how);
+    }).refused(refuse_global_pool);
+  };
+  const auto pool = [&](const char* name, bool average) {
+    add(table, name, 1, 22, [average](const OptionalAttributes& a) {
+      return std::make_unique<Pool>(a, average);
+    }).refused(refuse_pool);
+  };
+  softmax("Softmax", false);
+  softmax("LogSoftmax", true);
+  add(table, "LayerNormalization", 1, 17, [](const OptionalAttributes& a) {
+    return std::make_unique<LayerNormalization>(a.find_float("epsilon").value_or(1e-5f));
+  }).refused(refuse_layer_norm);
   reduce("ReduceMean", gpu::Reduction::kMean);
   reduce("ReduceSum", gpu::Reduction::kSum);
   reduce("ReduceMax", gpu::Reduction::kMax);
   reduce("ReduceMin", gpu::Reduction::kMin);
-  const auto refuse_global = [](const GraphNode& node) {
-    const auto& x = node.inputs().front().shape;
-    if (!is_float(node.inputs().front().type)) return std::string("only float and float16");
-    return !x || x->rank() < 3 ? std::string("rank below 3") : std::string();
-  };
-  add("GlobalAveragePool", 1, 22, refuse_global,
-      [](const OptionalAttributes&) { return std::make_unique<GlobalPool>(gpu::Reduction::kMean); });
-  add("GlobalMaxPool", 1, 22, refuse_global,
-      [](const OptionalAttributes&) { return std::make_unique<GlobalPool>(gpu::Reduction::kMax); });
-  add("MaxPool", 1, 22, refuse_pool,
-      [](const OptionalAttributes& a) { return std::make_unique<Pool>(a, false); });
-  add("AveragePool", 1, 22, refuse_pool,
-      [](const OptionalAttributes& a) { return std::make_unique<Pool>(a, true); });
+  global_pool("GlobalAveragePool", gpu::Reduction::kMean);
+  global_pool("GlobalMaxPool", gpu::Reduction::kMax);
+  pool("MaxPool", false);
+  pool("AveragePool", true);
 }
 
 }  // namespace graphopt::ep

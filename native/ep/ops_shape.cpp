@@ -8,7 +8,6 @@ namespace graphopt::ep {
 namespace {
 
 using abi::Error;
-using abi::GraphNode;
 using abi::OptionalAttributes;
 
 // Output 0 holds the bytes of input 0.
@@ -162,39 +161,33 @@ class ShapeOf final : public OpKernel {
 }  // namespace
 
 void add_shape(std::vector<Operator>& table) {
-  const auto add = [&table](const char* name, int first, int last, auto create) -> Operator& {
-    Operator op;
-    op.name = name;
-    op.first = first;
-    op.last = last;
-    op.reuse = Reuse::kAlias;
-    op.host_inputs = {1};
-    op.refuse = [](const GraphNode&) { return std::string(); };
-    op.create = create;
-    table.push_back(std::move(op));
-    return table.back();
-  };
-  add("Identity", 1, 25, [](const OptionalAttributes&) {
+  add(table, "Identity", 1, 25, [](const OptionalAttributes&) {
     return std::make_unique<Identity>();
-  }).host_inputs.clear();
-  add("Reshape", 5, 25, [](const OptionalAttributes& a) {
-    return std::make_unique<Reshape>(a.find_int("allowzero").value_or(0) != 0);
-  });
-  add("Flatten", 1, 25, [](const OptionalAttributes& a) {
+  }).reuses(Reuse::kAlias);
+  add(table, "Reshape", 5, 25,
+      [](const OptionalAttributes& a) {
+        return std::make_unique<Reshape>(a.find_int("allowzero").value_or(0) != 0);
+      })
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1});
+  add(table, "Flatten", 1, 25, [](const OptionalAttributes& a) {
     return std::make_unique<Flatten>(a.find_int("axis").value_or(1));
-  }).host_inputs.clear();
-  add("Squeeze", 1, 25, [](const OptionalAttributes& a) {
-    return std::make_unique<Squeeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
-  });
-  add("Unsqueeze", 1, 25, [](const OptionalAttributes& a) {
-    return std::make_unique<Unsqueeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
-  });
-  Operator& shape = add("Shape", 1, 25, [](const OptionalAttributes& a) {
+  }).reuses(Reuse::kAlias);
+  add(table, "Squeeze", 1, 25,
+      [](const OptionalAttributes& a) {
+        return std::make_unique<Squeeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
+      })
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1});
+  add(table, "Unsqueeze", 1, 25,
+      [](const OptionalAttributes& a) {
+        return std::make_unique<Unsqueeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
+      })
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1});
+  add(table, "Shape", 1, 25, [](const OptionalAttributes& a) {
     return std::make_unique<ShapeOf>(a.find_int("start").value_or(0), a.find_int("end"));
-  });
-  shape.reuse = Reuse::kNone;
-  shape.host_inputs.clear();
-  shape.host_outputs = {0};
+  }).writes_on_host({0});
 }
 
 }  // namespace graphopt::ep

@@ -72,6 +72,18 @@ size_t Pool::free(void* memory) {
 
 void Pool::retire(const void* stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  retire_locked(stream);
+}
+
+void Pool::forget(const void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  retire_locked(stream);
+  for (auto& [memory, block] : used_) {
+    if (block.stream == stream) block.stream = nullptr;
+  }
+}
+
+void Pool::retire_locked(const void* stream) {
   const auto found = free_.find(stream);
   if (stream == nullptr || found == free_.end()) return;
   free_[nullptr].merge(found->second);

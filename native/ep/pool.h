@@ -33,6 +33,9 @@ class Pool {
   // All work on the stream is done.
   void retire(const void* stream);
 
+  // All work on the stream is done, and there will be no more: another may get its address.
+  void forget(const void* stream);
+
   // Gives back to the device what no one uses; waits for it.
   void trim();
 
@@ -49,6 +52,7 @@ class Pool {
   using FreeBlocks = std::multimap<size_t, void*>;
 
   void* take(FreeBlocks& blocks, size_t bytes, const void* stream);
+  void retire_locked(const void* stream);
   void trim_locked();
 
   gpu::Device& device_;

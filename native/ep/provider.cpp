@@ -15,6 +15,7 @@
 #include "ep/memory.h"
 #include "ep/registry.h"
 #include "gpu/devices.h"
+#include "ops/name_patterns.h"
 
 #ifndef GRAPHOPT_VERSION
 #define GRAPHOPT_VERSION "0.1.0"
@@ -41,8 +42,9 @@ OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
 }
 
 struct Options {
-  size_t memory_limit = 0;  // bytes of a session, 0: no limit
-  size_t min_nodes = 2;     // neighbouring nodes that are worth a copy to the device and back
+  size_t memory_limit = 0;            // bytes of a session, 0: no limit
+  size_t min_nodes = 2;               // neighbouring nodes that are worth a copy to the device and back
+  std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
 };
 
 // One session's provider.
@@ -91,7 +93,7 @@ struct Provider final : abi::OrtEp {
     std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
     for (size_t i = 0; i < nodes.size(); ++i) {
       const GraphNode& node = nodes[i];
-      refusals[i] = registry.refuse(node);
+      refusals[i] = disabled(node) ? "it is disabled" : registry.refuse(node);
       if (refusals[i].empty() && computes_shapes(node, on_host)) refusals[i] = "it computes a shape";
       for (size_t k = 0; k < node.outputs().size(); ++k) {
         const bool host =
@@ -108,6 +110,11 @@ struct Provider final : abi::OrtEp {
                                          nodes[i].op() + ") to the CPU: " + refusals[i]);
       }
     }
+  }
+
+  bool disabled(const GraphNode& node) const {
+    return node.domain() == kDomain && std::any_of(options.disabled.begin(), options.disabled.end(),
+                                                   [&](const auto& p) { return matches(p, node.op()); });
   }
 
   // Whether everything that the node would read on the device is a value that shapes are made of.
@@ -163,7 +170,7 @@ struct Factory final : abi::OrtEpFactory {
     GetVendor = [](const OrtEpFactory*) { return "graphopt"; };
     GetVersion = [](const OrtEpFactory*) { return GRAPHOPT_VERSION; };
     GetVendorId = [](const OrtEpFactory*) -> uint32_t {
-      return gpu::device_count() > 0 ? vendor_id(gpu::device(0).backend()) : 0;
+      return gpu::device_count() > 0 ? vendor_id(gpu::backend()) : 0;
     };
     GetSupportedDevices = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const* devices, size_t count,
                              abi::OrtEpDevice** out, size_t most, size_t* found) {
@@ -224,9 +231,7 @@ struct Factory final : abi::OrtEpFactory {
   // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
-    const int available = std::min(gpu::device_count(), static_cast<int>(most));
-    if (available == 0) return 0;
-    const uint32_t vendor = vendor_id(gpu::device(0).backend());
+    const uint32_t vendor = vendor_id(gpu::backend());
     std::vector<const abi::OrtHardwareDevice*> gpus;
     const abi::OrtHardwareDevice* cpu = nullptr;
     for (size_t i = 0; i < count; ++i) {
@@ -237,14 +242,17 @@ struct Factory final : abi::OrtEpFactory {
       }
     }
     size_t found = 0;
-    for (int n = 0; n < available; ++n) {
+    for (int n = 0; n < gpu::device_count() && found < most; ++n) {
+      const gpu::Device* device = gpu::usable_device(n);
       const auto* hardware = static_cast<size_t>(n) < gpus.size() ? gpus[static_cast<size_t>(n)] : cpu;
-      if (hardware != nullptr) out[found++] = make_device(hardware, n, vendor);
+      if (device == nullptr || hardware == nullptr) continue;
+      out[found++] = make_device(hardware, n, vendor, device->facts());
     }
     return found;
   }
 
-  abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor) {
+  abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor,
+                                const gpu::DeviceFacts& facts) {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     abi::OrtMemoryInfo*& info = memory[n];
     if (info == nullptr) {
@@ -254,8 +262,14 @@ struct Factory final : abi::OrtEpFactory {
     }
     abi::OrtKeyValuePairs* metadata = nullptr;
     abi::CreateKeyValuePairs(api, &metadata);
-    abi::AddKeyValuePair(api, metadata, kNumberKey, std::to_string(n).c_str());
-    abi::AddKeyValuePair(api, metadata, "graphopt.arch", gpu::device(n).facts().arch.c_str());
+    const auto tell = [&](const char* key, const std::string& value) {
+      abi::AddKeyValuePair(api, metadata, key, value.c_str());
+    };
+    tell(kNumberKey, std::to_string(n));
+    tell("graphopt.arch", facts.arch);
+    tell("graphopt.name", facts.name);
+    tell("graphopt.driver", facts.driver);
+    tell("graphopt.wave", std::to_string(facts.wave));
     abi::OrtEpDevice* device = nullptr;
     abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &device);
     abi::ReleaseKeyValuePairs(api, metadata);
@@ -268,24 +282,34 @@ struct Factory final : abi::OrtEpFactory {
     Options options;
     read(session, "memory_limit", options.memory_limit);
     read(session, "min_nodes", options.min_nodes);
+    const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
+    options.disabled =
+        split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));
     return options;
   }
 
   void read(const abi::OrtSessionOptions* session, const char* name, size_t& value) const {
+    const std::string given = text(session, name);
+    if (given.empty()) return;
+    if (given.find_first_not_of("0123456789") != std::string::npos) {
+      throw abi::Error(std::string("option ") + name + " must be a number, not '" + given + "'");
+    }
+    value = std::strtoull(given.c_str(), nullptr, 10);
+  }
+
+  // Of an option; empty when it is not given.
+  std::string text(const abi::OrtSessionOptions* session, const char* name) const {
     std::string key = std::string("ep.") + kProviderName + "." + name;
     std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
     int has = 0;
     check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));
-    if (has == 0) return;
+    if (has == 0) return {};
     size_t size = 0;
     check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), nullptr, &size));
-    std::string text(size, '\0');
-    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), text.data(), &size));
-    text.resize(size > 0 ? size - 1 : 0);
-    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
-      throw abi::Error(std::string("option ") + name + " must be a number, not '" + text + "'");
-    }
-    value = std::strtoull(text.c_str(), nullptr, 10);
+    std::string value(size, '\0');
+    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), value.data(), &size));
+    value.resize(size > 0 ? size - 1 : 0);
+    return value;
   }
 };
 

@@ -4,6 +4,18 @@
 
 namespace graphopt::gpu {
 
+std::string architectures(const std::string& prefix) {
+  std::string names;
+  const char* last = "";
+  for (const CodeObject& object : code_objects()) {
+    const std::string arch = object.arch;
+    if (arch == last || arch.rfind(prefix, 0) != 0) continue;
+    names += (names.empty() ? "" : " ") + arch;
+    last = object.arch;
+  }
+  return names;
+}
+
 void Device::run(const Plan& plan, const Memory& memory, void* stream) {
   for (const Launch& launch : plan.launches) {
     // Pointers are resolved here; the driver copies the values during the call.

@@ -23,6 +23,8 @@ struct CodeObject {
 
 // What was compiled into this library; empty when no compiler for device code was found at build time.
 const std::vector<CodeObject>& code_objects();
+// Their architectures that begin with `prefix`, separated by spaces.
+std::string architectures(const std::string& prefix);
 
 // The addresses that the buffers of a plan stand for.
 struct Memory {
@@ -78,14 +80,19 @@ class Device {
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// A device by its number, or with kCurrent the one that is current in the calling thread. Throws
-// std::runtime_error when there is no runtime (NoRuntime), no such device, or no code object for it.
-constexpr int kCurrent = -1;
-std::unique_ptr<Device> open_hip(int number = kCurrent);
-std::unique_ptr<Device> open_cuda(int number = kCurrent);
-// How many devices there are; 0 when there is no runtime.
-int count_hip();
-int count_cuda();
+// A device by its number. Throws std::runtime_error when there is no runtime (NoRuntime), no such device, or
+// no code object for it.
+std::unique_ptr<Device> open_hip(int number = 0);
+std::unique_ptr<Device> open_cuda(int number = 0);
+
+// How many devices a driver shows, and which of them is current in the calling thread.
+struct Present {
+  int count = 0;
+  int current = 0;
+};
+// None when there is no runtime.
+Present find_hip();
+Present find_cuda();
 // Kernels compiled for the CPU (hip/host/hip_on_cpu.h) in the shared library at `path`.
 std::unique_ptr<Device> open_host(const std::string& path);
 

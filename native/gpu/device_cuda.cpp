@@ -26,6 +26,8 @@ struct Cuda {
   int (*error_string)(int, const char**);
   int (*get_device_count)(int*);
   int (*device_get)(int*, int);
+  int (*get_name)(char*, int, int);
+  int (*get_version)(int*);
   int (*retain_context)(void**, int);
   int (*set_context)(void*);
   int (*synchronize_device)();
@@ -56,6 +58,8 @@ struct Cuda {
     resolve(library, "cuFuncGetAttribute", get_function_attribute);
     resolve(library, "cuDeviceGetCount", get_device_count);
     resolve(library, "cuDeviceGet", device_get);
+    resolve(library, "cuDeviceGetName", get_name);
+    resolve(library, "cuDriverGetVersion", get_version);
     resolve(library, "cuDevicePrimaryCtxRetain", retain_context);
     resolve(library, "cuCtxSetCurrent", set_context);
     resolve(library, "cuCtxSynchronize", synchronize_device);
@@ -105,13 +109,23 @@ struct Cuda {
   DeviceFacts facts() const {
     constexpr int kClockRate = 13, kMultiprocessors = 16, kMemoryClockRate = 36, kMemoryBusWidth = 37,
                   kL2CacheSize = 38, kMajor = 75, kMinor = 76;
-    DeviceFacts f =
-        typical_facts("sm_" + std::to_string(attribute(kMajor)) + std::to_string(attribute(kMinor)));
+    const std::string arch = "sm_" + std::to_string(attribute(kMajor)) + std::to_string(attribute(kMinor));
+    const std::string known = architectures("sm_");
+    if ((" " + known + " ").find(" " + arch + " ") == std::string::npos) {
+      throw std::runtime_error("this library has device code for " + known + ", and this GPU is " + arch);
+    }
+    DeviceFacts f = typical_facts(arch);
     f.compute_units = attribute(kMultiprocessors);
     f.clock_hz = 1e3 * attribute(kClockRate);
     f.bytes_per_second = 2.0 * 1e3 * attribute(kMemoryClockRate) * attribute(kMemoryBusWidth) / 8;
     f.l2_bytes = attribute(kL2CacheSize);
     return f;
+  }
+
+  std::string version() const {
+    int v = 0;  // 1000 major + 10 minor
+    check(get_version(&v), "cuDriverGetVersion");
+    return "CUDA " + std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
   }
 
   // More than 48 KiB of shared memory must be asked for.
@@ -128,12 +142,6 @@ struct Cuda {
 
 std::unique_ptr<Device> open_cuda(int number) { return std::make_unique<DriverDevice<Cuda>>(Cuda(), number); }
 
-int count_cuda() {
-  try {
-    return Cuda().count();
-  } catch (const NoRuntime&) {
-    return 0;
-  }
-}
+Present find_cuda() { return find_devices<Cuda>(); }
 
 }  // namespace graphopt::gpu

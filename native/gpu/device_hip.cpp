@@ -31,6 +31,8 @@ struct Hip {
   int (*event_record)(void*, void*);
   int (*event_synchronize)(void*);
   int (*module_unload)(Module);
+  int (*get_name)(char*, int, int);
+  int (*get_version)(int*);
   const char* (*error_string)(int);
 
   Hip() {
@@ -57,6 +59,8 @@ struct Hip {
     resolve(library, "hipEventRecord", event_record);
     resolve(library, "hipEventSynchronize", event_synchronize);
     resolve(library, "hipModuleUnload", module_unload);
+    resolve(library, "hipDeviceGetName", get_name);
+    resolve(library, "hipRuntimeGetVersion", get_version);
     resolve(library, "hipGetErrorString", error_string);
     // The runtime may be installed without a GPU, or without its driver.
     if (count() == 0) throw NoRuntime("no AMD GPU");
@@ -91,19 +95,25 @@ struct Hip {
   // The name of the architecture is only in a struct whose layout depends on the version; but a code object
   // loads on its own architecture alone.
   std::string architecture() const {
-    std::string tried;
+    const char* tried = "";
     for (const CodeObject& object : code_objects()) {
-      if (std::string(object.arch).rfind("gfx", 0) != 0) continue;
-      if (tried.find(std::string(" ") + object.arch) != std::string::npos) continue;
+      if (std::string(object.arch).rfind("gfx", 0) != 0 || std::string(object.arch) == tried) continue;
+      tried = object.arch;
       Module module{};
       if (module_load(&module, object.data) == 0) {
         module_unload(module);
         return object.arch;
       }
-      tried += std::string(" ") + object.arch;
     }
-    throw std::runtime_error(tried.empty() ? "this library was built without device code"
-                                           : "this GPU is none of" + tried);
+    throw std::runtime_error("this library has device code for " + architectures("gfx") +
+                             ", and this GPU is none of them");
+  }
+
+  std::string version() const {
+    int v = 0;  // 10,000,000 major + 100,000 minor + patch
+    check(get_version(&v), "hipRuntimeGetVersion");
+    return "HIP " + std::to_string(v / 10000000) + "." + std::to_string(v / 100000 % 100) + "." +
+           std::to_string(v % 100000);
   }
 
   DeviceFacts facts() const {
@@ -122,12 +132,6 @@ struct Hip {
 
 std::unique_ptr<Device> open_hip(int number) { return std::make_unique<DriverDevice<Hip>>(Hip(), number); }
 
-int count_hip() {
-  try {
-    return Hip().count();
-  } catch (const NoRuntime&) {
-    return 0;
-  }
-}
+Present find_hip() { return find_devices<Hip>(); }
 
 }  // namespace graphopt::gpu

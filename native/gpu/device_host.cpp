@@ -22,6 +22,7 @@ class HostDevice final : public Device {
     // Where errors of launches come late, as they do on a GPU.
     synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));
+    facts_.name = "host memory";
   }
 
   Backend backend() const override { return Backend::kHost; }

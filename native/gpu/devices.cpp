@@ -1,26 +1,21 @@
 #include "gpu/devices.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 
 namespace graphopt::gpu {
 namespace {
 
-bool has_code_for(const char* prefix) {
-  const auto& objects = code_objects();
-  return std::any_of(objects.begin(), objects.end(), [prefix](const CodeObject& object) {
-    return std::string(object.arch).rfind(prefix, 0) == 0;
-  });
-}
-
 struct Devices {
   std::mutex mutex;
-  std::map<int, std::unique_ptr<Device>> opened;
+  std::map<int, std::unique_ptr<Device>> opened;  // null: it can't be, which has been said
   Backend backend = Backend::kHip;
-  int count = -1;  // not looked for yet
+  Present present;
+  bool looked = false;
 
   std::unique_ptr<Device> open(int number) const {
     switch (backend) {
@@ -34,44 +29,63 @@ struct Devices {
     return open_host(host_kernels());
   }
 
-  int find() {
+  void find() {
     if (host_kernels() != nullptr) {
       backend = Backend::kHost;
-      return 1;
+      present.count = 1;
+      return;
     }
-    if (has_code_for("gfx")) {
+    if (!architectures("gfx").empty()) {
       backend = Backend::kHip;
-      if (const int n = count_hip()) return n;
+      present = find_hip();
     }
-    if (has_code_for("sm_")) {
+    if (present.count == 0 && !architectures("sm_").empty()) {
       backend = Backend::kCuda;
-      return count_cuda();
+      present = find_cuda();
     }
-    return 0;
   }
 
   // The mutex must be held.
-  int look() {
-    if (count >= 0) return count;
-    count = 0;
+  int count() {
+    if (looked) return present.count;
+    looked = true;
     try {
-      if (const int n = find()) {
-        auto any = open(kCurrent);
-        const int number = any->current();
-        opened[number] = std::move(any);
-        count = n;
-      }
+      find();
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "graphopt: no GPU kernels, operators run on the CPU or through their bodies: %s\n",
-                   e.what());
+      warn("", e);
     }
-    return count;
+    return present.count;
   }
 
-  Device& at(int number) {
+  Device* at(int number) {
+    if (number < 0 || number >= count()) return nullptr;
+    const auto found = opened.find(number);
+    if (found != opened.end()) return found->second.get();
     auto& slot = opened[number];
-    if (slot == nullptr) slot = open(number);
-    return *slot;
+    try {
+      slot = open(number);
+    } catch (const std::exception& e) {
+      warn(" for GPU " + std::to_string(number), e);
+    }
+    return slot.get();
+  }
+
+  Device* current() {
+    for (const auto& [number, device] : opened) {
+      if (device == nullptr) continue;
+      try {
+        return at(device->current());
+      } catch (const std::exception& e) {
+        warn("", e);
+        return nullptr;
+      }
+    }
+    return count() > 0 ? at(present.current) : nullptr;
+  }
+
+  static void warn(const std::string& which, const std::exception& e) {
+    std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
+                 which.c_str(), e.what());
   }
 };
 
@@ -86,21 +100,33 @@ const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
 
 int device_count() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  return devices().look();
+  return devices().count();
 }
 
-Device& device(int number) {
+Backend backend() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  if (number < 0 || number >= devices().look()) {
-    throw std::runtime_error("there is no GPU number " + std::to_string(number));
-  }
+  devices().count();
+  return devices().backend;
+}
+
+Device* usable_device(int number) {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
   return devices().at(number);
 }
 
-Device& current_device() {
+Device* usable_current_device() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  if (devices().look() == 0) throw std::runtime_error("there is no GPU");
-  return devices().at(devices().opened.begin()->second->current());
+  return devices().current();
+}
+
+Device& device(int number) {
+  if (Device* found = usable_device(number)) return *found;
+  throw std::runtime_error("there is no GPU number " + std::to_string(number) + " that can be used");
+}
+
+Device& current_device() {
+  if (Device* found = usable_current_device()) return *found;
+  throw std::runtime_error("there is no GPU that can be used");
 }
 
 }  // namespace graphopt::gpu

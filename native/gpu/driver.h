@@ -32,23 +32,36 @@ void resolve(void* library, const char* name, Function*& function) {
   if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
 }
 
+template <class Driver>
+Present find_devices() {
+  try {
+    const Driver driver;
+    Present found;
+    found.count = driver.count();
+    // A thread that has never used the driver has no current device: then it is the first.
+    if (driver.get_device(&found.current) != 0) found.current = 0;
+    return found;
+  } catch (const NoRuntime&) {
+    return {};
+  }
+}
+
 // One device through a driver. Driver supplies the function table and the naming of errors.
 template <class Driver>
 class DriverDevice final : public Device {
  public:
   DriverDevice(Driver driver, int number) : driver_(std::move(driver)), number_(number) {
-    // A thread that has never used the driver has no current device: then it is the first.
-    if (number_ == kCurrent && driver_.get_device(&number_) != 0) number_ = 0;
     driver_.set_device(number_);
     facts_ = driver_.facts();
+    char name[256] = {};
+    driver_.check(driver_.get_name(name, sizeof name - 1, number_), "name of the device");
+    facts_.name = name;
+    facts_.driver = driver_.version();
     for (const CodeObject& object : code_objects()) {
       if (object.arch != facts_.arch) continue;
       typename Driver::Module module{};
       driver_.check(driver_.module_load(&module, object.data), object.module);
       modules_.push_back(module);
-    }
-    if (modules_.empty()) {
-      throw std::runtime_error("this library has no device code for " + facts_.arch);
     }
   }
 

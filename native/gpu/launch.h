@@ -20,9 +20,11 @@ struct Divisor {
 // For numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
 Divisor make_divisor(int64_t d);
 
-// What a plan must know of the device.
+// What a plan must know of the device, and what a report calls it.
 struct DeviceFacts {
   std::string arch;       // a name of hip::kArchitectures
+  std::string name;       // of the product
+  std::string driver;     // with its version
   int wave = 32;          // lanes of a wave
   int compute_units = 1;  // CUs, or multiprocessors
   int64_t l2_bytes = 0;   // of the whole device

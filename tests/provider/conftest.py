@@ -12,10 +12,9 @@ from tests.provider.worker import start_worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Runtimes before 1.24 load no providers: there a test that needs one is none."""
-    if loads_providers():
-        return
-    needing = [item for item in items if "worker" in getattr(item, "fixturenames", ())]
+    """Runtimes before 1.24 load no providers: there a test that needs one is none, and the other way round."""
+    others = {"old_runtime"} if loads_providers() else {"worker", "gpu"}
+    needing = [item for item in items if others & {*getattr(item, "fixturenames", ())}]
     config.hook.pytest_deselected(items=needing)
     gone = set(needing)
     items[:] = [item for item in items if item not in gone]

@@ -1,0 +1,26 @@
+// Lists of operator names as people write them: "FusedLayerNorm,ScaleShift*".
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace graphopt {
+
+// Names separated by commas; a final * matches any ending.
+inline std::vector<std::string> split_patterns(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+inline bool matches(const std::string& pattern, const std::string& name) {
+  if (pattern.back() != '*') return pattern == name;
+  return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
+}
+
+}  // namespace graphopt

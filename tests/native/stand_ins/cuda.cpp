@@ -1,0 +1,82 @@
+#include "driver.h"
+
+using namespace stand_in;
+
+namespace {
+// Primary contexts: addresses that say which device they are of.
+char contexts[64];
+thread_local bool has_context = false;
+}  // namespace
+
+STAND_IN_EXPORT int cuInit(unsigned) {
+  return call([&](Driver&) { return 0; });
+}
+STAND_IN_EXPORT int cuGetErrorString(int, const char** text) {
+  return *text = "the stand-in was told to fail", 0;
+}
+STAND_IN_EXPORT int cuDeviceGetCount(int* n) { return count(n); }
+STAND_IN_EXPORT int cuDeviceGet(int* device, int number) {
+  return call([&](Driver&) { return *device = number, 0; });
+}
+STAND_IN_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
+  return call([&](Driver&) { return *context = &contexts[device], 0; });
+}
+STAND_IN_EXPORT int cuCtxSetCurrent(void* context) {
+  return call([&](Driver&) {
+    current = static_cast<int>(static_cast<char*>(context) - contexts);
+    has_context = true;
+    return 0;
+  });
+}
+STAND_IN_EXPORT int cuCtxGetDevice(int* device) {
+  return call([&](Driver&) { return *device = current, has_context ? 0 : kNoDevice; });
+}
+STAND_IN_EXPORT int cuDeviceGetName(char* text, int size, int device) { return name(text, size, device); }
+STAND_IN_EXPORT int cuDriverGetVersion(int* version) {
+  return call([&](Driver&) { return *version = 13010, 0; });
+}
+STAND_IN_EXPORT int cuDeviceGetAttribute(int* value, int which, int device) {
+  return call([&](Driver& d) {
+    constexpr int kMajor = 75, kMinor = 76;
+    const std::string version = d.devices.at(static_cast<size_t>(device)).substr(3);  // behind "sm_"
+    *value = which == kMajor ? version[0] - '0' : which == kMinor ? version[1] - '0' : 64;
+    return 0;
+  });
+}
+STAND_IN_EXPORT int cuModuleLoadData(void** module, const void* code) { return load(module, code); }
+STAND_IN_EXPORT int cuModuleGetFunction(void** function, void* module, const char* kernel) {
+  return find(function, module, kernel);
+}
+STAND_IN_EXPORT int cuFuncGetAttribute(int* value, int, void*) {
+  return call([&](Driver&) { return *value = 0, 0; });
+}
+STAND_IN_EXPORT int cuFuncSetAttribute(void*, int, int) {
+  return call([&](Driver&) { return 0; });
+}
+STAND_IN_EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx,
+                                   unsigned by, unsigned bz, unsigned lds, void* stream, void** args,
+                                   void**) {
+  return run(function, {x, y, z}, {bx, by, bz}, lds, stream, args);
+}
+STAND_IN_EXPORT int cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
+STAND_IN_EXPORT int cuMemFree_v2(void* memory) { return release(memory); }
+STAND_IN_EXPORT int cuMemcpyAsync(void* to, const void* from, size_t bytes, void* stream) {
+  return copy(to, from, bytes, stream);
+}
+STAND_IN_EXPORT int cuCtxSynchronize() { return wait(nullptr); }
+STAND_IN_EXPORT int cuStreamSynchronize(void* stream) { return wait(stream); }
+STAND_IN_EXPORT int cuStreamCreate(void** stream, unsigned) {
+  return call([&](Driver& d) { return create(d.streams, stream); });
+}
+STAND_IN_EXPORT int cuStreamDestroy_v2(void* stream) {
+  return call([&](Driver& d) { return destroy(d.streams, stream); });
+}
+STAND_IN_EXPORT int cuStreamWaitEvent(void* stream, void* handle, unsigned) { return event(handle, stream); }
+STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned) {
+  return call([&](Driver& d) { return create(d.events, handle); });
+}
+STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) {
+  return call([&](Driver& d) { return destroy(d.events, handle); });
+}
+STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return event(handle, stream); }
+STAND_IN_EXPORT int cuEventSynchronize(void* handle) { return event(handle, nullptr); }

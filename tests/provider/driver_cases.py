@@ -1,0 +1,209 @@
+"""What happens with a driver that misbehaves: each function runs in a process of its own (test_drivers.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import graphopt
+from graphopt import runtime
+from graphopt.runtime import DEVICE_PROVIDER
+from tests.provider.worker import model_of
+
+X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+Y = np.tanh(np.maximum(X, 0))
+MODEL = model_of(
+    [helper.make_node("Relu", ["x"], ["t"], "the_relu"), helper.make_node("Tanh", ["t"], ["y"], "the_tanh")],
+    {"x": X},
+    ["y"],
+)
+DEVICE_LOST = 719
+
+
+class Driver:
+    """The stand-in that this process has loaded."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
+        self._library.stand_in_fail.argtypes = [ctypes.c_long, ctypes.c_int]
+        self._library.stand_in_memory.argtypes = [ctypes.c_size_t]
+
+    def fail_after(self, calls: int) -> None:
+        self._library.stand_in_fail(calls, DEVICE_LOST)
+
+    def recover(self) -> None:
+        self._library.stand_in_fail(-1, 0)
+
+    def limit(self, more: int) -> None:
+        """Leaves so many bytes beside those in use."""
+        self._library.stand_in_memory(self.alive()[0] + more)
+
+    def alive(self) -> list[int]:
+        """Bytes, streams, events."""
+        counts = (ctypes.c_size_t * 3)()
+        self._library.stand_in_alive(counts)
+        return list(counts)
+
+
+def new_session(number: int = 0) -> Any:
+    return graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": number})], require_device=True, log_severity_level=4)
+
+
+def error_of(session: Any) -> float:
+    return float(np.abs(session.run(None, {"x": X})[0] - Y).max())
+
+
+def message_of(action: Any) -> str:
+    try:
+        action()
+    except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
+        return str(error)
+    return ""
+
+
+def devices() -> list[dict[str, str]]:
+    """What the driver says of each device that can be used."""
+    return [{**d.ep_metadata} for d in runtime._devices()]
+
+
+def runs() -> dict[str, Any]:
+    return {"devices": devices(), "error": error_of(new_session())}
+
+
+def falls_back() -> dict[str, Any]:
+    """Sessions without a device, twice, and what is said when one is required."""
+    chosen = runtime.default_providers()
+    errors = [error_of(graphopt.session(MODEL)) for _ in range(2)]
+    return {"providers": chosen, "errors": errors, "required": message_of(new_session)}
+
+
+def runs_on_each() -> list[float]:
+    return [error_of(new_session(n)) for n in range(runtime.device_count())]
+
+
+def splits_a_batch() -> float:
+    proto = onnx.load_from_string(MODEL)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+        value.type.tensor_type.shape.dim.add(dim_param="N")
+        value.type.tensor_type.shape.dim.add(dim_value=64)
+    every = graphopt.DataParallel(proto.SerializeToString())
+    return max(float(np.abs(every.run(None, {"x": X})[0] - Y).max()) for _ in range(3))
+
+
+def out_of_memory() -> dict[str, Any]:
+    driver, session = Driver(), new_session()
+    driver.limit(X.nbytes * 3 // 2)  # room for the input, but not for the result of the first node
+    in_run = message_of(lambda: session.run(None, {"x": X}))
+    driver.limit(1 << 30)
+    survived = error_of(session)
+    driver.limit(1000)
+    weights = np.ones((64, 1024), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    model = model_of(nodes, {"x": X}, ["y"], {"w": weights})
+    at_start = message_of(lambda: graphopt.session(model, [DEVICE_PROVIDER], log_severity_level=4))
+    return {"in_run": in_run, "survived": survived, "at_start": at_start}
+
+
+def vanishes() -> dict[str, Any]:
+    driver, lost = Driver(), [new_session()]
+    error_of(lost[0])
+    driver.fail_after(0)
+    in_run = message_of(lambda: error_of(lost[0]))
+    again = message_of(lambda: error_of(lost[0]))
+    at_start = message_of(new_session)
+    lost.clear()  # a session ends while its device is gone
+    driver.recover()
+    return {"in_run": in_run, "again": again, "at_start": at_start, "later": error_of(new_session())}
+
+
+def vanishes_at_every_call() -> dict[str, Any]:
+    """A session is made, runs twice and goes, while the device fails after 0, 1, 2, ... calls of the driver."""
+
+    def life() -> None:
+        session = new_session()
+        for _ in range(2):
+            if not error_of(session) < 1e-6:
+                raise AssertionError("a wrong result")
+
+    driver, messages = Driver(), []
+    life()
+    for calls in range(1000):
+        driver.fail_after(calls)
+        message = message_of(life)
+        driver.recover()
+        if not message:
+            break
+        messages.append(message)
+    return {"messages": messages, "later": error_of(new_session())}
+
+
+class _Heap(ctypes.Structure):
+    """mallinfo2 of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def heap() -> int:
+    """Bytes of the main thread's heap that are in use."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Heap
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+def many_sessions() -> dict[str, Any]:
+    import onnxruntime
+
+    driver, states, heaps, found = Driver(), [], [], runtime._devices()
+    for i in range(1000):
+        # Without the operators of ours, whose registration takes most of a session's time.
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices(found[:1], {})
+        error_of(onnxruntime.InferenceSession(MODEL, options))
+        if i in (199, 999):
+            states.append(driver.alive())
+            heaps.append(heap())
+    return {"alive": states, "grown": (heaps[1] - heaps[0]) / 800}
+
+
+def refuses_old_runtimes() -> str:
+    """What CreateEpFactories says to the runtime of this environment."""
+    import onnxruntime
+
+    (path,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    base = ctypes.CDLL(str(path)).OrtGetApiBase
+    base.restype = ctypes.POINTER(ctypes.c_void_p)
+    create = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).CreateEpFactories
+    create.restype = ctypes.c_void_p
+    factory, count = ctypes.c_void_p(), ctypes.c_size_t(7)
+    status = create(b"graphopt", base(), None, ctypes.byref(factory), ctypes.c_size_t(1), ctypes.byref(count))
+    assert not factory and count.value == 0
+    # OrtApiBase begins with GetApi, and slot 2 of the table that it gives is GetErrorMessage.
+    table = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint32)(base()[0])(1)
+    message: bytes = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(table[2])(status)
+    return message.decode()
+
+
+def main() -> None:
+    """Runs the function that argv names and prints what it returns."""
+    library = Path(os.environ["STAND_IN_LIBRARY"])
+    runtime.library_path = lambda: library
+    print(json.dumps(globals()[sys.argv[1]]()))
+
+
+if __name__ == "__main__":
+    main()

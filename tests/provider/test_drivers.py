@@ -1,0 +1,184 @@
+"""GPU drivers that are missing, broken or fail: through a stand-in that does so on command, in processes of their own.
+
+The stand-in (tests/native/stand_ins) has the entry points of libamdhip64 or libcuda over host memory; the library
+under test is ours with the stand-in's device code, so that everything but the machine code is what users run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphopt.runtime import DEVICE_PROVIDER, loads_providers
+from tests.hip.harness import ROOT, build
+
+NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
+NO_KERNELS = "graphopt: no GPU kernels"
+
+
+@dataclass
+class Outcome:
+    """What the function returned, and what the process said on stderr."""
+
+    value: Any
+    said: str
+
+
+@dataclass
+class StandIn:
+    libraries: Path
+    kernels: Path
+
+    def folder(self, driver: str) -> Path:
+        return self.libraries / driver
+
+    def run(self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None) -> Outcome:
+        """A function of driver_cases.py in a process that finds the driver's library in `folder`, or where it lies."""
+        folder = folder or self.folder(driver)
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(folder),
+            "STAND_IN_DRIVER": str(folder / NAMES[driver]),
+            "STAND_IN_LIBRARY": str(self.libraries / "libgraphopt_on_stand_in.so"),
+            "STAND_IN_KERNELS": str(self.kernels),
+            "STAND_IN_DEVICES": devices,
+        }
+        command = [sys.executable, "-m", "tests.provider.driver_cases", name]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> StandIn:
+    targets = ["graphopt_on_stand_in", "stand_in_hip", "stand_in_cuda"]
+    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
+    kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
+    return StandIn(libraries, kernels)
+
+
+@pytest.fixture(scope="module")
+def gpu(stand_in: StandIn) -> StandIn:
+    """For tests that need a runtime that loads providers."""
+    return stand_in
+
+
+@pytest.fixture(scope="module")
+def old_runtime(stand_in: StandIn) -> StandIn:
+    """For tests that need one that does not."""
+    return stand_in
+
+
+def assert_on_cpu(outcome: Outcome) -> None:
+    assert outcome.value["providers"] == ["CPUExecutionProvider"]
+    assert max(outcome.value["errors"]) < 1e-6
+    refusal = "has 0 devices here" if loads_providers() else "needs ONNX Runtime 1.24 or newer, this is 1.2"
+    assert f"{DEVICE_PROVIDER} {refusal}" in outcome.value["required"]
+
+
+DRIVERS = (
+    ("hip", "gfx1100", {"arch": "gfx1100", "driver": "HIP 7.1.123", "wave": "32"}),
+    ("cuda", "sm_90", {"arch": "sm_90", "driver": "CUDA 13.1", "wave": "32"}),
+)
+
+
+@pytest.mark.parametrize(("driver", "arch", "facts"), DRIVERS)
+def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str], gpu: StandIn) -> None:
+    outcome = gpu.run("runs", arch, driver)
+    assert outcome.value["error"] < 1e-6
+    (device,) = outcome.value["devices"]
+    expected = {"device": "0", "name": f"Stand-in {arch}", **facts}
+    assert {k: device[f"graphopt.{k}"] for k in expected} == expected
+
+
+def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:
+    outcome = stand_in.run("falls_back", folder=tmp_path)
+    assert_on_cpu(outcome)
+    assert "graphopt:" not in outcome.said
+
+
+@pytest.mark.parametrize("driver", NAMES)
+def test_a_driver_without_a_device(driver: str, stand_in: StandIn) -> None:
+    outcome = stand_in.run("falls_back", "", driver)
+    assert_on_cpu(outcome)
+    assert "graphopt:" not in outcome.said
+
+
+def test_another_library_with_the_name_of_the_driver(stand_in: StandIn, tmp_path: Path) -> None:
+    shutil.copy(stand_in.folder("cuda") / NAMES["cuda"], tmp_path / NAMES["hip"])
+    outcome = stand_in.run("falls_back", folder=tmp_path)
+    assert_on_cpu(outcome)
+    assert outcome.said.count(NO_KERNELS) == 1
+    assert "the GPU runtime lacks hipModuleLoadData" in outcome.said
+
+
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1036"), ("cuda", "sm_70")])
+def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: StandIn) -> None:
+    outcome = stand_in.run("falls_back", arch, driver)
+    assert_on_cpu(outcome)
+    known = "sm_90" if driver == "cuda" else "gfx1100 gfx1201"
+    said = (
+        f"{NO_KERNELS} for GPU 0, operators run on the CPU or through their bodies: this library has device code for "
+    )
+    # Runtimes that load no providers have no use for an NVIDIA GPU, and nobody looks at it.
+    assert outcome.said.count(said + known) == (1 if driver == "hip" or loads_providers() else 0)
+    assert outcome.said.count(NO_KERNELS) == outcome.said.count(said)
+
+
+def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
+    """The graphics of a Ryzen processor have a number of their own, often the first, and no code in the library."""
+    outcome = gpu.run("runs", "gfx1036,gfx1201")
+    assert outcome.value["error"] < 1e-6
+    assert [d["graphopt.device"] for d in outcome.value["devices"]] == ["1"]
+    assert outcome.said.count(NO_KERNELS) == 1
+
+
+def test_two_devices(gpu: StandIn) -> None:
+    """The stand-in refuses work on a stream of another device than the current one."""
+    assert [e < 1e-6 for e in gpu.run("runs_on_each", "gfx1100,gfx1201").value] == [True, True]
+    assert gpu.run("splits_a_batch", "gfx1100,gfx1201").value < 1e-6
+
+
+def test_out_of_memory(gpu: StandIn) -> None:
+    outcome = gpu.run("out_of_memory").value
+    assert "the_relu" in outcome["in_run"] and "out of device memory: 16384 bytes" in outcome["in_run"]
+    assert outcome["survived"] < 1e-6
+    assert "out of device memory: 16384 bytes" in outcome["at_start"]
+
+
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+def test_the_device_vanishes(driver: str, arch: str, gpu: StandIn) -> None:
+    outcome = gpu.run("vanishes", arch, driver).value
+    error = f"{driver.upper()} error 719, the stand-in was told to fail"
+    for moment in ("in_run", "again", "at_start"):
+        assert error in outcome[moment], moment
+    assert outcome["later"] < 1e-6
+
+
+def test_the_device_vanishes_at_any_moment(gpu: StandIn) -> None:
+    outcome = gpu.run("vanishes_at_every_call").value
+    assert len(outcome["messages"]) > 20
+    unnamed = [m for m in outcome["messages"] if "HIP error 719" not in m]
+    assert not unnamed
+    assert outcome["later"] < 1e-6
+
+
+def test_a_thousand_sessions_leave_nothing_behind(gpu: StandIn) -> None:
+    outcome = gpu.run("many_sessions").value
+    early, late = outcome["alive"]
+    assert early == late
+    # Stock sessions on the CPU provider keep 30 to 60 bytes each.
+    assert outcome["grown"] < 256
+
+
+def test_an_old_runtime_is_refused(old_runtime: StandIn) -> None:
+    outcome = old_runtime.run("refuses_old_runtimes")
+    assert outcome.value == f"{DEVICE_PROVIDER} needs ONNX Runtime 1.24 or newer, this is 1.22.2"
