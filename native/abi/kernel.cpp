@@ -147,6 +147,8 @@ void* Context::output(size_t i, const Shape& shape) const {
   if (value == nullptr) return nullptr;
   void* data = nullptr;
   check(api_, GetTensorMutableData(api_, value, &data));
+  if (data == nullptr && shape.elements() > 0)
+    throw Error("no memory for an output of shape " + shape.text());
   return data;
 }
 
@@ -197,10 +199,11 @@ DeviceScratch::DeviceScratch(const Context& context, size_t bytes) : api_(contex
   const OrtMemoryInfo* info = nullptr;
   check(api_, GetTensorMemoryInfo(api_, value, &info));
   check(api_, KernelContext_GetAllocator(api_, context.raw(), info, &allocator_));
-  if (OrtStatus* status = KernelContext_GetScratchBuffer(api_, context.raw(), info, bytes, &data_)) {
-    ReleaseAllocator(api_, allocator_);
-    check(api_, status);
-  }
+  OrtStatus* status = KernelContext_GetScratchBuffer(api_, context.raw(), info, bytes, &data_);
+  if (status == nullptr && data_ != nullptr) return;
+  ReleaseAllocator(api_, allocator_);
+  check(api_, status);
+  throw Error("no scratch memory of " + std::to_string(bytes) + " bytes");
 }
 
 DeviceScratch::~DeviceScratch() {

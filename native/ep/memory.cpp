@@ -151,6 +151,10 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     void *in = nullptr, *out = nullptr;
     abi::check(api, abi::GetTensorMutableData(api, const_cast<abi::OrtValue*>(from), &in));
     abi::check(api, abi::GetTensorMutableData(api, to, &out));
+    if (in == nullptr || out == nullptr) {
+      const std::string reason = last_failure();
+      throw abi::Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
+    }
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
     device.make_current();
     void* handle = stream != nullptr ? impl(api, stream).handle : nullptr;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "abi/error.h"
-#include "ep/memory.h"
 #include "ep/operators.h"
 #include "ops/half.h"
 
@@ -141,23 +140,13 @@ float Execution::number(size_t i, float absent) const {
 }
 
 void* Execution::output(size_t i, const Shape& shape, ElementType type) const {
-  last_failure();
   abi::OrtValue* value = nullptr;
   void* data = nullptr;
+  abi::check(api_, abi::KernelContext_GetOutput(api_, context_, i, shape.data(), shape.rank(), &value));
+  if (value == nullptr) return nullptr;
+  abi::check(api_, abi::GetTensorMutableData(api_, value, &data));
   const int64_t bytes = shape.elements() * bytes_of(type);
-  try {
-    abi::check(api_, abi::KernelContext_GetOutput(api_, context_, i, shape.data(), shape.rank(), &value));
-    if (value == nullptr) return nullptr;
-    abi::check(api_, abi::GetTensorMutableData(api_, value, &data));
-  } catch (const Error& e) {
-    const std::string reason = last_failure();
-    throw Error(reason.empty() ? e.what() : reason, e.code);
-  }
-  if (data == nullptr && bytes > 0) {
-    const std::string reason = last_failure();
-    throw Error(reason.empty() ? "out of device memory: " + std::to_string(bytes) + " bytes" : reason,
-                abi::ErrorCode::kFail);
-  }
+  if (data == nullptr && bytes > 0) throw Error("no memory of " + std::to_string(bytes) + " bytes");
   return data;
 }
 
@@ -167,19 +156,13 @@ Scratch Execution::scratch(size_t bytes) const {
   const abi::OrtMemoryInfo* info = nullptr;
   abi::OrtAllocator* allocator = nullptr;
   void* data = nullptr;
-  last_failure();
   abi::check(api_, abi::KernelContext_GetInput(api_, context_, 0, &value));
   abi::check(api_, abi::GetTensorMemoryInfo(api_, value, &info));
   abi::check(api_, abi::KernelContext_GetAllocator(api_, context_, info, &allocator));
   abi::OrtStatus* status = abi::KernelContext_GetScratchBuffer(api_, context_, info, bytes, &data);
   Scratch result(api_, allocator, status == nullptr ? data : nullptr);
-  if (status != nullptr || data == nullptr) {
-    const std::string reason = last_failure();
-    if (status != nullptr && reason.empty()) abi::check(api_, status);
-    if (status != nullptr) abi::ReleaseStatus(api_, status);
-    throw Error(reason.empty() ? "out of device memory: " + std::to_string(bytes) + " bytes" : reason,
-                abi::ErrorCode::kFail);
-  }
+  abi::check(api_, status);
+  if (data == nullptr) throw Error("no scratch memory of " + std::to_string(bytes) + " bytes");
   return result;
 }
 

@@ -51,7 +51,7 @@ class Execution {
   std::vector<int64_t> integers(size_t i) const;
   // An input in host memory that holds one number; `absent` when it is left out.
   float number(size_t i, float absent) const;
-  // Throws abi::Error with the bytes when there is no memory. Null for an output that is left out and for one
+  // Throws abi::Error when there is no memory. Null for an output that is left out and for one
   // without elements.
   void* output(size_t i, const Shape& shape, ElementType type) const;
   void* output(size_t i, const Shape& shape) const { return output(i, shape, input(0).type); }

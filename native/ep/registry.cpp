@@ -42,6 +42,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
 
   OrtStatus* compute(abi::OrtKernelContext* context) const noexcept {
     try {
+      last_failure();  // forgets those of other nodes
       device.make_current();
       if (ours != nullptr) {
         ours->compute(abi::Context(api, context));
@@ -69,6 +70,11 @@ struct KernelHandle final : abi::OrtKernelImpl {
         }
       } catch (const std::exception&) {
         where += " ?";  // the failure that is being reported matters more
+      }
+      // The runtime hides why there is no memory.
+      const std::string reason = last_failure();
+      if (!reason.empty()) {
+        return abi::CreateStatus(api, abi::ErrorCode::kFail, (where + ": " + reason).c_str());
       }
       return abi::current_exception_status(api, where + ": ");
     } catch (...) {

@@ -16,6 +16,7 @@ from onnx import helper
 
 import graphopt
 from graphopt import runtime
+from graphopt.ops import DOMAIN
 from graphopt.runtime import DEVICE_PROVIDER
 from tests.provider.worker import model_of
 
@@ -56,6 +57,15 @@ class Driver:
 
 def new_session(number: int = 0) -> Any:
     return graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": number})], require_device=True, log_severity_level=4)
+
+
+def ours_alone() -> Any:
+    """A session on one operator of ours."""
+    names = (["x", "r", "g", "b"], ["y", "s"])
+    node = helper.make_node("FusedLayerNormAddSum", *names, "the_norm", domain=DOMAIN, epsilon=1e-5)
+    row = np.ones((1, 65536), np.float32)
+    model = model_of([node], {"x": row, "r": row}, ["y", "s"], {"g": row[0], "b": row[0]})
+    return graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True, log_severity_level=4)
 
 
 def error_of(session: Any) -> float:
@@ -106,12 +116,15 @@ def out_of_memory() -> dict[str, Any]:
     in_run = message_of(lambda: session.run(None, {"x": X}))
     driver.limit(1 << 30)
     survived = error_of(session)
+    ours, row = ours_alone(), np.ones((1, 65536), np.float32)
+    driver.limit(row.nbytes * 5 // 2)
+    in_ours = message_of(lambda: ours.run(None, {"x": row, "r": row}))
     driver.limit(1000)
-    weights = np.ones((64, 1024), np.float32)
+    weights = np.ones((64, 4096), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     model = model_of(nodes, {"x": X}, ["y"], {"w": weights})
     at_start = message_of(lambda: graphopt.session(model, [DEVICE_PROVIDER], log_severity_level=4))
-    return {"in_run": in_run, "survived": survived, "at_start": at_start}
+    return {"in_run": in_run, "in_ours": in_ours, "survived": survived, "at_start": at_start}
 
 
 def vanishes() -> dict[str, Any]:

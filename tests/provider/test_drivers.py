@@ -150,8 +150,9 @@ def test_two_devices(gpu: StandIn) -> None:
 def test_out_of_memory(gpu: StandIn) -> None:
     outcome = gpu.run("out_of_memory").value
     assert "the_relu" in outcome["in_run"] and "out of device memory: 16384 bytes" in outcome["in_run"]
+    assert "the_norm" in outcome["in_ours"] and "out of device memory: 262144 bytes" in outcome["in_ours"]
     assert outcome["survived"] < 1e-6
-    assert "out of device memory: 16384 bytes" in outcome["at_start"]
+    assert "out of device memory: 1048576 bytes" in outcome["at_start"]
 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
