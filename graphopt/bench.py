@@ -25,13 +25,13 @@ import graphopt
 from graphopt import model as models
 from graphopt.diff import ModelDiff, diff
 from graphopt.errors import GraphoptError, OptionError, one_line
-from graphopt.machine import device_name
 from graphopt.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.peak_memory import PeakMemory, peak_memory
 from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import (
     COMPILING_PROVIDERS,
     default_providers,
+    device_of,
     import_onnxruntime,
     memory_of,
     provider_name,
@@ -280,7 +280,7 @@ def _conditions(providers: Sequence[str]) -> list[str]:
     versions = f"{runtime_name()}, graphopt {graphopt.__version__}"
     lines = [f"{versions}; all of the runtime's optimizations on, on both sides, interleaved"]
     for provider in providers:
-        line = f"{provider} on {device_name(provider)}"
+        line = f"{provider} on {device_of(provider).name}"
         if provider in COMPILING_PROVIDERS:
             line += "; without our library (the provider compiles the function bodies)"
         if provider in PROVIDER_OPTIONS:

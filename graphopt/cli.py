@@ -399,8 +399,11 @@ def doctor(
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Run every kernel that this machine would use, against float64.")
     ] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
 ) -> None:
     """Show versions, providers, the native library and what it has kernels for; exit 1 when the self-test fails."""
+    if bench and not selftest:
+        raise OptionError("--bench is for --selftest")
     from graphopt.doctor import examine
 
     findings = examine()
@@ -409,7 +412,7 @@ def doctor(
         from graphopt.selftest import selftest as run_selftest
 
         with console.status("testing kernels") if not as_json else nullcontext():
-            tested = run_selftest()
+            tested = run_selftest(bench=bench)
     if as_json:
         print(json.dumps(findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {}), indent=2))
     else:

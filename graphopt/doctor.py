@@ -13,7 +13,14 @@ import onnx
 import graphopt
 from graphopt.errors import GraphoptError
 from graphopt.ops import DOMAIN, OPS
-from graphopt.runtime import import_onnxruntime, installed_runtimes, library_path
+from graphopt.runtime import (
+    DEVICE_PROVIDER,
+    device_count,
+    device_of,
+    import_onnxruntime,
+    installed_runtimes,
+    library_path,
+)
 
 
 @dataclass
@@ -60,6 +67,10 @@ def examine() -> Findings:
         found.problems.append(f"the native library cannot be used: {failure}")
     else:
         found.rows.append(("CPU kernels", f"{kernels} of {len(OPS)} operators"))
+        for number in range(device_count()):
+            device = device_of((DEVICE_PROVIDER, {"device": number}))
+            described = ", ".join(filter(None, (device.name, device.arch, device.driver)))
+            found.rows.append((f"GPU {number}", described))
     return found
 
 

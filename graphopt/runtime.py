@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.metadata
 import os
+import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import graphopt
+from graphopt import selftest_record
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.machine import Device, amd_gpus, cpu_name
 
 LIBRARY_NAME = "libgraphopt.so"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
@@ -22,6 +28,9 @@ COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecution
 # Our own provider, which ONNX Runtime loads from the native library from this version on.
 DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
+
+# Those that run our GPU kernels.
+SELF_TESTED = frozenset({DEVICE_PROVIDER, "ROCMExecutionProvider"})
 
 # The key of a model's metadata under which `optimize` records what it was tuned for.
 METADATA_TARGET = "graphopt.target"
@@ -135,6 +144,41 @@ def memory_of(session: Any) -> tuple[Any, ...]:
     return ("gpu", 0, info.device_vendor_id)
 
 
+def device_of(provider: Provider) -> Device:
+    """What a provider would run on.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the provider has no device of the number that its options give.
+    """
+    name, options = (provider, {}) if isinstance(provider, str) else provider
+    if name == "CPUExecutionProvider":
+        return Device(cpu_name(), platform.machine())
+    if name == DEVICE_PROVIDER:
+        told = _device(options).ep_metadata
+        facts = {key: told[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
+        return Device(**facts, wave=int(told["graphopt.wave"]))
+    return next(iter(amd_gpus()), Device("unknown GPU", ""))
+
+
+def _device(options: Mapping[str, Any]) -> Any:
+    devices, number = _devices(), int(options.get("device", 0))
+    if not 0 <= number < len(devices):
+        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}")
+    return devices[number]
+
+
+@functools.cache
+def library_version() -> str:
+    """The package's version and a digest of the native library.
+
+    Raises:
+        RuntimeMissingError: no native library.
+    """
+    digest = hashlib.sha256(library_path().read_bytes()).hexdigest()
+    return f"{graphopt.__version__} {digest[:16]}"
+
+
 def default_providers() -> list[str]:
     """The providers of this machine that run our kernels, best first."""
     ort = import_onnxruntime()
@@ -165,11 +209,13 @@ def configure(
     *,
     disable: Sequence[str] = (),
     require_device: bool = False,
+    ignore_selftest: bool = False,
 ) -> list[Provider]:
     """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
 
     Registers the native library where that is right: before any provider is chosen, and not at all beside a provider
-    that compiles whole graphs (MIGraphX), where the function bodies inside the model serve better.
+    that compiles whole graphs (MIGraphX), where the function bodies inside the model serve better. Kernels that failed
+    the last self-test on this GPU (`graphopt doctor --selftest`) are left out, with one warning: function bodies run.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
@@ -180,6 +226,7 @@ def configure(
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
         require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
             the CPU are only known once there is a session: `session` lists them.
+        ignore_selftest: run kernels that failed the self-test, too.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -199,17 +246,54 @@ def configure(
         since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
         version = import_onnxruntime().__version__
         raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, this is {version}")
+    avoided = [] if ignore_selftest else _failed_on_device(options)
     if not options.keys() & COMPILING_PROVIDERS:
-        session_options.register_custom_ops_library(str(library_path()))
+        with _disabled(avoided):
+            session_options.register_custom_ops_library(str(library_path()))
     if DEVICE_PROVIDER not in options:
         return chosen
-    devices = _devices()
-    ours = options[DEVICE_PROVIDER]
-    number = int(ours.pop("device", 0))
-    if not 0 <= number < len(devices):
-        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}")
-    session_options.add_provider_for_devices([devices[number]], {k: str(v) for k, v in ours.items()})
+    ours = {key: str(value) for key, value in options[DEVICE_PROVIDER].items() if key != "device"}
+    if avoided:
+        ours["disable"] = ",".join([*avoided, *filter(None, [ours.get("disable")])])
+    session_options.add_provider_for_devices([_device(options[DEVICE_PROVIDER])], ours)
     return []
+
+
+def _failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Operators of ours that the self-test found wrong on the GPU that was chosen; says so once for each GPU."""
+    name = next((p for p in options if p in SELF_TESTED), None)
+    if name is None:
+        return []
+    device = device_of((name, options[name]))
+    failed = selftest_record.failures(name, device, library_version())
+    if failed and (name, device) not in _warned_of:
+        _warned_of.add((name, device))
+        reasons = "; ".join(f"{op}: {why}" for op, why in [*failed.items()][:3])
+        others = f"; and {', '.join([*failed][3:])}" if len(failed) > 3 else ""
+        warnings.warn(
+            f"{device.name} ({device.arch}) failed the self-test of {len(failed)} operators, whose definitions run "
+            f"there instead of our kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
+            stacklevel=4,
+        )
+    return [*failed]
+
+
+_warned_of: set[tuple[str, Device]] = set()
+
+
+@contextmanager
+def _disabled(names: Sequence[str]) -> Iterator[None]:
+    """The library leaves these operators out while it is registered."""
+    before = os.environ.get("GRAPHOPT_DISABLE")
+    if names:
+        os.environ["GRAPHOPT_DISABLE"] = ",".join([*filter(None, [before]), *names])
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["GRAPHOPT_DISABLE"] = before
+        elif names:
+            del os.environ["GRAPHOPT_DISABLE"]
 
 
 def session(
@@ -217,6 +301,7 @@ def session(
     providers: Sequence[Provider] | None = None,
     *,
     require_device: bool = False,
+    ignore_selftest: bool = False,
     **options: Any,
 ) -> Any:
     """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
@@ -225,6 +310,7 @@ def session(
         model: a path or serialized bytes.
         providers: as for `configure`.
         require_device: fail when a node would run on the CPU; the message lists these nodes.
+        ignore_selftest: run kernels that failed the self-test, too.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
@@ -235,7 +321,7 @@ def session(
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
-    chosen = configure(session_options, providers, require_device=require_device)
+    chosen = configure(session_options, providers, require_device=require_device, ignore_selftest=ignore_selftest)
     if require_device:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     source = model if isinstance(model, bytes) else os.fspath(model)

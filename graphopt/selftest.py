@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import graphopt
+from graphopt import selftest_record
 from graphopt.errors import RuntimeMissingError, one_line
-from graphopt.machine import device_name
-from graphopt.ops import OPS
-from graphopt.ops.cases import FAMILIES, Case, cases_of, model_of
-from graphopt.runtime import DEVICE_PROVIDER, Provider, default_providers, runtime_name, session
+from graphopt.machine import Device
+from graphopt.ops import OPS, OpSpec
+from graphopt.ops.cases import FAMILIES, cases_of, model_of
+from graphopt.runtime import (
+    DEVICE_PROVIDER,
+    SELF_TESTED,
+    Provider,
+    default_providers,
+    device_of,
+    library_version,
+    runtime_name,
+    session,
+)
 
 CPU = "CPUExecutionProvider"
 OPSET = 17
 DTYPES = ("float32", "float16")
+BENCH_RUNS = 7
 
 
 @dataclass(frozen=True)
@@ -24,9 +38,12 @@ class KernelResult:
 
     Attributes:
         cases: how many inputs were tried.
-        error: the largest, relative to the RMS of the reference.
+        error: the largest, relative to the RMS of the reference; infinite where there was no result to compare.
         limit: what it may be.
         detail: why it failed, or "".
+        milliseconds: of one run over all of the inputs, copies to and from the device included; the median of a few,
+            None when it was not asked for.
+        cpu_milliseconds: the same on the CPU; None when that is where it ran.
 
     """
 
@@ -36,10 +53,18 @@ class KernelResult:
     error: float
     limit: float
     detail: str
+    milliseconds: float | None = None
+    cpu_milliseconds: float | None = None
 
     @property
     def passed(self) -> bool:
         return not self.detail
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON has no infinity: an error that is none is null."""
+        error = self.error if math.isfinite(self.error) else None
+        ratio = None if error is None else error / self.limit
+        return {**asdict(self), "passed": self.passed, "error": error, "error_over_limit": ratio}
 
 
 @dataclass
@@ -47,8 +72,9 @@ class SelfTest:
     """What ran where, and how it went."""
 
     provider: str
-    device: str
+    device: Device
     runtime: str
+    library: str
     results: list[KernelResult] = field(default_factory=list)
 
     @property
@@ -65,15 +91,30 @@ class SelfTest:
             yield family, dtype, results
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": 1, "graphopt": graphopt.__version__, **asdict(self)}
+        return {
+            "format": 2,
+            "provider": self.provider,
+            "device": asdict(self.device),
+            "runtime": self.runtime,
+            "library": self.library,
+            "results": [result.to_dict() for result in self.results],
+        }
 
 
-def selftest(providers: Sequence[Provider] | None = None, progress: Callable[[str], None] | None = None) -> SelfTest:
+def selftest(
+    providers: Sequence[Provider] | None = None,
+    progress: Callable[[str], None] | None = None,
+    *,
+    bench: bool = False,
+) -> SelfTest:
     """Runs every operator in float32 and float16 on awkward inputs.
+
+    On a GPU the result is remembered: sessions leave out the kernels that failed (`graphopt.configure`).
 
     Args:
         providers: as for `session`; None takes the best that this machine has.
         progress: called with the name of each operator.
+        bench: also measure times.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -84,30 +125,65 @@ def selftest(providers: Sequence[Provider] | None = None, progress: Callable[[st
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
     chosen: list[Provider] = [*(best if providers is None else providers)]
     first = chosen[0] if isinstance(chosen[0], str) else chosen[0][0]
-    report = SelfTest(first, device_name(first), runtime_name())
-    for name, spec in OPS.items():
-        if progress is not None:
-            progress(name)
-        for dtype in DTYPES:
-            cases = [case.cast(dtype) for case in cases_of(spec)]
-            report.results.append(_result(cases, dtype, chosen, on_device=first != CPU))
+    report = SelfTest(first, device_of(chosen[0]), runtime_name(), library_version())
+    before = selftest_record.failures(first, report.device, report.library)
+    finished = False
+    try:
+        for name, spec in OPS.items():
+            if progress is not None:
+                progress(name)
+            # A kernel may take the whole process with it.
+            _remember(report, {name: "the process ended while its kernel ran"})
+            report.results += [_result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES]
+        finished = True
+    finally:
+        _remember(report, {}, None if finished else before)
     return report
 
 
-def _result(cases: list[Case], dtype: str, providers: list[Provider], *, on_device: bool) -> KernelResult:
-    name, limit = cases[0].spec.name, cases[0].tolerance(dtype)
+def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
+    if report.provider not in SELF_TESTED:
+        return
+    failed = {**{r.op: r.detail for r in report.failed}, **more} if instead is None else instead
+    try:
+        selftest_record.remember(report.provider, report.device, report.library, failed)
+    except OSError as error:
+        warnings.warn(f"the result of the self-test cannot be remembered: {error}", stacklevel=3)
+
+
+def _result(spec: OpSpec, dtype: str, providers: list[Provider], on_device: bool, bench: bool) -> KernelResult:
+    cases = [case.cast(dtype) for case in cases_of(spec)]
+    limit = cases[0].tolerance(dtype)
     # Without the bodies in the model nothing but a kernel of ours can run it.
     model, feeds = model_of(cases, OPSET, bodies=False)
+    source = model.SerializeToString()
+
+    def runner(where: list[Provider], require_device: bool) -> Callable[[], list[Any]]:
+        created = session(source, where, require_device=require_device, ignore_selftest=True, log_severity_level=4)
+        return lambda: list(created.run(None, dict(feeds)))
+
     try:
-        created = session(model.SerializeToString(), providers, require_device=on_device, log_severity_level=4)
-        outputs = iter(created.run(None, dict(feeds)))
+        run = runner(providers, on_device)
+        outputs = iter(run())
+        errors = [case.error([next(outputs) for _ in case.spec.outputs]) for case in cases]
+        times = _medians([run, *([runner([CPU], False)] if on_device else [])]) if bench else []
     except RuntimeMissingError:
         raise
     except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
-        return KernelResult(name, dtype, len(cases), float("inf"), limit, one_line(error))
-    errors = [case.error([next(outputs) for _ in case.spec.outputs]) for case in cases]
+        return KernelResult(spec.name, dtype, len(cases), math.inf, limit, one_line(error))
     worst = max(range(len(cases)), key=errors.__getitem__)
     detail = ""
     if not errors[worst] <= limit:
         detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
-    return KernelResult(name, dtype, len(cases), errors[worst], limit, detail)
+    return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail, *times)
+
+
+def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:
+    """Milliseconds of each, measured in turn."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(BENCH_RUNS):
+        for run, taken in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            taken.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(taken) for taken in times]

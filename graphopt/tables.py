@@ -68,8 +68,13 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
 
 
 def print_selftest(tested: SelfTest, console: Console) -> None:
-    table = Table(title=f"self-test: {plain(tested.provider)} on {plain(tested.device)}", title_justify="left")
-    for column in ("kernels", "type", "names passed", "inputs", "worst error of RMS", "limit"):
+    device = " ".join(dict.fromkeys(filter(None, (tested.device.name, tested.device.arch, tested.device.driver))))
+    table = Table(title=f"self-test: {plain(tested.provider)} on {plain(device)}", title_justify="left")
+    columns = ["kernels", "type", "names passed", "inputs", "worst error of RMS", "limit"]
+    timed = any(r.milliseconds is not None for r in tested.results)
+    beside_cpu = any(r.cpu_milliseconds is not None for r in tested.results)
+    columns += ["ms"] * timed + ["CPU ms"] * beside_cpu
+    for column in columns:
         table.add_column(column, justify="left" if column in ("kernels", "type") else "right")
     for family, dtype, results in tested.families():
         passed = [r for r in results if r.passed]
@@ -77,7 +82,12 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         worst = max((r.error for r in passed), default=float("inf"))
         counts = f"[{colour}]{len(passed)} of {len(results)}[/]"
         inputs = str(sum(r.cases for r in results))
-        table.add_row(family, dtype, counts, inputs, f"{worst:.1e}", f"{results[0].limit:.0e}")
+        cells = [family, dtype, counts, inputs, f"{worst:.1e}", f"{results[0].limit:.0e}"]
+        if timed:
+            cells.append(f"{sum(r.milliseconds or 0.0 for r in passed):.2f}")
+        if beside_cpu:
+            cells.append(f"{sum(r.cpu_milliseconds or 0.0 for r in passed):.2f}")
+        table.add_row(*cells)
     console.print(table)
     for result in tested.failed:
         console.print(f"[red]failed:[/] {result.op}, {result.dtype}: {plain(result.detail)}", soft_wrap=True)

@@ -31,13 +31,12 @@ from graphopt.bench import (
     verdict,
 )
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
-from graphopt.machine import device_name
 from graphopt.measured_session import open_session
 from graphopt.optimizer import optimize
 from graphopt.profiling import CPU, Run
 from graphopt.profit import Candidate, Estimates, Profit
 from graphopt.remarks import node_label
-from graphopt.runtime import memory_of, provider_name, runtime_name
+from graphopt.runtime import device_of, memory_of, provider_name, runtime_name
 from graphopt.targets import parse_target
 from graphopt.verify.inputs import normal_feeds
 
@@ -219,7 +218,7 @@ def tune(
     if device not in PROVIDERS:
         raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
     provider = provider_name(PROVIDERS[device])
-    machine = CacheKey(device_name(provider), provider, threads, runtime_name(), graphopt.__version__, precision or "")
+from graphopt.runtime import device_of, memory_of, provider_name, runtime_name
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 

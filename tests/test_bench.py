@@ -126,7 +126,7 @@ def test_amd_gpus_and_their_memory(tmp_path: Path) -> None:
         folder = tmp_path / "nodes" / str(i)
         folder.mkdir(parents=True)
         (folder / "properties").write_text(f"simd_count 304\ngfx_target_version {version}\n")
-    assert amd_gpus(tmp_path / "nodes") == ["gfx942", "gfx1151", "gfx90a"]
+    assert [gpu.arch for gpu in amd_gpus(tmp_path / "nodes")] == ["gfx942", "gfx1151", "gfx90a"]
     assert amd_gpus(tmp_path / "nowhere") == []
     assert device_memory_used(tmp_path) is None
     for card in ("card0", "card1"):

@@ -9,15 +9,17 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
 from onnx import helper
 
 import graphopt
-from graphopt import runtime
-from graphopt.ops import DOMAIN
+from graphopt import runtime, selftest_record
+from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime import DEVICE_PROVIDER
+from graphopt.selftest import selftest
 from tests.provider.worker import model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
@@ -27,7 +29,7 @@ MODEL = model_of(
     {"x": X},
     ["y"],
 )
-DEVICE_LOST = 719
+DEVICE_LOST, ABORT = 719, -1
 
 
 class Driver:
@@ -38,8 +40,8 @@ class Driver:
         self._library.stand_in_fail.argtypes = [ctypes.c_long, ctypes.c_int]
         self._library.stand_in_memory.argtypes = [ctypes.c_size_t]
 
-    def fail_after(self, calls: int) -> None:
-        self._library.stand_in_fail(calls, DEVICE_LOST)
+    def fail_after(self, calls: int, status: int = DEVICE_LOST) -> None:
+        self._library.stand_in_fail(calls, status)
 
     def recover(self) -> None:
         self._library.stand_in_fail(-1, 0)
@@ -158,6 +160,18 @@ def vanishes_at_every_call() -> dict[str, Any]:
             break
         messages.append(message)
     return {"messages": messages, "later": error_of(new_session())}
+
+
+def dies_in_the_selftest() -> None:
+    """The second operator takes the process with it."""
+    few = {name: OPS[name] for name in ("FusedRmsNorm", "FusedLayerNorm", "ScaleShift")}
+    with patch.dict(OPS, few, clear=True):
+        selftest(progress=lambda name: Driver().fail_after(0, ABORT) if name == "FusedLayerNorm" else None)
+
+
+def after_the_selftest() -> dict[str, str]:
+    """What a later process finds."""
+    return selftest_record.failures(DEVICE_PROVIDER, runtime.device_of(DEVICE_PROVIDER), runtime.library_version())
 
 
 class _Heap(ctypes.Structure):

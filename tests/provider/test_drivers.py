@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ class StandIn:
 
     def run(self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None) -> Outcome:
         """A function of driver_cases.py in a process that finds the driver's library in `folder`, or where it lies."""
+        done = self.process(name, devices, driver, folder)
+        assert done.returncode == 0, done.stderr
+        return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
+
+    def process(
+        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         folder = folder or self.folder(driver)
         environment = {
             **os.environ,
@@ -52,9 +60,7 @@ class StandIn:
             "STAND_IN_DEVICES": devices,
         }
         command = [sys.executable, "-m", "tests.provider.driver_cases", name]
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +176,14 @@ def test_the_device_vanishes_at_any_moment(gpu: StandIn) -> None:
     unnamed = [m for m in outcome["messages"] if "HIP error 719" not in m]
     assert not unnamed
     assert outcome["later"] < 1e-6
+
+
+def test_a_kernel_that_ends_the_process_has_failed(
+    gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert gpu.process("dies_in_the_selftest").returncode == -signal.SIGABRT
+    assert gpu.run("after_the_selftest").value == {"FusedLayerNorm": "the process ended while its kernel ran"}
 
 
 def test_a_thousand_sessions_leave_nothing_behind(gpu: StandIn) -> None:

@@ -34,6 +34,7 @@ def start_worker() -> ProcessPoolExecutor:
 
 def _enter(kernels: str) -> None:
     os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     import onnxruntime as ort
 
     ort.register_execution_provider_library("graphopt", str(library_path()))
@@ -95,16 +96,21 @@ def run(model: bytes, feeds: Mapping[str, Array], options: Mapping[str, str] | N
         again = session.run(None, dict(feeds))
         for first, second in zip(outputs, again, strict=True):
             np.testing.assert_array_equal(first, second)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    placement: dict[str, Counter[str]] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            ops = placement.setdefault(event["args"]["provider"], Counter())
-            ops[event["args"]["op_name"]] += 1
+        placement = placement_of(session)
     for ops in placement.values():
         for op in ops:
             ops[op] //= 2
     return Outcome(list(outputs), placement)
+
+
+def placement_of(session: Any) -> dict[str, Counter[str]]:
+    """How often each provider ran each kind of node in a session whose profile was on; ends the profile."""
+    placement: dict[str, Counter[str]] = {}
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            ops = placement.setdefault(event["args"]["provider"], Counter())
+            ops[event["args"]["op_name"]] += 1
+    return placement
 
 
 def model_of(

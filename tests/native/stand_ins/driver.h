@@ -27,6 +27,9 @@ namespace stand_in {
 // The same numbers in HIP and CUDA.
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
 
+// What HIP does about a wrong address on the device.
+constexpr int kAbort = -1;
+
 using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
 
 struct Driver {
@@ -64,6 +67,7 @@ template <class Work>
 int call(Work&& work) {
   Driver& d = driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
+  if (d.until_failure == 0 && d.failure == kAbort) std::abort();
   if (d.until_failure == 0) return d.failure;
   if (d.until_failure > 0) --d.until_failure;
   return work(d);
@@ -168,7 +172,7 @@ inline int event(void* handle, void* stream) {
 
 }  // namespace stand_in
 
-// After so many more calls every one fails with this status; -1: none does.
+// After so many more calls every one fails with this status, or the process ends (kAbort); -1 calls: none does.
 STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().until_failure = calls;
