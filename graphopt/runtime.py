@@ -268,11 +268,12 @@ def _failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
     failed = selftest_record.failures(name, device, library_version())
     if failed and (name, device) not in _warned_of:
         _warned_of.add((name, device))
+        count = "1 operator" if len(failed) == 1 else f"{len(failed)} operators"
         reasons = "; ".join(f"{op}: {why}" for op, why in [*failed.items()][:3])
         others = f"; and {', '.join([*failed][3:])}" if len(failed) > 3 else ""
         warnings.warn(
-            f"{device.name} ({device.arch}) failed the self-test of {len(failed)} operators, whose definitions run "
-            f"there instead of our kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
+            f"{device.name} ({device.arch}) failed the self-test of {count}: definitions run there instead of our "
+            f"kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
             stacklevel=4,
         )
     return [*failed]

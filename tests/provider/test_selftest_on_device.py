@@ -88,7 +88,7 @@ def test_a_device_does_without_what_failed(worker: ProcessPoolExecutor) -> None:
     found = worker.submit(_after_a_failure).result()
     assert max(max(sessions.errors) for sessions in found.values()) < 1e-5
     (said,) = found["device"].warned
-    assert "host memory (cpu32) failed the self-test of 1 operators" in said
+    assert "host memory (cpu32) failed the self-test of 1 operator:" in said
     assert "FusedLayerNorm: " in said and "graphopt doctor --selftest" in said
     for ops in found["device"].device_ops:
         assert ops["FusedLayerNorm"] == 0 and ops["ScaleShiftRelu"] == 2
