@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from rich.console import Console
+
 import graphopt
 from graphopt import runtime, selftest_record
 from graphopt.machine import Device
@@ -18,23 +21,37 @@ from graphopt.ops import OPS
 from graphopt.ops.cases import cases_of, model_of
 from graphopt.runtime import DEVICE_PROVIDER, device_of, library_version
 from graphopt.selftest import SelfTest, selftest
+from graphopt.tables import print_selftest
 from tests.provider.worker import placement_of
 
 PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
 
 
 def _selftest() -> SelfTest:
-    return selftest(bench=True)
+    return selftest()
 
 
 def test_every_kernel_passes_on_the_device(worker: ProcessPoolExecutor) -> None:
     tested = worker.submit(_selftest).result()
     assert tested.provider == "GraphoptExecutionProvider"
     assert [(r.op, r.dtype, r.detail) for r in tested.failed] == []
-    assert tested.device.name == "host memory" and tested.device.wave == 32
-    for result in tested.results:
-        assert result.milliseconds is not None and result.cpu_milliseconds is not None
-        assert 0 < result.milliseconds < 1e4 and 0 < result.cpu_milliseconds < 1e4
+
+
+def _bench() -> str:
+    with patch.dict(OPS, {name: OPS[name] for name in PAIR}, clear=True):
+        tested = selftest(bench=True)
+    print_selftest(tested, Console(width=140))
+    return json.dumps(tested.to_dict(), allow_nan=False)
+
+
+def test_times_and_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
+    told = json.loads(worker.submit(_bench).result())
+    assert told["device"] == {"name": "host memory", "arch": "cpu32", "driver": "", "wave": 32}
+    assert told["provider"] == DEVICE_PROVIDER and told["library"].startswith(graphopt.__version__)
+    assert [(r["op"], r["dtype"]) for r in told["results"]] == [(op, t) for op in PAIR for t in ("float32", "float16")]
+    for result in told["results"]:
+        assert result["passed"] and 0 < result["error_over_limit"] <= 1
+        assert 0 < result["milliseconds"] < 1e5 and 0 < result["cpu_milliseconds"] < 1e5
 
 
 @dataclass
