@@ -218,7 +218,8 @@ def tune(
     if device not in PROVIDERS:
         raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
     provider = provider_name(PROVIDERS[device])
-from graphopt.runtime import device_of, memory_of, provider_name, runtime_name
+    name = device_of(provider).name
+    machine = CacheKey(name, provider, threads, runtime_name(), graphopt.__version__, precision or "")
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 
