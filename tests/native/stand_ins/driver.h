@@ -172,7 +172,8 @@ inline int event(void* handle, void* stream) {
 
 }  // namespace stand_in
 
-// After so many more calls every one fails with this status, or the process ends (kAbort); -1 calls: none does.
+// After so many more calls every one fails with this status, or the process ends (kAbort); -1 calls: none
+// does.
 STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().until_failure = calls;
