@@ -197,7 +197,12 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
 
   // Those that the known part of the shape leaves open: a dim of 0 is unknown.
   std::set<gpu::ConvAlgorithm> algorithms(ConvProblem p) const {
-    if (p.H == 0 || p.W == 0) return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kWinograd2};
+    if (p.H == 0 || p.W == 0) {
+      if (gpu::has_matrix_conv(half_, device_.facts())) {
+        return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kMatrix};
+      }
+      return {gpu::ConvAlgorithm::kWinograd4, gpu::ConvAlgorithm::kWinograd2};
+    }
     std::set<gpu::ConvAlgorithm> best;
     const std::vector<int64_t> batches = p.N > 0 ? std::vector<int64_t>{p.N} : std::vector<int64_t>{1, 8, 64};
     for (const int64_t N : batches) {

@@ -135,6 +135,8 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     matrix = kernel.count(r"v_mfma|v_wmma")
     if is_cdna(arch) and arch != "gfx906" and re.search("product|^gemm_|^conv_", kernel.name) and not matrix:
         found.append("no matrix instruction")
+    if kernel.name.startswith("matrix_product") and not matrix and arch not in ("gfx906", "gfx1030"):
+        found.append("no matrix instruction")
     attention = re.fullmatch(r"fused_attention_(plain_)?\d+_(f16|f32)", kernel.name)
     if attention and not matrix and (is_cdna(arch) if attention[2] == "f32" else arch not in ("gfx906", "gfx1030")):
         found.append("no matrix instruction")

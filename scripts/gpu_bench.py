@@ -222,8 +222,9 @@ def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
         print(f"  {size!s:20} {ms:.4f} ms  cuDNN {peer:.4f}  {peer / ms:.2f}x  cold {cold:.2f}x  {names}")
         if every:
             chunks = (-1, 512, 1024, 2048, 4096, 1 << 20)
-            for algorithm, tile in itertools.product((0, 1, 2), (0, 1, 2)):
-                if tile == 0 and k <= 64:
+            matrix = ((3, 0), (3, 3)) if half else ()
+            for algorithm, tile in (*itertools.product((0, 1, 2), (0, 1, 2)), *matrix):
+                if algorithm < 3 and tile == 0 and k <= 64:
                     continue
                 cells = []
                 for chunk in chunks if algorithm == 0 and n * h * h > 8192 else (-1,):

@@ -5,20 +5,11 @@
 #include <limits>
 #include <stdexcept>
 
-#include "hip/traits.h"
-
 namespace graphopt::gpu {
 namespace {
 
 using hip::AttentionRows;
 using hip::AttentionShape;
-
-const hip::Architecture& architecture(const std::string& name) {
-  for (const hip::Architecture& a : hip::kArchitectures) {
-    if (name == a.name) return a;
-  }
-  throw std::invalid_argument("unknown architecture '" + name + "'");
-}
 
 int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
 

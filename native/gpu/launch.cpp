@@ -3,8 +3,6 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "hip/traits.h"
-
 namespace graphopt::gpu {
 
 Divisor make_divisor(int64_t d) {
@@ -25,38 +23,42 @@ uint32_t to_u31(int64_t value) {
   return static_cast<uint32_t>(value);
 }
 
+const hip::Architecture& architecture(const std::string& name) {
+  for (const hip::Architecture& a : hip::kArchitectures) {
+    if (name == a.name) return a;
+  }
+  throw std::invalid_argument("unknown architecture '" + name + "'");
+}
+
 // Typical parts: MI210, MI300X, MI355X, RX 6900 XT, RX 7900 XTX, Strix Halo, RX 9070 XT, H200.
 DeviceFacts typical_facts(const std::string& arch) {
-  for (const hip::Architecture& a : hip::kArchitectures) {
-    if (arch != a.name) continue;
-    DeviceFacts f;
-    f.arch = arch;
-    f.wave = a.wave;
-    f.flops_per_clock = a.matrix_f32 ? 256 : 128;
-    f.clock_hz = 1.7e9;
-    f.compute_units = 104;
-    f.l2_bytes = 8 << 20;
-    f.bytes_per_second = 1.6e12;
-    if (arch == "gfx942" || arch == "gfx950") {
-      f.compute_units = 304;
-      f.clock_hz = 2.1e9;
-      f.l2_bytes = 256 << 20;
-      f.bytes_per_second = 5.3e12;
-    } else if (arch.rfind("gfx1", 0) == 0) {
-      f.compute_units = arch == "gfx1150" ? 16 : arch == "gfx1151" ? 40 : 80;
-      f.clock_hz = 2.3e9;
-      f.l2_bytes = 64 << 20;
-      f.bytes_per_second = arch == "gfx1150" ? 1.2e11 : arch == "gfx1151" ? 2.5e11 : 8e11;
-    } else if (arch == "sm_90") {
-      f.compute_units = 132;
-      f.clock_hz = 1.98e9;
-      f.l2_bytes = 50 << 20;
-      f.bytes_per_second = 4.2e12;
-      f.flops_per_clock = 256;
-    }
-    return f;
+  const hip::Architecture& a = architecture(arch);
+  DeviceFacts f;
+  f.arch = arch;
+  f.wave = a.wave;
+  f.flops_per_clock = a.matrix_f32 ? 256 : 128;
+  f.clock_hz = 1.7e9;
+  f.compute_units = 104;
+  f.l2_bytes = 8 << 20;
+  f.bytes_per_second = 1.6e12;
+  if (arch == "gfx942" || arch == "gfx950") {
+    f.compute_units = 304;
+    f.clock_hz = 2.1e9;
+    f.l2_bytes = 256 << 20;
+    f.bytes_per_second = 5.3e12;
+  } else if (arch.rfind("gfx1", 0) == 0) {
+    f.compute_units = arch == "gfx1150" ? 16 : arch == "gfx1151" ? 40 : 80;
+    f.clock_hz = 2.3e9;
+    f.l2_bytes = 64 << 20;
+    f.bytes_per_second = arch == "gfx1150" ? 1.2e11 : arch == "gfx1151" ? 2.5e11 : 8e11;
+  } else if (arch == "sm_90") {
+    f.compute_units = 132;
+    f.clock_hz = 1.98e9;
+    f.l2_bytes = 50 << 20;
+    f.bytes_per_second = 4.2e12;
+    f.flops_per_clock = 256;
   }
-  throw std::invalid_argument("unknown architecture '" + arch + "'");
+  return f;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "hip/traits.h"
 #include "ops/activation.h"
 
 namespace graphopt::gpu {
@@ -32,6 +33,9 @@ struct DeviceFacts {
   double bytes_per_second = 1e12;
   double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add is two
 };
+
+// Throws std::invalid_argument.
+const hip::Architecture& architecture(const std::string& name);
 
 // The facts of an architecture of hip::kArchitectures for planning without a device. Throws
 // std::invalid_argument.

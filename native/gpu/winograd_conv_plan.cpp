@@ -8,8 +8,9 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kThreads = 256;  // of the transforms
-constexpr int64_t kDepth = 16;     // rows of a step of the product (hip/sgemm.h)
+constexpr int64_t kThreads = 256;     // of the transforms
+constexpr int64_t kDepth = 16;        // rows of a step of the product (hip/sgemm.h)
+constexpr int64_t kMatrixDepth = 32;  // channels of a step (hip/matrix_conv.hip)
 constexpr double kLaunchSeconds = 2e-6;
 
 struct TileShape {
@@ -56,7 +57,8 @@ const TransformNames& names(ConvAlgorithm algorithm, bool half) {
   return all[algorithm == ConvAlgorithm::kWinograd2][half];
 }
 
-// The matrix that weights are kept in: depth (C, or 9 C) by M, zeros around.
+// The matrix that weights are kept in, zeros around: depth (C, or 9 C) by M in float32; for kMatrix M by
+// depth in float16.
 struct WeightShape {
   int64_t rows, columns, positions;
 };
@@ -64,6 +66,7 @@ struct WeightShape {
 int64_t out_of(ConvAlgorithm a) { return a == ConvAlgorithm::kWinograd4 ? 4 : 2; }
 
 WeightShape weight_shape(const ConvProblem& p, ConvAlgorithm algorithm) {
+  if (algorithm == ConvAlgorithm::kMatrix) return {round_up(p.M, 128), 9 * round_up(p.C, kMatrixDepth), 1};
   const bool implicit = algorithm == ConvAlgorithm::kImplicit;
   const int64_t side = out_of(algorithm) + 2;
   // A multiple of 128 where the large tile is worth its padding.
@@ -91,6 +94,47 @@ double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, i
   return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz) / 1.0;
 }
 
+struct MatrixTile {
+  ConvTile tile;
+  int64_t side, threads, sharing;
+  const char* name;
+  double efficiency;  // fraction of the matrix units' rate that a full device reaches (measured on an H200)
+};
+constexpr MatrixTile kMatrixTiles[] = {
+    {ConvTile::k128x128, 128, 256, 2, "matrix_product_128x128_f16", 0.40},
+    {ConvTile::k64x64, 64, 128, 4, "matrix_product_64x64_f16", 0.30},
+};
+
+const MatrixTile& matrix_tile(ConvTile tile) {
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.tile == tile) return t;
+  }
+  throw std::invalid_argument("no such tile on the matrix units");
+}
+
+// X with its padding, channels last.
+struct Packed {
+  int64_t H, W, C, elements;
+};
+
+Packed packed(const ConvProblem& p) {
+  const int64_t H = p.OH() + 2, W = p.OW() + 2, C = round_up(p.C, kMatrixDepth);
+  return {H, W, C, p.N * H * W * C};
+}
+
+double matrix_seconds(const ConvProblem& p, const DeviceFacts& d, const MatrixTile& t) {
+  const Packed x = packed(p);
+  const int64_t groups = divide_up(p.M, t.side) * divide_up(p.N * p.OH() * p.OW(), t.side);
+  const double flops = 2.0 * static_cast<double>(t.side * t.side) * 9.0 * static_cast<double>(x.C);
+  // A compute unit with fewer work-groups than fit on it waits for memory.
+  const int64_t busiest = std::max(divide_up(groups, d.compute_units), t.sharing);
+  const double rate = t.efficiency * architecture(d.arch).matrix_flops * d.clock_hz;
+  const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H * p.W) +
+                       2.0 * static_cast<double>(p.N * p.M * p.OH() * p.OW());
+  return 2 * kLaunchSeconds + static_cast<double>(busiest) * flops / rate +
+         bytes / (0.7 * d.bytes_per_second);
+}
+
 // As many tiles as a workspace of 256 MiB holds: on an H200 fewer, which stay in its 50 MiB of cache, lose
 // more by the launches than they gain (measured).
 int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
@@ -100,12 +144,65 @@ int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles
   return std::min(tiles, round_up(divide_up(tiles, divide_up(tiles, chunk)), 128));  // chunks of one size
 }
 
+Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice) {
+  Plan plan;
+  const MatrixTile& tile = matrix_tile(choice.tile);
+  const Packed x = packed(p);
+  const uint32_t pixels = to_u31(p.N * p.OH() * p.OW()), image = to_u31(x.H * x.W * x.C);
+  to_u31(x.elements);
+  to_u31(p.H * p.W);
+  plan.workspace = {x.elements * 2};
+  const uint32_t parts = to_u31(x.elements / 16);
+  plan.launches.push_back(Launch("matrix_pack_f16", to_u31(divide_up(parts, kThreads)), 1, 1, kThreads)
+                              .add(input(0))
+                              .add(workspace(0))
+                              .add(static_cast<int32_t>(to_u31(p.C)))
+                              .add(static_cast<int32_t>(to_u31(p.H)))
+                              .add(static_cast<int32_t>(to_u31(p.W)))
+                              .add(static_cast<int32_t>(p.pad_top))
+                              .add(static_cast<int32_t>(p.pad_left))
+                              .add(parts)
+                              .add(make_divisor(x.H * x.W))
+                              .add(make_divisor(x.W))
+                              .add(make_divisor(x.C / 16)));
+  plan.launches.push_back(Launch(tile.name, to_u31(divide_up(pixels, tile.side)),
+                                 to_u31(divide_up(p.M, tile.side)), 1, static_cast<uint32_t>(tile.threads))
+                              .add(weights())
+                              .add(workspace(0))
+                              .add(input(2))
+                              .add(p.has_residual ? input(3) : no_buffer())
+                              .add(output(0))
+                              .add(static_cast<int32_t>(to_u31(p.M)))
+                              .add(static_cast<int32_t>(x.C))
+                              .add(to_u31(x.W * x.C))
+                              .add(image)
+                              .add(pixels)
+                              .add(make_divisor(p.OH() * p.OW()))
+                              .add(make_divisor(p.OW()))
+                              .add(p.act));
+  return plan;
+}
+
 }  // namespace
 
-ConvChoice choose_conv(const ConvProblem& p, bool, const DeviceFacts& device, ConvAlgorithm algorithm) {
-  ConvChoice best{algorithm, ConvTile::k64x32, 0, 0};
+bool has_matrix_conv(bool half, const DeviceFacts& device) {
+  return half && architecture(device.arch).matrix != hip::Matrix::kNone;
+}
+
+ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm) {
+  const bool matrix = algorithm == ConvAlgorithm::kMatrix;
+  if (matrix && !has_matrix_conv(half, device))
+    throw std::invalid_argument("no matrix units for this convolution");
+  ConvChoice best{algorithm, matrix ? ConvTile::k64x64 : ConvTile::k64x32, 0, 0};
   if (p.N * p.M * p.OH() * p.OW() == 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
+  if (matrix) {
+    for (const MatrixTile& tile : kMatrixTiles) {
+      const double seconds = matrix_seconds(p, device, tile);
+      if (seconds < best.seconds) best = {algorithm, tile.tile, 0, seconds};
+    }
+    return best;
+  }
   for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x128, ConvTile::k64x32}) {
     if (tile == ConvTile::k128x128 && p.M <= 64) continue;
     ConvChoice choice{algorithm, tile, 0, 0};
@@ -133,8 +230,9 @@ ConvChoice choose_conv(const ConvProblem& p, bool, const DeviceFacts& device, Co
 ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device) {
   ConvChoice best;
   best.seconds = std::numeric_limits<double>::infinity();
-  for (const auto algorithm :
-       {ConvAlgorithm::kWinograd4, ConvAlgorithm::kWinograd2, ConvAlgorithm::kImplicit}) {
+  for (const auto algorithm : {ConvAlgorithm::kWinograd4, ConvAlgorithm::kWinograd2, ConvAlgorithm::kImplicit,
+                               ConvAlgorithm::kMatrix}) {
+    if (algorithm == ConvAlgorithm::kMatrix && !has_matrix_conv(half, device)) continue;
     const ConvChoice choice = choose_conv(p, half, device, algorithm);
     if (choice.seconds < best.seconds) best = choice;
   }
@@ -145,9 +243,20 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
   const WeightShape w = weight_shape(p, algorithm);
   const uint32_t grid = to_u31(divide_up(to_u31(w.rows * w.columns), kThreads));
   Plan plan;
-  plan.weights = w.positions * w.rows * w.columns * 4;
   const auto rows = static_cast<int32_t>(w.rows);
   const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
+  if (algorithm == ConvAlgorithm::kMatrix) {
+    plan.weights = w.rows * w.columns * 2;
+    plan.launches.push_back(Launch("matrix_filter_f16", grid, 1, 1, kThreads)
+                                .add(input(1))
+                                .add(weights())
+                                .add(M)
+                                .add(C)
+                                .add(to_u31(w.rows * w.columns))
+                                .add(make_divisor(w.columns / 9)));
+    return plan;
+  }
+  plan.weights = w.positions * w.rows * w.columns * 4;
   if (algorithm == ConvAlgorithm::kImplicit) {
     plan.launches.push_back(Launch(half ? "implicit_filter_f16" : "implicit_filter_f32", grid, 1, 1, kThreads)
                                 .add(input(1))
@@ -174,6 +283,7 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
   const int64_t OH = p.OH(), OW = p.OW();
   if (p.N * p.M * OH * OW == 0) return plan;
   if (p.C == 0) throw std::invalid_argument("a convolution without input channels");
+  if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice);
   const WeightShape w = weight_shape(p, choice.algorithm);
   const TileShape& tile = shape(choice.tile);
   if (w.columns % tile.m != 0) throw std::invalid_argument("the tile is too tall for these output channels");

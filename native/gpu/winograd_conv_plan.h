@@ -1,4 +1,4 @@
-// How WinogradConv[Add][act] runs on a GPU: hip/winograd_conv.hip.
+// How WinogradConv[Add][act] runs on a GPU: hip/winograd_conv.hip, hip/matrix_conv.hip.
 #pragma once
 
 #include "gpu/launch.h"
@@ -6,9 +6,10 @@
 
 namespace graphopt::gpu {
 
-enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit };
+// kMatrix: float16 on the matrix units.
+enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit, kMatrix };
 // The part of the matrix product that a work-group computes.
-enum class ConvTile : int32_t { k128x128, k64x128, k64x32 };
+enum class ConvTile : int32_t { k128x128, k64x128, k64x32, k64x64 };  // k64x64: kMatrix, with k128x128
 
 struct ConvChoice {
   ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
@@ -21,6 +22,9 @@ struct ConvChoice {
 // transforms from the bytes moved, and a constant for each launch. Throws std::invalid_argument when a tensor
 // is too large.
 ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device);
+
+// Whether kMatrix is possible.
+bool has_matrix_conv(bool half, const DeviceFacts& device);
 
 // One algorithm with the best tile and chunk for it.
 ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm);

@@ -69,26 +69,27 @@ struct Architecture {
   int waves_per_simd;  // most waves that a SIMD holds
   Matrix matrix;       // fp16 products
   bool matrix_f32;     // fp32 products on matrix units
+  int matrix_flops;    // fp16 on the matrix units, of one compute unit in a clock
   int xcds;            // dies that take work-groups in turn, each with its own L2
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"gfx906", 64, 65536, 256, 10, Matrix::kNone, false, 1},
-    {"gfx908", 64, 65536, 512, 10, Matrix::kMfma, true, 1},
-    {"gfx90a", 64, 65536, 512, 8, Matrix::kMfma, true, 1},
-    {"gfx942", 64, 65536, 512, 8, Matrix::kMfma, true, 8},
-    {"gfx950", 64, 65536, 512, 8, Matrix::kMfma, true, 8},
-    {"gfx1030", 32, 65536, 256, 16, Matrix::kNone, false, 1},
-    {"gfx1100", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1101", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1102", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1150", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1151", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1200", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"gfx1201", 32, 65536, 256, 16, Matrix::kWmma, false, 1},
-    {"sm_90", 32, 232448, 255, 16, Matrix::kMma, false, 1},
-    {"cpu32", 32, 65536, 256, 16, Matrix::kEmulated, false, 1},
-    {"cpu64", 64, 65536, 512, 8, Matrix::kEmulated, true, 1},
+    {"gfx906", 64, 65536, 256, 10, Matrix::kNone, false, 0, 1},
+    {"gfx908", 64, 65536, 512, 10, Matrix::kMfma, true, 1024, 1},
+    {"gfx90a", 64, 65536, 512, 8, Matrix::kMfma, true, 1024, 1},
+    {"gfx942", 64, 65536, 512, 8, Matrix::kMfma, true, 2048, 8},
+    {"gfx950", 64, 65536, 512, 8, Matrix::kMfma, true, 4096, 8},
+    {"gfx1030", 32, 65536, 256, 16, Matrix::kNone, false, 0, 1},
+    {"gfx1100", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
+    {"gfx1101", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
+    {"gfx1102", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
+    {"gfx1150", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
+    {"gfx1151", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
+    {"gfx1200", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
+    {"gfx1201", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
+    {"sm_90", 32, 232448, 255, 16, Matrix::kMma, false, 4096, 1},
+    {"cpu32", 32, 65536, 256, 16, Matrix::kEmulated, false, 512, 1},
+    {"cpu64", 64, 65536, 512, 8, Matrix::kEmulated, true, 1024, 1},
 };
 
 }  // namespace graphopt::hip

@@ -14,6 +14,7 @@ from tests.hip.harness import Array, Harness, Plan
 
 ALGORITHMS = ("winograd4", "winograd2", "implicit")
 TILES = ("128x128", "64x128", "64x32")
+MATRIX, MATRIX_TILES = 3, {"128x128": 0, "64x64": 3}
 # N, C, H, W, M, pads (top, left, bottom, right): one pixel, odd sizes, uneven pads, C and M around multiples of the
 # tiles, several images, several chunks.
 SHAPES = (
@@ -90,3 +91,8 @@ def cases() -> Iterator[Case]:
                     size = f"n{N}_c{C}_h{H}_w{W}_m{M}"
                     name = f"{algorithm_name}_{tile_name}_{act.lower() or 'none'}_{suffix}-{size}"
                     yield case(name, dtype, (N, C, H, W, M), pads, act, i % 2 == 1, algorithm, tile, chunk)
+    for tile_name, tile in MATRIX_TILES.items():
+        for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
+            act = activations.NAMES[(i + tile) % len(activations.NAMES)]
+            name = f"matrix_{tile_name}_{act.lower() or 'none'}_f16-n{N}_c{C}_h{H}_w{W}_m{M}"
+            yield case(name, np.float16, (N, C, H, W, M), pads, act, i % 2 == 0, MATRIX, tile)

@@ -1,0 +1,236 @@
+// WinogradConv[Add][act] in float16 on the matrix units: an implicit product over the nine taps and the
+// channels, float32 sums.
+//
+// X is first brought to [N, PH, PW, Cp], padding included and channels in whole steps of the product: then a
+// step of 32 channels of a tap is 64 contiguous bytes of every pixel, and all copies to LDS are 16 bytes wide
+// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; tile.h multiplies.
+//
+// 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
+// about 64 channels on. Launch: gpu/winograd_conv_plan.cpp.
+#include "hip/activation.h"
+#include "hip/platform.h"
+#include "hip/tile.h"
+
+namespace graphopt::hip {
+
+// W [M, C, 3, 3] -> U [rows, 9, channels], zeros around.
+DEVICE void matrix_filter(const half_t* w, half_t* u, int32_t M, int32_t C, uint32_t total,
+                          const Divisor& channels) {
+  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  if (i >= total) return;
+  const uint32_t line = divide(i, channels);
+  const auto c = static_cast<int>(i - line * channels.d), m = static_cast<int>(line / 9),
+             tap = static_cast<int>(line % 9);
+  u[i] = m < M && c < C ? w[(static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9 +
+                            static_cast<size_t>(tap)]
+                        : from_float<half_t>(0.0f);
+}
+
+// X [N, C, H, W] -> P [N, PH, PW, Cp]. One work-item for each pixel and 16 channels, pixels fastest.
+DEVICE void matrix_pack(const half_t* x, half_t* packed, int32_t C, int32_t H, int32_t W, int32_t pad_top,
+                        int32_t pad_left, uint32_t total, const Divisor& pixels, const Divisor& across,
+                        const Divisor& parts) {
+  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  if (i >= total) return;
+  const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
+  const uint32_t n = divide(line, parts), part = line - n * parts.d;
+  const uint32_t row = divide(pixel, across);
+  const int h = static_cast<int>(row) - pad_top, w = static_cast<int>(pixel - row * across.d) - pad_left;
+  const bool inside = h >= 0 && h < H && w >= 0 && w < W;
+  const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
+  const auto first = static_cast<int>(part * 16);
+  const half_t* from =
+      x + (static_cast<size_t>(n) * static_cast<size_t>(C) + static_cast<size_t>(first)) * plane +
+      (inside ? static_cast<size_t>(h) * static_cast<size_t>(W) + static_cast<size_t>(w) : 0);
+  half_t* to = packed + ((static_cast<size_t>(n) * pixels.d + pixel) * parts.d + part) * 16;
+  UNROLL for (int half = 0; half < 2; ++half) {
+    Pack<half_t> pack = {};
+    UNROLL for (int e = 0; e < 8; ++e) {
+      const int c = half * 8 + e;
+      if (inside && first + c < C) pack.v[e] = from[static_cast<size_t>(c) * plane];
+    }
+    store_pack(to + half * 8, pack);
+  }
+}
+
+// kWaveM x kWaveN: the part of a wave.
+template <int kM_, int kN_, int kWaveM, int kWaveN>
+struct MatrixProduct {
+  using Tile = hip::Tile<half_t>;
+  static constexpr int kM = kM_, kN = kN_, kDepth = 32;
+  static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
+  static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
+  static constexpr int kAcross = kDepth / 8;  // packs of a row
+  static constexpr int kRow = kDepth + 8;     // rows in different banks
+  static constexpr int kRowsAtOnce = kThreads / kAcross;
+  static constexpr int kPacksA = kM / kRowsAtOnce, kPacksB = kN / kRowsAtOnce;
+  static_assert(kPacksA * kRowsAtOnce == kM && kPacksB * kRowsAtOnce == kN,
+                "whole packs for every work-item");
+
+  struct Lds {
+    alignas(16) half_t a[2][kM][kRow];
+    alignas(16) half_t b[2][kN][kRow];
+  };
+
+  typename Tile::Sum sum[kTilesM][kTilesN] = {};
+
+  DEVICE static int wave_m() { return wave_id() % (kM / kWaveM) * kWaveM; }
+  DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
+
+  DEVICE void multiply(const Lds& lds, int buffer) {
+    UNROLL for (int k = 0; k < kDepth; k += 16) {
+      keep_order();
+      typename Tile::Right right[kTilesN];
+      UNROLL for (int n = 0; n < kTilesN; ++n) {
+        right[n] = Tile::load_right(
+            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+      }
+      UNROLL for (int m = 0; m < kTilesM; ++m) {
+        const auto left = Tile::load_left(
+            [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
+        UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
+      }
+    }
+  }
+};
+
+// P [N, PH, PW, Cp] of which `image` elements are one image and `line` one row; pixels of Y are counted over
+// images, rows, columns, and there are `pixels` of them. Rows of U are whole blocks.
+template <class Product>
+DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* bias, const half_t* residual,
+                           half_t* y, int32_t M, int32_t channels, uint32_t line, uint32_t image,
+                           uint32_t pixels, const Divisor& per_image, const Divisor& across,
+                           const Activation& act, typename Product::Lds& lds) {
+  using Tile = typename Product::Tile;
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  const int row = thread_x() / Product::kAcross, column = thread_x() % Product::kAcross * 8;
+
+  const half_t* a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(9 * channels) + column;
+  uint32_t b[Product::kPacksB];
+  UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+    uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
+    n = n < pixels ? n : pixels - 1;  // their sums are not stored
+    const uint32_t at = divide(n, per_image), rest = n - at * per_image.d, h = divide(rest, across);
+    b[i] = at * image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels) +
+           static_cast<uint32_t>(column);
+  }
+
+  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
+  // Step k of the nine taps' channels; `tap` is where its tap begins in P.
+  const auto begin = [&](int k, uint32_t tap, int buffer) {
+    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+      const half_t* from =
+          a + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(9 * channels) + k;
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, true);
+      } else {
+        staged_a[i] = load_pack(from);
+      }
+    }
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      const half_t* from = packed + (b[i] + tap);
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, true);
+      } else {
+        staged_b[i] = load_pack(from);
+      }
+    }
+  };
+  const auto finish = [&](int buffer) {
+    if constexpr (kCopiesToLds) {
+      wait_for_copies();
+    } else {
+      UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+        store_pack(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], staged_a[i]);
+      }
+      UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+        store_pack(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], staged_b[i]);
+      }
+    }
+  };
+
+  Product product;
+  begin(0, 0, 0);
+  finish(0);
+  barrier();
+  const int depth = 9 * channels;
+  int buffer = 0, channel = 0, tap = 0;
+  for (int k = 0; k < depth; k += Product::kDepth) {
+    const bool more = k + Product::kDepth < depth;
+    channel += Product::kDepth;
+    if (channel == channels) {
+      channel = 0;
+      ++tap;
+    }
+    const int r = tap / 3;
+    if (more) {
+      begin(k + Product::kDepth,
+            static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel),
+            buffer ^ 1);
+    }
+    product.multiply(lds, buffer);
+    buffer ^= 1;
+    if (more) finish(buffer);
+    barrier();
+  }
+
+  UNROLL for (int n = 0; n < Product::kTilesN; ++n) {
+    UNROLL for (int m = 0; m < Product::kTilesM; ++m) {
+      keep_order();
+      float values[Tile::kSums];
+      size_t at[Tile::kSums];
+      bool inside[Tile::kSums];
+      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+        const uint32_t pixel = first_n + static_cast<uint32_t>(product.wave_n() + n * 16 + Tile::column(i));
+        const int filter = first_m + product.wave_m() + m * 16 + Tile::row(Tile::row_of(i));
+        const uint32_t in = divide(pixel, per_image);
+        at[i] =
+            (static_cast<size_t>(in) * static_cast<size_t>(M) + static_cast<size_t>(filter)) * per_image.d +
+            (pixel - in * per_image.d);
+        inside[i] = pixel < pixels && filter < M;
+        values[i] = product.sum[m][n].v[i];
+        if (inside[i]) {
+          values[i] += to_float(bias[filter]);
+          if (residual != nullptr) values[i] += to_float(residual[at[i]]);
+        }
+      }
+      activate(act, values);
+      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+        if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
+      }
+    }
+  }
+}
+
+// A wave of 64 takes the part of two waves of 32: both make 256 and 128 work-items.
+using ProductLarge = MatrixProduct<128, 128, 64, kWave>;
+using ProductSmall = MatrixProduct<64, 64, 32, kWave>;
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(matrix_filter_f16, 256,
+       (const half_t* w, half_t* u, int32_t M, int32_t C, uint32_t total, Divisor channels)) {
+  matrix_filter(w, u, M, C, total, channels);
+}
+
+KERNEL(matrix_pack_f16, 256,
+       (const half_t* x, half_t* packed, int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left,
+        uint32_t total, Divisor pixels, Divisor across, Divisor parts)) {
+  matrix_pack(x, packed, C, H, W, pad_top, pad_left, total, pixels, across, parts);
+}
+
+#define MATRIX_PRODUCT(Product, groups, suffix)                                                           \
+  KERNEL_SHARING(matrix_product_##suffix, Product::kThreads, groups,                                      \
+                 (const half_t* u, const half_t* packed, const half_t* bias, const half_t* residual,      \
+                  half_t* y, int32_t M, int32_t channels, uint32_t line, uint32_t image, uint32_t pixels, \
+                  Divisor per_image, Divisor across, Activation act)) {                                   \
+    SHARED(Product::Lds, lds);                                                                            \
+    matrix_product<Product>(u, packed, bias, residual, y, M, channels, line, image, pixels, per_image,    \
+                            across, act, lds);                                                            \
+  }
+
+MATRIX_PRODUCT(ProductLarge, 2, 128x128_f16)
+MATRIX_PRODUCT(ProductSmall, 4, 64x64_f16)
