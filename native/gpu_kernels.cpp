@@ -169,7 +169,8 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
     if (weights_.empty()) {
       const gpu::ConvChoice choice = gpu::choose_conv(p, half_, device_.facts());
       const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, choice.algorithm);
-      run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), choice), host_, nullptr, &prepare);
+      run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), choice, device_.facts()), host_, nullptr,
+                  &prepare);
       return;
     }
     const Weights* weights = nullptr;
@@ -180,7 +181,8 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
       weights = &prepared;
       best = choice;
     }
-    run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), best), host_, weights->memory, nullptr);
+    run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), best, device_.facts()), host_,
+                weights->memory, nullptr);
   }
 
  private:

@@ -157,7 +157,7 @@ EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, co
     if (tile >= 0) choice.tile = static_cast<ConvTile>(tile);
     if (chunk >= 0) choice.chunk = chunk;
     return prepare != 0 ? winograd_conv_prepare_plan(p, half != 0, choice.algorithm)
-                        : winograd_conv_plan(p, half != 0, true, choice);
+                        : winograd_conv_plan(p, half != 0, true, choice, *device);
   });
 }
 

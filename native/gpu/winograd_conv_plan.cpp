@@ -5,12 +5,13 @@
 #include <limits>
 #include <stdexcept>
 
+#include "hip/matrix_conv.h"
+
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kThreads = 256;     // of the transforms
-constexpr int64_t kDepth = 16;        // rows of a step of the product (hip/sgemm.h)
-constexpr int64_t kMatrixDepth = 32;  // channels of a step (hip/matrix_conv.hip)
+constexpr int64_t kThreads = 256;  // of the transforms
+constexpr int64_t kDepth = 16;     // rows of a step of the product (hip/sgemm.h)
 constexpr double kLaunchSeconds = 2e-6;
 
 struct TileShape {
@@ -66,7 +67,8 @@ struct WeightShape {
 int64_t out_of(ConvAlgorithm a) { return a == ConvAlgorithm::kWinograd4 ? 4 : 2; }
 
 WeightShape weight_shape(const ConvProblem& p, ConvAlgorithm algorithm) {
-  if (algorithm == ConvAlgorithm::kMatrix) return {round_up(p.M, 128), 9 * round_up(p.C, kMatrixDepth), 1};
+  if (algorithm == ConvAlgorithm::kMatrix)
+    return {round_up(p.M, 128), 9 * round_up(p.C, hip::kMatrixConvChannels), 1};
   const bool implicit = algorithm == ConvAlgorithm::kImplicit;
   const int64_t side = out_of(algorithm) + 2;
   // A multiple of 128 where the large tile is worth its padding.
@@ -96,13 +98,13 @@ double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, i
 
 struct MatrixTile {
   ConvTile tile;
-  int64_t side, threads, sharing;
+  int64_t side, sharing;
   const char* name;
   double efficiency;  // fraction of the matrix units' rate that a full device reaches (measured on an H200)
 };
 constexpr MatrixTile kMatrixTiles[] = {
-    {ConvTile::k128x128, 128, 256, 2, "matrix_product_128x128_f16", 0.40},
-    {ConvTile::k64x64, 64, 128, 4, "matrix_product_64x64_f16", 0.30},
+    {ConvTile::k128x128, 128, 2, "matrix_product_128x128_f16", 0.40},
+    {ConvTile::k64x64, 64, 6, "matrix_product_64x64_f16", 0.30},
 };
 
 const MatrixTile& matrix_tile(ConvTile tile) {
@@ -118,7 +120,7 @@ struct Packed {
 };
 
 Packed packed(const ConvProblem& p) {
-  const int64_t H = p.OH() + 2, W = p.OW() + 2, C = round_up(p.C, kMatrixDepth);
+  const int64_t H = p.OH() + 2, W = p.OW() + 2, C = round_up(p.C, hip::kMatrixConvChannels);
   return {H, W, C, p.N * H * W * C};
 }
 
@@ -144,7 +146,8 @@ int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles
   return std::min(tiles, round_up(divide_up(tiles, divide_up(tiles, chunk)), 128));  // chunks of one size
 }
 
-Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice) {
+Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
+  const hip::Architecture& arch = architecture(device.arch);
   Plan plan;
   const MatrixTile& tile = matrix_tile(choice.tile);
   const Packed x = packed(p);
@@ -165,9 +168,14 @@ Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice) {
                               .add(make_divisor(x.H * x.W))
                               .add(make_divisor(x.W))
                               .add(make_divisor(x.C / 16)));
-  plan.launches.push_back(Launch(tile.name, to_u31(divide_up(pixels, tile.side)),
-                                 to_u31(divide_up(p.M, tile.side)), 1, static_cast<uint32_t>(tile.threads))
-                              .add(weights())
+  const auto side = static_cast<int>(tile.side);
+  Launch product(tile.name, to_u31(divide_up(pixels, tile.side)), to_u31(divide_up(p.M, tile.side)), 1,
+                 static_cast<uint32_t>(hip::matrix_conv_waves(side, arch.wave, arch.lds_bytes) * arch.wave));
+  // hip/platform.h, LARGE_SHARED
+  if (arch.matrix == hip::Matrix::kMma) {
+    product.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, arch.lds_bytes));
+  }
+  plan.launches.push_back(product.add(weights())
                               .add(workspace(0))
                               .add(input(2))
                               .add(p.has_residual ? input(3) : no_buffer())
@@ -278,12 +286,13 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
   return plan;
 }
 
-Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice) {
+Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice,
+                        const DeviceFacts& device) {
   Plan plan;
   const int64_t OH = p.OH(), OW = p.OW();
   if (p.N * p.M * OH * OW == 0) return plan;
   if (p.C == 0) throw std::invalid_argument("a convolution without input channels");
-  if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice);
+  if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice, device);
   const WeightShape w = weight_shape(p, choice.algorithm);
   const TileShape& tile = shape(choice.tile);
   if (w.columns % tile.m != 0) throw std::invalid_argument("the tile is too tall for these output channels");

@@ -34,6 +34,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
 
 // Inputs X, W, B, R if any; output Y; reads the prepared weights. `aligned`: all pointers are multiples
 // of 16.
-Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice);
+Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice,
+                        const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

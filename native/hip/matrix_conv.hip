@@ -9,6 +9,8 @@
 // about 64 channels on. Launch: gpu/winograd_conv_plan.cpp.
 #include "hip/activation.h"
 #include "hip/platform.h"
+// After platform.h, for its integers.
+#include "hip/matrix_conv.h"
 #include "hip/tile.h"
 
 namespace graphopt::hip {
@@ -57,7 +59,7 @@ DEVICE void matrix_pack(const half_t* x, half_t* packed, int32_t C, int32_t H, i
 template <int kM_, int kN_, int kWaveM, int kWaveN>
 struct MatrixProduct {
   using Tile = hip::Tile<half_t>;
-  static constexpr int kM = kM_, kN = kN_, kDepth = 32;
+  static constexpr int kM = kM_, kN = kN_, kDepth = matrix_conv_depth(kLdsBytes);
   static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
   static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
   static constexpr int kAcross = kDepth / 8;  // packs of a row
@@ -106,32 +108,45 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
   const int row = thread_x() / Product::kAcross, column = thread_x() % Product::kAcross * 8;
 
-  const half_t* a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(9 * channels) + column;
+  const int depth = 9 * channels;
+  const half_t* a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
   uint32_t b[Product::kPacksB];
   UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
     uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
     n = n < pixels ? n : pixels - 1;  // their sums are not stored
     const uint32_t at = divide(n, per_image), rest = n - at * per_image.d, h = divide(rest, across);
-    b[i] = at * image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels) +
-           static_cast<uint32_t>(column);
+    b[i] = at * image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels);
   }
 
   Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
-  // Step k of the nine taps' channels; `tap` is where its tap begins in P.
-  const auto begin = [&](int k, uint32_t tap, int buffer) {
+  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
+  int k = column, channel = column, tap = 0;
+  const auto begin = [&](int buffer) {
+    while (channel >= channels) {
+      channel -= channels;
+      ++tap;
+    }
+    // The last step may be half a step.
+    const bool inside = Product::kDepth == kMatrixConvChannels || k < depth;
+    const int r = tap / 3;
+    const uint32_t patch =
+        static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel);
+    const half_t* const at = a + (inside ? k : 0);
+    const half_t* const at_tap = packed + (inside ? patch : 0);
+    k += Product::kDepth;
+    channel += Product::kDepth;
     UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
-      const half_t* from =
-          a + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(9 * channels) + k;
+      const half_t* from = at + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(depth);
       if constexpr (kCopiesToLds) {
-        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, true);
+        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
       } else {
         staged_a[i] = load_pack(from);
       }
     }
     UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-      const half_t* from = packed + (b[i] + tap);
+      const half_t* from = at_tap + b[i];
       if constexpr (kCopiesToLds) {
-        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, true);
+        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
       } else {
         staged_b[i] = load_pack(from);
       }
@@ -151,24 +166,13 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
   };
 
   Product product;
-  begin(0, 0, 0);
+  begin(0);
   finish(0);
   barrier();
-  const int depth = 9 * channels;
-  int buffer = 0, channel = 0, tap = 0;
-  for (int k = 0; k < depth; k += Product::kDepth) {
-    const bool more = k + Product::kDepth < depth;
-    channel += Product::kDepth;
-    if (channel == channels) {
-      channel = 0;
-      ++tap;
-    }
-    const int r = tap / 3;
-    if (more) {
-      begin(k + Product::kDepth,
-            static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel),
-            buffer ^ 1);
-    }
+  int buffer = 0;
+  for (int done = 0; done < depth; done += Product::kDepth) {
+    const bool more = done + Product::kDepth < depth;
+    if (more) begin(buffer ^ 1);
     product.multiply(lds, buffer);
     buffer ^= 1;
     if (more) finish(buffer);
@@ -203,9 +207,15 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
   }
 }
 
-// A wave of 64 takes the part of two waves of 32: both make 256 and 128 work-items.
-using ProductLarge = MatrixProduct<128, 128, 64, kWave>;
-using ProductSmall = MatrixProduct<64, 64, 32, kWave>;
+template <int kSide>
+using ProductOf = MatrixProduct<kSide, kSide, kSide / 2, matrix_conv_columns(kWave, kLdsBytes)>;
+using ProductLarge = ProductOf<128>;
+using ProductSmall = ProductOf<64>;
+static_assert(ProductLarge::kThreads == matrix_conv_waves(128, kWave, kLdsBytes) * kWave &&
+                  ProductSmall::kThreads == matrix_conv_waves(64, kWave, kLdsBytes) * kWave &&
+                  sizeof(ProductLarge::Lds) == matrix_conv_lds(128, kLdsBytes) &&
+                  sizeof(ProductSmall::Lds) == matrix_conv_lds(64, kLdsBytes),
+              "what the plan asks for");
 
 }  // namespace graphopt::hip
 
@@ -227,10 +237,10 @@ KERNEL(matrix_pack_f16, 256,
                  (const half_t* u, const half_t* packed, const half_t* bias, const half_t* residual,      \
                   half_t* y, int32_t M, int32_t channels, uint32_t line, uint32_t image, uint32_t pixels, \
                   Divisor per_image, Divisor across, Activation act)) {                                   \
-    SHARED(Product::Lds, lds);                                                                            \
+    LARGE_SHARED(Product::Lds, lds);                                                                      \
     matrix_product<Product>(u, packed, bias, residual, y, M, channels, line, image, pixels, per_image,    \
                             across, act, lds);                                                            \
   }
 
 MATRIX_PRODUCT(ProductLarge, 2, 128x128_f16)
-MATRIX_PRODUCT(ProductSmall, 4, 64x64_f16)
+MATRIX_PRODUCT(ProductSmall, 6, 64x64_f16)

@@ -71,7 +71,7 @@ GRAPHOPT_TEST(empty_tensors_launch_nothing) {
   CHECK(group_norm_plan({0, 8, 64, 2, 1e-5f, {}}, false, true, device).launches.empty());
   CHECK(row_norm_plan({0, 64, 1e-5f, false, false, false}, false, true, device).launches.empty());
   ConvProblem p{0, 3, 8, 8, 4, 1, 1, 1, 1, false, {}};
-  CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device)).launches.empty());
+  CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());
 }
 
 GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
@@ -80,7 +80,7 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
     for (const int64_t N : {1, 3, 64}) {
       const ConvProblem p{N, 64, 225, 223, 96, 1, 1, 1, 1, false, {}};
       const ConvChoice choice = choose_conv(p, false, device, ConvAlgorithm::kWinograd4);
-      const Plan plan = winograd_conv_plan(p, false, true, choice);
+      const Plan plan = winograd_conv_plan(p, false, true, choice, device);
       CHECK(plan.launches.size() % 3 == 0);
       struct Tiles {
         uint32_t first, count;
