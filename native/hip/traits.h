@@ -39,6 +39,9 @@ enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 #endif
 #if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || \
     GRAPHOPT_MMA_SM80
+#define GRAPHOPT_MATRIX_F16 1
+#endif
+#if GRAPHOPT_MATRIX_F16
 constexpr bool kMatrixF16 = true;
 #else
 constexpr bool kMatrixF16 = false;

@@ -1,4 +1,6 @@
 // Launch plans are plain data: what they promise the kernels is checked without a device.
+#include <stdexcept>
+
 #include "check.h"
 #include "gpu/group_norm_plan.h"
 #include "gpu/row_norm_plan.h"
@@ -72,6 +74,45 @@ GRAPHOPT_TEST(empty_tensors_launch_nothing) {
   CHECK(row_norm_plan({0, 64, 1e-5f, false, false, false}, false, true, device).launches.empty());
   ConvProblem p{0, 3, 8, 8, 4, 1, 1, 1, 1, false, {}};
   CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());
+}
+
+GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) {
+  const auto algorithm = [](const char* arch, bool half, int64_t N, int64_t C, int64_t H) {
+    return choose_conv({N, C, H, H, C, 1, 1, 1, 1, false, {}}, half, typical_facts(arch)).algorithm;
+  };
+  for (const char* arch : {"sm_90", "gfx942", "gfx1201"}) {
+    CHECK(algorithm(arch, true, 32, 320, 64) == ConvAlgorithm::kMatrix);
+    CHECK(algorithm(arch, false, 32, 320, 64) != ConvAlgorithm::kMatrix);
+  }
+  CHECK(algorithm("gfx1030", true, 32, 320, 64) != ConvAlgorithm::kMatrix);
+  bool refused = false;
+  try {
+    choose_conv({1, 8, 8, 8, 8, 1, 1, 1, 1, false, {}}, true, typical_facts("gfx1030"),
+                ConvAlgorithm::kMatrix);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
+GRAPHOPT_TEST(convolution_on_the_matrix_units_covers_pixels_filters_and_its_workspace) {
+  const ConvProblem p{3, 33, 10, 12, 130, 1, 2, 0, 1, true, {}};
+  for (const char* arch : {"sm_90", "gfx942", "gfx1100"}) {
+    const DeviceFacts device = typical_facts(arch);
+    for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x64}) {
+      const Plan plan = winograd_conv_plan(p, true, true, {ConvAlgorithm::kMatrix, tile, 0, 0}, device);
+      const int64_t side = tile == ConvTile::k128x128 ? 128 : 64;
+      CHECK(plan.launches.size() == 2);
+      // Padding included, channels in whole steps of 32.
+      CHECK(plan.workspace == std::vector<int64_t>({3 * 11 * 15 * 64 * 2}));
+      CHECK(plan.launches[0].grid[0] == divide_up(3 * 11 * 15 * 64 / 16, 256));
+      const Launch& product = plan.launches[1];
+      CHECK(product.grid[0] == divide_up(3 * 9 * 13, side) && product.grid[1] == divide_up(130, side));
+      CHECK(product.block % static_cast<uint32_t>(device.wave) == 0 && product.block <= 256);
+      CHECK((product.lds > 0) == (device.arch == "sm_90"));
+    }
+  }
+  CHECK(winograd_conv_prepare_plan(p, true, ConvAlgorithm::kMatrix).weights == 256 * 9 * 64 * 2);
 }
 
 GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
