@@ -211,6 +211,10 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
       p.N = N;
       best.insert(gpu::choose_conv(p, half_, device_.facts()).algorithm);
     }
+    // For batches that are too large for it.
+    if (batches.size() > 1 && best.count(gpu::ConvAlgorithm::kMatrix) > 0) {
+      best.insert(gpu::ConvAlgorithm::kWinograd4);
+    }
     return best;
   }
 

@@ -121,6 +121,8 @@ struct Packed {
   int64_t H, W, C, elements;
 };
 
+constexpr int64_t kMostPacked = int64_t{1} << 29;  // a workspace of 1 GiB
+
 Packed packed(const ConvProblem& p) {
   const int64_t H = p.OH() + 2, W = p.OW() + 2, C = round_up(p.C, hip::kMatrixConvChannels);
   return {H, W, C, p.N * H * W * C};
@@ -207,6 +209,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
   if (p.N * p.M * p.OH() * p.OW() == 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
   if (matrix) {
+    if (packed(p).elements > kMostPacked) return best;
     for (const MatrixTile& tile : kMatrixTiles) {
       const double seconds = matrix_seconds(p, device, tile);
       if (seconds < best.seconds) best = {algorithm, tile.tile, 0, seconds};

@@ -26,7 +26,8 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
 // Whether kMatrix is possible.
 bool has_matrix_conv(bool half, const DeviceFacts& device);
 
-// One algorithm with the best tile and chunk for it.
+// One algorithm with the best tile and chunk for it; its seconds are infinite when kMatrix would need too
+// large a workspace.
 ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm);
 
 // Input 1 (W) to the buffer of role kWeights, of `weights` bytes. Depends on C, M and the algorithm only.

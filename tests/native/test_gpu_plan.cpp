@@ -85,6 +85,8 @@ GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) 
     CHECK(algorithm(arch, false, 32, 320, 64) != ConvAlgorithm::kMatrix);
   }
   CHECK(algorithm("gfx1030", true, 32, 320, 64) != ConvAlgorithm::kMatrix);
+  // X with channels last would take 5 GiB.
+  CHECK(algorithm("sm_90", true, 32, 320, 512) != ConvAlgorithm::kMatrix);
   bool refused = false;
   try {
     choose_conv({1, 8, 8, 8, 8, 1, 1, 1, 1, false, {}}, true, typical_facts("gfx1030"),
