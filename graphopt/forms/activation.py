@@ -401,6 +401,17 @@ def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Edi
     return "Silu" if gate.inputs[0] is product.x and _plain(product, editor) else None
 
 
+def quick_gelu_slope(gate: ir.Node, editor: Editor) -> float | None:
+    """The factor alpha where the Sigmoid `gate` stands in x sigmoid(alpha x), CLIP's Gelu with 1.702."""
+    for reader in gate.outputs[0].consumers():
+        if (reader.domain, reader.op_type) == ("", "Mul"):
+            x = reader.inputs[1] if reader.inputs[0] is gate.outputs[0] else reader.inputs[0]
+            found = _multiple(gate.inputs[0], x, editor)
+            if found is not None:
+                return found[0]
+    return None
+
+
 def _hard_gate(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
     alpha, beta = attribute_float(gate, "alpha", 0.2), attribute_float(gate, "beta", 0.5)
     sixth = _near(alpha, 1 / 6, product.x, editor) and _near(beta, 0.5, product.x, editor)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from graphopt.editor import Editor
-from graphopt.forms.activation import FLOATS, GATES, Form, written_form
+from graphopt.forms.activation import FLOATS, GATES, Form, quick_gelu_slope, written_form
 from graphopt.passes.base import Numerics, Pass
 from graphopt.remarks import Code, Refusal
 
@@ -44,6 +44,9 @@ class Activations(Pass[Form]):
 
     def match(self, node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(node, editor)
+        if form is None and node.op_type == "Sigmoid" and (slope := quick_gelu_slope(node, editor)) is not None:
+            what = f"x Sigmoid({slope:.4g} x) is no operator before Swish-24, and ONNX Runtime fuses it itself"
+            raise Refusal(Code.NO_GAIN, what, node)
         if form is None or form.suffix not in STANDARD:
             return None
         if node.op_type == "HardSigmoid" and editor.opset(node) < STANDARD[form.suffix][1]:
