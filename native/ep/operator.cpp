@@ -68,6 +68,15 @@ size_t axis_of(int64_t axis, size_t rank) {
   return static_cast<size_t>(a);
 }
 
+void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
+  if (!numbers.empty() && numbers.size() != count) {
+    throw Error(std::to_string(numbers.size()) + " numbers where there should be " + std::to_string(count));
+  }
+  for (const int64_t n : numbers) {
+    if (n < least || n > INT32_MAX) throw Error(std::to_string(n) + " is out of range");
+  }
+}
+
 bool aligned(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(),
                      [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });

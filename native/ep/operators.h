@@ -17,6 +17,9 @@ std::string refuse_mixed_floats(const abi::GraphNode& node, const std::vector<si
 // From a negative axis, too. Throws abi::Error when it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
 
+// An attribute of a window, where it is given, has `count` numbers and none below `least`.
+void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
+
 // Whether all pointers are multiples of 16.
 bool aligned(std::initializer_list<const void*> pointers);
 

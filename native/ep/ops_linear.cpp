@@ -129,6 +129,10 @@ class Conv final : public OpKernel {
     if (x.shape.rank() < 3 || axes > 2 || w.shape.rank() != x.shape.rank()) {
       throw Error("only one and two spatial axes");
     }
+    require_sizes(axes, strides_, 1);
+    require_sizes(axes, dilations_, 1);
+    require_sizes(2 * axes, pads_, 0);
+    if (groups_ < 1) throw Error("group must be 1 or more");
     gpu::ConvNdProblem p;
     p.N = x.shape[0];
     p.groups = groups_;
@@ -163,6 +167,9 @@ class Conv final : public OpKernel {
     p.OH = out[0];
     p.OW = out[1];
     p.has_bias = e.has_input(2);
+    if (p.has_bias && e.input(2).shape.elements() != w.shape[0]) {
+      throw Error("B " + e.input(2).shape.text() + " does not have one number for each output channel");
+    }
     Shape y = x.shape;
     y[1] = w.shape[0];
     for (size_t i = 0; i < axes; ++i) y[2 + i] = out[2 - axes + i];

@@ -33,9 +33,13 @@ class Transpose final : public OpKernel {
     copy.shape = Shape(rank);
     copy.bytes = bytes_of(x.type);
     copy.x_strides.resize(rank);
+    if (!perm_.empty() && perm_.size() != rank) throw Error("perm has another length than the shape");
+    std::vector<bool> seen(rank);
     const std::vector<int64_t> strides = gpu::contiguous(x.shape);
     for (size_t d = 0; d < rank; ++d) {
-      const size_t from = perm_.empty() ? rank - 1 - d : axis_of(perm_.at(d), rank);
+      const size_t from = perm_.empty() ? rank - 1 - d : axis_of(perm_[d], rank);
+      if (seen[from]) throw Error("perm names an axis twice");
+      seen[from] = true;
       copy.shape[d] = x.shape[from];
       copy.x_strides[d] = strides[from];
     }
@@ -108,7 +112,13 @@ class Concat final : public OpKernel {
     Shape y = e.input(0).shape;
     const size_t axis = axis_of(axis_, y.rank());
     y[axis] = 0;
-    for (size_t i = 0; i < e.input_count(); ++i) y[axis] += e.input(i).shape[axis];
+    for (size_t i = 0; i < e.input_count(); ++i) {
+      Shape x = e.input(i).shape;
+      if (x.rank() != y.rank()) throw Error("inputs of different ranks");
+      y[axis] += x[axis];
+      x[axis] = y[axis];
+      if (!(x == y)) throw Error("inputs differ in another axis than the one that is joined");
+    }
     void* out = e.output(0, y);
     const std::vector<int64_t> strides = gpu::contiguous(y);
     int64_t at = 0;
@@ -150,7 +160,7 @@ class Split final : public OpKernel {
       StridedCopy copy;
       copy.shape = x.shape;
       copy.shape[axis] = sizes.at(i);
-      if (at + sizes[i] > x.shape[axis]) throw Error("the parts are larger than the axis");
+      if (sizes[i] < 0 || sizes[i] > x.shape[axis] - at) throw Error("the parts are larger than the axis");
       copy.bytes = bytes_of(x.type);
       copy.x_strides = strides;
       copy.x_offset = at * strides[axis];
@@ -258,6 +268,9 @@ class Resize final : public OpKernel {
       }
     }
     gpu::ResizeProblem p;
+    for (size_t d = 0; d < rank; ++d) {
+      if (y[d] < 0 || (x.shape[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
+    }
     for (size_t d = 0; d + 2 < rank; ++d) {
       if (y[d] != x.shape[d]) throw Error("only the last two axes can change");
       p.planes *= y[d];

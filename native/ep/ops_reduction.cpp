@@ -136,6 +136,7 @@ class GlobalPool final : public OpKernel {
 
   void run(Execution& e) const override {
     const Tensor& x = e.input(0);
+    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
     Shape y = x.shape;
     for (size_t d = 2; d < y.rank(); ++d) y[d] = 1;
     void* out = e.output(0, y);
@@ -160,6 +161,15 @@ struct Window {
         pads(a.find_ints("pads").value_or(std::vector<int64_t>{0, 0, 0, 0})),
         ceil(a.find_int("ceil_mode").value_or(0) != 0) {}
 
+  void require_two_axes() const {
+    if (kernel.empty() || strides.empty() || dilations.empty() || pads.empty())
+      throw Error("an empty attribute");
+    require_sizes(2, kernel, 1);
+    require_sizes(2, strides, 1);
+    require_sizes(2, dilations, 1);
+    require_sizes(4, pads, 0);
+  }
+
   // Elements of spatial axis d of the output: the formula of the operator's specification. A window that
   // would begin in the padding at the end is dropped.
   int64_t out(size_t d, int64_t in) const {
@@ -183,6 +193,7 @@ class Pool final : public OpKernel {
   void run(Execution& e) const override {
     const Tensor& x = e.input(0);
     if (x.shape.rank() != 4) throw Error("X must have rank 4");
+    window_.require_two_axes();
     gpu::PoolProblem p;
     p.planes = x.shape[0] * x.shape[1];
     p.H = x.shape[2];

@@ -98,10 +98,17 @@ std::vector<int64_t> contiguous(const abi::Shape& shape) {
 }
 
 std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to) {
+  const auto refuse = [&] {
+    throw std::invalid_argument("shape " + from.text() + " does not broadcast to " + to.text());
+  };
+  if (from.rank() > to.rank()) refuse();
   const std::vector<int64_t> inner = contiguous(from);
   std::vector<int64_t> strides(to.rank(), 0);
   const size_t lead = to.rank() - from.rank();
-  for (size_t d = 0; d < from.rank(); ++d) strides[lead + d] = from[d] == 1 ? 0 : inner[d];
+  for (size_t d = 0; d < from.rank(); ++d) {
+    if (from[d] != 1 && from[d] != to[lead + d]) refuse();
+    strides[lead + d] = from[d] == 1 ? 0 : inner[d];
+  }
   return strides;
 }
 

@@ -52,7 +52,8 @@ class Walk {
 
 // The strides of a contiguous tensor.
 std::vector<int64_t> contiguous(const abi::Shape& shape);
-// The strides with which a contiguous tensor of shape `from` is broadcast to `to`.
+// The strides with which a contiguous tensor of shape `from` is broadcast to `to`. Throws
+// std::invalid_argument.
 std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to);
 // The shape that both broadcast to. Throws std::invalid_argument.
 abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b);

@@ -1,35 +1,46 @@
-"""Nodes of our operators that are nearly right, in real sessions: an ONNX Runtime error or a result, never a crash.
+"""Nodes that are nearly right, in real sessions: an ONNX Runtime error or a result, never a crash.
 
-Run as `python -m tests.hostile.native_worker EXAMPLES SEED`; the exit status tells whether a session took the process
-along, and the last line printed is the example that was under way.
+Nodes of our operators on the CPU; or, with a library of kernels compiled for the CPU, on the provider, and with them
+the standard operators that it takes. Run as `python -m tests.hostile.native_worker EXAMPLES SEED [KERNELS]`; the exit
+status tells whether a session took the process along, and the last line printed is the example that was under way.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
+import warnings
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from onnx.numpy_helper import to_array
 
 from graphopt.ops import DOMAIN, OPS
-from graphopt.ops.cases import Case, cases_of
+from graphopt.ops.cases import cases_of
 from graphopt.ops.schema import Array
 from graphopt.runtime import library_path
 
-OPSET = 17
-Example = tuple[str, list[tuple[int, ...]], list[int], dict[str, Any], bool, set[int]]
+OPSET = 21
+PROVIDER = "GraphoptExecutionProvider"
 TYPES: dict[int, type[np.generic]] = {
     TensorProto.FLOAT: np.float32,
     TensorProto.FLOAT16: np.float16,
     TensorProto.DOUBLE: np.float64,
     TensorProto.INT64: np.int64,
+    TensorProto.INT32: np.int32,
+    TensorProto.UINT8: np.uint8,
     TensorProto.BOOL: np.bool_,
     TensorProto.STRING: np.str_,
 }
+# A node that asks for more, an Expand to 2^40 say, is to get an error and not this machine's memory.
+MEMORY = 8 << 30
 DIMS = st.sampled_from((0, 1, 2, 3, 4, 5, 8, 17))
 NUMBERS = st.sampled_from((-(2**63), -(2**31), -7, -1, 0, 1, 2, 3, 64, 2**31 - 1, 2**40, 2**63 - 1))
 VALUES = st.one_of(
@@ -43,81 +54,184 @@ ERRORS = tuple(
     getattr(ort.capi.onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
 )
-ALL_CASES = {name: cases_of(spec) for name, spec in OPS.items()}
 LARGEST = 1 << 22
 
 
+@dataclass(frozen=True)
+class Input:
+    """A tensor: numbers of its own where they say something (axes, shapes), random ones where `values` is None."""
+
+    type: int
+    shape: tuple[int, ...]
+    values: tuple[int, ...] | None = None
+    constant: bool = False
+
+    @property
+    def array(self) -> Array:
+        if self.values is not None:
+            return np.array(self.values, np.int64).astype(TYPES[self.type]).reshape(self.shape)
+        return np.asarray(np.random.default_rng(0).normal(size=self.shape)).astype(TYPES[self.type])
+
+
+@dataclass(frozen=True)
+class Example:
+    """A node alone in a model."""
+
+    op_type: str
+    domain: str
+    inputs: tuple[Input | None, ...]
+    outputs: int
+    attributes: dict[str, Any] = field(default_factory=dict)
+    declared: bool = True
+
+
+def _input(array: Array) -> Input:
+    values = tuple(map(int, array.ravel())) if array.dtype.kind in "iu" and array.size <= 64 else None
+    return Input(int(helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape, values)
+
+
+def our_examples() -> list[list[Example]]:
+    """Valid nodes of our domain, a list for each operator."""
+    found = []
+    for name, spec in OPS.items():
+        cases = [case.cast("float32") for case in cases_of(spec)]
+        found.append(
+            [Example(name, DOMAIN, tuple(map(_input, c.inputs)), len(spec.outputs), dict(c.attributes)) for c in cases]
+        )
+    return found
+
+
+def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
+    """ONNX's own node tests of these operators, a list for each operator."""
+    from onnx.backend.test import loader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made
+        cases = loader.load_model_tests(kind="node")
+    found: dict[str, list[Example]] = {}
+    for case in cases:
+        assert case.model is not None and case.data_sets is not None
+        nodes = case.model.graph.node
+        if len(nodes) != 1 or nodes[0].op_type not in operators or nodes[0].domain:
+            continue
+        data: list[Any] = [to_array(d) if isinstance(d, TensorProto) else d for d in case.data_sets[0][0]]
+        arrays = dict(zip([i.name for i in case.model.graph.input], data, strict=True))
+        if not all(isinstance(a, np.ndarray) and a.dtype.type in TYPES.values() for a in arrays.values()):
+            continue
+        attributes = {a.name: helper.get_attribute_value(a) for a in nodes[0].attribute}
+        if any(isinstance(v, onnx.TensorProto | onnx.GraphProto) for v in attributes.values()):
+            continue
+        inputs = tuple(_input(arrays[name]) if name else None for name in nodes[0].input)
+        example = Example(nodes[0].op_type, "", inputs, len(nodes[0].output), attributes)
+        found.setdefault(example.op_type, []).append(example)
+    return list(found.values())
+
+
 @st.composite
-def nodes(draw: st.DrawFn) -> Example:
-    """An operator, shapes and types of its inputs, attributes, whether shapes are declared, and constant inputs."""
-    name = draw(st.sampled_from(sorted(ALL_CASES)))
-    case: Case = draw(st.sampled_from(ALL_CASES[name]))
-    shapes = [list(x.shape) for x in case.inputs]
-    types: list[int] = [TensorProto.BOOL if x.dtype == np.bool_ else TensorProto.FLOAT for x in case.inputs]
-    attributes = dict(case.attributes)
+def damaged(draw: st.DrawFn, domains: list[list[list[Example]]]) -> Example:
+    """A valid node of one of the domains' operators with up to three things changed."""
+    valid = draw(st.sampled_from(draw(st.sampled_from(draw(st.sampled_from(domains))))))
+    inputs = list(valid.inputs)
+    attributes = dict(valid.attributes)
     for _ in range(draw(st.integers(0, 3))):
-        i = draw(st.integers(0, len(shapes) - 1)) if shapes else 0
-        kind = draw(st.sampled_from("dim rank drop add type attribute remove".split()))
-        if kind == "dim" and shapes and shapes[i]:
-            shapes[i][draw(st.integers(0, len(shapes[i]) - 1))] = draw(DIMS)
-        elif kind == "rank" and shapes:
-            shapes[i] = draw(st.lists(DIMS, max_size=10))
-        elif kind == "drop" and shapes:
-            del shapes[i], types[i]
-        elif kind == "add":
-            shapes.append(draw(st.lists(DIMS, max_size=4)))
-            types.append(TensorProto.FLOAT)
-        elif kind == "type" and shapes:
-            types[i] = draw(st.sampled_from(sorted(TYPES)))
+        kind = draw(st.sampled_from("dim rank drop absent add type values attribute remove".split()))
+        i = draw(st.integers(0, len(inputs) - 1)) if inputs else 0
+        given_input = inputs[i] if inputs else None
+        if kind == "add":
+            inputs.append(Input(TensorProto.FLOAT, tuple(draw(st.lists(DIMS, max_size=4)))))
         elif kind == "attribute" and attributes:
             attributes[draw(st.sampled_from(sorted(attributes)))] = draw(VALUES)
         elif kind == "remove" and attributes:
             del attributes[draw(st.sampled_from(sorted(attributes)))]
-    constants = draw(st.sets(st.integers(0, max(0, len(shapes) - 1)), max_size=2))
-    return name, [tuple(s) for s in shapes], types, attributes, draw(st.booleans()), constants
+        elif given_input is None:
+            continue
+        elif kind == "drop":
+            del inputs[i]
+        elif kind == "absent":
+            inputs[i] = None
+        elif kind == "dim" and given_input.shape:
+            shape = list(given_input.shape)
+            shape[draw(st.integers(0, len(shape) - 1))] = draw(DIMS)
+            inputs[i] = replace(given_input, shape=tuple(shape), values=None)
+        elif kind == "rank":
+            inputs[i] = replace(given_input, shape=tuple(draw(st.lists(DIMS, max_size=10))), values=None)
+        elif kind == "type":
+            inputs[i] = replace(given_input, type=draw(st.sampled_from(sorted(TYPES))), values=None)
+        elif kind == "values" and given_input.values:
+            values = list(given_input.values)
+            values[draw(st.integers(0, len(values) - 1))] = draw(st.one_of(st.integers(-5, 5), NUMBERS))
+            inputs[i] = replace(given_input, type=TensorProto.INT64, values=tuple(values))
+    constants = draw(st.sets(st.integers(0, max(0, len(inputs) - 1)), max_size=2))
+    placed = [None if x is None else replace(x, constant=i in constants) for i, x in enumerate(inputs)]
+    return replace(valid, inputs=tuple(placed), attributes=attributes, declared=draw(st.booleans()))
 
 
-def run(example: Example) -> bool:
+def run(example: Example, *, provider: bool) -> bool:
     """Builds the session and runs it; False where the runtime refuses either."""
-    name, shapes, types, attributes, declared, constants = example
-    if any(np.prod(s, dtype=np.float64) > LARGEST for s in shapes):
+    inputs = {f"x{i}": x for i, x in enumerate(example.inputs) if x is not None}
+    if any(np.prod(x.shape, dtype=np.float64) > LARGEST for x in inputs.values()):
         return False
-    rng = np.random.default_rng(0)
-    arrays: list[Array] = [np.asarray(rng.normal(size=s)).astype(TYPES[t]) for s, t in zip(shapes, types)]
-    inputs = [f"x{i}" for i in range(len(shapes))]
-    outputs = [f"y{i}" for i in range(len(OPS[name].outputs))]
-    infos = [
-        helper.make_tensor_value_info(n, t, s if declared else [f"{n}_{d}" for d in range(len(s))])
-        for i, (n, t, s) in enumerate(zip(inputs, types, shapes))
-        if i not in constants
-    ]
-    weights = [
-        helper.make_tensor(n, t, a.shape, a.astype(bytes).ravel() if t == TensorProto.STRING else a.ravel())
-        for i, (n, t, a) in enumerate(zip(inputs, types, arrays))
-        if i in constants
-    ]
-    results = [helper.make_tensor_value_info(n, types[0] if types else TensorProto.FLOAT, None) for n in outputs]
+    arrays = {name: x.array for name, x in inputs.items()}
+    infos, weights = [], []
+    for name, x in inputs.items():
+        if x.constant:
+            numbers = arrays[name].astype(bytes) if x.type == TensorProto.STRING else arrays[name]
+            weights.append(helper.make_tensor(name, x.type, x.shape, numbers.ravel()))
+        else:
+            dims = x.shape if example.declared else [f"{name}_{d}" for d in range(len(x.shape))]
+            infos.append(helper.make_tensor_value_info(name, x.type, dims))
+    names = [f"x{i}" if x is not None else "" for i, x in enumerate(example.inputs)]
+    outputs = [f"y{i}" for i in range(example.outputs)]
+    kinds = [x.type for x in inputs.values()] or [TensorProto.FLOAT]
+    results = [helper.make_tensor_value_info(n, kinds[0], None) for n in outputs]
     try:
-        node = helper.make_node(name, inputs, outputs, "the_node", domain=DOMAIN, **attributes)
+        node = helper.make_node(
+            example.op_type, names, outputs, "the_node", domain=example.domain, **example.attributes
+        )
     except (ValueError, TypeError):  # an empty list has no type
         return False
+    if not example.domain:
+        results = [onnx.ValueInfoProto(name=n) for n in outputs]  # a type that the operator decides
     graph = helper.make_graph([node], "g", infos, results, weights)
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 2
     options.register_custom_ops_library(str(library_path()))
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        session.run(None, {f"x{i}": a for i, a in enumerate(arrays) if i not in constants})
-    except ERRORS:
+        if provider:
+            # The runtime would compute nodes of constants on the CPU.
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
+            options.add_provider_for_devices(devices[:1], {"min_nodes": "1"})
+            session = ort.InferenceSession(model.SerializeToString(), options)
+        else:
+            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session.run(None, {name: arrays[name] for name, x in inputs.items() if not x.constant})
+    except (*ERRORS, RuntimeError):  # the Python interface has a RuntimeError for outputs that numpy has no type for
         return False
     return True
 
 
+def taken_by_the_provider() -> frozenset[str]:
+    """The standard operators that docs/provider.md lists."""
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "provider.md")
+    with open(page, encoding="utf-8") as file:
+        section = file.read().split("## What it takes", 1)[1].split("\n## ", 1)[0]
+    words = section.replace(",", " ").replace(";", " ").replace("(", " ").split()
+    return frozenset(word for word in words if onnx.defs.has(word))
+
+
 def main() -> None:
-    examples, first = map(int, sys.argv[1:])
+    examples, first = map(int, sys.argv[1:3])
+    domains = [our_examples()]
+    if len(sys.argv) > 3:
+        os.environ["GRAPHOPT_HOST_KERNELS"] = sys.argv[3]
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        domains.append(standard_examples(taken_by_the_provider()))
+        print(f"{len(domains[1])} standard operators", flush=True)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ran = [0, 0]
 
     @seed(first)
@@ -128,10 +242,10 @@ def main() -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(nodes())
+    @given(damaged(domains))
     def check(example: Example) -> None:
         print(example, flush=True)
-        ran[run(example)] += 1
+        ran[run(example, provider=len(sys.argv) > 3)] += 1
 
     check()
     print("done", *ran)

@@ -8,12 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from graphopt.runtime import loads_providers
-from tests.provider.worker import start_worker
+from tests.provider.worker import kernels_on_the_cpu, start_worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runtimes before 1.24 load no providers: there a test that needs one is none, and the other way round."""
-    others = {"old_runtime"} if loads_providers() else {"worker", "gpu"}
+    others = {"old_runtime"} if loads_providers() else {"worker", "gpu", "kernels"}
     needing = [item for item in items if others & {*getattr(item, "fixturenames", ())}]
     config.hook.pytest_deselected(items=needing)
     gone = set(needing)
@@ -24,3 +24,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def worker() -> Iterator[ProcessPoolExecutor]:
     with start_worker() as executor:
         yield executor
+
+
+@pytest.fixture(scope="session")
+def kernels() -> str:
+    return kernels_on_the_cpu()

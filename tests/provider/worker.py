@@ -25,10 +25,15 @@ Array = npt.NDArray[Any]
 PROVIDER = "GraphoptExecutionProvider"
 
 
+def kernels_on_the_cpu() -> str:
+    """A library of the GPU kernels, compiled for the CPU."""
+    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
+    return str(folder / "libhip_on_cpu_32.so")
+
+
 def start_worker() -> ProcessPoolExecutor:
     """One process whose library takes kernels compiled for the CPU."""
-    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
-    kernels = str(folder / "libhip_on_cpu_32.so")
+    kernels = kernels_on_the_cpu()
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_enter, initargs=(kernels,))
 
 

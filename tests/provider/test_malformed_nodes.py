@@ -1,0 +1,29 @@
+"""Malformed nodes on the provider: of our operators, and of every standard operator that it takes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.hostile.native_worker import taken_by_the_provider
+from tests.hostile.test_native_nodes import survives
+from tests.provider.test_ops import ALONE
+from tests.provider.worker import model_of, run
+
+EXAMPLES = 600
+
+
+def test_a_malformed_node_never_takes_the_process_along(kernels: str) -> None:
+    lines = survives(EXAMPLES, 1, kernels)
+    count = int(lines[0].split()[0])
+    assert count == len(taken_by_the_provider()) > 50, "an operator without a test of ONNX's own"
+
+
+def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolExecutor) -> None:
+    inputs = {"a": np.ones((3, 7), np.float32), "b": np.ones((7, 3), np.float32), "c": np.ones((2, 3, 3), np.float32)}
+    model = model_of([helper.make_node("Gemm", ["a", "b", "c"], ["y"])], inputs, ["y"])
+    with pytest.raises(Exception, match="does not broadcast to"):
+        worker.submit(run, model, inputs, ALONE).result()
