@@ -24,6 +24,7 @@ class RowNorm:
         X: what is normalised.
         Y: the result.
         axes: normalised axes, non-negative, ascending; (-1,) when the rank is unknown.
+        rank: of X, as X or what is made of it shows; None when neither does.
         epsilon: what is added to the variance.
         rms: no mean is subtracted.
 
@@ -33,6 +34,7 @@ class RowNorm:
     X: ir.Value
     Y: ir.Value
     axes: tuple[int, ...]
+    rank: int | None
     epsilon: float
     rms: bool
 
@@ -55,24 +57,28 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     division = _division(sqrt, base, editor)
     if division is None:
         return None
-    axes = reduced_axes(mean_square, base, editor)
-    if axes is None or not attribute_int(mean_square, "keepdims", 1):
-        return None
     nodes = (square, mean_square, add, sqrt, *division)
+    rank = editor.rank(base)
     centre = base.producer()
+    mean: ir.Node | None = None
     if centre is not None and (centre.domain, centre.op_type) == ("", "Sub"):
         x, mean_value = centre.inputs
         mean = mean_value.producer() if mean_value is not None else None
+        if mean is not None and (mean.domain, mean.op_type) == ("", "ReduceMean") and mean.inputs[0] is x:
+            rank = editor.rank(x) if rank is None else rank
+    axes = reduced_axes(mean_square, rank, editor)
+    if axes is None or not attribute_int(mean_square, "keepdims", 1):
+        return None
+    if centre is not None and mean is not None:
         is_mean = (
-            mean is not None
-            and (mean.domain, mean.op_type) == ("", "ReduceMean")
+            (mean.domain, mean.op_type) == ("", "ReduceMean")
             and mean.inputs[0] is x
-            and reduced_axes(mean, x, editor) == axes
+            and reduced_axes(mean, rank, editor) == axes
             and attribute_int(mean, "keepdims", 1) == 1
         )
-        if is_mean and mean is not None and x is not None:
-            return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, epsilon, rms=False)
-    return RowNorm(nodes, base, division[-1].outputs[0], axes, epsilon, rms=True)
+        if is_mean and x is not None:
+            return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, epsilon, rms=False)
+    return RowNorm(nodes, base, division[-1].outputs[0], axes, rank, epsilon, rms=True)
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
@@ -124,14 +130,16 @@ def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, .
     return None
 
 
-def reduced_axes(node: ir.Node, value: ir.Value | None, editor: Editor) -> tuple[int, ...] | None:
-    """The axes of a ReduceMean as non-negative numbers; (-1,) for the last axis of an unknown rank; None if unknown."""
+def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:
+    """The axes of a ReduceMean over `rank` dimensions, as non-negative numbers.
+
+    (-1,) for the last axis where the rank is unknown; None where the axes are.
+    """
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         array = editor.constant(node.inputs[1])
         axes = None if array is None else tuple(int(a) for a in array.reshape(-1))
     else:
         axes = attribute_ints(node, "axes", ())
-    rank = editor.rank(value)
     if not axes:
         return None
     if rank is None:

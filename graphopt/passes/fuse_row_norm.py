@@ -168,9 +168,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         if is_deviation(node):
             raise Refusal(Code.UNSUPPORTED_OP, "no X / deviation with static axes of the means follows", node)
         return None
-    rank = editor.rank(core.X)
-    if core.axes != ((-1,) if rank is None else (rank - 1,)):
-        raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {rank}", node)
+    if core.axes != ((-1,) if core.rank is None else (core.rank - 1,)):
+        raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {core.rank}", node)
     nodes, x, y = list(core.nodes), core.X, core.Y
     D = _last_dim(x, editor, node)
     cast = x.producer()

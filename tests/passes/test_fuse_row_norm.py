@@ -309,3 +309,12 @@ def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None
     gamma = onnx.numpy_helper.to_array(model.graph.initializer[0])
     want = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-5) * gamma
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rank_that_only_the_centred_value_shows() -> None:
+    """Inference may lose the rank of X, and not the declared one of X - mean(X): it is a LayerNorm all the same."""
+    body = LAYER_NORM.format(square="q = Mul(d, d)", divide="y = Div(d, std)")
+    text = f"g (float[N] z, int64[K] s) => (float[2, 3, {D}] y, float[2, 3, {D}] d) {{ x = Reshape(z, s) {body} }}"
+    result = rewrite(model_from_text(text, {}), [FuseRowNorm()])
+    assert "FusedRmsNorm" not in result.op_types
+    assert result.codes() == ["UNKNOWN_SHAPE"]
