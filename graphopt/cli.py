@@ -50,6 +50,20 @@ ShapeOption = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"graphopt {graphopt.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 def parse_input_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Reads NAME:1x3x224x224.
 

@@ -184,6 +184,7 @@ def test_command_line(model: onnx.ModelProto, graphopt_command: Callable[..., An
     quiet = graphopt_command("optimize", path, out, "-q")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
     assert "fold_batch_norm" in graphopt_command("passes").stdout
+    assert graphopt_command("--version").stdout == f"graphopt {graphopt.__version__}\n"
     explained = graphopt_command("explain", path, "--target", "cpu")
     assert "refused winograd_conv" in explained.stdout
     assert graphopt_command("doctor").exit_code == 0
