@@ -524,6 +524,8 @@ def main() -> None:
     # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
     except GraphoptError as error:
         errors.print(f"[red]graphopt:[/] {plain(str(error))}", soft_wrap=True)

@@ -14,16 +14,15 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Runs the command line."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # a background job of a shell stays one
-        signal.signal(signal.SIGINT, _leave)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
+        signal.signal(signal.SIGINT, leave)
     from graphopt.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
     run()
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def leave(_signal: int, _frame: FrameType | None) -> None:
+    """Ends the process at once, until `graphopt.cli.main` takes interrupts itself."""
     # Nothing has begun; an exception in the middle of an import may come out as another one.
     os.write(2, b"graphopt: interrupted\n")
     os._exit(EXIT_INTERRUPTED)

@@ -165,23 +165,28 @@ def test_the_disk_runs_full_while_data_is_copied(tmp_path: Path) -> None:
     assert os.listdir(other) == []
 
 
-# A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
+def interrupted_after(moment: float, script: str, *arguments: object) -> tuple[int, str]:
+    """(exit code, stderr) of a script that gets SIGINT so many seconds after it has printed "ready"."""
+    # A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
+    handler = "import signal, graphopt_command\nsignal.signal(signal.SIGINT, graphopt_command.leave)\n"
+    command = [sys.executable, "-c", handler + script, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    return process.returncode, err
+
+
 COMMAND = """
-import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from graphopt import cli
+import graphopt.cli
 print("ready", flush=True)
 sys.argv = ["graphopt", *sys.argv[1:]]
-cli.main()
+graphopt_command.main()
 """
-
-
 IMPORTS = """
-import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import graphopt_command
 print("ready", flush=True)
 sys.argv = ["graphopt", "passes"]
 graphopt_command.main()
@@ -191,14 +196,9 @@ graphopt_command.main()
 def test_interrupted_during_imports() -> None:
     interrupted = 0
     for moment in (0.02, 0.05, 0.1, 0.2, 0.4):
-        arguments = [sys.executable, "-c", IMPORTS]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-        assert process.returncode in (0, INTERRUPTED), err
-        if process.returncode == INTERRUPTED:
+        code, err = interrupted_after(moment, IMPORTS)
+        assert code in (0, INTERRUPTED), err
+        if code == INTERRUPTED:
             interrupted += 1
             assert err == "graphopt: interrupted\n"
     assert interrupted
@@ -210,15 +210,10 @@ def test_interrupted(tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     interrupted = 0
     for moment in (0.01, 0.05, 0.1, 0.2, 0.4):
-        arguments = [sys.executable, "-c", COMMAND, "optimize", str(path), str(out), "--target", "cpu"]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-        assert process.returncode in (0, INTERRUPTED), err
+        code, err = interrupted_after(moment, COMMAND, "optimize", path, out, "--target", "cpu")
+        assert code in (0, INTERRUPTED), err
         assert "Traceback" not in err
-        if process.returncode == INTERRUPTED:
+        if code == INTERRUPTED:
             interrupted += 1
             assert len(err.strip().splitlines()) <= 1
             left = set(os.listdir(tmp_path)) - set(before)
