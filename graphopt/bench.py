@@ -27,9 +27,10 @@ from graphopt.diff import ModelDiff, diff
 from graphopt.errors import GraphoptError, OptionError, one_line
 from graphopt.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.peak_memory import PeakMemory, peak_memory
-from graphopt.profiling import CPU, NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
+from graphopt.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
 from graphopt.runtime import (
     COMPILING_PROVIDERS,
+    CPU,
     default_providers,
     device_of,
     import_onnxruntime,

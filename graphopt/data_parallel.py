@@ -11,7 +11,7 @@ import numpy as np
 
 from graphopt.errors import GraphoptError
 from graphopt.ops.schema import Array
-from graphopt.runtime import DEVICE_PROVIDER, Provider, device_count, session
+from graphopt.runtime import CPU, DEVICE_PROVIDER, Provider, device_count, session
 
 
 class DataParallel:
@@ -45,7 +45,7 @@ class DataParallel:
 
         """
         if providers is None:
-            providers = [[(DEVICE_PROVIDER, {"device": i}), "CPUExecutionProvider"] for i in range(device_count())]
+            providers = [[(DEVICE_PROVIDER, {"device": i}), CPU] for i in range(device_count())]
         if not providers:
             raise GraphoptError(f"{DEVICE_PROVIDER} has no devices here")
         self.sessions = [session(model, list(chosen), **options) for chosen in providers]

@@ -14,6 +14,7 @@ import graphopt
 from graphopt.errors import GraphoptError
 from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime import (
+    CPU,
     DEVICE_PROVIDER,
     device_count,
     device_of,
@@ -101,7 +102,7 @@ def _has_kernel(ort: Any, options: Any, name: str) -> bool:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     try:
-        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
     except Exception:  # no kernel of that name
         return False
     return True

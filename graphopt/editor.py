@@ -447,40 +447,30 @@ def attribute_int(node: ir.Node, name: str, default: int) -> int:
         Refusal: FUNCTION_ATTRIBUTE when it refers to a parameter of the function around the node.
 
     """
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    _require_value(node, attribute)
-    return attribute.as_int()
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_int()
 
 
 def attribute_float(node: ir.Node, name: str, default: float) -> float:
     """A FLOAT attribute or its default; raises as `attribute_int`."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    _require_value(node, attribute)
-    return attribute.as_float()
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_float()
 
 
 def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
     """An INTS attribute or its default; raises as `attribute_int`."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return tuple(default)
-    _require_value(node, attribute)
-    return tuple(attribute.as_ints())
+    attribute = _attribute(node, name)
+    return tuple(default if attribute is None else attribute.as_ints())
 
 
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
     """A STRING attribute or its default; raises as `attribute_int`."""
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_string()
+
+
+def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
     attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    _require_value(node, attribute)
-    return attribute.as_string()
-
-
-def _require_value(node: ir.Node, attribute: ir.Attr) -> None:
-    if attribute.is_ref():
+    if attribute is not None and attribute.is_ref():
         raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)
+    return attribute

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError, one_line
-from graphopt.profiling import CPU
-from graphopt.runtime import configure, import_onnxruntime
+from graphopt.runtime import CPU, configure, import_onnxruntime, require_provider
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -22,7 +21,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
 
 
 def open_session(model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None) -> Any:
-    """A session all of the runtime's optimizations, our library, the provider at its best.
+    """A session with all of the runtime's optimizations, our library, the provider at its best.
 
     Raises:
         GraphoptError: the runtime refuses the model, or falls back to another provider.
@@ -41,6 +40,5 @@ def open_session(model: Path, provider: str, threads: int, options: Mapping[str,
         raise
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(f"{model.name}: ONNX Runtime cannot load it on {provider}: {one_line(error)}") from None
-    if provider not in session.get_providers():
-        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(session.get_providers())}")
+    require_provider(session, provider)
     return session

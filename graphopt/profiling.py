@@ -14,8 +14,8 @@ from typing import Any
 import onnx
 
 from graphopt.diff import ModelDiff
+from graphopt.runtime import CPU
 
-CPU = "CPUExecutionProvider"
 WARM_UP_RUNS = 2
 RUNS = 9
 # Their time is that of the nodes inside, which have events of their own.

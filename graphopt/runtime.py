@@ -25,6 +25,8 @@ RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "
 # runtime inlines our function bodies, and the provider sees plain ONNX.
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
 
+CPU = "CPUExecutionProvider"
+
 # Our own provider, which ONNX Runtime loads from the native library from this version on.
 DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
@@ -152,7 +154,7 @@ def device_of(provider: Provider) -> Device:
         GraphoptError: the provider has no device of the number that its options give.
     """
     name, options = (provider, {}) if isinstance(provider, str) else provider
-    if name == "CPUExecutionProvider":
+    if name == CPU:
         return Device(cpu_name(), platform.machine())
     if name == DEVICE_PROVIDER:
         told = _device(options).ep_metadata
@@ -183,8 +185,8 @@ def default_providers() -> list[str]:
     """The providers of this machine that run our kernels, best first."""
     ort = import_onnxruntime()
     if "ROCMExecutionProvider" in ort.get_available_providers() and Path("/dev/kfd").exists():
-        return ["ROCMExecutionProvider", "CPUExecutionProvider"]
-    return [*([DEVICE_PROVIDER] if device_count() else []), "CPUExecutionProvider"]
+        return ["ROCMExecutionProvider", CPU]
+    return [*([DEVICE_PROVIDER] if device_count() else []), CPU]
 
 
 def provider_name(text: str) -> str:
@@ -201,6 +203,16 @@ def provider_name(text: str) -> str:
             return name
     short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
     raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
+
+
+def require_provider(created: Any, provider: str) -> None:
+    """Refuses a session that fell back to other providers, which ONNX Runtime does with a warning at most.
+
+    Raises:
+        GraphoptError: the provider is none of the session's.
+    """
+    if provider not in created.get_providers():
+        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(created.get_providers())}")
 
 
 def configure(
@@ -238,7 +250,7 @@ def configure(
     if disable:
         already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
         os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
-    if require_device and not options.keys() - {"CPUExecutionProvider"}:
+    if require_device and not options.keys() - {CPU}:
         raise GraphoptError(
             "a device is required, but this machine has none that ONNX Runtime would run our kernels on"
         )
@@ -340,7 +352,7 @@ def _refuse_cpu_nodes(created: Any) -> None:
     on_cpu = [
         f"{node.name or '(unnamed)'} ({node.op_type})"
         for part in created.get_provider_graph_assignment_info()
-        if part.ep_name == "CPUExecutionProvider"
+        if part.ep_name == CPU
         for node in part.get_nodes()
     ]
     if on_cpu:

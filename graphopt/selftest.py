@@ -16,6 +16,7 @@ from graphopt.machine import Device
 from graphopt.ops import OPS, OpSpec
 from graphopt.ops.cases import FAMILIES, cases_of, model_of
 from graphopt.runtime import (
+    CPU,
     DEVICE_PROVIDER,
     SELF_TESTED,
     Provider,
@@ -26,7 +27,6 @@ from graphopt.runtime import (
     session,
 )
 
-CPU = "CPUExecutionProvider"
 OPSET = 17
 DTYPES = ("float32", "float16")
 BENCH_RUNS = 7

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from graphopt.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.profiling import CPU, Placement
+from graphopt.profiling import Placement
+from graphopt.runtime import CPU
 from graphopt.selftest import SelfTest
 from graphopt.tune import Tuning
 

@@ -33,10 +33,10 @@ from graphopt.bench import (
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.measured_session import open_session
 from graphopt.optimizer import optimize
-from graphopt.profiling import CPU, Run
+from graphopt.profiling import Run
 from graphopt.profit import Candidate, Estimates, Profit
 from graphopt.remarks import node_label
-from graphopt.runtime import device_of, memory_of, provider_name, runtime_name
+from graphopt.runtime import CPU, device_of, memory_of, provider_name, runtime_name
 from graphopt.targets import parse_target
 from graphopt.verify.inputs import normal_feeds
 

@@ -18,11 +18,11 @@ from graphopt.errors import OptionError, VerifyError
 from graphopt.ops import DOMAIN
 from graphopt.optimizer import METADATA_NUMERICS
 from graphopt.passes.base import Numerics
-from graphopt.runtime import provider_name
+from graphopt.runtime import CPU, provider_name
 from graphopt.verify.compare import OutputComparison, difference
 from graphopt.verify.inputs import Case, given_cases, make_cases
 from graphopt.verify.interface import fixed_sizes, interface_difference
-from graphopt.verify.run import CPU, MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
+from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
 from graphopt.verify.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
 
 Tolerance = float | Mapping[str, float]

@@ -14,12 +14,11 @@ import onnx
 from onnx import numpy_helper
 
 from graphopt.errors import VerifyError, one_line
-from graphopt.runtime import configure, import_onnxruntime
+from graphopt.runtime import CPU, configure, import_onnxruntime, require_provider
 from graphopt.verify.inputs import Case, Feeds
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
-CPU = "CPUExecutionProvider"
 # Larger models are not copied to measure their sensitivity.
 MAX_PERTURBED_BYTES = 1_500_000_000
 
@@ -33,8 +32,8 @@ def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
         provider: what this one cannot run goes to the CPU.
 
     Raises:
-        VerifyError: the runtime refuses the model, or falls back to another provider; the message is the runtime's.
-        GraphoptError: there is no such device here.
+        VerifyError: the runtime refuses the model; the message is the runtime's.
+        GraphoptError: there is no such device here, or the runtime falls back to another provider.
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
@@ -47,8 +46,7 @@ def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
     except Exception as error:  # the runtime's exception classes share no public base
         name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
         raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {one_line(error)}") from None
-    if provider not in session.get_providers():
-        raise VerifyError(f"{provider} was asked for, but the session runs on {', '.join(session.get_providers())}")
+    require_provider(session, provider)
     return session
 
 

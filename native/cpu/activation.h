@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -183,36 +184,51 @@ void activate_loop(const Activation& act, float* x, float* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i], a, b);
 }
 
+template <ActivationKind kKind>
+using Kind = std::integral_constant<ActivationKind, kKind>;
+
+// f(Kind<kind>()): where an activation that is known at run time becomes one that is known when compiling.
+template <class F>
+auto with_kind(ActivationKind kind, const F& f) {
+  switch (kind) {
+    case ActivationKind::kNone:
+      break;
+    case ActivationKind::kRelu:
+      return f(Kind<ActivationKind::kRelu>());
+    case ActivationKind::kLeakyRelu:
+      return f(Kind<ActivationKind::kLeakyRelu>());
+    case ActivationKind::kClip:
+      return f(Kind<ActivationKind::kClip>());
+    case ActivationKind::kSigmoid:
+      return f(Kind<ActivationKind::kSigmoid>());
+    case ActivationKind::kSilu:
+      return f(Kind<ActivationKind::kSilu>());
+    case ActivationKind::kHardSigmoid:
+      return f(Kind<ActivationKind::kHardSigmoid>());
+    case ActivationKind::kHardSwish:
+      return f(Kind<ActivationKind::kHardSwish>());
+    case ActivationKind::kTanh:
+      return f(Kind<ActivationKind::kTanh>());
+    case ActivationKind::kGelu:
+      return f(Kind<ActivationKind::kGelu>());
+    case ActivationKind::kGeluTanh:
+      return f(Kind<ActivationKind::kGeluTanh>());
+    case ActivationKind::kMish:
+      return f(Kind<ActivationKind::kMish>());
+  }
+  return f(Kind<ActivationKind::kNone>());
+}
+
 // y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. (x is not const because
 // GCC 12 then takes the caller's buffers for uninitialised.)
 inline void activate_block(const Activation& act, float* x, float* y, size_t n) {
-  switch (act.kind) {
-    case ActivationKind::kNone:
+  with_kind(act.kind, [&](auto kind) {
+    if constexpr (kind == ActivationKind::kNone) {
       if (y != x) std::memcpy(y, x, n * sizeof(float));
-      return;
-    case ActivationKind::kRelu:
-      return activate_loop<ActivationKind::kRelu>(act, x, y, n);
-    case ActivationKind::kLeakyRelu:
-      return activate_loop<ActivationKind::kLeakyRelu>(act, x, y, n);
-    case ActivationKind::kClip:
-      return activate_loop<ActivationKind::kClip>(act, x, y, n);
-    case ActivationKind::kSigmoid:
-      return activate_loop<ActivationKind::kSigmoid>(act, x, y, n);
-    case ActivationKind::kSilu:
-      return activate_loop<ActivationKind::kSilu>(act, x, y, n);
-    case ActivationKind::kHardSigmoid:
-      return activate_loop<ActivationKind::kHardSigmoid>(act, x, y, n);
-    case ActivationKind::kHardSwish:
-      return activate_loop<ActivationKind::kHardSwish>(act, x, y, n);
-    case ActivationKind::kTanh:
-      return activate_loop<ActivationKind::kTanh>(act, x, y, n);
-    case ActivationKind::kGelu:
-      return activate_loop<ActivationKind::kGelu>(act, x, y, n);
-    case ActivationKind::kGeluTanh:
-      return activate_loop<ActivationKind::kGeluTanh>(act, x, y, n);
-    case ActivationKind::kMish:
-      return activate_loop<ActivationKind::kMish>(act, x, y, n);
-  }
+    } else {
+      activate_loop<kind>(act, x, y, n);
+    }
+  });
 }
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -50,37 +50,8 @@ struct Loops {
   Elementwise elementwise;
 };
 
-template <ActivationKind kKind>
-constexpr Loops kLoops{plane<kKind>, elementwise<kKind>};
-
 Loops loops_of(ActivationKind kind) {
-  switch (kind) {
-    case ActivationKind::kNone:
-      break;
-    case ActivationKind::kRelu:
-      return kLoops<ActivationKind::kRelu>;
-    case ActivationKind::kLeakyRelu:
-      return kLoops<ActivationKind::kLeakyRelu>;
-    case ActivationKind::kClip:
-      return kLoops<ActivationKind::kClip>;
-    case ActivationKind::kSigmoid:
-      return kLoops<ActivationKind::kSigmoid>;
-    case ActivationKind::kSilu:
-      return kLoops<ActivationKind::kSilu>;
-    case ActivationKind::kHardSigmoid:
-      return kLoops<ActivationKind::kHardSigmoid>;
-    case ActivationKind::kHardSwish:
-      return kLoops<ActivationKind::kHardSwish>;
-    case ActivationKind::kTanh:
-      return kLoops<ActivationKind::kTanh>;
-    case ActivationKind::kGelu:
-      return kLoops<ActivationKind::kGelu>;
-    case ActivationKind::kGeluTanh:
-      return kLoops<ActivationKind::kGeluTanh>;
-    case ActivationKind::kMish:
-      return kLoops<ActivationKind::kMish>;
-  }
-  return kLoops<ActivationKind::kNone>;
+  return with_kind(kind, [](auto k) { return Loops{plane<k>, elementwise<k>}; });
 }
 
 // [C] as floats, each repeated `times` times.
