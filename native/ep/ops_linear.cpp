@@ -6,6 +6,7 @@
 #include "gpu/elementwise_plan.h"
 #include "gpu/gemm_plan.h"
 #include "gpu/libraries.h"
+#include "gpu/strided_copy_plan.h"
 
 namespace graphopt::ep {
 namespace {
@@ -23,6 +24,14 @@ void multiply(Execution& e, const GemmProblem& p, const Tensor& a, const Tensor&
   } else {
     e.run(gpu::gemm_plan(p, half), {a.data, b.data}, {y});
   }
+}
+
+// y = x, repeated along its axes of size 1.
+void broadcast(Execution& e, const void* x, const Shape& from, bool half, const Shape& to, void* y) {
+  gpu::ElementwiseProblem p;
+  p.a = from;
+  p.y = to;
+  e.run(gpu::elementwise_plan(p, half, aligned({x, y})), {x}, {y});
 }
 
 class MatMul final : public OpKernel {
@@ -96,19 +105,12 @@ class Gemm final : public OpKernel {
     void* y = e.output(0, shape);
     if (e.has_input(2) && shape.elements() > 0) {
       p.beta = beta_;
-      broadcast_to(e, e.input(2), shape, y);
+      broadcast(e, e.input(2).data, e.input(2).shape, a.type == ElementType::kHalf, shape, y);
     }
     multiply(e, p, a, b, y);
   }
 
  private:
-  static void broadcast_to(Execution& e, const Tensor& x, const Shape& shape, void* y) {
-    gpu::ElementwiseProblem p;
-    p.a = x.shape;
-    p.y = shape;
-    e.run(gpu::elementwise_plan(p, x.type == ElementType::kHalf, aligned({x.data, y})), {x.data}, {y});
-  }
-
   float alpha_, beta_;
   bool transpose_a_, transpose_b_;
 };
@@ -177,6 +179,10 @@ class Conv final : public OpKernel {
     if (y.elements() == 0) return;
     const void* bias = p.has_bias ? e.input(2).data : nullptr;
     const bool half = x.type == ElementType::kHalf;
+    if (is_pointwise(p)) {
+      multiply_pixels(e, p, x, w, bias, result);
+      return;
+    }
     const bool even = p.pad[0] == p.pad_end[0] && p.pad[1] == p.pad_end[1];
     if (gpu::Dnn* dnn = even && x.shape.elements() > 0 ? gpu::dnn(e.device()) : nullptr) {
       const Scratch workspace = e.scratch(dnn->conv_workspace(p, half, e.stream()));
@@ -187,6 +193,39 @@ class Conv final : public OpKernel {
   }
 
  private:
+  static bool is_pointwise(const gpu::ConvNdProblem& p) {
+    for (size_t d = 0; d < 2; ++d) {
+      if (p.kernel[d] != 1 || p.pad[d] != 0 || p.pad_end[d] != 0) return false;
+    }
+    return p.groups == 1;
+  }
+
+  // Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
+  // product, by way of more work on the host than the product of one image takes on the device.
+  static void multiply_pixels(Execution& e, const gpu::ConvNdProblem& conv, const Tensor& x, const Tensor& w,
+                              const void* bias, void* y) {
+    GemmProblem p;
+    p.M = conv.M;
+    p.K = conv.C;
+    p.N = conv.OH * conv.OW;
+    p.batch = {conv.N};
+    p.a_batch = {0};
+    p.b_batch = {p.K * p.N};
+    if (bias != nullptr) {
+      p.beta = 1;
+      broadcast(e, bias, {1, p.M, 1}, x.type == ElementType::kHalf, {conv.N, p.M, p.N}, y);
+    }
+    if (conv.OH == conv.H && conv.OW == conv.W) return multiply(e, p, w, x, y);
+    gpu::StridedCopy copy;
+    copy.shape = {conv.N * conv.C, conv.OH, conv.OW};
+    copy.x_strides = {conv.H * conv.W, conv.stride[0] * conv.W, conv.stride[1]};
+    copy.y_strides = {p.N, conv.OW, 1};
+    copy.bytes = x.type == ElementType::kHalf ? 2 : 4;
+    const Scratch pixels = e.scratch(static_cast<size_t>(copy.shape.elements() * copy.bytes));
+    e.run(gpu::strided_copy_plan(copy, aligned({x.data, pixels.data()})), {x.data}, {pixels.data()});
+    multiply(e, p, w, Tensor{pixels.data(), x.type, {conv.N, conv.C, p.N}}, y);
+  }
+
   std::string padding_;
   std::vector<int64_t> strides_, dilations_, pads_;
   int64_t groups_;
