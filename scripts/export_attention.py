@@ -118,8 +118,62 @@ def padding(batch: int, length: int) -> Any:
     return mask
 
 
+# -- transformers ------------------------------------------------------------------------------------------------------
+
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+TEXT = {"vocab_size": 50, "max_position_embeddings": 64, **SMALL}
+IMAGE = {"image_size": 16, "patch_size": 8, **SMALL}
+GPT2 = {
+    "vocab_size": 50,
+    "n_positions": 64,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA = {**TEXT, "num_key_value_heads": 2, "pad_token_id": 0}
+# Of an encoder and a decoder.
+TWO = {
+    "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+}  # fmt: skip
 TEXT_AXES = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+
+
+def published(name: str, attention: Any, config: dict[str, Any], **arguments: Any) -> Any:
+    """NAMEModel of transformers with a NAMEConfig."""
+    import transformers
+
+    made = getattr(transformers, f"{name}Config")(attn_implementation=attention, **config)
+    return getattr(transformers, f"{name}Model")(made, **arguments)
+
+
+def text_model(
+    name: str, published_name: str, config: dict[str, Any], *attentions: str, pooling: bool | None = None,
+    half: bool = False, **fixed: Any
+) -> None:  # fmt: skip
+    """Registers a model of padded tokens; `pooling`: the argument of models that have one."""
+
+    @model(name, *attentions)
+    def build(attention: str, batch: int, length: int) -> Case:
+        network = published(published_name, attention, config, **_pooling(pooling))
+        return text_case(network.half() if half else network, batch, length, **fixed)
+
+
+def image_model(
+    name: str, published_name: str, config: dict[str, Any], *attentions: str, pooling: bool | None = None
+) -> None:
+    """Registers a model of square images of the size in the configuration."""
+
+    @model(name, *attentions)
+    def build(attention: str, batch: int, length: int) -> Case:
+        network = published(published_name, attention, config, **_pooling(pooling))
+        return image_case(network, batch, config["image_size"])
+
+
+def _pooling(pooling: bool | None) -> dict[str, bool]:
+    return {} if pooling is None else {"add_pooling_layer": pooling}
 
 
 def text_case(network: Any, batch: int, length: int, **fixed: Any) -> Case:
@@ -131,151 +185,65 @@ def text_case(network: Any, batch: int, length: int, **fixed: Any) -> Case:
     )
 
 
-def image_case(network: Any, batch: int, size: int, output: str = "last_hidden_state") -> Case:
+def image_case(network: Any, batch: int, size: int) -> Case:
     import torch
 
     return Case(
-        wrap(network, ("pixel_values",), output),
+        wrap(network, ("pixel_values",)),
         {"pixel_values": torch.randn(batch, 3, size, size)},
         {"pixel_values": {0: "batch"}},
     )
 
 
-# -- transformers ------------------------------------------------------------------------------------------------------
+text_model("bert", "Bert", TEXT, pooling=False)
+text_model("roberta", "Roberta", TEXT, pooling=False)
+text_model("distilbert", "DistilBert", {"vocab_size": 50, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48})
+text_model(
+    "modernbert",
+    "ModernBert",
+    {**TEXT, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0, "reference_compile": False},
+)
+text_model("albert", "Albert", {"vocab_size": 50, "embedding_size": 16, **SMALL}, pooling=False)
+text_model("deberta", "DebertaV2", {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, "eager")
+image_model("vit", "ViT", IMAGE, pooling=False)
+image_model("deit", "DeiT", IMAGE, pooling=False)
+text_model("clip_text", "CLIPText", TEXT)
+image_model("clip_vision", "CLIPVision", IMAGE)
+SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "window_size": 4}
+image_model("swin", "Swin", {**SWIN, "depths": [2, 2], "num_heads": [2, 4]}, pooling=False)
+image_model("swinv2", "Swinv2", {**SWIN, "depths": [2], "num_heads": [2]}, "eager", pooling=False)
+image_model(
+    "sam",
+    "SamVision",
+    {
+        "hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32,
+        "patch_size": 4, "window_size": 4, "global_attn_indexes": [1], "mlp_dim": 48,
+    },
+)  # fmt: skip
+text_model("gpt2", "GPT2", GPT2, use_cache=False)
+text_model("llama", "Llama", LLAMA, use_cache=False)
+text_model("llama_fp16", "Llama", LLAMA, half=True, use_cache=False)
+text_model("qwen2", "Qwen2", LLAMA, use_cache=False)
+text_model("qwen3", "Qwen3", {"head_dim": 8, **LLAMA}, use_cache=False)
+text_model("mistral", "Mistral", {"sliding_window": 4, **LLAMA}, use_cache=False)
+# Soft-capped scores (eager).
+text_model(
+    "gemma2",
+    "Gemma2",
+    {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, **LLAMA},
+    "eager",
+    use_cache=False,
+)
 
 
-@model("bert")
-def bert(attention: str, batch: int, length: int) -> Case:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(vocab_size=50, max_position_embeddings=64, attn_implementation=attention, **SMALL)
-    return text_case(BertModel(config, add_pooling_layer=False), batch, length)
+@model("gpt2_past")
+def gpt2_past(attention: str, batch: int, length: int) -> Case:
+    return decoder_with_past(published("GPT2", attention, GPT2), 2, 4, 8, batch, length)
 
 
-@model("roberta")
-def roberta(attention: str, batch: int, length: int) -> Case:
-    from transformers import RobertaConfig, RobertaModel
-
-    config = RobertaConfig(vocab_size=50, max_position_embeddings=64, attn_implementation=attention, **SMALL)
-    return text_case(RobertaModel(config, add_pooling_layer=False), batch, length)
-
-
-@model("distilbert")
-def distilbert(attention: str, batch: int, length: int) -> Case:
-    from transformers import DistilBertConfig, DistilBertModel
-
-    config = DistilBertConfig(
-        vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=48, attn_implementation=attention
-    )
-    return text_case(DistilBertModel(config), batch, length)
-
-
-@model("modernbert")
-def modernbert(attention: str, batch: int, length: int) -> Case:
-    from transformers import ModernBertConfig, ModernBertModel
-
-    config = ModernBertConfig(
-        vocab_size=50,
-        max_position_embeddings=64,
-        local_attention=4,
-        global_attn_every_n_layers=2,
-        pad_token_id=0,
-        attn_implementation=attention,
-        reference_compile=False,
-        **SMALL,
-    )
-    return text_case(ModernBertModel(config), batch, length)
-
-
-@model("albert")
-def albert(attention: str, batch: int, length: int) -> Case:
-    from transformers import AlbertConfig, AlbertModel
-
-    config = AlbertConfig(vocab_size=50, embedding_size=16, attn_implementation=attention, **SMALL)
-    return text_case(AlbertModel(config, add_pooling_layer=False), batch, length)
-
-
-@model("deberta", "eager")
-def deberta(attention: str, batch: int, length: int) -> Case:
-    from transformers import DebertaV2Config, DebertaV2Model
-
-    config = DebertaV2Config(
-        vocab_size=50, relative_attention=True, pos_att_type=["p2c", "c2p"], max_position_embeddings=64, **SMALL
-    )
-    return text_case(DebertaV2Model(config), batch, length)
-
-
-@model("vit")
-def vit(attention: str, batch: int, length: int) -> Case:
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(image_size=16, patch_size=8, attn_implementation=attention, **SMALL)
-    return image_case(ViTModel(config, add_pooling_layer=False), batch, 16)
-
-
-@model("deit")
-def deit(attention: str, batch: int, length: int) -> Case:
-    from transformers import DeiTConfig, DeiTModel
-
-    config = DeiTConfig(image_size=16, patch_size=8, attn_implementation=attention, **SMALL)
-    return image_case(DeiTModel(config, add_pooling_layer=False), batch, 16)
-
-
-@model("clip_text")
-def clip_text(attention: str, batch: int, length: int) -> Case:
-    from transformers import CLIPTextConfig, CLIPTextModel
-
-    config = CLIPTextConfig(vocab_size=50, max_position_embeddings=64, attn_implementation=attention, **SMALL)
-    return text_case(CLIPTextModel(config), batch, length)
-
-
-@model("clip_vision")
-def clip_vision(attention: str, batch: int, length: int) -> Case:
-    from transformers import CLIPVisionConfig, CLIPVisionModel
-
-    config = CLIPVisionConfig(image_size=16, patch_size=8, attn_implementation=attention, **SMALL)
-    return image_case(CLIPVisionModel(config), batch, 16)
-
-
-@model("swin")
-def swin(attention: str, batch: int, length: int) -> Case:
-    from transformers import SwinConfig, SwinModel
-
-    config = SwinConfig(
-        image_size=32,
-        patch_size=4,
-        embed_dim=16,
-        depths=[2, 2],
-        num_heads=[2, 4],
-        window_size=4,
-        attn_implementation=attention,
-    )
-    return image_case(SwinModel(config, add_pooling_layer=False), batch, 32)
-
-
-@model("swinv2", "eager")
-def swinv2(attention: str, batch: int, length: int) -> Case:
-    from transformers import Swinv2Config, Swinv2Model
-
-    config = Swinv2Config(image_size=32, patch_size=4, embed_dim=16, depths=[2], num_heads=[2], window_size=4)
-    return image_case(Swinv2Model(config, add_pooling_layer=False), batch, 32)
-
-
-@model("gpt2")
-def gpt2(attention: str, batch: int, length: int) -> Case:
-    from transformers import GPT2Config, GPT2Model
-
-    config = GPT2Config(
-        vocab_size=50,
-        n_positions=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        bos_token_id=1,
-        eos_token_id=2,
-        attn_implementation=attention,
-    )
-    return text_case(GPT2Model(config), batch, length, use_cache=False)
+@model("llama_past")
+def llama_past(attention: str, batch: int, length: int) -> Case:
+    return decoder_with_past(published("Llama", attention, LLAMA), 2, 2, 8, batch, length)
 
 
 def decoder_with_past(network: Any, layers: int, heads: int, size: int, batch: int, length: int) -> Case:
@@ -305,125 +273,24 @@ def decoder_with_past(network: Any, layers: int, heads: int, size: int, batch: i
     return Case(Wrapper().eval(), inputs, axes)
 
 
-@model("gpt2_past")
-def gpt2_past(attention: str, batch: int, length: int) -> Case:
-    from transformers import GPT2Config, GPT2Model
-
-    config = GPT2Config(
-        vocab_size=50,
-        n_positions=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        bos_token_id=1,
-        eos_token_id=2,
-        attn_implementation=attention,
-    )
-    return decoder_with_past(GPT2Model(config), 2, 4, 8, batch, length)
-
-
-LLAMA = {"vocab_size": 50, "max_position_embeddings": 64, "num_key_value_heads": 2, "pad_token_id": 0, **SMALL}
-
-
-@model("llama")
-def llama(attention: str, batch: int, length: int) -> Case:
-    from transformers import LlamaConfig, LlamaModel
-
-    return text_case(LlamaModel(LlamaConfig(attn_implementation=attention, **LLAMA)), batch, length, use_cache=False)
-
-
-@model("llama_past")
-def llama_past(attention: str, batch: int, length: int) -> Case:
-    from transformers import LlamaConfig, LlamaModel
-
-    return decoder_with_past(LlamaModel(LlamaConfig(attn_implementation=attention, **LLAMA)), 2, 2, 8, batch, length)
-
-
-@model("llama_fp16")
-def llama_fp16(attention: str, batch: int, length: int) -> Case:
-    from transformers import LlamaConfig, LlamaModel
-
-    network = LlamaModel(LlamaConfig(attn_implementation=attention, **LLAMA)).half()
-    return text_case(network, batch, length, use_cache=False)
-
-
-@model("qwen2")
-def qwen2(attention: str, batch: int, length: int) -> Case:
-    from transformers import Qwen2Config, Qwen2Model
-
-    return text_case(Qwen2Model(Qwen2Config(attn_implementation=attention, **LLAMA)), batch, length, use_cache=False)
-
-
-@model("qwen3")
-def qwen3(attention: str, batch: int, length: int) -> Case:
-    from transformers import Qwen3Config, Qwen3Model
-
-    config = Qwen3Config(head_dim=8, attn_implementation=attention, **LLAMA)
-    return text_case(Qwen3Model(config), batch, length, use_cache=False)
-
-
-@model("mistral")
-def mistral(attention: str, batch: int, length: int) -> Case:
-    from transformers import MistralConfig, MistralModel
-
-    config = MistralConfig(sliding_window=4, attn_implementation=attention, **LLAMA)
-    return text_case(MistralModel(config), batch, length, use_cache=False)
-
-
-@model("gemma2", "eager")
-def gemma2(attention: str, batch: int, length: int) -> Case:
-    """Soft-capped scores (eager)."""
-    from transformers import Gemma2Config, Gemma2Model
-
-    config = Gemma2Config(head_dim=8, query_pre_attn_scalar=8, sliding_window=4, attn_implementation=attention, **LLAMA)
-    return text_case(Gemma2Model(config), batch, length, use_cache=False)
-
-
 @model("t5")
 def t5(attention: str, batch: int, length: int) -> Case:
-    from transformers import T5Config, T5Model
-
-    config = T5Config(
-        vocab_size=50,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        attn_implementation=attention,
-    )
-    names = ("input_ids", "attention_mask", "decoder_input_ids")
-    return Case(
-        wrap(T5Model(config), names, use_cache=False),
-        {
-            "input_ids": tokens(batch, length),
-            "attention_mask": padding(batch, length),
-            "decoder_input_ids": tokens(batch, length - 2),
-        },
-        {**TEXT_AXES, "decoder_input_ids": {0: "batch", 1: "target"}},
-    )
+    config = {
+        "vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+        "decoder_start_token_id": 0,
+    }  # fmt: skip
+    return translation_case(published("T5", attention, config), batch, length)
 
 
 @model("bart")
 def bart(attention: str, batch: int, length: int) -> Case:
-    from transformers import BartConfig, BartModel
+    config = {"vocab_size": 50, "max_position_embeddings": 64, **TWO}
+    return translation_case(published("Bart", attention, config), batch, length)
 
-    config = BartConfig(
-        vocab_size=50,
-        max_position_embeddings=64,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        attn_implementation=attention,
-    )
-    names = ("input_ids", "attention_mask", "decoder_input_ids")
+
+def translation_case(network: Any, batch: int, length: int) -> Case:
     return Case(
-        wrap(BartModel(config), names, use_cache=False),
+        wrap(network, ("input_ids", "attention_mask", "decoder_input_ids"), use_cache=False),
         {
             "input_ids": tokens(batch, length),
             "attention_mask": padding(batch, length),
@@ -436,29 +303,14 @@ def bart(attention: str, batch: int, length: int) -> Case:
 @model("whisper")
 def whisper(attention: str, batch: int, length: int) -> Case:
     import torch
-    from transformers import WhisperConfig, WhisperModel
 
-    config = WhisperConfig(
-        vocab_size=50,
-        num_mel_bins=8,
-        max_source_positions=20,
-        max_target_positions=32,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-        attn_implementation=attention,
-    )
+    config = {
+        "vocab_size": 50, "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 32, **TWO,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    }  # fmt: skip
     names = ("input_features", "decoder_input_ids", "decoder_attention_mask")
     return Case(
-        wrap(WhisperModel(config), names, use_cache=False),
+        wrap(published("Whisper", attention, config), names, use_cache=False),
         {
             "input_features": torch.randn(batch, 8, 40),
             "decoder_input_ids": tokens(batch, length),
@@ -474,44 +326,14 @@ def whisper(attention: str, batch: int, length: int) -> Case:
 
 @model("detr")
 def detr(attention: str, batch: int, length: int) -> Case:
-    from transformers import DetrConfig, DetrModel, ResNetConfig
+    from transformers import ResNetConfig
 
     backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
-    config = DetrConfig(
-        use_timm_backbone=False,
-        backbone_config=backbone,
-        backbone=None,
-        use_pretrained_backbone=False,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        num_queries=5,
-        attn_implementation={"": attention, "backbone_config": "eager"},
-    )
-    return image_case(DetrModel(config), batch, 32)
-
-
-@model("sam")
-def sam(attention: str, batch: int, length: int) -> Case:
-    from transformers import SamVisionConfig, SamVisionModel
-
-    config = SamVisionConfig(
-        hidden_size=32,
-        output_channels=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        image_size=32,
-        patch_size=4,
-        window_size=4,
-        global_attn_indexes=[1],
-        mlp_dim=48,
-        attn_implementation=attention,
-    )
-    return image_case(SamVisionModel(config), batch, 32)
+    config = {
+        "use_timm_backbone": False, "backbone_config": backbone, "backbone": None, "use_pretrained_backbone": False,
+        **TWO, "num_queries": 5,
+    }  # fmt: skip
+    return image_case(published("Detr", {"": attention, "backbone_config": "eager"}, config), batch, 32)
 
 
 # -- modules of our own ------------------------------------------------------------------------------------------------
