@@ -38,7 +38,8 @@ class Editor:
         # Products will be computed in float16 (half_precision.py), which decides what pays.
         self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
-        # A node took the place of one whose shape was not known: inference may see through it, and open further sites.
+        # A change may tell inference more and so open further sites: a node took the place of one whose shape was not
+        # known, or a value took a declared shape. Passes set it where their node says more than what it replaces.
         self.shapes_may_follow = False
         # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
         self._own_graphs = list(with_subgraphs(model.graph))
@@ -395,6 +396,7 @@ class Editor:
             producer = x.producer()
             if producer is None or producer.graph is not node.graph or x.is_graph_output():
                 return False
+            self.shapes_may_follow |= not inference.is_certain(x.shape)
             x.type = y.type or x.type
             x.shape = y.shape or x.shape
             x.doc_string = y.doc_string or x.doc_string

@@ -125,7 +125,12 @@ class ScaleShift(Pass[ScaleShiftMatch]):
             return _rewrite_standard(match, match.scale, match.shift, editor)
         scale = editor.initializer(last, match.scale, f"{label}_scale")
         shift = editor.initializer(last, match.shift, f"{label}_shift")
-        new = editor.emit("ScaleShift", [match.maps[0].X, scale, shift], {}, anchor=last)
+        x = match.maps[0].X
+        shape = editor.shape(x)
+        assert shape is not None
+        # Inference learns the number of channels from the scale, as it does not from a BatchNormalization.
+        editor.shapes_may_follow |= shape[1] != len(match.scale)
+        new = editor.emit("ScaleShift", [x, scale, shift], {}, anchor=last)
         editor.replace(list(match.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{' and '.join(n.op_type for n in match.nodes)} became ScaleShift"
 

@@ -41,14 +41,15 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
       // Partial sums of blocks are joined in double, so that long rows lose nothing.
       double mean = 0;
       if (!p.rms) {
+        const float pivot = s[0];  // with it, a large mean costs no digits, and equal numbers give 0
         for (int64_t i = 0; i < D; i += kBlock) {
           const int64_t end = std::min(D, i + kBlock);
           float part = 0.0f;
 #pragma omp simd reduction(+ : part)
-          for (int64_t j = i; j < end; ++j) part += s[j];
+          for (int64_t j = i; j < end; ++j) part += s[j] - pivot;
           mean += static_cast<double>(part);
         }
-        mean /= static_cast<double>(D);
+        mean = static_cast<double>(pivot) + mean / static_cast<double>(D);
       }
       const float m = static_cast<float>(mean);
       double squares = 0;

@@ -44,7 +44,9 @@ DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma,
 
   float mean = 0;
   if (rms == 0) {
-    const float pivot = to_float(x[row]);  // with it, a large mean costs no digits
+    // The row's first number: with it a large mean costs no digits, and equal numbers give 0.
+    float pivot = to_float(x[row]);
+    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(residual[row])));
     float s = 0;
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;

@@ -18,17 +18,24 @@ SHAPES = (
 )  # fmt: skip
 
 
-def case(name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool) -> Case:
+def case(
+    name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool, equal: bool = False
+) -> Case:
+    """`equal`: a row holds one number, so that nothing but beta may come out, however small epsilon is."""
     rng = np.random.default_rng([rows, D])
     x = (signed(rng, rows, D) + (0 if rms or residual else 5)).astype(dtype)
+    if equal:
+        x[:] = x[:, :1]
     inputs = [x]
     total = x
     if residual:
         inputs.append(signed(rng, rows, D, dtype=dtype))
+        if equal:
+            inputs[1][:] = inputs[1][:, :1]
         total = (x.astype(np.float64) + inputs[1].astype(np.float64)).astype(dtype)  # the Add rounds to T
     gamma, beta = signed(rng, D, dtype=dtype), signed(rng, D, dtype=dtype)
     inputs += [gamma] if rms else [gamma, beta]
-    epsilon = 1e-3
+    epsilon = 1e-12 if equal else 1e-3
     wide = total.astype(np.float64)
     centred = wide if rms else wide - wide.mean(-1, keepdims=True)
     y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon))) * gamma.astype(np.float64)
@@ -52,3 +59,7 @@ def cases() -> Iterator[Case]:
             rms, residual, writes_sum = i % 2 == 1, i % 3 != 0, i % 3 == 2
             kind = ("rms" if rms else "layer") + "_norm" + ("_add" if residual else "") + ("_sum" if writes_sum else "")
             yield case(f"{kind}_{suffix}-{rows}x{D}", dtype, rows, D, rms, residual, writes_sum)
+        for rows, D in ((6, 768), (5, 333)):
+            for residual in (False, True):
+                kind = "layer_norm_add" if residual else "layer_norm"
+                yield case(f"{kind}_{suffix}-equal-{rows}x{D}", dtype, rows, D, False, residual, False, equal=True)

@@ -169,5 +169,39 @@ GRAPHOPT_TEST(layer_norm_of_a_distant_mean) {
   compare_row_norm<float>(3, 4096, false, false, false, 1, 1000.0f);
 }
 
+// x - mean is 0, whatever the sum was rounded to.
+template <class T>
+void check_equal_numbers(int64_t D, bool residual) {
+  RowNormProblem p;
+  p.rows = 50;
+  p.D = D;
+  p.has_residual = residual;
+  p.epsilon = 1e-12f;
+  auto x = random_tensor<T>(p.rows * D, 1), r = random_tensor<T>(p.rows * D, 2);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t first = i / static_cast<size_t>(D) * static_cast<size_t>(D);
+    x[i] = x[first];
+    r[i] = r[first];
+  }
+  const auto gamma = random_tensor<T>(D, 3), beta = random_tensor<T>(D, 4);
+  ThreadParallel parallel(2);
+  HeapWorkspace workspace;
+  std::vector<T> y(x.size());
+  cpu::row_norm(p, x.data(), residual ? r.data() : nullptr, gamma.data(), beta.data(), y.data(),
+                static_cast<T*>(nullptr), parallel, workspace);
+  for (size_t i = 0; i < y.size(); ++i) {
+    CHECK(static_cast<float>(y[i]) == static_cast<float>(beta[i % static_cast<size_t>(D)]));
+  }
+}
+
+GRAPHOPT_TEST(layer_norm_of_equal_numbers) {
+  for (int64_t D : {2, 3, 20, 333, 768, 1025, 9001}) {
+    for (const bool residual : {false, true}) {
+      check_equal_numbers<float>(D, residual);
+      check_equal_numbers<half>(D, residual);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace graphopt::test

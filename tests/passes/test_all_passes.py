@@ -174,3 +174,32 @@ def test_standard_targets_get_standard_operators(device: str) -> None:
     assert [n.op_type for n in after.graph.node] == ["BatchNormalization", "Relu", "Conv", "Add"]
     assert not after.functions
     assert_same_outputs(model, after, {"x": draw(2, 4, 5, 5)})
+
+
+def test_a_scale_tells_how_many_channels_there_are() -> None:
+    """What a second run would know of the mask's broadcast: the channels are 6, though the input says C."""
+    text = """g (float[N, C, 4, D] x) => (float[N, E, F, G] y) {
+        n = BatchNormalization (x, v, v, v, p)
+        k = Transpose <perm = [0, 1, 3, 2]> (n)
+        s = MatMul (n, k)
+        m = Where (mask, s, low)
+        q = Softmax (m)
+        y = MatMul (q, n) }"""
+    weights = {"v": draw(6), "p": np.abs(draw(6)), "mask": RNG.random((1, 6, 4, 1)) < 0.7, "low": np.float32(-3.0)}
+    after = check(model_from_text(text, weights), {"x": draw(2, 6, 4, 5)})
+    assert [n.op_type for n in after.graph.node] == ["ScaleShift", "FusedAttentionMask"]
+
+
+def test_a_value_that_takes_a_declared_shape() -> None:
+    """The rank of r, and so of t, is not known until r becomes the graph output y, which has one."""
+    text = """g (bool c, float[N, 4] x) => (float[N, 1] y, float[N, 1] z) {
+        r = If (c) <then_branch = p () => (float a) { a = ReduceMean(x, axes) },
+                    else_branch = q () => (float b) { b = ReduceSum(x, axes) }>
+        y = Identity (r)
+        t = Neg (r)
+        z = BatchNormalization (t, s, s, s, s) }"""
+    model = model_from_text(text, {"s": np.abs(draw(1)), "axes": np.array([-1])}, opset=18, check=False)
+    for attribute in model.graph.node[0].attribute:
+        attribute.g.output[0].type.tensor_type.ClearField("shape")
+    feeds = [{"c": np.array(taken), "x": draw(2, 4)} for taken in (True, False)]
+    assert [n.op_type for n in check(model, *feeds).graph.node] == ["If", "Neg", "ScaleShift"]
