@@ -62,15 +62,19 @@ bool has_cpu_kernel(const std::vector<OpDescription>& table, const OpDescription
   });
 }
 
-// For the ROCm provider of ONNX Runtime 1.22 and older; newer runtimes have our own (ep/).
-std::vector<OpDescription> rocm_kernels() {
-  switch (gpu::backend()) {
-    case gpu::Backend::kHip:
-      return gpu_kernels("ROCMExecutionProvider");
-    case gpu::Backend::kHost:
-      return gpu_kernels(nullptr);
-    case gpu::Backend::kCuda:
-      break;
+// The last ONNX Runtime with a ROCm provider is 1.22; newer ones have our own (ep/).
+bool has_rocm_provider(const abi::OrtApiBase* runtime) {
+  int major = 0, minor = 0;
+  return std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) < std::pair(1, 23);
+}
+
+// Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
+// that takes longer than many a session, which may want nothing of a GPU.
+std::vector<OpDescription> registered_gpu_kernels(const abi::OrtApiBase* runtime) {
+  if (gpu::host_kernels() != nullptr) return gpu_kernels(nullptr);
+  if (has_rocm_provider(runtime) && gpu::backend() == gpu::Backend::kHip) {
+    return gpu_kernels("ROCMExecutionProvider");
   }
   return {};
 }
@@ -82,8 +86,8 @@ struct Registry {
   std::vector<std::unique_ptr<abi::CustomOp>> ops;
   abi::OrtCustomOpDomain* domain = nullptr;
 
-  Registry(const abi::OrtApi* api, const std::string& disabled, bool log) {
-    table = rocm_kernels();
+  Registry(const abi::OrtApiBase* runtime, const abi::OrtApi* api, const std::string& disabled, bool log) {
+    table = registered_gpu_kernels(runtime);
     for (OpDescription& op : cpu_kernels()) {
       if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
     }
@@ -100,7 +104,7 @@ struct Registry {
 };
 
 // One for each runtime in the process and each setting, so that repeated registrations cost nothing.
-abi::OrtCustomOpDomain* domain_for(const abi::OrtApi* api) {
+abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* runtime, const abi::OrtApi* api) {
   static std::mutex mutex;
   static auto& registries =
       *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
@@ -109,7 +113,7 @@ abi::OrtCustomOpDomain* domain_for(const abi::OrtApi* api) {
   const bool log = log_enabled();
   const std::lock_guard<std::mutex> lock(mutex);
   auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
-  if (registry == nullptr) registry = std::make_unique<Registry>(api, disabled, log);
+  if (registry == nullptr) registry = std::make_unique<Registry>(runtime, api, disabled, log);
   return registry->domain;
 }
 
@@ -129,7 +133,7 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
     return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
   }
   try {
-    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(api)));
+    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api)));
     return nullptr;
   } catch (...) {
     return abi::current_exception_status(api, "graphopt: ");

@@ -98,6 +98,13 @@ def falls_back() -> dict[str, Any]:
     return {"providers": chosen, "errors": errors, "required": message_of(new_session)}
 
 
+def on_the_cpu() -> dict[str, Any]:
+    """A session that wants no device, and whether it has loaded the driver."""
+    error = error_of(graphopt.session(MODEL, ["CPUExecutionProvider"]))
+    driver = os.path.realpath(os.environ["STAND_IN_DRIVER"])
+    return {"error": error, "driver": driver in Path("/proc/self/maps").read_text()}
+
+
 def runs_on_each() -> list[float]:
     return [error_of(new_session(n)) for n in range(runtime.device_count())]
 

@@ -139,6 +139,13 @@ def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: S
     assert outcome.said.count(NO_KERNELS) == outcome.said.count(said)
 
 
+def test_a_session_on_the_cpu_opens_no_driver(stand_in: StandIn) -> None:
+    """But on ONNX Runtime 1.22, whose sessions learn the ROCm provider's kernels from the registration."""
+    outcome = stand_in.run("on_the_cpu")
+    assert outcome.value["error"] < 1e-6
+    assert outcome.value["driver"] == (not loads_providers())
+
+
 def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
     """The graphics of a Ryzen processor have a number of their own, often the first, and no code in the library."""
     outcome = gpu.run("runs", "gfx1036,gfx1201")
