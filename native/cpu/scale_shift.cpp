@@ -22,26 +22,20 @@ using Elementwise = void (*)(const float* x, const float* s, const float* h, con
 
 template <ActivationKind kKind>
 void plane(const float* x, float s, float h, const float* r, const Activation& act, float* y, int64_t n) {
-  const float a = act.a, b = act.b;
   if (r != nullptr) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s + h + r[i], a, b);
+    activate_each<kKind>(act, y, n, [=](auto read) { return read(x) * s + h + read(r); });
   } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s + h, a, b);
+    activate_each<kKind>(act, y, n, [=](auto read) { return read(x) * s + h; });
   }
 }
 
 template <ActivationKind kKind>
 void elementwise(const float* x, const float* s, const float* h, const float* r, const Activation& act,
                  float* y, int64_t n) {
-  const float a = act.a, b = act.b;
   if (r != nullptr) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s[i] + h[i] + r[i], a, b);
+    activate_each<kKind>(act, y, n, [=](auto read) { return read(x) * read(s) + read(h) + read(r); });
   } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = activate<kKind>(x[i] * s[i] + h[i], a, b);
+    activate_each<kKind>(act, y, n, [=](auto read) { return read(x) * read(s) + read(h); });
   }
 }
 
