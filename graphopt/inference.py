@@ -107,11 +107,13 @@ def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.output.extend(proto.graph.output)
     graph.value_info.extend(proto.graph.value_info)
     inputs = {value.name for value in proto.graph.input}
+    small = []
     for tensor in proto.graph.initializer:
         if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
-            graph.initializer.append(tensor)
+            small.append(tensor)
         elif tensor.name not in inputs:
             _declare(graph, tensor.name, tensor.data_type, tensor.dims)
+    graph.initializer.extend(small)
     return stripped
 
 

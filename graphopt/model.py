@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +83,10 @@ def load(original: Any) -> Source:
             "give a path, onnx.ModelProto, onnx_ir.Model, torch.onnx program or onnx_graphsurgeon.Graph"
         )
     what = str(path) if path else "the model"
-    in_order = _check_structure(model, what)
+    found = list(graphs(model))
+    in_order = _check_structure(found, what)
     data_files = _DataFiles(path) if path is not None else None
-    for tensor in _tensors(model):
+    for tensor in _tensors(found):
         if isinstance(tensor, ir.serde.TensorProtoTensor):
             _check_embedded_data(tensor, what)
         elif isinstance(tensor, ir.ExternalTensor) and data_files is not None:
@@ -195,8 +196,9 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and the bodies in it, at any depth."""
     yield graph
     for node in graph:
-        for body in bodies(node):
-            yield from with_subgraphs(body)
+        if node.attributes.data:
+            for body in bodies(node):
+                yield from with_subgraphs(body)
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
@@ -213,13 +215,13 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    for tensor in _tensors(model):
+    for tensor in _tensors(graphs(model)):
         if isinstance(tensor, ir.ExternalTensor):
             yield tensor
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in graphs(model):
+def _tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.TensorProtocol]:
+    for graph in graphs:
         for value in graph.initializers.data.values():
             if value.const_value is not None:
                 yield value.const_value
@@ -270,7 +272,7 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
         return
     if proto.data_type == onnx.TensorProto.UNDEFINED:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has no element type")
-    dims = proto.dims
+    dims = tuple(proto.dims)
     size = math.prod(dims)
     if dims and min(dims) < 0:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
@@ -341,10 +343,10 @@ class _DataFiles:
             raise ModelLoadError(f"{label} is missing: {str(location)[:80]!r}: {error.args[-1]}") from None
 
 
-def _check_structure(model: ir.Model, what: str) -> bool:
+def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
     """Every input of a node must come from somewhere. Sorts graphs that are out of order; True when none was."""
     in_order = True
-    for graph in graphs(model):
+    for graph in graphs:
         seen: set[ir.Node] = set()
         ordered = True
         _require_text(what, graph.name, *[v.name for v in graph.inputs], *graph.initializers.data)
@@ -453,9 +455,13 @@ def _place_external_data(
         return
     if source.path is None or source.path.resolve().parent != folder:
         _copy_data_files(model, out, created)
-    outside = any(isinstance(v.const_value, ir.ExternalTensor) for v in values)
-    large = [v for v in embedded if v.const_value is not None and tensor_bytes(v.const_value) >= MIN_EXTERNAL_BYTES]
-    total = sum(tensor_bytes(v.const_value) for v in large if v.const_value is not None)
+    outside = len(embedded) < len(values)
+    large, total = [], 0
+    for value in embedded:
+        assert value.const_value is not None
+        if (size := tensor_bytes(value.const_value)) >= MIN_EXTERNAL_BYTES:
+            large.append(value)
+            total += size
     if not large or not (external_data or outside or total > MAX_EMBEDDED_BYTES):
         return
     data = _fresh_name(folder, f"{out.name}.data")

@@ -54,10 +54,8 @@ def model_stats(model: ir.Model) -> ModelStats:
 
 
 def _static(value: ir.Value | None) -> tuple[int, ...] | None:
-    if value is None or value.shape is None:
-        return None
-    dims = tuple(d for d in value.shape if isinstance(d, int))
-    return dims if len(dims) == len(value.shape) else None
+    shape = None if value is None else value.shape
+    return shape.numpy() if shape is not None and shape.is_static() else None
 
 
 Dims = tuple[int, ...]
@@ -104,8 +102,10 @@ def _multiply_adds(node: ir.Node) -> int | None:
     if count is None:
         return None
     y = _static(node.outputs[0])
+    if y is None:
+        return None
     a, b = _static(node.inputs[0]), _static(node.inputs[1])
-    return None if y is None or a is None or b is None else count(node, y, a, b)
+    return None if a is None or b is None else count(node, y, a, b)
 
 
 @dataclass

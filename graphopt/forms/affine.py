@@ -54,12 +54,13 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     assert x is not None
     parameters = []
     for value, what in zip(node.inputs[1:5], ("scale", "B", "mean", "var"), strict=True):
-        parameters.append(editor.require_constant(value, what, node).astype(np.float64))
-    if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
-        raise Refusal(Code.WRONG_SHAPE, f"parameters of shapes {[p.shape for p in parameters]}", node)
-    gamma, beta, mean, var = parameters
+        parameters.append(editor.require_constant(value, what, node))
+    shapes = [p.shape for p in parameters]
+    if len(shapes[0]) != 1 or shapes.count(shapes[0]) != 4:
+        raise Refusal(Code.WRONG_SHAPE, f"parameters of shapes {shapes}", node)
+    gamma, beta, mean, var = np.array(parameters, np.float64)
     radicand = var + attribute_float(node, "epsilon", 1e-5)
-    if not np.isfinite(radicand).all() or not (radicand > 0).all():
+    if not ((radicand > 0) & (radicand < np.inf)).all():
         raise Refusal(Code.NOT_FINITE, "var + epsilon is not a positive number", node)
     scale = gamma / np.sqrt(radicand)
     shift = beta - mean * scale
@@ -125,11 +126,12 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
     if rank is not None and array.ndim > rank:
         raise Refusal(Code.BROADCAST_GROWS, f"a constant of shape {array.shape} with data of rank {rank}", node)
     place = array.ndim - 1 if axis == -1 or rank is None else axis % rank - (rank - array.ndim)
-    if any(d != 1 for i, d in enumerate(array.shape) if i != place):
+    if array.size != (array.shape[place] if 0 <= place < array.ndim else 1):
         raise Refusal(Code.WRONG_AXIS, f"a constant of shape {array.shape} varies along another axis", node)
     if array.size not in (1, channels):
         raise Refusal(Code.WRONG_SHAPE, f"a constant of shape {array.shape} for {channels} channels", node)
-    return np.broadcast_to(array.reshape(-1), (channels,))
+    numbers = array.reshape(-1)
+    return numbers if numbers.size == channels else np.broadcast_to(numbers, (channels,))
 
 
 def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: ir.Node) -> Array:
