@@ -67,7 +67,7 @@ def examine() -> Findings:
     if failure:
         found.problems.append(f"the native library cannot be used: {failure}")
     else:
-        found.rows.append(("CPU kernels", f"{kernels} of {len(OPS)} operators"))
+        found.rows.append(("CPU kernels", f"{kernels} of {sum(s.cpu_kernel for s in OPS.values())} operators"))
         for number in range(device_count()):
             device = device_of((DEVICE_PROVIDER, {"device": number}))
             described = ", ".join(filter(None, (device.name, device.arch, device.driver)))
@@ -83,7 +83,7 @@ def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
         options.log_severity_level = 4
     except Exception as error:  # the runtime's exception classes share no public base
         return 0, str(error).strip()
-    return sum(_has_kernel(ort, options, name) for name in OPS), ""
+    return sum(_has_kernel(ort, options, name) for name, spec in OPS.items() if spec.cpu_kernel), ""
 
 
 def _has_kernel(ort: Any, options: Any, name: str) -> bool:

@@ -8,6 +8,8 @@
 #include "gpu/devices.h"
 #include "gpu/fused_attention_plan.h"
 #include "gpu/group_norm_plan.h"
+#include "gpu/libraries.h"
+#include "gpu/linear_plan.h"
 #include "gpu/node_scope.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
@@ -221,6 +223,23 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
   std::map<gpu::ConvAlgorithm, Weights> weights_;  // empty when W may change between runs
 };
 
+class LinearKernel final : public GpuKernel<LinearOp> {
+ public:
+  using GpuKernel::GpuKernel;
+  void compute(const Context& context) const override {
+    Run run(context, device_, node_, input_count_);
+    const LinearProblem p = op_.problem(run.shapes);
+    run.outputs[0] = context.output(0, op_.output(run.shapes));
+    if (p.rows * p.N == 0) return;
+    gpu::Blas* blas = p.K > 0 ? gpu::blas(device_) : nullptr;
+    if (blas != nullptr) {
+      blas->gemm(gpu::linear_product(p), half_, run.inputs[0], run.inputs[1], run.outputs[0],
+                 context.gpu_stream());
+    }
+    run.enqueue(gpu::linear_plan(p, half_, run.aligned(), blas == nullptr), host_, nullptr, nullptr);
+  }
+};
+
 template <class Op, class Kernel>
 void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace inplace) {
   for (const Op& op : Op::all()) {
@@ -244,6 +263,7 @@ std::vector<OpDescription> gpu_kernels(const char* provider) {
   add<FusedAttentionOp, FusedAttentionKernel>(table, provider, abi::Inplace::kNone);
   add<GroupNormOp, GroupNormKernel>(table, provider, abi::Inplace::kInput0);
   add<RowNormOp, RowNormKernel>(table, provider, abi::Inplace::kInput0);
+  add<LinearOp, LinearKernel>(table, provider, abi::Inplace::kNone);
   return table;
 }
 

@@ -7,8 +7,9 @@
 
 namespace graphopt {
 
-// Every op of the domain, for float and for float16. A library that lacks the CPU kernel of a name that it
-// registers would make the session fail although the model carries the op's body.
+// Every op of the domain but LinearOp's, for float and for float16. A library that lacks the CPU kernel of a
+// name that it registers would make the session fail although the model carries the op's body; a name that it
+// does not register runs by its body, and our own provider (ep/) takes its nodes all the same.
 std::vector<abi::OpDescription> cpu_kernels();
 
 // The ops that have a GPU kernel, for the GPUs of this machine and a provider that runs on them (null: the

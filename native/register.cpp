@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "abi/custom_op.h"
@@ -19,6 +20,7 @@
 #include "gpu/devices.h"
 #include "kernels.h"
 #include "ops/name_patterns.h"
+#include "ops/schema.h"
 
 namespace graphopt {
 namespace {
@@ -45,12 +47,26 @@ void log_kernels(std::vector<OpDescription>& table) {
   }
 }
 
+// Never registered: a session may lack the provider (kernels.h).
+const std::set<std::string>& names_without_cpu_kernel() {
+  static const std::set<std::string> names = [] {
+    std::set<std::string> found;
+    for (const LinearOp& op : LinearOp::all()) found.insert(op.name());
+    return found;
+  }();
+  return names;
+}
+
 // A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
 void disable(std::vector<OpDescription>& table, const std::string& list) {
   for (const std::string& pattern : split_patterns(list)) {
     const auto rest = std::remove_if(table.begin(), table.end(),
                                      [&](const OpDescription& op) { return matches(pattern, op.name); });
-    if (rest == table.end()) throw abi::Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
+    if (rest == table.end() &&
+        std::none_of(names_without_cpu_kernel().begin(), names_without_cpu_kernel().end(),
+                     [&](const std::string& name) { return matches(pattern, name); })) {
+      throw abi::Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
+    }
     table.erase(rest, table.end());
   }
 }
@@ -72,11 +88,17 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
 // Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
 // that takes longer than many a session, which may want nothing of a GPU.
 std::vector<OpDescription> registered_gpu_kernels(const abi::OrtApiBase* runtime) {
-  if (gpu::host_kernels() != nullptr) return gpu_kernels(nullptr);
-  if (has_rocm_provider(runtime) && gpu::backend() == gpu::Backend::kHip) {
-    return gpu_kernels("ROCMExecutionProvider");
+  std::vector<OpDescription> table;
+  if (gpu::host_kernels() != nullptr) {
+    table = gpu_kernels(nullptr);
+  } else if (has_rocm_provider(runtime) && gpu::backend() == gpu::Backend::kHip) {
+    table = gpu_kernels("ROCMExecutionProvider");
   }
-  return {};
+  const auto rest = std::remove_if(table.begin(), table.end(), [](const OpDescription& op) {
+    return names_without_cpu_kernel().count(op.name) > 0;
+  });
+  table.erase(rest, table.end());
+  return table;
 }
 
 // What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of

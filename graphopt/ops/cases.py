@@ -193,6 +193,17 @@ def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
 
 
+def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for i, shape in enumerate([(1, 1), (3, 7), (9,), (2, 5, 64), (2, 3, 4, 33), (0, 3, 8)]):
+        N = [5, 1, 64, 32, 40, 6][i]
+        inputs = [rng.normal(size=shape), rng.normal(size=(shape[-1], N)) / np.sqrt(shape[-1]), rng.normal(size=N)]
+        if "R" in spec.inputs:
+            inputs.append(rng.normal(size=(*shape[:-1], N)))
+        yield Case(
+            spec, inputs, _activation_attributes(spec.name), constant_weights=i % 2 == 1 and "R" not in spec.inputs
+        )
+
+
 FAMILIES = {
     "ScaleShift": _scale_shift,
     "WinogradConv": _winograd_conv,
@@ -200,6 +211,7 @@ FAMILIES = {
     "FusedGroupNorm": _group_norm,
     "FusedLayerNorm": _row_norm,
     "FusedRmsNorm": _row_norm,
+    "Linear": _linear,
 }
 
 

@@ -55,6 +55,7 @@ class OpSpec:
         min_opset: the oldest default opset in which the body can be written.
         reference: `reference(*inputs, **attributes)` computes the outputs in float64 with numpy.
         summary: the equation in a line.
+        cpu_kernel: whether the library has a CPU kernel; the body runs on the CPU otherwise.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OpSpec:
     reference: Callable[..., tuple[Array, ...]] = field(repr=False)
     summary: str
     min_opset: int = MIN_OPSET
+    cpu_kernel: bool = True
 
     def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
         """The model-local function that defines the operator in standard ONNX."""

@@ -1,36 +1,91 @@
-"""Feed-forward layers are looked at and left: act(MatMul(X, W) + b) + R has no operator of ours.
+"""On GPUs a fully connected layer and what follows it become one node; elsewhere they are looked at and left.
 
-What follows the product costs about a tenth of it once the runtime has fused bias and activation itself
-(docs/measurements/norms_cpu.md), which a product of our own would lose to one that is tuned for every CPU. On GPUs the
-products belong to the vendor's library. Each site gets its remark, so that nobody looks for a fusion that never fires.
+    act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)        and Gemm
+
+Why it is legal: the operators are defined by these equations.
+
+Conditions: W is a constant matrix, b a constant that adds one number to each column; nothing between the product and
+the result is read elsewhere; R has the shape of the sum for certain, so that nothing broadcasts; the types are all
+float or all float16; a Gemm has alpha = beta = 1 and an X that is not transposed.
+
+Where it pays: our provider runs bias, activation and residual sum as kernels of their own, written-out activations as
+several. On the CPU the runtime fuses them itself, and what remains costs about a tenth of the product
+(docs/measurements/norms_cpu.md), which a product of ours would lose to one that is tuned for every CPU.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor
-from graphopt.forms.activation import form_of
+from graphopt.analysis.symbolic_shapes import Shapes
+from graphopt.editor import Editor, attribute_float, attribute_int
+from graphopt.forms.activation import FLOATS, Form, form_of
+from graphopt.ops import OPS
+from graphopt.ops.schema import Array
 from graphopt.passes.base import Numerics, Pass
+from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
+ON_GPU = ("rocm", "cuda")
 
-class FeedForward(Pass[NoReturn]):
+
+@dataclass(frozen=True)
+class LinearMatch:
+    """A product with what follows it, and at least a bias and one thing more.
+
+    Attributes:
+        product: the MatMul or Gemm.
+        bias: the Add behind a MatMul, or the Gemm itself.
+        b: what it adds.
+        form: the activation behind it, or else
+        add: the residual sum.
+    """
+
+    product: ir.Node
+    bias: ir.Node
+    b: ir.Value
+    form: Form | None
+    add: ir.Node | None
+
+    @property
+    def name(self) -> str:
+        return "LinearAdd" if self.form is None else f"Linear{self.form.suffix}"
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """From the product to the one that makes the result."""
+        rest = (self.add,) if self.add is not None else () if self.form is None else self.form.nodes
+        return (*dict.fromkeys((self.product, self.bias)), *rest)
+
+    @property
+    def Y(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+    @property
+    def residual(self) -> ir.Value | None:
+        return None if self.add is None else _other(self.add, self.bias.outputs[0])
+
+
+class FeedForward(Pass[LinearMatch]):
     name = "feed_forward"
-    equation = "act(MatMul(X, W) + b) + R stays: the runtime fuses bias and activation itself"
-    numerics = Numerics.EXACT
+    equation = "act(MatMul(X, W) + b) -> Linear<act>;  MatMul(X, W) + b + R -> LinearAdd"
+    numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "MatMul"), ("", "Gemm")})
 
-    def match(self, node: ir.Node, editor: Editor) -> None:
+    def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
         if not editor.is_constant(node.inputs[1]):
-            return
-        y, parts = node.outputs[0], [node.op_type]
-        bias = _only_add(y, editor) if node.op_type == "MatMul" else None
-        if bias is not None and any(editor.is_constant(v) for v in bias.inputs):
-            y = bias.outputs[0]
-            parts.append("bias")
+            return None
+        parts, bias, b = [node.op_type], node, node.inputs[2] if len(node.inputs) > 2 else None
+        if node.op_type == "MatMul":
+            add = _only_add(node.outputs[0], editor)
+            b = None if add is None else next((v for v in add.inputs if editor.is_constant(v)), None)
+            if add is not None and b is not None:
+                bias = add
+                parts.append("bias")
+        y = bias.outputs[0]
         form = form_of(y, editor)
         residual = _only_add(y, editor) if form is None else None
         if form is not None:
@@ -38,19 +93,96 @@ class FeedForward(Pass[NoReturn]):
         elif residual is not None and not any(editor.is_constant(v) for v in residual.inputs):
             parts.append("residual")
         else:
-            return
-        raise Refusal(
-            Code.NO_GAIN,
-            f"{', '.join(parts)}: what the runtime leaves of it is less than a product of ours loses",
-            node,
-        )
+            return None
+        what = ", ".join(parts)
+        if editor.target.device not in ON_GPU:
+            raise Refusal(
+                Code.NO_GAIN, f"{what}: what the runtime leaves of it is less than a product of ours loses", node
+            )
+        if b is None:
+            raise Refusal(Code.NO_GAIN, f"{what}: without a bias there is little to save", node)
+        return LinearMatch(node, bias, b, form, residual)
 
-    def legal(self, match: NoReturn, editor: Editor) -> None: ...
+    def legal(self, match: LinearMatch, editor: Editor) -> None:
+        product, y = match.product, match.bias.outputs[0]
+        x, w = product.inputs[0], product.inputs[1]
+        assert x is not None and w is not None
+        if match.name not in OPS:
+            raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", *match.nodes[-1:])
+        editor.require_op(match.name, w, product)
+        if product.op_type == "Gemm":
+            for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
+                if attribute_float(product, name, 1.0) != wanted:
+                    raise Refusal(Code.ATTRIBUTE, f"{name} {attribute_float(product, name, 1.0)}", product)
+            if attribute_int(product, "transA", 0):
+                raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
+            if attribute_int(product, "transB", 0):
+                editor.require_only_use(w, product)  # or the model would grow by its transpose
+        if editor.rank(w) != 2:
+            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {editor.rank(w)}", product)
+        if editor.dtype(w) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
+        _bias(match, editor)
+        editor.require_contained(match.nodes, match.Y)
+        if any(node.graph is not product.graph for node in match.nodes):
+            raise Refusal(Code.ESCAPES, "a part of it is in another graph", product)
+        if match.residual is not None and Shapes(editor).dims(match.residual) != Shapes(editor).dims(y):
+            shapes = f"{y.name} {editor.shape(y)}, {match.residual.name} {editor.shape(match.residual)}"
+            raise Refusal(Code.UNKNOWN_SHAPE, shapes, *match.nodes[-1:])
 
-    def rewrite(self, match: NoReturn, editor: Editor) -> str:
-        return match
+    def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
+        operands = [v for v in match.product.inputs[:2] if v is not None]
+        return editor.candidate(match.name, operands, match.Y, match.product)
+
+    def rewrite(self, match: LinearMatch, editor: Editor) -> str:
+        product, last = match.product, match.nodes[-1]
+        x, w, b = product.inputs[0], product.inputs[1], _bias(match, editor)
+        assert x is not None and w is not None
+        if product.op_type == "Gemm" and attribute_int(product, "transB", 0):
+            w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
+        if isinstance(b, np.ndarray):
+            b = editor.initializer(product, b, f"{match.b.name}_row")
+        inputs = [x, w, b] + ([] if match.residual is None else [match.residual])
+        attributes = {} if match.form is None else match.form.attributes
+        new = editor.emit(match.name, inputs, attributes, anchor=last)
+        editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=last)
+        return f"{len(match.nodes)} nodes became {match.name}"
 
 
 def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:
     reader = value.consumers()[0] if editor.only_use(value) else None
     return reader if reader is not None and (reader.domain, reader.op_type) == ("", "Add") else None
+
+
+def _other(add: ir.Node, value: ir.Value) -> ir.Value | None:
+    return add.inputs[1] if add.inputs[0] is value else add.inputs[0]
+
+
+def _bias(match: LinearMatch, editor: Editor) -> ir.Value | Array:
+    """A bias of shape [N]: the model's own, or its numbers where it is stored in another shape.
+
+    Raises:
+        Refusal: it adds other than one number to each column.
+    """
+    product = match.product
+    array = editor.require_constant(match.b, "the bias", match.bias)
+    columns = 0 if product.op_type == "Gemm" and attribute_int(product, "transB", 0) else 1
+    shape = editor.shape(product.inputs[1])
+    N = None if shape is None else shape[columns]
+    if array.shape == (N,):
+        return match.b
+    rank = editor.rank(product.outputs[0])
+    rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
+    if not isinstance(N, int) or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
+        raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {array.shape} for {N} columns", match.bias)
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (N,)))
+
+
+def _transposed(w: ir.Value, editor: Editor) -> ir.LazyTensor:
+    """The matrix transposed when the model is written."""
+    tensor = editor.tensor(w)
+    assert tensor is not None
+    rows, columns = tensor.shape.numpy()
+    return ir.LazyTensor(
+        lambda: ir.Tensor(np.ascontiguousarray(tensor.numpy().T)), tensor.dtype, ir.Shape((columns, rows))
+    )

@@ -12,6 +12,7 @@
 #include "gpu/gather_plan.h"
 #include "gpu/gemm_plan.h"
 #include "gpu/group_norm_plan.h"
+#include "gpu/linear_plan.h"
 #include "gpu/pool_plan.h"
 #include "gpu/reduce_plan.h"
 #include "gpu/row_norm_plan.h"
@@ -87,6 +88,14 @@ EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int64
                                       float b) {
   return guarded([&] {
     return group_norm_plan({N, C, inner, groups, epsilon, activation(kind, a, b)}, half != 0, true, *device);
+  });
+}
+
+// With a product by our own kernel.
+EXPORT Plan* graphopt_linear_plan(const DeviceFacts*, int half, int64_t rows, int64_t K, int64_t N,
+                                  int residual, int32_t kind, float a, float b) {
+  return guarded([&] {
+    return linear_plan({rows, K, N, residual != 0, activation(kind, a, b)}, half != 0, true, true);
   });
 }
 

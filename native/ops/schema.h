@@ -18,6 +18,7 @@
 #include "abi/custom_op.h"
 #include "ops/activation_op.h"
 #include "ops/fused_attention.h"
+#include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/scale_shift.h"
 #include "ops/winograd_conv.h"
@@ -122,6 +123,24 @@ class RowNormOp {
  private:
   bool rms_ = false, add_ = false, sum_ = false;
   float epsilon_ = 0.0f;
+};
+
+// The only ones without a CPU kernel: on the CPU the body runs, which is what the runtime's own fusions know.
+class LinearOp {
+ public:
+  using Problem = LinearProblem;
+  static std::vector<LinearOp> all();
+  std::string name() const;
+  std::vector<abi::Operand> inputs() const;
+  size_t outputs() const { return 1; }
+  void read(const abi::Attributes& attributes);
+  Problem problem(const abi::Shape* inputs) const;
+  abi::Shape output(const abi::Shape* inputs) const;
+  void infer(const abi::ShapeInference& node) const;
+
+ private:
+  bool add_ = false;
+  Activation act_;
 };
 
 }  // namespace graphopt

@@ -8,6 +8,7 @@ from tests.hip import (
     elementwise_cases,
     fused_attention_cases,
     group_norm_cases,
+    linear_cases,
     movement_cases,
     product_cases,
     reduction_cases,
@@ -29,6 +30,7 @@ MODULES = (
     reduction_cases,
     product_cases,
     fused_attention_cases,
+    linear_cases,
 )
 
 

@@ -1,29 +1,125 @@
-"""Feed-forward layers get their remark, and nothing else happens to them."""
+"""Fully connected layers on GPU targets, and the remark that they get elsewhere."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
+from graphopt.passes import PASSES
 from graphopt.passes.feed_forward import FeedForward
-from tests.rewriting import model_from_text, rewrite
+from tests.rewriting import assert_same_outputs, model_from_text, rewrite
 
-W = {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+RNG = np.random.default_rng(0)
+W = {"w": RNG.normal(size=(4, 6)).astype(np.float32), "b": RNG.normal(size=6).astype(np.float32)}
+FEEDS = {"x": RNG.normal(size=(2, 3, 4)).astype(np.float32), "r": RNG.normal(size=(2, 3, 6)).astype(np.float32)}
+# body, what it becomes, what the remark of other targets starts with
+LAYERS = [
+    ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", "LinearRelu", "MatMul, bias, Relu"),
+    ("m = MatMul(x, w)  t = Add(b, m)  s = Sigmoid(t)  y = Mul(t, s)", "LinearSilu", "MatMul, bias, Silu"),
+    ("m = MatMul(x, w)  t = Add(b, m)  y = Add(t, r)", "LinearAdd", "MatMul, bias, residual"),
+    ("m = MatMul(x, w)  t = Add(b, m)  y = Add(r, t)", "LinearAdd", "MatMul, bias, residual"),
+    (
+        "m = MatMul(x, w)  t = Add(m, b)  u = Softplus(t)  v = Tanh(u)  y = Mul(t, v)",
+        "LinearMish",
+        "MatMul, bias, Mish",
+    ),
+]
+GELU = """m = MatMul(x, w)  t = Add(m, b)
+    c = Constant<value = float {1.4142135}>()  d = Div(t, c)  e = Erf(d)  one = Constant<value = float {1.0}>()
+    f = Add(e, one)  g = Mul(t, f)  half = Constant<value = float {0.5}>()  y = Mul(g, half)"""
+
+
+def three_axes(body: str) -> onnx.ModelProto:
+    return model_from_text(f"g (float[2, 3, 4] x, float[2, 3, 6] r) => (float[2, 3, 6] y) {{ {body} }}", W)
+
+
+@pytest.mark.parametrize(("body", "op", "parts"), LAYERS)
+@pytest.mark.parametrize("device", ["cuda", "rocm"])
+def test_a_layer_on_a_gpu(body: str, op: str, parts: str, device: str) -> None:
+    result = rewrite(three_axes(body), [FeedForward()], device=device)
+    assert result.op_types == [op]
+    assert_same_outputs(three_axes(body), result.proto, FEEDS)
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+def test_gelu(opset: int) -> None:
+    """Written out, and as the operator that the pass `activations` makes of it."""
+    model = model_from_text(f"g (float[2, 3, 4] x) => (float[2, 3, 6] y) {{ {GELU} }}", W, opset)
+    result = rewrite(model, PASSES, device="cuda")
+    assert result.op_types == ["LinearGelu"]
+    assert_same_outputs(model, result.proto, {"x": FEEDS["x"]})
+
+
+@pytest.mark.parametrize("bias", [(6,), (1, 6), (1, 1, 6), (1,), ()])
+def test_shapes_of_a_bias(bias: tuple[int, ...]) -> None:
+    weights = {**W, "b": RNG.normal(size=bias).astype(np.float32)}
+    text = "g (float[2, 3, 4] x) => (float[2, 3, 6] y) { m = MatMul(x, w)  t = Add(m, b)  y = Relu(t) }"
+    model = model_from_text(text, weights)
+    result = rewrite(model, [FeedForward()], device="cuda")
+    assert result.op_types == ["LinearRelu"]
+    assert_same_outputs(model, result.proto, {"x": FEEDS["x"]})
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemm(transposed: int) -> None:
+    weights = {"w": np.ascontiguousarray(W["w"].T) if transposed else W["w"], "b": W["b"]}
+    text = f"g (float[N, 4] x) => (float[N, 6] y) {{ t = Gemm<transB = {transposed}>(x, w, b)  y = Relu(t) }}"
+    model = model_from_text(text, weights)
+    result = rewrite(model, [FeedForward()], device="cuda")
+    assert result.op_types == ["LinearRelu"]
+    assert_same_outputs(model, result.proto, {"x": FEEDS["x"][0]})
 
 
 @pytest.mark.parametrize(
-    ("body", "parts"),
+    ("graph", "weights", "code"),
     [
-        ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", "MatMul, bias, Relu"),
-        ("t = Gemm(x, w, b)  y = Tanh(t)", "Gemm, Tanh"),
-        ("m = MatMul(x, w)  t = Add(b, m)  y = Add(t, r)", "MatMul, bias, residual"),
-        ("t = Gemm(x, w, b)  s = Sigmoid(t)  y = Mul(t, s)", "Gemm, Silu"),
+        ("m = MatMul(x, w)  t = Add(m, b)  z = Neg(t)  u = Relu(t)  y = Add(u, z)", W, "OTHER_USES"),
+        ("m = MatMul(x, w)  t = Add(m, b)  s = Sigmoid(t)  y = Mul(t, s)  z = Neg(s)", W, "OTHER_USES"),
+        ("m = MatMul(x, w)  y = Relu(m)", W, "NO_GAIN"),
+        ("m = MatMul(x, w)  t = Add(m, b)  y = Tanh(t)", W, "UNSUPPORTED_OP"),
+        ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "b": np.ones((3, 6), np.float32)}, "WRONG_SHAPE"),
+        ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "b": np.ones((3, 1), np.float32)}, "WRONG_SHAPE"),
+        ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "w": np.ones((2, 4, 6), np.float32)}, "WRONG_RANK"),
     ],
 )
-def test_a_site_is_refused(body: str, parts: str) -> None:
-    model = model_from_text(f"g (float[2, 4] x, float[2, 4] r) => (float[2, 4] y) {{ {body} }}", W)
+def test_refusals_on_a_gpu(graph: str, weights: dict[str, np.ndarray], code: str) -> None:
+    outputs = "float[2, 3, 6] y, float[2, 3, 6] z" if "z =" in graph else "float[2, 3, 6] y"
+    model = model_from_text(f"g (float[2, 3, 4] x) => ({outputs}) {{ {graph} }}", weights)
+    result = rewrite(model, [FeedForward()], device="cuda")
+    assert result.codes() == [code]
+    assert result.op_types == [n.op_type for n in model.graph.node]
+
+
+def test_a_residual_that_broadcasts() -> None:
+    graph = "g (float[2, 1, 4] x, float[2, 3, 6] r) => (float[2, 3, 6] y)"
+    text = f"{graph} {{ m = MatMul(x, w)  t = Add(m, b)  y = Add(t, r) }}"
+    result = rewrite(model_from_text(text, W), [FeedForward()], device="cuda")
+    assert result.codes() == ["UNKNOWN_SHAPE"]
+
+
+@pytest.mark.parametrize("attributes", ["alpha = 2.0", "beta = 0.5", "transA = 1"])
+def test_a_gemm_that_is_more(attributes: str) -> None:
+    text = f"g (float[4, 4] x) => (float[4, 6] y) {{ t = Gemm<{attributes}>(x, w, b)  y = Relu(t) }}"
+    result = rewrite(model_from_text(text, W), [FeedForward()], device="cuda")
+    assert result.codes() == ["ATTRIBUTE"]
+
+
+def test_a_shared_weight_is_not_doubled() -> None:
+    weights = {"w": np.ascontiguousarray(W["w"].T), "b": W["b"]}
+    text = """g (float[2, 4] x) => (float[2, 6] y) {
+        s = Gemm<transB = 1>(x, w, b)  t = Gemm<transB = 1>(x, w, b)  u = Relu(s)  v = Relu(t)  y = Mul(u, v) }"""
+    result = rewrite(model_from_text(text, weights), [FeedForward()], device="cuda")
+    assert result.codes() == ["OTHER_USES", "OTHER_USES"]
+
+
+@pytest.mark.parametrize(("body", "op", "parts"), LAYERS)
+@pytest.mark.parametrize("device", ["cpu", "portable", "migraphx"])
+def test_a_layer_elsewhere(body: str, op: str, parts: str, device: str) -> None:
+    model = three_axes(body)
     for all_sites in (False, True):
-        result = rewrite(model, [FeedForward()], all_sites=all_sites)
+        result = rewrite(model, [FeedForward()], device=device, all_sites=all_sites)
         (remark,) = result.remarks
         assert remark.code == "NO_GAIN"
         assert remark.detail.startswith(f"{parts}:")
@@ -35,5 +131,23 @@ def test_a_site_is_refused(body: str, parts: str) -> None:
     ["m = MatMul(x, w)  y = Add(m, b)", "m = MatMul(x, r)  y = Relu(m)", "m = MatMul(x, w)  t = Neg(m)  y = Relu(t)"],
 )
 def test_no_candidates(body: str) -> None:
-    model = model_from_text(f"g (float[2, 4] x, float[4, 4] r) => (float[2, 4] y) {{ {body} }}", W)
-    assert rewrite(model, [FeedForward()]).remarks == []
+    weights = {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    model = model_from_text(f"g (float[2, 4] x, float[4, 4] r) => (float[2, 4] y) {{ {body} }}", weights)
+    for device in ("cpu", "cuda"):
+        assert rewrite(model, [FeedForward()], device=device).remarks == []
+
+
+@pytest.mark.parametrize("body", [LAYERS[0][0], LAYERS[2][0], GELU])
+def test_the_runtime_fuses_a_body_as_it_fuses_the_layer(body: str, tmp_path: object) -> None:
+    """On the CPU, where the body runs, nothing is lost."""
+    model = three_axes(body)
+    result = rewrite(model, PASSES, device="cuda")
+    assert [op.startswith("Linear") for op in result.op_types] == [True]
+    found = []
+    for proto in (model, result.proto):
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = f"{tmp_path}/optimized.onnx"
+        options.log_severity_level = 3
+        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        found.append([n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node])
+    assert found[0] == found[1]

@@ -1,0 +1,44 @@
+#include "gpu/linear_plan.h"
+
+#include <algorithm>
+
+namespace graphopt::gpu {
+
+GemmProblem linear_product(const LinearProblem& p) {
+  GemmProblem product;
+  product.M = p.rows;
+  product.N = p.N;
+  product.K = p.K;
+  return product;
+}
+
+Plan linear_plan(const LinearProblem& p, bool half, bool aligned, bool with_product) {
+  constexpr int64_t kThreads = 256, kBytes = kThreads * 4 * 16;  // hip/linear.hip
+  Plan plan;
+  const int64_t element = half ? 2 : 4;
+  if (p.rows * p.N == 0) return plan;
+  if (with_product) plan = gemm_plan(linear_product(p), half);
+  const bool vectors = aligned && p.N * element % 16 == 0;
+  // A launch counts elements in 31 bits.
+  const int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.N));
+  for (int64_t first = 0; first < p.rows; first += step) {
+    const int64_t total = std::min(step, p.rows - first) * p.N;
+    const auto part = [&](Buffer b) {
+      b.offset = first * p.N * element;
+      return b;
+    };
+    const auto grid = static_cast<uint32_t>(divide_up(total * element, kBytes));
+    plan.launches.push_back(Launch(half ? "linear_f16" : "linear_f32", grid, 1, 1, kThreads)
+                                .add(part(output(0)))
+                                .add(input(2))
+                                .add(p.has_residual ? part(input(3)) : no_buffer())
+                                .add(part(output(0)))
+                                .add(to_u31(total))
+                                .add(make_divisor(p.N))
+                                .add(int32_t{vectors})
+                                .add(p.act));
+  }
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,46 @@
+"""Linear[Add][act] on the GPU, with the product by our own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip import activations
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+
+# rows, K, N: rows of one number, rows that are no whole vectors, whole vectors, more than a work-group, one row.
+SHAPES = ((2, 1, 5), (5, 9, 33), (70, 32, 64), (130, 24, 136), (1, 40, 200), (257, 3, 7))
+ACTIVATIONS = ("Relu", "Silu", "Gelu", "GeluTanh", "Mish", "")
+
+
+def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str) -> Case:
+    """Linear<act>, or LinearAdd without an activation."""
+    rng = np.random.default_rng([rows, K, N, activations.NAMES.index(act)])
+    x, w, b = signed(rng, rows, K, dtype=dtype), signed(rng, K, N, dtype=dtype), signed(rng, N, dtype=dtype)
+    inputs = [x, w, b] + ([signed(rng, rows, N, dtype=dtype)] if act == "" else [])
+    wide = [i.astype(np.float64) for i in inputs]
+    y = wide[0] @ wide[1] + wide[2]
+    if act == "":
+        y = y + wide[3]
+    kind, p, q = activations.parameters(act)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        sizes = (c_int64(rows), c_int64(K), c_int64(N))
+        activation = (c_int32(kind), c_float(p), c_float(q))
+        return harness.plan("linear", facts, c_int(dtype == np.float16), *sizes, c_int(act == ""), *activation)
+
+    return Case(name, "Linear", inputs, [activations.apply(act, y)], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, act in enumerate(ACTIVATIONS):
+            rows, K, N = SHAPES[i]
+            yield case(f"linear_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act)
+            rows, K, N = SHAPES[(i + 3) % len(SHAPES)]
+            yield case(f"linear_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act)
