@@ -1,11 +1,13 @@
 """Whole models on an NVIDIA GPU through stock ONNX Runtime and the provider, beside PyTorch eager and the CPU.
 
     python scripts/gpu_session.py [MODEL ...] [--json PATH]
+    python scripts/gpu_session.py --layers
 
 For each model in float32 and float16: its outputs against the float32 CPU provider on the model as exported, on which
 provider its nodes run, copies between input and output, and the latency of a run with inputs and outputs on the device.
 Builds the library with nvcc first. Fails when a floor is missed: no copies, errors within the limit, at most 1.3 times
-the latency of PyTorch.
+the latency of PyTorch. `--layers` times feed-forward layers instead, with the pass feed_forward against without it, and
+fails when one of them loses or is off.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,18 @@ NVIDIA = 0x10DE
 MODELS = ("resnet18", "resnet50", "bert", "sd_block")
 ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
 LATENCY_LIMIT = 1.3
+# name, batch, rows, columns, columns between, activation, opset
+LAYERS = (
+    ("BERT-base", 1, 128, 768, 3072, "Gelu", 17),
+    ("BERT-base", 8, 384, 768, 3072, "Gelu", 17),
+    ("BERT-base", 8, 384, 768, 3072, "Gelu", 20),
+    ("BERT-large", 8, 512, 1024, 4096, "Gelu", 20),
+    ("ViT-B/16", 1, 197, 768, 3072, "Gelu", 17),
+    ("ViT-B/16", 32, 197, 768, 3072, "Gelu", 20),
+    ("GPT-2", 8, 1024, 768, 3072, "GeluTanh", 17),
+    ("chess", 64, 64, 512, 1024, "Silu", 17),
+    ("T5", 8, 512, 768, 3072, "Relu", 17),
+)
 
 
 @dataclass
@@ -211,6 +226,74 @@ def interleaved(works: list[Callable[[], object]], rounds: int = 15, repeats: in
     return [statistics.median(kept) for kept in times]
 
 
+def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
+    """Inputs and outputs on the device."""
+    binding = session.io_binding()
+    for key, array in feeds.items():
+        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
+    for output, array in zip(session.get_outputs(), outputs, strict=True):
+        value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, "gpu", 0, NVIDIA)
+        binding.bind_ortvalue_output(output.name, value)
+    return binding
+
+
+def feed_forward(rows: tuple[int, int], D: int, wide: int, activation: str, opset: int) -> onnx.ModelProto:
+    """act(X W + b) V + c + X."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (D, wide), "b": (wide,), "v": (wide, D), "c": (D,)}
+    between = {
+        "Relu": "h = Relu(s)",
+        "Silu": "g = Sigmoid(s)  h = Mul(s, g)",
+        "Gelu": """r = Constant<value = float {1.41421356}>()  d = Div(s, r)  e = Erf(d)
+            one = Constant<value = float {1.0}>()  f = Add(e, one)  g = Mul(s, f)
+            half = Constant<value = float {0.5}>()  h = Mul(g, half)""",
+        "GeluTanh": """three = Constant<value = float {3.0}>()  u = Pow(s, three)
+            c1 = Constant<value = float {0.044715}>()  c2 = Constant<value = float {0.79788456}>()
+            i = Mul(u, c1)  j = Add(s, i)  k = Mul(j, c2)  t = Tanh(k)  one = Constant<value = float {1.0}>()
+            f = Add(t, one)  half = Constant<value = float {0.5}>()  g = Mul(s, half)  h = Mul(g, f)""",
+    }[activation]
+    shape = f"float[{rows[0]}, {rows[1]}, {D}]"
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g ({shape} x) => ({shape} y) {{
+        m = MatMul(x, w)  s = Add(m, b) {between} n = MatMul(h, v)  o = Add(n, c)  y = Add(o, x) }}"""
+    model = onnx.parser.parse_model(text)
+    for name, size in weights.items():
+        array = rng.standard_normal(size) / (np.sqrt(size[0]) if len(size) == 2 else 1.0)
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    return model
+
+
+def bench_layers(library: Path) -> bool:
+    """Whether every feed-forward layer gains and agrees."""
+    print("| layer | dtype | fused ms | without feed_forward ms | gain | difference of RMS |")
+    fine = True
+    for name, batch, rows, D, wide, activation, opset in LAYERS:
+        exported = feed_forward((batch, rows), D, wide, activation, opset)
+        feeds = feeds_of(exported)
+        for dtype in ("float32", "float16"):
+            source = exported if dtype == "float32" else to_float16(exported)
+            given = {k: v.astype(dtype) for k, v in feeds.items()}
+            fused, _ = graphopt.optimize(source, target="cuda")
+            unfused, _ = graphopt.optimize(source, target="cuda", skip=["feed_forward"])
+            sessions = [session_of(model, library) for model in (fused, unfused)]
+            outputs = [session.run(None, given) for session in sessions]
+            works: list[Callable[[], object]] = []
+            for session, got in zip(sessions, outputs, strict=True):
+                binding = bound(session, given, got)
+                works.append(partial(session.run_with_iobinding, binding))
+            ours, theirs = interleaved(works)
+            (y,), (z,) = ([a.astype(np.float64) for a in got] for got in outputs)
+            error = float(np.abs(y - z).max() / np.sqrt(np.mean(z**2)))
+            ops = ", ".join(n.op_type for n in fused.graph.node)
+            passed = ours < theirs and error <= ERROR_LIMIT[dtype]
+            fine &= passed
+            print(
+                f"| {name} {batch} x {rows} x {D} x {wide} {activation}-{opset} | {dtype} | {ours:.4f} | {theirs:.4f} "
+                f"| {theirs / ours:.2f} | {error:.1e} | {ops} {'' if passed else 'FAILED'}",
+                flush=True,
+            )
+    return fine
+
+
 def measure(name: str, dtype: str, library: Path) -> Row:
     row = Row(name, dtype)
     exported = ZOO[name]()
@@ -235,12 +318,7 @@ def measure(name: str, dtype: str, library: Path) -> Row:
         if not np.isfinite(actual).all():
             row.error = float("inf")
 
-    binding = session.io_binding()
-    for key, array in feeds.items():
-        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
-    for output, array in zip(session.get_outputs(), got, strict=True):
-        value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, "gpu", 0, NVIDIA)
-        binding.bind_ortvalue_output(output.name, value)
+    binding = bound(session, feeds, got)
     reference = torch_model(name).eval().cuda().to(getattr(torch, dtype))
     arguments = {k: torch.from_numpy(v).cuda() for k, v in feeds.items()}
     if name.startswith("resnet"):
@@ -266,6 +344,8 @@ def main() -> int:
     library = folder.parent / "libgraphopt.so"
     ort.register_execution_provider_library("graphopt", str(library))
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    if "--layers" in arguments:
+        return int(not bench_layers(library))
     print("| model | dtype | error | copies | ours ms | PyTorch ms | ratio | CPU fp32 ms | nodes |")
     rows, failed = [], False
     for name in names:
