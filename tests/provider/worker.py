@@ -1,4 +1,7 @@
-"""Sessions on the provider, in a process of their own: a process decides once which device it has."""
+"""Sessions on the provider, in a process of their own: a process decides once which device it has.
+
+That is the CPU with the GPU kernels compiled for it, or, with GRAPHOPT_TEST_ON_GPU=1, the GPU of this machine.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,14 @@ def kernels_on_the_cpu() -> str:
 
 
 def start_worker() -> ProcessPoolExecutor:
-    """One process whose library takes kernels compiled for the CPU."""
-    kernels = kernels_on_the_cpu()
+    """One process with the provider."""
+    kernels = "" if os.environ.get("GRAPHOPT_TEST_ON_GPU") == "1" else kernels_on_the_cpu()
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_enter, initargs=(kernels,))
 
 
 def _enter(kernels: str) -> None:
-    os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
+    if kernels:
+        os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     import onnxruntime as ort
 
