@@ -377,7 +377,7 @@ using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, flo
 
 template <int kVectors, Result kResult, class T>
 inline Multiply<T> pick_rows(int64_t rows) {
-  constexpr Multiply<T> table[kMaxRows] = {
+  static constexpr Multiply<T> table[kMaxRows] = {
       multiply<1, kVectors, kResult, T>,
       multiply<2, kVectors, kResult, T>,
       multiply<3, kVectors, kResult, T>,
@@ -690,57 +690,79 @@ struct Attention {
     if (++row.s == p.S) row = {row.h + 1, 0};
   }
 
-  // Scores of one row against keys [first, first + n): all that stands between the two products but the
-  // softmax.
-  void finish_scores(const Scratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
+  // Does to the scores of one row against keys [first, first + n) all that stands between the two products
+  // but the softmax; the lanes of the result hold the highest.
+  Vec finish_scores(const Scratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
     if (p.softcap != 0.0f) {
       for (int64_t j = 0; j < padded; j += kWidth) save(s + j, p.softcap * tanh_of(load(s + j) / p.softcap));
     }
+    const T* x = nullptr;
     if (p.has_bias) {
-      const T* x = bias + b * p.bias.b + row.h * p.bias.h + row.s * p.bias.row + first * p.bias.col;
-      if (p.bias.col == 0) {
-        const float value = static_cast<float>(*x);
-        for (int64_t j = 0; j < padded; j += kWidth) save(s + j, load(s + j) + value);
-      } else if (p.bias.col == 1) {
-        int64_t j = 0;
-        for (; j + kWidth <= n; j += kWidth) save(s + j, load(s + j) + load_as_float(x + j));
-        if (j < n) save(s + j, load(s + j) + load_part(x + j, n - j));
-      } else {
+      x = bias_row(b, row) + first * p.bias.col;
+      if (p.bias.col != 1) {
         for (int64_t j = 0; j < n; ++j) s[j] += static_cast<float>(x[j * p.bias.col]);
+        x = nullptr;
       }
     }
-    if (p.causal) {
-      const int64_t seen = std::max<int64_t>(row.s + p.T - p.S + 1 - first, 0);
-      for (int64_t j = seen / kWidth * kWidth; j < n; j += kWidth) {
-        save(s + j, keep_part(load(s + j), std::max<int64_t>(seen - j, 0), -infinity));
-      }
-    }
+    const uint8_t* keep = nullptr;
     if (p.has_mask) {
-      const bool* x = mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row + first * p.mask.col;
-      if (p.mask.col == 0) {
-        if (!*x) std::fill_n(s, n, p.mask_value);
-      } else {
-        const auto* keep = reinterpret_cast<const uint8_t*>(x);
-        if (p.mask.col != 1) {
-          for (int64_t j = 0; j < n; ++j) w.mask[j] = keep[j * p.mask.col];
-          keep = w.mask;
-        }
-        int64_t j = 0;
-        for (; j + kWidth <= n; j += kWidth) {
-          save(s + j, select(keep + j, load(s + j), splat(p.mask_value)));
-        }
-        if (j < n) {
-          uint8_t part[kWidth] = {};
-          std::memcpy(part, keep + j, static_cast<size_t>(n - j));
-          save(s + j, select(part, load(s + j), splat(p.mask_value)));
-        }
+      keep = mask_row(b, row) + first * p.mask.col;
+      if (p.mask.col != 1) {
+        for (int64_t j = 0; j < n; ++j) w.mask[j] = keep[j * p.mask.col];
+        keep = w.mask;
       }
     }
-    if (n < padded) {
-      float* last = s + padded - kWidth;
-      save(last, keep_part(load(last), n - (padded - kWidth), -infinity));
+    const int64_t seen = p.causal ? std::max<int64_t>(row.s + p.T - p.S + 1 - first, 0) : padded;
+    Vec most = splat(-infinity);
+    const auto finish = [&](int64_t j, int64_t count) {
+      Vec v = load(s + j);
+      if (x != nullptr) v += count == kWidth ? load_as_float(x + j) : load_part(x + j, count);
+      if (j + kWidth > seen) v = keep_part(v, std::max<int64_t>(seen - j, 0), -infinity);
+      if (keep != nullptr) {
+        if (count == kWidth) {
+          v = select(keep + j, v, splat(p.mask_value));
+        } else {
+          uint8_t part[kWidth] = {};
+          std::memcpy(part, keep + j, static_cast<size_t>(count));
+          v = select(part, v, splat(p.mask_value));
+        }
+      }
+      if (count < kWidth) v = keep_part(v, count, -infinity);
+      save(s + j, v);
+      most = larger(v, most);
+    };
+    int64_t j = 0;
+    for (; j + kWidth <= n; j += kWidth) finish(j, kWidth);
+    if (j < n) finish(j, n - j);
+    return most;
+  }
+
+  const T* bias_row(int64_t b, Row row) const {
+    return bias + b * p.bias.b + row.h * p.bias.h + row.s * p.bias.row;
+  }
+  const uint8_t* mask_row(int64_t b, Row row) const {
+    return reinterpret_cast<const uint8_t*>(mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row);
+  }
+
+  // Asks for what `rows` rows will read of a bias or mask at keys [first, first + n) where each lies on a
+  // page of its own: the processor's own prefetching ends with the page.
+  void prefetch_rows(int64_t b, Row row, int64_t rows, int64_t first, int64_t n) const {
+    constexpr int64_t kLine = 64, kPage = 4096;
+    constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+    const bool of_bias = p.has_bias && p.bias.col == 1 && p.bias.row * kSize >= kPage;
+    const bool of_mask = p.has_mask && p.mask.col == 1 && p.mask.row >= kPage;
+    if (!of_bias && !of_mask) return;
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
+      if (of_bias) {
+        const T* x = bias_row(b, row) + first;
+        for (int64_t j = 0; j < n; j += kLine / kSize) __builtin_prefetch(x + j);
+      }
+      if (of_mask) {
+        const uint8_t* x = mask_row(b, row) + first;
+        for (int64_t j = 0; j < n; j += kLine) __builtin_prefetch(x + j);
+      }
     }
   }
 
@@ -805,6 +827,7 @@ struct Attention {
       for (int64_t j = 0; j < n; j += kPanel) {
         const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
         const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
+        prefetch_rows(b, row_at(head, r0 + i0), rows, block.first + j, std::min(kPanel, n - j));
         multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
                  plan.score_stride, w.most);
       }
@@ -815,12 +838,9 @@ struct Attention {
     Row row = row_at(head, r0 + i0);
     reduce_rows(rows, shifts, -infinity, larger, [&](int64_t i) {
       if (most_known) return load(w.most + i * kWidth);
-      float* s = w.scores + i * plan.score_stride;
-      finish_scores(w, s, b, row, block.first, n);
+      const Row current = row;
       advance(row);
-      Vec most = splat(-infinity);
-      for (int64_t j = 0; j < padded; j += kWidth) most = larger(load(s + j), most);
-      return most;
+      return finish_scores(w, w.scores + i * plan.score_stride, b, current, block.first, n);
     });
     for (int64_t i = 0; i < rows; i += kWidth) {
       const Vec before = load(highest + i), next = larger(load(shifts + i), before);
