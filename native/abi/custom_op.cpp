@@ -191,10 +191,7 @@ CustomOp::CustomOp(const OrtApi* api, const OpDescription* description)
   GetOutputTypeCount = [](const OrtCustomOp* op) { return abi::description(op).outputs; };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return IoKind::kRequired; };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return IoKind::kRequired; };
-  GetInputMemoryType = [](const OrtCustomOp* op, size_t i) {
-    return abi::description(op).inputs[i] == Operand::kHostTensor ? MemoryType::kCpuInput
-                                                                  : MemoryType::kDefault;
-  };
+  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return MemoryType::kDefault; };
   CreateKernelV2 = create_kernel;
   KernelComputeV2 = compute;
   KernelDestroy = destroy_kernel;

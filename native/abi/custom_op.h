@@ -38,9 +38,8 @@ class ShapeInference final : public Attributes {
 enum class Inplace { kNone, kInput0 };
 
 enum class Operand {
-  kTensor,      // of the op's element type
-  kBool,        // a bool tensor
-  kHostTensor,  // of the op's element type, in host memory wherever the node runs
+  kTensor,  // of the op's element type
+  kBool,    // a bool tensor
 };
 
 // One operator name on one device for one element type.

@@ -113,9 +113,6 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
     op.name = name;
     op.domain = kDomain;
     const OpDescription& d = descriptions.front();
-    for (size_t i = 0; i < d.inputs.size(); ++i) {
-      if (d.inputs[i] == abi::Operand::kHostTensor) op.host_inputs.push_back(i);
-    }
     if (d.inplace == abi::Inplace::kInput0) op.reuse = Reuse::kInplace;
     add({this, std::move(op), std::move(descriptions)});
   }
@@ -189,8 +186,17 @@ std::string Registry::refuse(const GraphNode& node) const {
                                    [type](const OpDescription& d) { return d.type == type; });
     return known ? "" : std::string("no kernel for ") + abi::element_type_name(type);
   }
-  for (const abi::Edge& e : node.inputs()) {
-    if (!e.name.empty() && bytes_of(e.type) == 0) return "an input's type is not known";
+  for (size_t i = 0; i < node.inputs().size(); ++i) {
+    const abi::Edge& e = node.inputs()[i];
+    if (e.name.empty()) continue;
+    if (bytes_of(e.type) == 0) return "an input's type is not known";
+    for (const size_t host : op.host_inputs) {
+      // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
+      // the value, its own nodes on the CPU among them.
+      if (host != i && node.has_input(host) && node.inputs()[host].name == e.name && !host_input(node, i)) {
+        return "an input is read on the host and on the device";
+      }
+    }
   }
   return op.refuse(node);
 }

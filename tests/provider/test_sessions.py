@@ -16,6 +16,7 @@ from graphopt.errors import GraphoptError
 from graphopt.runtime import library_path
 from models import ZOO
 from tests.hip.case import signed
+from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, new_session, run
 
 # Whatever else these models contain, nothing of them leaves the device between input and output.
@@ -177,3 +178,17 @@ def test_library_after_the_provider(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(5), 64, 64)
     y = worker.submit(_wrong_order, chain("Relu", "Tanh"), x).result()
     np.testing.assert_allclose(y, np.tanh(np.maximum(x, 0)), atol=1e-6)
+
+
+def test_a_value_that_one_node_reads_on_the_host_and_on_the_device(worker: ProcessPoolExecutor) -> None:
+    """The runtime would give device memory to whatever reads it on the host; such a node stays with the CPU."""
+    limit = np.asarray(0.5, np.float32)
+    nodes = [
+        helper.make_node("Clip", ["limit", "", "limit"], ["half"]),
+        helper.make_node("Clip", ["x", "", "limit"], ["low"]),
+        helper.make_node("Mul", ["low", "half"], ["y"]),
+    ]
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    outcome = worker.submit(run, model_of(nodes, {"x": x}, ["y"], {"limit": limit}), {"x": x}, ALONE).result()
+    np.testing.assert_array_equal(outcome.outputs[0], np.minimum(x, limit) * limit)
+    assert outcome.on_device("Clip") == 1 and outcome.elsewhere["Clip"] == 1
