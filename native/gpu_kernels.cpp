@@ -231,12 +231,29 @@ class LinearKernel final : public GpuKernel<LinearOp> {
     const LinearProblem p = op_.problem(run.shapes);
     run.outputs[0] = context.output(0, op_.output(run.shapes));
     if (p.rows * p.N == 0) return;
+    if (with_epilogue(run, p)) return;
     gpu::Blas* blas = p.K > 0 ? gpu::blas(device_) : nullptr;
     if (blas != nullptr) {
       blas->gemm(gpu::linear_product(p), half_, run.inputs[0], run.inputs[1], run.outputs[0],
                  context.gpu_stream());
     }
     run.enqueue(gpu::linear_plan(p, half_, run.aligned(), blas == nullptr), host_, nullptr, nullptr);
+  }
+
+ private:
+  // In one launch of the vendor's library; false when it has none.
+  bool with_epilogue(Run& run, const LinearProblem& p) const {
+    gpu::BlasLt* library = p.K > 0 ? gpu::blas_lt(device_) : nullptr;
+    if (library == nullptr) return false;
+    std::optional<abi::DeviceScratch> memory;
+    void* stream = run.context.gpu_stream();
+    const auto scratch = [&](size_t bytes) { return memory.emplace(run.context, bytes).data(); };
+    if (!library->linear(p, half_, run.inputs[0], run.inputs[1], run.inputs[2],
+                         p.has_residual ? run.inputs[3] : nullptr, run.outputs[0], scratch, stream)) {
+      return false;
+    }
+    run.scope.finish(stream);
+    return true;
   }
 };
 

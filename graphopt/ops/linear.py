@@ -1,4 +1,4 @@
-"""Linear[Add][act]: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
+"""Linear[act] and LinearAdd: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
 
 X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16.
 The only family without a CPU kernel: there the body runs, which is what the runtime's own fusions look for.
@@ -36,6 +36,6 @@ def _spec(activation: Activation, add: bool = False) -> OpSpec:
 
 # An activation and a residual sum do not meet in one layer.
 SPECS = (
-    *(_spec(ACTIVATIONS[suffix]) for suffix in ("Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
+    *(_spec(ACTIVATIONS[suffix]) for suffix in ("", "Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
     _spec(ACTIVATIONS[""], add=True),
 )

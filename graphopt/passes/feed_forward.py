@@ -6,11 +6,13 @@ Why it is legal: the operators are defined by these equations.
 
 Conditions: W is a constant matrix, b a constant that adds one number to each column; nothing between the product and
 the result is read elsewhere; R has the shape of the sum for certain, so that nothing broadcasts; the types are all
-float or all float16; a Gemm has alpha = beta = 1 and an X that is not transposed.
+float or all float16; a Gemm has alpha = beta = 1 and an X that is not transposed. What an operator of ours cannot take
+stays behind a Linear.
 
 Where it pays: our provider runs bias, activation and residual sum as kernels of their own, written-out activations as
-several. On the CPU the runtime fuses them itself, and what remains costs about a tenth of the product
-(docs/measurements/norms_cpu.md), which a product of ours would lose to one that is tuned for every CPU.
+several; Linear is the product and one of them, or one launch of the vendor's library. On the CPU the runtime fuses them
+itself, and what remains costs about a tenth of the product (docs/measurements/norms_cpu.md), which a product of ours
+would lose to one that is tuned for every CPU.
 """
 
 from __future__ import annotations
@@ -34,25 +36,27 @@ ON_GPU = ("rocm", "cuda")
 
 @dataclass(frozen=True)
 class LinearMatch:
-    """A product with what follows it, and at least a bias and one thing more.
+    """A product with its bias and, if any, an activation or a residual sum behind it.
 
     Attributes:
         product: the MatMul or Gemm.
         bias: the Add behind a MatMul, or the Gemm itself.
         b: what it adds.
-        form: the activation behind it, or else
+        form: the activation, or else
         add: the residual sum.
     """
 
     product: ir.Node
     bias: ir.Node
     b: ir.Value
-    form: Form | None
-    add: ir.Node | None
+    form: Form | None = None
+    add: ir.Node | None = None
 
     @property
     def name(self) -> str:
-        return "LinearAdd" if self.form is None else f"Linear{self.form.suffix}"
+        if self.form is not None:
+            return f"Linear{self.form.suffix}"
+        return "Linear" if self.add is None else "LinearAdd"
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -66,7 +70,9 @@ class LinearMatch:
 
     @property
     def residual(self) -> ir.Value | None:
-        return None if self.add is None else _other(self.add, self.bias.outputs[0])
+        if self.add is None:
+            return None
+        return self.add.inputs[1] if self.add.inputs[0] is self.bias.outputs[0] else self.add.inputs[0]
 
 
 class FeedForward(Pass[LinearMatch]):
@@ -78,37 +84,30 @@ class FeedForward(Pass[LinearMatch]):
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
         if not editor.is_constant(node.inputs[1]):
             return None
-        parts, bias, b = [node.op_type], node, node.inputs[2] if len(node.inputs) > 2 else None
+        bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
         if node.op_type == "MatMul":
             add = _only_add(node.outputs[0], editor)
             b = None if add is None else next((v for v in add.inputs if editor.is_constant(v)), None)
             if add is not None and b is not None:
                 bias = add
-                parts.append("bias")
         y = bias.outputs[0]
         form = form_of(y, editor)
-        residual = _only_add(y, editor) if form is None else None
-        if form is not None:
-            parts.append(form.suffix)
-        elif residual is not None and not any(editor.is_constant(v) for v in residual.inputs):
-            parts.append("residual")
-        else:
-            return None
-        what = ", ".join(parts)
-        if editor.target.device not in ON_GPU:
-            raise Refusal(
-                Code.NO_GAIN, f"{what}: what the runtime leaves of it is less than a product of ours loses", node
-            )
-        if b is None:
-            raise Refusal(Code.NO_GAIN, f"{what}: without a bias there is little to save", node)
-        return LinearMatch(node, bias, b, form, residual)
+        add = _only_add(y, editor) if form is None else None
+        if add is not None and any(editor.is_constant(v) for v in add.inputs):
+            add = None
+        if editor.target.device not in ON_GPU or b is None:
+            if form is None and add is None:
+                return None
+            parts = [node.op_type, *(["bias"] if bias is not node else []), form.suffix if form else "residual"]
+            where = "less than a product of ours loses" if editor.target.device not in ON_GPU else "little"
+            raise Refusal(Code.NO_GAIN, f"{', '.join(parts)}: what the runtime leaves of it is {where}", node)
+        match = LinearMatch(node, bias, b, form, add)
+        return match if _takes(match, editor) else LinearMatch(node, bias, b)
 
     def legal(self, match: LinearMatch, editor: Editor) -> None:
-        product, y = match.product, match.bias.outputs[0]
+        product = match.product
         x, w = product.inputs[0], product.inputs[1]
         assert x is not None and w is not None
-        if match.name not in OPS:
-            raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", *match.nodes[-1:])
         editor.require_op(match.name, w, product)
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
@@ -122,13 +121,9 @@ class FeedForward(Pass[LinearMatch]):
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {editor.rank(w)}", product)
         if editor.dtype(w) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
+        if match.bias.graph is not product.graph:
+            raise Refusal(Code.ESCAPES, "the bias is added in another graph", match.bias)
         _bias(match, editor)
-        editor.require_contained(match.nodes, match.Y)
-        if any(node.graph is not product.graph for node in match.nodes):
-            raise Refusal(Code.ESCAPES, "a part of it is in another graph", product)
-        if match.residual is not None and Shapes(editor).dims(match.residual) != Shapes(editor).dims(y):
-            shapes = f"{y.name} {editor.shape(y)}, {match.residual.name} {editor.shape(match.residual)}"
-            raise Refusal(Code.UNKNOWN_SHAPE, shapes, *match.nodes[-1:])
 
     def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
         operands = [v for v in match.product.inputs[:2] if v is not None]
@@ -154,8 +149,19 @@ def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:
     return reader if reader is not None and (reader.domain, reader.op_type) == ("", "Add") else None
 
 
-def _other(add: ir.Node, value: ir.Value) -> ir.Value | None:
-    return add.inputs[1] if add.inputs[0] is value else add.inputs[0]
+def _takes(match: LinearMatch, editor: Editor) -> bool:
+    """Whether an operator of ours can take what stands behind the bias."""
+    if match.name not in OPS or any(node.graph is not match.product.graph for node in match.nodes):
+        return False
+    try:
+        editor.require_contained(match.nodes, match.Y)
+    except Refusal:
+        return False
+    if match.add is None:
+        return True
+    shapes = Shapes(editor)
+    dims = shapes.dims(match.residual)
+    return dims is not None and dims == shapes.dims(match.bias.outputs[0])
 
 
 def _bias(match: LinearMatch, editor: Editor) -> ir.Value | Array:

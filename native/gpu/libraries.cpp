@@ -44,6 +44,11 @@ Opened<Dnn>& opened_dnn() {
   return all;
 }
 
+Opened<BlasLt>& opened_blas_lt() {
+  static auto& all = *new Opened<BlasLt>;
+  return all;
+}
+
 }  // namespace
 
 Blas* blas(const Device& device) {
@@ -56,6 +61,17 @@ Dnn* dnn(const Device& device) {
   if (device.backend() == Backend::kHost) return nullptr;
   return opened_dnn().get(device,
                           [&] { return device.backend() == Backend::kHip ? open_miopen() : open_cudnn(); });
+}
+
+BlasLt* blas_lt(Device& device) {
+  if (device.backend() == Backend::kHost) return nullptr;
+  return opened_blas_lt().get(device, [&]() -> std::unique_ptr<BlasLt> {
+    try {
+      return device.backend() == Backend::kHip ? open_hipblaslt(device) : open_cublaslt(device);
+    } catch (const NoRuntime&) {
+      return nullptr;
+    }
+  });
 }
 
 void forget_stream(void* stream) noexcept {

@@ -4,10 +4,12 @@
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "gpu/device.h"
 #include "gpu/gemm_plan.h"
+#include "ops/linear.h"
 
 namespace graphopt::gpu {
 
@@ -19,6 +21,18 @@ class Blas {
   virtual void gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) = 0;
   // The stream is about to be destroyed.
   virtual void forget(void* stream) noexcept = 0;
+};
+
+// A product with its epilogue in one launch: cuBLASLt, hipBLASLt. Methods may be called by many threads at
+// once.
+class BlasLt {
+ public:
+  using Scratch = std::function<void*(size_t bytes)>;  // device memory for the launch
+  virtual ~BlasLt() = default;
+  // False when the library has nothing for it, or failed: nothing is enqueued then. `r` is null without a
+  // residual.
+  virtual bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b,
+                      const void* r, void* y, const Scratch& scratch, void* stream) = 0;
 };
 
 class Dnn {
@@ -38,9 +52,15 @@ std::unique_ptr<Blas> open_rocblas();
 std::unique_ptr<Dnn> open_cudnn();
 std::unique_ptr<Dnn> open_miopen();
 
+// After a small product whose result they check. They enqueue it on the default stream.
+std::unique_ptr<BlasLt> open_cublaslt(Device& device);
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device);
+
 // Those of a device, opened when first asked for; null when there is none, said once on stderr.
 Blas* blas(const Device& device);
 Dnn* dnn(const Device& device);
+// Null without a word when the library is not there: two launches do the same.
+BlasLt* blas_lt(Device& device);
 // Of all devices.
 void forget_stream(void* stream) noexcept;
 

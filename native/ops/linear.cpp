@@ -10,7 +10,7 @@ using abi::SymbolicShape;
 std::vector<LinearOp> LinearOp::all() {
   using A = ActivationKind;
   std::vector<LinearOp> ops;
-  for (const A kind : {A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish}) {
+  for (const A kind : {A::kNone, A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish}) {
     LinearOp op;
     op.act_.kind = kind;
     ops.push_back(op);

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -167,6 +168,29 @@ def vanishes_at_every_call() -> dict[str, Any]:
             break
         messages.append(message)
     return {"messages": messages, "later": error_of(new_session())}
+
+
+def linear() -> dict[str, Any]:
+    """Every Linear: how often it ran on the device, its error over what is allowed, and the library's products."""
+    from graphopt.ops.cases import cases_of
+    from graphopt.ops.cases import model_of as model_of_cases
+    from tests.provider.worker import placement_of
+
+    on_device = [(DEVICE_PROVIDER, {"min_nodes": 1})]
+    worst, ran = {}, {}
+    for name in (name for name, spec in OPS.items() if not spec.cpu_kernel):
+        for dtype in ("float32", "float16"):
+            cases = [case.cast(dtype) for case in cases_of(OPS[name])]
+            proto, feeds = model_of_cases(cases, 17, bodies=True)
+            with tempfile.TemporaryDirectory() as folder:
+                profile: dict[str, Any] = {"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
+                session = graphopt.session(proto.SerializeToString(), on_device, log_severity_level=3, **profile)
+                outputs = session.run(None, dict(feeds))
+                ran[f"{name} {dtype}"] = placement_of(session)[DEVICE_PROVIDER][name] == len(cases)
+            errors = [case.error([y]) / case.tolerance(dtype) for case, y in zip(cases, outputs, strict=True)]
+            worst[f"{name} {dtype}"] = max(errors)
+    products: int = ctypes.CDLL(os.environ["STAND_IN_BLAS_LT_LIBRARY"]).stand_in_products()
+    return {"ran": ran, "errors": worst, "products": products}
 
 
 def dies_in_the_selftest() -> None:

@@ -22,6 +22,7 @@ from graphopt.runtime import DEVICE_PROVIDER, loads_providers
 from tests.hip.harness import ROOT, build
 
 NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
+EPILOGUES = {"hip": "libhipblaslt.so.1", "cuda": "libcublasLt.so.13"}
 NO_KERNELS = "graphopt: no GPU kernels"
 
 
@@ -65,7 +66,7 @@ class StandIn:
 
 @pytest.fixture(scope="module")
 def stand_in() -> StandIn:
-    targets = ["graphopt_on_stand_in", "stand_in_hip", "stand_in_cuda"]
+    targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda"))]
     libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
     kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
     return StandIn(libraries, kernels)
@@ -103,6 +104,24 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
     (device,) = outcome.value["devices"]
     expected = {"device": "0", "name": f"Stand-in {arch}", **facts}
     assert {k: device[f"graphopt.{k}"] for k in expected} == expected
+
+
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+@pytest.mark.parametrize("mode", ["", "fails", "wrong"])
+def test_a_product_with_an_epilogue(
+    mode: str, driver: str, arch: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the vendor's library, and in two launches where that has none or computes something else."""
+    monkeypatch.setenv("STAND_IN_BLAS_LT", mode)
+    monkeypatch.setenv("STAND_IN_BLAS_LT_LIBRARY", str(gpu.folder(driver) / EPILOGUES[driver]))
+    outcome = gpu.run("linear", arch, driver)
+    assert all(outcome.value["ran"].values())
+    assert max(outcome.value["errors"].values()) <= 1
+    assert ("a product with an epilogue is wrong" in outcome.said) == (mode == "wrong")
+    if mode == "":
+        assert outcome.value["products"] > 30
+    else:
+        assert outcome.value["products"] == (0 if mode == "fails" else 1)
 
 
 def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:

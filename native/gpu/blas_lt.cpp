@@ -1,0 +1,251 @@
+// cuBLASLt and hipBLASLt: the same functions with other names and numbers. Their matrices are stored by
+// columns: Y^T = W^T X^T is what they compute, so that the bias is a column of it.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpu/driver.h"
+#include "gpu/libraries.h"
+#include "ops/half.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// The same numbers in both.
+enum Epilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
+constexpr int kMaxWorkspaceBytes = 1;  // of a preference
+constexpr size_t kMostWorkspace = size_t{32} << 20;
+
+// Allocations of the runtime are aligned to this, and the libraries' heuristics take it for granted.
+constexpr uintptr_t kAlignment = 256;
+
+struct CublasLt {
+  static constexpr const char* kPrefix = "cublasLt";
+  static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
+  static constexpr int kEpilogue = 7, kBiasPointer = 8;  // of a product
+  static constexpr int kBiasType = -1;                   // that of Y when it is not set
+  static constexpr size_t kAlgorithmBytes = 64;          // of a result; the workspace's size follows
+  static void* open() {
+    return open_runtime({"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
+                        "cuBLASLt (libcublasLt)");
+  }
+};
+
+// The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
+struct HipblasLt {
+  static constexpr const char* kPrefix = "hipblasLt";
+  static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
+  static constexpr int kEpilogue = 2, kBiasPointer = 3;
+  static constexpr int kBiasType = 4;
+  static constexpr size_t kAlgorithmBytes = 24;
+  static void* open() {
+    return open_runtime({"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"},
+                        "hipBLASLt (libhipblaslt)");
+  }
+};
+
+// A descriptor of the library's.
+class Descriptor {
+ public:
+  explicit Descriptor(int (*destroy)(void*)) : destroy_(destroy) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (handle_ != nullptr) destroy_(handle_);
+  }
+  void** address() { return &handle_; }
+  void* get() const { return handle_; }
+
+ private:
+  int (*destroy_)(void*);
+  void* handle_ = nullptr;
+};
+
+template <class Api>
+class BlasLtOf final : public BlasLt {
+ public:
+  BlasLtOf() {
+    void* library = Api::open();
+    const auto find = [library](const char* name, auto& function) {
+      resolve(library, (std::string(Api::kPrefix) + name).c_str(), function);
+    };
+    int (*create)(void**);
+    find("Create", create);
+    find("MatmulDescCreate", create_product_);
+    find("MatmulDescDestroy", destroy_product_);
+    find("MatmulDescSetAttribute", set_product_);
+    find("MatrixLayoutCreate", create_layout_);
+    find("MatrixLayoutDestroy", destroy_layout_);
+    find("MatmulPreferenceCreate", create_preference_);
+    find("MatmulPreferenceDestroy", destroy_preference_);
+    find("MatmulPreferenceSetAttribute", set_preference_);
+    find("MatmulAlgoGetHeuristic", choose_);
+    find("Matmul", multiply_);
+    if (create(&handle_) != 0) throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
+  }
+
+  bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b, const void* r,
+              void* y, const Scratch& scratch, void* stream) override {
+    uint32_t epilogue = 0;
+    if (!epilogue_of(p.act.kind, half, epilogue)) return false;
+    for (const void* pointer : {x, w, b, r, static_cast<const void*>(y)}) {
+      if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
+    }
+    const int type = half ? Api::kHalf : Api::kFloat;
+    Descriptor product(destroy_product_), weights(destroy_layout_), rows(destroy_layout_),
+        result(destroy_layout_);
+    const auto layout = [&](Descriptor& d, int64_t height, int64_t width) {
+      return create_layout_(d.address(), type, static_cast<uint64_t>(height), static_cast<uint64_t>(width),
+                            height) == 0;
+    };
+    const auto set = [&](int attribute, const auto& value) {
+      return set_product_(product.get(), attribute, &value, sizeof value) == 0;
+    };
+    if (create_product_(product.address(), Api::kCompute32F, Api::kFloat) != 0 ||
+        !set(Api::kEpilogue, epilogue) || !set(Api::kBiasPointer, b) ||
+        (Api::kBiasType >= 0 && !set(Api::kBiasType, int32_t{type})) || !layout(weights, p.N, p.K) ||
+        !layout(rows, p.K, p.rows) || !layout(result, p.N, p.rows)) {
+      return false;
+    }
+    const Algorithm* algorithm =
+        algorithm_of({p.rows, p.K, p.N, half, epilogue, r != nullptr}, product, weights, rows, result);
+    if (algorithm == nullptr) return false;
+    size_t bytes = 0;
+    std::memcpy(&bytes, algorithm->data() + Api::kAlgorithmBytes, sizeof bytes);
+    const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
+    return bytes <= kMostWorkspace &&
+           multiply_(handle_, product.get(), &one, w, weights.get(), x, rows.get(), &beta,
+                     r != nullptr ? r : y, result.get(), y, result.get(), algorithm->data(),
+                     bytes > 0 ? scratch(bytes) : nullptr, bytes, stream) == 0;
+  }
+
+ private:
+  // A result of the library's: the algorithm, the bytes of workspace that it needs, and what we don't read.
+  struct alignas(8) Algorithm : std::array<unsigned char, 256> {};
+  using Key = std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool>;
+
+  static bool epilogue_of(ActivationKind kind, bool half, uint32_t& epilogue) {
+    if (kind == ActivationKind::kNone)
+      epilogue = kBias;
+    else if (kind == ActivationKind::kRelu)
+      epilogue = kReluBias;
+    // The libraries do not say how exact their tanh is.
+    else if (kind == ActivationKind::kGeluTanh && half)
+      epilogue = kGeluBias;
+    else
+      return false;
+    return true;
+  }
+
+  // What the library would run; null when nothing.
+  const Algorithm* algorithm_of(const Key& key, const Descriptor& product, const Descriptor& weights,
+                                const Descriptor& rows, const Descriptor& result) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [found, is_new] = algorithms_.try_emplace(key);
+    if (is_new) {
+      Descriptor preference(destroy_preference_);
+      const uint64_t bytes = kMostWorkspace;
+      int count = 0;
+      Algorithm best{};
+      if (create_preference_(preference.address()) == 0 &&
+          set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
+          choose_(handle_, product.get(), weights.get(), rows.get(), result.get(), result.get(),
+                  preference.get(), 1, best.data(), &count) == 0 &&
+          count > 0) {
+        found->second = std::make_unique<Algorithm>(best);
+      }
+    }
+    return found->second.get();
+  }
+
+  void* handle_ = nullptr;
+  int (*create_product_)(void**, int, int);
+  int (*destroy_product_)(void*);
+  int (*set_product_)(void*, int, const void*, size_t);
+  int (*create_layout_)(void**, int, uint64_t, uint64_t, int64_t);
+  int (*destroy_layout_)(void*);
+  int (*create_preference_)(void**);
+  int (*destroy_preference_)(void*);
+  int (*set_preference_)(void*, int, const void*, size_t);
+  int (*choose_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
+  int (*multiply_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
+                   const void*, void*, void*, void*, const void*, void*, size_t, void*);
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<Algorithm>> algorithms_;
+};
+
+// A small layer of small integers, which no order of summation rounds.
+template <class T>
+void require_right_results(BlasLt& library, Device& device, ActivationKind kind, bool residual) {
+  constexpr int64_t kRows = 16, kK = 32, kN = 64;
+  LinearProblem p{kRows, kK, kN, residual, {kind, 0, 0}};
+  const auto filled = [](int64_t size, int step) {
+    std::vector<T> values;
+    for (int64_t i = 0; i < size; ++i) values.push_back(T(static_cast<float>(i * step % 5 - 2)));
+    return values;
+  };
+  const std::vector<T> host[] = {filled(kRows * kK, 1), filled(kK * kN, 3), filled(kN, 1),
+                                 filled(kRows * kN, 2)};
+  std::vector<T> got(static_cast<size_t>(kRows * kN));
+  struct Memory {
+    Device& device;
+    std::vector<void*> blocks;
+    void* add(size_t bytes) { return blocks.emplace_back(device.allocate(bytes)); }
+    ~Memory() {
+      for (void* block : blocks) device.free(block);
+    }
+  } memory{device, {}};
+  void* inputs[4];
+  for (int i = 0; i < 4; ++i) {
+    inputs[i] = memory.add(host[i].size() * sizeof(T));
+    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), nullptr);
+  }
+  void* y = memory.add(got.size() * sizeof(T));
+  const bool ran = library.linear(
+      p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2], residual ? inputs[3] : nullptr, y,
+      [&](size_t bytes) { return memory.add(bytes); }, nullptr);
+  device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
+  device.synchronize(nullptr);
+  if (!ran) return;
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t n = 0; n < kN; ++n) {
+      const auto at = [&](int tensor, int64_t index) {
+        return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
+      };
+      float want = at(2, n) + (residual ? at(3, i * kN + n) : 0.0f);
+      for (int64_t k = 0; k < kK; ++k) want += at(0, i * kK + k) * at(1, k * kN + n);
+      if (kind == ActivationKind::kRelu) want = std::max(want, 0.0f);
+      if (kind == ActivationKind::kGeluTanh) {
+        want *= 0.5f * (1.0f + std::tanh(0.79788456f * (want + 0.044715f * want * want * want)));
+      }
+      const float error = std::fabs(static_cast<float>(got[static_cast<size_t>(i * kN + n)]) - want);
+      if (!(error <= (kind == ActivationKind::kGeluTanh ? 0.01f * (1.0f + std::fabs(want)) : 0.0f))) {
+        throw std::runtime_error("a product with an epilogue is wrong");
+      }
+    }
+  }
+}
+
+template <class Api>
+std::unique_ptr<BlasLt> open(Device& device) {
+  auto library = std::make_unique<BlasLtOf<Api>>();
+  using A = ActivationKind;
+  for (const auto& [kind, residual] : {std::pair(A::kNone, true), {A::kRelu, false}, {A::kGeluTanh, false}}) {
+    require_right_results<float>(*library, device, kind, residual);
+    require_right_results<half>(*library, device, kind, residual);
+  }
+  return library;
+}
+
+}  // namespace
+
+std::unique_ptr<BlasLt> open_cublaslt(Device& device) { return open<CublasLt>(device); }
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device) { return open<HipblasLt>(device); }
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,138 @@
+// cuBLASLt or hipBLASLt over host memory: what native/gpu/blas_lt.cpp calls, with the types and numbers that
+// the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails" or "wrong".
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "ops/half.h"
+
+#define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
+#ifdef STAND_IN_HIP
+#define NAME(function) hipblasLt##function
+constexpr int kCompute32F = 2, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kNotSupported = 7;
+constexpr size_t kAlgorithmBytes = 24;
+#else
+#define NAME(function) cublasLt##function
+constexpr int kCompute32F = 68, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26, kNotSupported = 15;
+constexpr size_t kAlgorithmBytes = 64;
+#endif
+constexpr int kFloat = 0, kHalf = 2;
+constexpr size_t kWorkspace = 512;
+
+namespace {
+
+int products = 0;
+
+struct Product {
+  int epilogue = 1, bias_type = -1;
+  const void* bias = nullptr;
+};
+
+struct Layout {
+  int type;
+  uint64_t rows, columns;
+  int64_t ld;
+
+  float read(const void* data, uint64_t row, uint64_t column) const {
+    const size_t i = row + column * static_cast<size_t>(ld);
+    if (type == kFloat) return static_cast<const float*>(data)[i];
+    return static_cast<float>(static_cast<const graphopt::half*>(data)[i]);
+  }
+  void write(void* data, uint64_t row, uint64_t column, float value) const {
+    const size_t i = row + column * static_cast<size_t>(ld);
+    if (type == kFloat) {
+      static_cast<float*>(data)[i] = value;
+    } else {
+      static_cast<graphopt::half*>(data)[i] = value;
+    }
+  }
+};
+
+}  // namespace
+
+STAND_IN_EXPORT int stand_in_products() { return products; }
+
+STAND_IN_EXPORT int NAME(Create)(void** handle) {
+  static int one;
+  return *handle = &one, 0;
+}
+STAND_IN_EXPORT int NAME(MatmulDescCreate)(void** product, int compute, int scale) {
+  if (compute != kCompute32F || scale != kFloat) return kNotSupported;
+  return *product = new Product, 0;
+}
+STAND_IN_EXPORT int NAME(MatmulDescDestroy)(void* product) {
+  return delete static_cast<Product*>(product), 0;
+}
+STAND_IN_EXPORT int NAME(MatmulDescSetAttribute)(void* handle, int attribute, const void* value,
+                                                 size_t size) {
+  auto* product = static_cast<Product*>(handle);
+  const auto set = [&](auto& member) {
+    if (size != sizeof member) return kNotSupported;
+    std::memcpy(&member, value, size);
+    return 0;
+  };
+  if (attribute == kEpilogue) return set(product->epilogue);
+  if (attribute == kBiasPointer) return set(product->bias);
+  return attribute == kBiasType ? set(product->bias_type) : kNotSupported;
+}
+STAND_IN_EXPORT int NAME(MatrixLayoutCreate)(void** layout, int type, uint64_t rows, uint64_t columns,
+                                             int64_t ld) {
+  if ((type != kFloat && type != kHalf) || ld < static_cast<int64_t>(rows)) return kNotSupported;
+  return *layout = new Layout{type, rows, columns, ld}, 0;
+}
+STAND_IN_EXPORT int NAME(MatrixLayoutDestroy)(void* layout) { return delete static_cast<Layout*>(layout), 0; }
+STAND_IN_EXPORT int NAME(MatmulPreferenceCreate)(void** preference) {
+  return *preference = new uint64_t(0), 0;
+}
+STAND_IN_EXPORT int NAME(MatmulPreferenceDestroy)(void* preference) {
+  return delete static_cast<uint64_t*>(preference), 0;
+}
+STAND_IN_EXPORT int NAME(MatmulPreferenceSetAttribute)(void* preference, int attribute, const void* value,
+                                                       size_t size) {
+  if (attribute != 1 || size != sizeof(uint64_t)) return kNotSupported;
+  return std::memcpy(preference, value, size), 0;
+}
+STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, void*, void*, void* preference,
+                                                 int most, void* results, int* count) {
+  if (most < 1 || *static_cast<uint64_t*>(preference) < kWorkspace) return *count = 0, kNotSupported;
+  std::memset(results, 0x5a, kAlgorithmBytes);
+  std::memcpy(static_cast<char*>(results) + kAlgorithmBytes, &kWorkspace, sizeof kWorkspace);
+  return *count = 1, 0;
+}
+
+// D = epilogue(alpha A B + beta C + bias), stored by columns.
+STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const void* a, void* a_layout,
+                                 const void* b, void* b_layout, const float* beta, const void* c,
+                                 void* c_layout, void* d, void* d_layout, const unsigned char* algorithm,
+                                 void* workspace, size_t workspace_bytes, void*) {
+  const char* mode = std::getenv("STAND_IN_BLAS_LT");
+  const std::string how = mode != nullptr ? mode : "";
+  const auto *la = static_cast<Layout*>(a_layout), *lb = static_cast<Layout*>(b_layout),
+             *lc = static_cast<Layout*>(c_layout), *ld = static_cast<Layout*>(d_layout);
+  const auto* product = static_cast<Product*>(handle);
+  if (how == "fails" || algorithm[0] != 0x5a || workspace_bytes < kWorkspace || la->columns != lb->rows ||
+      la->rows != ld->rows || lb->columns != ld->columns) {
+    return kNotSupported;
+  }
+  std::memset(workspace, 0xff, workspace_bytes);
+  ++products;
+  const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows)};
+  for (uint64_t column = 0; column < ld->columns; ++column) {
+    for (uint64_t row = 0; row < ld->rows; ++row) {
+      float sum = 0;
+      for (uint64_t k = 0; k < la->columns; ++k) sum += la->read(a, row, k) * lb->read(b, k, column);
+      float y = *alpha * sum;
+      if (*beta != 0) y += *beta * lc->read(c, row, column);
+      if ((product->epilogue & 4) != 0 && how != "wrong") y += bias.read(product->bias, row, 0);
+      if ((product->epilogue & 2) != 0) y = std::max(y, 0.0f);
+      if ((product->epilogue & 32) != 0) {
+        y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+      }
+      ld->write(d, row, column, y);
+    }
+  }
+  return 0;
+}
