@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from graphopt.ops import DOMAIN
 from graphopt.optimizer import METADATA_NUMERICS
 from graphopt.passes.base import Numerics
 from graphopt.runtime import CPU, provider_name
-from graphopt.verify.compare import OutputComparison, difference
+from graphopt.verify.compare import OutputComparison, difference, distribution_difference
 from graphopt.verify.inputs import Case, given_cases, make_cases
 from graphopt.verify.interface import fixed_sizes, interface_difference
 from graphopt.verify.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
@@ -201,15 +201,16 @@ class _Sensitivity:
         self._model, self._proto, self._cases, self._half = model, proto, cases, half
         self._runs: list[dict[str, Outputs | str]] | None = None
 
-    def of(self, case: Case, index: int, want: Any) -> float:
+    def of(self, case: Case, index: int, want: Any, measure: Callable[[Any, Any], float | None]) -> float:
+        """The larger of two movements in this measure."""
         if self._runs is None:
             self._runs = self._measure()
         found = 0.0
         for results in self._runs:
             moved = results[case.name]
             if not isinstance(moved, str):
-                relative = difference(want, moved[index])[2]
-                found = max(found, relative if math.isfinite(relative) else 0.0)
+                relative = measure(want, moved[index])
+                found = max(found, relative if relative is not None and math.isfinite(relative) else 0.0)
         return found
 
     def _measure(self) -> list[dict[str, Outputs | str]]:
@@ -246,14 +247,21 @@ def _compare(
         reason = structure
         equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
         if not equal and not structure and own_limit is None and numerics != Numerics.EXACT:
-            noise = sensitivity.of(case, i, want[i]) * SENSITIVITY_FACTOR[numerics]
+            factor, largest = SENSITIVITY_FACTOR[numerics], LARGEST_LIMIT[numerics]
+            noise = sensitivity.of(case, i, want[i], lambda a, b: difference(a, b)[2]) * factor
             if noise > limit:
-                limit = min(noise, LARGEST_LIMIT[numerics])
+                limit = min(noise, largest)
                 equal = rel_rms <= limit
                 reason = "limit from the model's own sensitivity to rounding"
-            if not equal and noise > LARGEST_LIMIT[numerics]:
+            by_row = distribution_difference(want[i], got[i]) if not equal and noise > largest else None
+            if by_row is not None:
+                rel_rms, noise = by_row, sensitivity.of(case, i, want[i], distribution_difference) * factor
+                limit = max(LIMITS[numerics], min(noise, largest))
+                equal = rel_rms <= limit
+                reason = "a distribution: relative to the norm of its row"
+            if not equal and noise > largest:
                 equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
-        if not equal and not reason.startswith(("type", "shape", "NaN", "inf")):
+        if not equal and not reason.startswith(("type", "shape", "NaN", "inf", "a distribution")):
             reason = "differs"
         rows.append(
             OutputComparison(name, case.name, *way, max_abs, rel_rms, snr_db, cosine, limit, equal, reason, noise)

@@ -19,7 +19,7 @@ class OutputComparison:
         library: whether AFTER ran with our kernels (False: its function bodies).
         provider: of the session that ran AFTER, its first.
         max_abs: largest absolute difference.
-        rel_rms: the same relative to the RMS of BEFORE's output.
+        rel_rms: the same relative to the RMS of BEFORE's output, or what the reason names instead.
         snr_db: signal to noise ratio; inf when bit-equal.
         cosine: of the two outputs as vectors; 0 when one of them is all zeros.
         limit: what rel_rms may be.
@@ -78,6 +78,21 @@ def difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / norms if norms > 0 else 0.0
     return "", worst, relative, snr, cosine
+
+
+def distribution_difference(want: Any, got: Any) -> float | None:
+    """The largest difference of a probability relative to the norm of its row; None unless `want` is distributions.
+
+    Where few of thousands of classes have a chance, the RMS over all of them is far below every number that counts.
+    """
+    want = np.asarray(want) if not isinstance(want, list) else None
+    if want is None or want.dtype.kind != "f" or want.ndim == 0 or want.size == 0 or want.shape[-1] < 2:
+        return None
+    rows = want.astype(np.float64)
+    if not np.isfinite(rows).all() or (rows < 0).any() or np.abs(rows.sum(axis=-1) - 1).max() > 1e-3:
+        return None
+    norms = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
+    return float((np.abs(np.asarray(got).astype(np.float64) - rows) / norms).max())
 
 
 def _sequence_difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, numpy_helper
 
 import graphopt
 from graphopt.verify import verify
@@ -27,3 +30,18 @@ def test_optimize_and_verify(name: str, all_sites: bool, tmp_path: Path) -> None
         assert report.equal, report.summary
     graphopt.optimize(out, again, target="cpu", all_sites=all_sites)
     assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_half_precision_of_a_softmax_over_many_classes(target: str) -> None:
+    """Relative to its RMS the output is noise; relative to the rows' norms it is near, and a fault is far."""
+    path, feeds = fetch("ppocr_rec"), TRAINED["ppocr_rec"].feeds[1](np.random.default_rng(5))
+    after, _ = graphopt.optimize(onnx.load(path), target=target, precision="fp16")
+    report = verify(path, after, inputs=feeds)
+    assert report.equal, report.summary
+    assert {r.reason for r in report.rows} == {"a distribution: relative to the norm of its row"}
+    weight = max(after.graph.initializer, key=lambda t: math.prod(t.dims))
+    assert weight.data_type == TensorProto.FLOAT16
+    numbers = numpy_helper.to_array(weight)
+    weight.CopyFrom(numpy_helper.from_array(np.roll(numbers, 1, axis=0), weight.name))
+    assert not verify(path, after, inputs=feeds).equal

@@ -19,7 +19,7 @@ import graphopt
 from graphopt.errors import OptionError, VerifyError
 from graphopt.passes import Numerics
 from graphopt.verify import verify
-from graphopt.verify.compare import difference
+from graphopt.verify.compare import difference, distribution_difference
 from graphopt.verify.inputs import make_cases, symbols
 from graphopt.verify.run import perturbed
 from graphopt.verify.tolerances import LIMITS
@@ -113,6 +113,18 @@ def test_tolerances_of_the_caller() -> None:
 )
 def test_structural_differences(want: Any, got: Any, words: str) -> None:
     assert words in difference(want, got)[0]
+
+
+def test_a_distribution_is_measured_by_its_rows() -> None:
+    rows = np.zeros((2, 1000), np.float32)
+    rows[0, 3], rows[1, 5:7] = 1, (0.6, 0.4)
+    moved = rows.copy()
+    moved[1, 5:7] = 0.59, 0.41
+    found = distribution_difference(rows, moved)
+    assert found is not None
+    assert math.isclose(found, 0.01 / math.hypot(0.6, 0.4), rel_tol=1e-4)
+    for other in (2 * rows, rows - 1e-3, rows.astype(np.int64), np.float32(1), [rows], np.where(rows, np.nan, rows)):
+        assert distribution_difference(other, other) is None
 
 
 def test_overridable_initializer_is_overridden() -> None:
