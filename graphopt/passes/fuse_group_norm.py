@@ -10,6 +10,9 @@ Why it is legal: a Reshape of [N, C, ...] to [N, G, -1] keeps the order of eleme
 reshaped tensor is one image's C / G consecutive channels, which is a group. InstanceNormalization normalises those
 rows; its scale and bias, one for each group, fold into gamma and beta. The second Reshape restores X's shape.
 
+On targets that take standard ONNX only it is the other way round: GroupNormalization, which is a function without a
+kernel in ONNX Runtime, and which MIGraphX parses as of version 18 only, becomes the form that exporters write.
+
 Conditions: X has a known rank >= 3 and a static C that G divides; the Reshapes are proven to group and to restore;
 scale, bias, gamma and beta are constants along the channel axis; nothing in between is read elsewhere.
 """
@@ -59,7 +62,12 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
 
     def legal(self, match: GroupNormMatch, editor: Editor) -> None:
         anchor = match.nodes[0]
-        editor.require_op("FusedGroupNorm", match.X, anchor)
+        if editor.target.custom_ops:
+            editor.require_op("FusedGroupNorm", match.X, anchor)
+        elif anchor.op_type != "GroupNormalization":
+            raise Refusal(Code.TARGET, "GroupNormalization is slower in ONNX Runtime, and MIGraphX lacks 21's", anchor)
+        elif editor.dtype(match.X) == ir.DataType.FLOAT16:
+            raise Refusal(Code.WRONG_DTYPE, "InstanceNormalization need not keep its statistics in float32", anchor)
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(match.nodes, match.Y)
@@ -72,12 +80,43 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         assert anchor is not None
         dtype = match.X.dtype or ir.DataType.FLOAT
         name = match.Y.name or "group_norm"
+        if not editor.target.custom_ops:
+            return _write_out(match, anchor, editor)
         gamma = editor.initializer(anchor, match.gamma.astype(dtype.numpy()), f"{name}_gamma")
         beta = editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{name}_beta")
         attributes = {"num_groups": match.num_groups, "epsilon": match.epsilon}
         fused = editor.emit("FusedGroupNorm", [match.X, gamma, beta], attributes, anchor=anchor)
         editor.replace(list(match.nodes), [fused], {match.Y: fused.outputs[0]}, anchor=anchor)
         return f"{len(match.nodes)} nodes became one, {match.num_groups} groups of {match.gamma.size} channels"
+
+
+def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
+    """Reshape - InstanceNormalization - Reshape - Mul - Add, in float32."""
+    shape, name = editor.shape(match.X), match.Y.name or "group_norm"
+    assert shape is not None
+    nodes: list[ir.Node] = []
+
+    def constant(data: Array, what: str) -> ir.Value:
+        return editor.initializer(anchor, data, f"{name}_{what}")
+
+    def node(op_type: str, inputs: list[ir.Value], attributes: dict[str, float] | None = None) -> ir.Value:
+        nodes.append(editor.node(op_type, inputs, attributes, hint=f"{name}/{op_type}"))
+        nodes[-1].outputs[0].dtype = ir.DataType.INT64 if op_type == "Shape" else ir.DataType.FLOAT
+        return nodes[-1].outputs[0]
+
+    ones = constant(np.ones(match.num_groups, np.float32), "ones")
+    zeros = constant(np.zeros(match.num_groups, np.float32), "zeros")
+    grouped = node("Reshape", [match.X, constant(np.array([0, match.num_groups, -1]), "groups")])
+    normalized = node("InstanceNormalization", [grouped, ones, zeros], {"epsilon": match.epsilon})
+    dims = [0, *(d if isinstance(d, int) else -1 for d in shape[1:])]  # 0: that of X
+    whole = constant(np.array(dims), "shape") if dims.count(-1) < 2 else node("Shape", [match.X])
+    column = (match.gamma.size, *(1 for _ in shape[2:]))
+    scaled = node(
+        "Mul", [node("Reshape", [normalized, whole]), constant(match.gamma.astype(np.float32).reshape(column), "gamma")]
+    )
+    y = node("Add", [scaled, constant(match.beta.astype(np.float32).reshape(column), "beta")])
+    editor.replace(list(match.nodes), nodes, {match.Y: y}, anchor=anchor)
+    return "GroupNormalization became Reshape, InstanceNormalization, Reshape, Mul, Add"
 
 
 def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:

@@ -129,8 +129,35 @@ def refusal(model: onnx.ModelProto, device: str = "cpu") -> str:
     return remark.code
 
 
-def test_refuses_portable_target() -> None:
-    assert refusal(instance_norm_form(), device="portable") == "TARGET"
+@pytest.mark.parametrize("device", ["portable", "migraphx"])
+def test_the_exported_form_stays_where_only_standard_onnx_is_taken(device: str) -> None:
+    assert refusal(instance_norm_form(), device=device) == "TARGET"
+
+
+@pytest.mark.parametrize("device", ["portable", "migraphx"])
+@pytest.mark.parametrize("dims", [("H", "W"), (5, "W"), (5, 4), ("H",)])
+def test_the_standard_operator_becomes_the_exported_form(dims: tuple[int | str, ...], device: str) -> None:
+    model = standard(21)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        del value.type.tensor_type.shape.dim[2:]
+        for d in dims:
+            value.type.tensor_type.shape.dim.add(**{"dim_param" if isinstance(d, str) else "dim_value": d})
+    result = rewrite(model, [FuseGroupNorm()], device=device)
+    shape = ["Shape"] if dims == ("H", "W") else []
+    assert result.op_types == ["Reshape", "InstanceNormalization", *shape, "Reshape", "Mul", "Add"]
+    x = RNG.standard_normal((2, C, *(d if isinstance(d, int) else 7 for d in dims))).astype(np.float32)
+    assert_same_outputs(model, result.proto, {"x": x})
+    assert rewrite(result.proto, [FuseGroupNorm()], device=device).proto == result.proto
+
+
+def test_the_standard_operator_in_float16_keeps_its_statistics() -> None:
+    model = standard(21)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    assert refusal(model, device="portable") == "WRONG_DTYPE"
 
 
 def test_refuses_groups_that_do_not_divide() -> None:
