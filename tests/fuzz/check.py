@@ -36,10 +36,10 @@ def check(seed: int, device: Runner | None = None) -> bool:
     except Exception:  # not a model that this runtime can run
         return False
     before = model.SerializeToString(deterministic=True)
-    every = seed % 4 != 0
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=every, check=True)
+    every, target = seed % 4 != 0, "cpu" if device is None else "cuda"
+    after, _ = graphopt.optimize(model, target=target, all_sites=every, check=True)
     assert model.SerializeToString(deterministic=True) == before, f"seed {seed}: the argument changed"
-    again, _ = graphopt.optimize(after, target="cpu", all_sites=every)
+    again, _ = graphopt.optimize(after, target=target, all_sites=every)
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True), (
         f"seed {seed}: a second run changes something"
     )
