@@ -30,6 +30,24 @@ DEVICE float power(float x, float y) {
   return odd ? -magnitude : magnitude;
 }
 
+// log(1 + t) for t from -1/3 to 1 as 2 atanh(t / (2 + t)): small results keep their digits, which 1 + t would
+// round away.
+DEVICE float log_one_plus(float t) {
+  const float s = t * rcp_fast(2.0f + t), s2 = s * s;
+  float p = 0.076923077f + s2 * 0.066666667f;
+  p = 0.11111111f + s2 * (0.090909091f + s2 * p);
+  p = 0.33333333f + s2 * (0.2f + s2 * (0.14285714f + s2 * p));
+  return 2.0f * (s + s * (s2 * p));
+}
+
+// e^x - 1 for x < 0: near 0 a Taylor polynomial, for the same reason.
+DEVICE float exp_minus_one(float x) {
+  float p = 0.0013888889f + x * 0.0001984127f;
+  p = 0.041666667f + x * (0.0083333333f + x * p);
+  p = 0.5f + x * (0.16666667f + x * p);
+  return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
+}
+
 DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, float y) {
   switch (op) {
     case kReluOp:
@@ -54,11 +72,11 @@ DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, f
     case kGeluTanhOp:
       return 0.5f * x * (1.0f + tanh_fast(0.79788456f * (x + 0.044715f * x * x * x)));
     case kSoftplusOp:
-      return (x > 0 ? x : 0.0f) + 0.69314718f * log2_fast(1.0f + exp_fast(-absolute(x)));
+      return (x > 0 ? x : 0.0f) + log_one_plus(exp_fast(-absolute(x)));
     case kExpOp:
       return exp_fast(x);
     case kLogOp:
-      return 0.69314718f * log2_fast(x);
+      return absolute(x - 1.0f) < 0.33f ? log_one_plus(x - 1.0f) : 0.69314718f * log2_fast(x);
     case kSqrtOp:
       return sqrt_exact(x);
     case kReciprocalOp:
@@ -68,7 +86,7 @@ DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, f
     case kAbsOp:
       return absolute(x);
     case kEluOp:
-      return x < 0 ? p * (exp_fast(x) - 1.0f) : x;
+      return x < 0 ? p * exp_minus_one(x) : x;
     case kAddOp:
       return x + y;
     case kSubOp:

@@ -56,6 +56,21 @@ def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
     check(worker, node, {"x": case.inputs[0]}, case.expected, opset=20)
 
 
+SMALL_RESULTS: dict[str, tuple[Callable[[Array], Array], Array]] = {
+    "Softplus": (lambda x: np.logaddexp(x, 0), np.linspace(-60, 20, 801, dtype=np.float32)),
+    "Log": (np.log, 1 + np.linspace(-0.5, 0.5, 1001, dtype=np.float32) ** 3),
+    "Elu": (lambda x: np.where(x < 0, np.expm1(x), x), -np.logspace(-9, 1, 200, dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("op", SMALL_RESULTS)
+def test_small_results_keep_their_digits(op: str, worker: ProcessPoolExecutor) -> None:
+    """Not only within a part of the largest result: 1 + e^x and e^x - 1 must not round a small e^x or x away."""
+    function, x = SMALL_RESULTS[op]
+    outcome = worker.submit(run, model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"]), {"x": x}, ALONE)
+    np.testing.assert_allclose(outcome.result().outputs[0], function(x.astype(np.float64)), rtol=1e-5, atol=1e-30)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gelu_tanh(dtype: Any, worker: ProcessPoolExecutor) -> None:
     case = elementwise_cases.case("unary", dtype, "GeluTanh", (3, 7))
