@@ -32,11 +32,10 @@ def test_optimize_and_verify(name: str, all_sites: bool, tmp_path: Path) -> None
     assert again.read_bytes() == out.read_bytes()
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_half_precision_of_a_softmax_over_many_classes(target: str) -> None:
+def test_half_precision_of_a_softmax_over_many_classes() -> None:
     """Relative to its RMS the output is noise; relative to the rows' norms it is near, and a fault is far."""
     path, feeds = fetch("ppocr_rec"), TRAINED["ppocr_rec"].feeds[1](np.random.default_rng(5))
-    after, _ = graphopt.optimize(onnx.load(path), target=target, precision="fp16")
+    after, _ = graphopt.optimize(onnx.load(path), target="cuda", precision="fp16")
     report = verify(path, after, inputs=feeds)
     assert report.equal, report.summary
     assert {r.reason for r in report.rows} == {"a distribution: relative to the norm of its row"}
