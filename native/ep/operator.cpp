@@ -42,6 +42,7 @@ Operator& add(std::vector<Operator>& table, const char* name, int first, int las
 
 std::vector<Operator> standard_operators() {
   std::vector<Operator> table;
+  add_convolutions(table);
   add_elementwise(table);
   add_linear(table);
   add_movement(table);

@@ -5,6 +5,7 @@
 
 namespace graphopt::ep {
 
+void add_convolutions(std::vector<Operator>& table);
 void add_elementwise(std::vector<Operator>& table);
 void add_linear(std::vector<Operator>& table);
 void add_movement(std::vector<Operator>& table);

@@ -1,4 +1,4 @@
-// MatMul, Gemm and Conv: the vendor's libraries where they are installed, else kernels of our own.
+// MatMul and Gemm: the vendor's library where it is installed, else a kernel of our own.
 #include <algorithm>
 
 #include "abi/error.h"
@@ -115,128 +115,6 @@ class Gemm final : public OpKernel {
   bool transpose_a_, transpose_b_;
 };
 
-// Of one or two spatial axes.
-class Conv final : public OpKernel {
- public:
-  explicit Conv(const OptionalAttributes& a)
-      : padding_(a.find_string("auto_pad").value_or("NOTSET")),
-        strides_(a.find_ints("strides").value_or(std::vector<int64_t>())),
-        dilations_(a.find_ints("dilations").value_or(std::vector<int64_t>())),
-        pads_(a.find_ints("pads").value_or(std::vector<int64_t>())),
-        groups_(a.find_int("group").value_or(1)) {}
-
-  void run(Execution& e) const override {
-    const Tensor &x = e.input(0), &w = e.input(1);
-    const size_t axes = x.shape.rank() - 2;
-    if (x.shape.rank() < 3 || axes > 2 || w.shape.rank() != x.shape.rank()) {
-      throw Error("only one and two spatial axes");
-    }
-    require_sizes(axes, strides_, 1);
-    require_sizes(axes, dilations_, 1);
-    require_sizes(2 * axes, pads_, 0);
-    if (groups_ < 1) throw Error("group must be 1 or more");
-    gpu::ConvNdProblem p;
-    p.N = x.shape[0];
-    p.groups = groups_;
-    p.C = w.shape[1];
-    p.M = w.shape[0] / groups_;
-    if (p.C * groups_ != x.shape[1] || p.M * groups_ != w.shape[0]) {
-      throw Error("the channels of X " + x.shape.text() + " and W " + w.shape.text() + " do not fit");
-    }
-    int64_t in[2] = {1, 1}, out[2] = {1, 1};
-    for (size_t i = 0; i < axes; ++i) {
-      const size_t d = 2 - axes + i;
-      in[d] = x.shape[2 + i];
-      p.kernel[d] = w.shape[2 + i];
-      p.stride[d] = strides_.empty() ? 1 : strides_[i];
-      p.dilation[d] = dilations_.empty() ? 1 : dilations_[i];
-      const int64_t span = (p.kernel[d] - 1) * p.dilation[d] + 1;
-      if (padding_ == "NOTSET") {
-        p.pad[d] = pads_.empty() ? 0 : pads_[i];
-        p.pad_end[d] = pads_.empty() ? 0 : pads_[axes + i];
-      } else if (padding_ != "VALID") {
-        const int64_t total =
-            std::max<int64_t>(((in[d] + p.stride[d] - 1) / p.stride[d] - 1) * p.stride[d] + span - in[d], 0);
-        p.pad[d] = padding_ == "SAME_UPPER" ? total / 2 : total - total / 2;
-        p.pad_end[d] = total - p.pad[d];
-      }
-      const int64_t free = in[d] + p.pad[d] + p.pad_end[d] - span;
-      if (free < 0) throw Error("the kernel is larger than the padded input");
-      out[d] = free / p.stride[d] + 1;
-    }
-    p.H = in[0];
-    p.W = in[1];
-    p.OH = out[0];
-    p.OW = out[1];
-    p.has_bias = e.has_input(2);
-    if (p.has_bias && e.input(2).shape.elements() != w.shape[0]) {
-      throw Error("B " + e.input(2).shape.text() + " does not have one number for each output channel");
-    }
-    Shape y = x.shape;
-    y[1] = w.shape[0];
-    for (size_t i = 0; i < axes; ++i) y[2 + i] = out[2 - axes + i];
-    void* result = e.output(0, y);
-    if (y.elements() == 0) return;
-    const void* bias = p.has_bias ? e.input(2).data : nullptr;
-    const bool half = x.type == ElementType::kHalf;
-    if (is_pointwise(p)) {
-      multiply_pixels(e, p, x, w, bias, result);
-      return;
-    }
-    const bool even = p.pad[0] == p.pad_end[0] && p.pad[1] == p.pad_end[1];
-    if (gpu::Dnn* dnn = even && x.shape.elements() > 0 ? gpu::dnn(e.device()) : nullptr) {
-      const Scratch workspace = e.scratch(dnn->conv_workspace(p, half, e.stream()));
-      dnn->conv(p, half, x.data, w.data, bias, result, workspace.data(), e.stream());
-      return;
-    }
-    e.run(gpu::conv_plan(p, half), {x.data, w.data, bias}, {result});
-  }
-
- private:
-  static bool is_pointwise(const gpu::ConvNdProblem& p) {
-    for (size_t d = 0; d < 2; ++d) {
-      if (p.kernel[d] != 1 || p.pad[d] != 0 || p.pad_end[d] != 0) return false;
-    }
-    return p.groups == 1;
-  }
-
-  // Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
-  // product, by way of more work on the host than the product of one image takes on the device.
-  static void multiply_pixels(Execution& e, const gpu::ConvNdProblem& conv, const Tensor& x, const Tensor& w,
-                              const void* bias, void* y) {
-    GemmProblem p;
-    p.M = conv.M;
-    p.K = conv.C;
-    p.N = conv.OH * conv.OW;
-    p.batch = {conv.N};
-    p.a_batch = {0};
-    p.b_batch = {p.K * p.N};
-    if (bias != nullptr) {
-      p.beta = 1;
-      broadcast(e, bias, {1, p.M, 1}, x.type == ElementType::kHalf, {conv.N, p.M, p.N}, y);
-    }
-    if (conv.OH == conv.H && conv.OW == conv.W) return multiply(e, p, w, x, y);
-    gpu::StridedCopy copy;
-    copy.shape = {conv.N * conv.C, conv.OH, conv.OW};
-    copy.x_strides = {conv.H * conv.W, conv.stride[0] * conv.W, conv.stride[1]};
-    copy.y_strides = {p.N, conv.OW, 1};
-    copy.bytes = x.type == ElementType::kHalf ? 2 : 4;
-    const Scratch pixels = e.scratch(static_cast<size_t>(copy.shape.elements() * copy.bytes));
-    e.run(gpu::strided_copy_plan(copy, aligned({x.data, pixels.data()})), {x.data}, {pixels.data()});
-    multiply(e, p, w, Tensor{pixels.data(), x.type, {conv.N, conv.C, p.N}}, y);
-  }
-
-  std::string padding_;
-  std::vector<int64_t> strides_, dilations_, pads_;
-  int64_t groups_;
-};
-
-std::string refuse_conv(const GraphNode& node) {
-  const auto& x = node.inputs().front().shape;
-  if (!x || x->rank() < 3 || x->rank() > 4) return "only one and two spatial axes";
-  return refuse_mixed_floats(node);
-}
-
 }  // namespace
 
 void add_linear(std::vector<Operator>& table) {
@@ -247,9 +125,6 @@ void add_linear(std::vector<Operator>& table) {
   add(table, "Gemm", 7, 13, [](const OptionalAttributes& a) {
     return std::make_unique<Gemm>(a);
   }).refused(floats);
-  add(table, "Conv", 1, 22, [](const OptionalAttributes& a) {
-    return std::make_unique<Conv>(a);
-  }).refused(refuse_conv);
 }
 
 }  // namespace graphopt::ep

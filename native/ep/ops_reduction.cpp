@@ -3,6 +3,7 @@
 
 #include "abi/error.h"
 #include "ep/operators.h"
+#include "ep/window.h"
 #include "gpu/pool_plan.h"
 #include "gpu/reduce_plan.h"
 #include "gpu/row_norm_plan.h"
@@ -149,41 +150,11 @@ class GlobalPool final : public OpKernel {
   gpu::Reduction how_;
 };
 
-// Kernel, strides, dilations and pads of an operator with two spatial axes.
-struct Window {
-  std::vector<int64_t> kernel, strides, dilations, pads;
-  bool ceil = false;
-
-  explicit Window(const OptionalAttributes& a)
-      : kernel(a.find_ints("kernel_shape").value_or(std::vector<int64_t>())),
-        strides(a.find_ints("strides").value_or(std::vector<int64_t>{1, 1})),
-        dilations(a.find_ints("dilations").value_or(std::vector<int64_t>{1, 1})),
-        pads(a.find_ints("pads").value_or(std::vector<int64_t>{0, 0, 0, 0})),
-        ceil(a.find_int("ceil_mode").value_or(0) != 0) {}
-
-  void require_two_axes() const {
-    if (kernel.empty() || strides.empty() || dilations.empty() || pads.empty())
-      throw Error("an empty attribute");
-    require_sizes(2, kernel, 1);
-    require_sizes(2, strides, 1);
-    require_sizes(2, dilations, 1);
-    require_sizes(4, pads, 0);
-  }
-
-  // Elements of spatial axis d of the output: the formula of the operator's specification. A window that
-  // would begin in the padding at the end is dropped.
-  int64_t out(size_t d, int64_t in) const {
-    const int64_t span = (kernel[d] - 1) * dilations[d] + 1, free = in + pads[d] + pads[d + 2] - span;
-    if (free < 0) throw Error("the window is larger than the padded input");
-    int64_t n = (free + (ceil ? strides[d] - 1 : 0)) / strides[d] + 1;
-    if (ceil && (n - 1) * strides[d] >= in + pads[d]) --n;
-    return n;
-  }
-};
-
+// MaxPool and AveragePool.
 class Pool final : public OpKernel {
  public:
-  Pool(const OptionalAttributes& a, bool average) : window_(a) {
+  Pool(const OptionalAttributes& a, bool average)
+      : window_(a), ceil_(a.find_int("ceil_mode").value_or(0) != 0) {
     if (average) {
       const bool counted = a.find_int("count_include_pad").value_or(0) != 0;
       mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
@@ -192,39 +163,60 @@ class Pool final : public OpKernel {
 
   void run(Execution& e) const override {
     const Tensor& x = e.input(0);
-    if (x.shape.rank() != 4) throw Error("X must have rank 4");
-    window_.require_two_axes();
+    const size_t axes = x.shape.rank() - 2;
+    if (x.shape.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
+    if (window_.kernel().empty()) throw Error("without kernel_shape");
+    window_.check(axes, window_.kernel());
     gpu::PoolProblem p;
     p.planes = x.shape[0] * x.shape[1];
-    p.H = x.shape[2];
-    p.W = x.shape[3];
-    p.OH = window_.out(0, p.H);
-    p.OW = window_.out(1, p.W);
     p.mode = mode_;
+    Shape y = x.shape;
     const auto i32 = [](int64_t v) { return static_cast<int32_t>(gpu::to_u31(v)); };
-    p.window = {i32(window_.kernel[0]),    i32(window_.kernel[1]),    i32(window_.strides[0]),
-                i32(window_.strides[1]),   i32(window_.pads[0]),      i32(window_.pads[1]),
-                i32(window_.dilations[0]), i32(window_.dilations[1]), i32(window_.pads[2]),
-                i32(window_.pads[3])};
-    void* y = e.output(0, {x.shape[0], x.shape[1], p.OH, p.OW});
-    e.run(gpu::pool_plan(p, x.type == ElementType::kHalf), {x.data}, {y});
+    for (size_t i = 0; i < axes; ++i) {
+      const int64_t in = x.shape[2 + i], kernel = window_.kernel()[i], stride = window_.stride(i),
+                    span = window_.span(i, kernel);
+      const Window::Padding pad = window_.padding(i, in, span);
+      const int64_t out = outputs(in, stride, span, pad);
+      gpu::to_u31(out * stride + span);
+      const size_t d = gpu::kSpatialAxes - axes + i;
+      p.out[d] = y[2 + i] = out;
+      p.axes[d] = {i32(in),          i32(kernel), i32(stride), -i32(pad.begin), i32(window_.dilation(i)),
+                   i32(in + pad.end)};
+    }
+    void* to = e.output(0, y);
+    e.run(gpu::pool_plan(p, x.type == ElementType::kHalf), {x.data}, {to});
   }
 
  private:
+  // The formula of the operators' specification. A window that would begin in the padding at the end is
+  // dropped.
+  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
+    const int64_t free = in + pad.begin + pad.end - span;
+    if (free < 0) throw Error("the window is larger than the padded input");
+    const int64_t n = (free + (ceil_ ? stride - 1 : 0)) / stride + 1;
+    return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
+  }
+
   Window window_;
+  bool ceil_;
   gpu::PoolMode mode_ = gpu::PoolMode::kMax;
 };
 
 std::string refuse_pool(const GraphNode& node) {
   const auto& x = node.inputs().front().shape;
   if (!is_float(node.inputs().front().type)) return "only float and float16";
-  if (!x || x->rank() != 4) return "only two spatial axes";
+  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
   for (size_t i = 1; i < node.outputs().size(); ++i) {
     if (!node.outputs()[i].name.empty()) return "no indices";
   }
   const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
-  if (padding != "NOTSET" && padding != "VALID") return "auto_pad " + padding;
-  if (padding == "VALID" && node.find_ints("pads")) return "auto_pad and pads";
+  if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
+  if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
+    // Runtimes differ in what these mean.
+    const auto dilations = node.find_ints("dilations").value_or(std::vector<int64_t>());
+    const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
+    if (dilated || node.find_int("ceil_mode").value_or(0) != 0) return "auto_pad with dilations or ceil_mode";
+  }
   return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
 }
 

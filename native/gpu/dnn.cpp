@@ -1,8 +1,11 @@
-// cuDNN and MIOpen: convolutions of two spatial axes.
+// cuDNN and MIOpen: convolutions of two and three spatial axes, and transposed ones, which are to a library
+// the gradient of a convolution's input.
 #include <array>
+#include <cstdio>
 #include <map>
 #include <mutex>
-#include <tuple>
+#include <optional>
+#include <vector>
 
 #include "gpu/driver.h"
 #include "gpu/libraries.h"
@@ -10,13 +13,60 @@
 namespace graphopt::gpu {
 namespace {
 
-using Key = std::array<int64_t, 18>;
+constexpr size_t kMostDims = 2 + kSpatialAxes;
+using Key = std::array<int64_t, 4 + 6 * kSpatialAxes + 3>;
 
-Key key_of(const ConvNdProblem& p, bool half) {
-  return {p.N,           p.groups,      p.C,         p.H,         p.W,         p.M,
-          p.OH,          p.OW,          p.kernel[0], p.kernel[1], p.stride[0], p.stride[1],
-          p.dilation[0], p.dilation[1], p.pad[0],    p.pad[1],    half,        p.has_bias};
+Key key_of(const ConvolutionProblem& p, bool half) {
+  Key key = {p.N, p.groups, p.C, p.M, half, p.transposed, p.has_bias};
+  size_t n = 7;
+  for (const auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) {
+    for (const int64_t v : *axes) key[n++] = v;
+  }
+  return key;
 }
+
+int i32(int64_t v) { return static_cast<int>(to_u31(v)); }
+
+// The arrays that libraries take. Two spatial axes where the first of three is not used.
+struct Arrays {
+  using Dims = std::array<int, kMostDims>;
+  int axes = 3;
+  Dims x = {}, y = {}, w = {}, bias = {}, flat_y = {};  // flat_y: two spatial axes, to which bias is added
+  std::array<int, kSpatialAxes> pad = {}, stride = {}, dilation = {};
+
+  explicit Arrays(const ConvolutionProblem& p) {
+    const bool three = p.in[0] != 1 || p.out[0] != 1 || p.kernel[0] != 1;
+    axes = three ? 3 : 2;
+    const int x_channels = i32(p.groups * p.C), y_channels = i32(p.groups * p.M);
+    x[0] = y[0] = flat_y[0] = i32(p.N);
+    x[1] = x_channels;
+    y[1] = flat_y[1] = y_channels;
+    // The convolution whose gradient a transposed one is goes from y's channels to x's.
+    w[0] = p.transposed ? x_channels : y_channels;
+    w[1] = i32(p.transposed ? p.M : p.C);
+    for (size_t i = 0; i < static_cast<size_t>(axes); ++i) {
+      const size_t d = three ? i : i + 1;
+      x[2 + i] = i32(p.in[d]);
+      y[2 + i] = i32(p.out[d]);
+      w[2 + i] = i32(p.kernel[d]);
+      pad[i] = i32(p.pad[d]);
+      stride[i] = i32(p.stride[d]);
+      dilation[i] = i32(p.dilation[d]);
+    }
+    flat_y[2] = i32(p.out[0] * p.out[1]);
+    flat_y[3] = i32(p.out[2]);
+    bias = {1, y_channels, 1, 1};
+  }
+
+  int dims() const { return 2 + axes; }
+  // Of a contiguous tensor.
+  static Dims strides(const Dims& shape, int dims) {
+    Dims result = {};
+    int64_t elements = 1;
+    for (auto d = static_cast<size_t>(dims); d-- > 0; elements *= shape[d]) result[d] = i32(elements);
+    return result;
+  }
+};
 
 void check(int status, const char* what) {
   if (status != 0) throw std::runtime_error(std::string(what) + " failed, status " + std::to_string(status));
@@ -27,21 +77,24 @@ void check(int status, const char* what) {
 template <class Library>
 class DnnOf final : public Dnn {
  public:
-  size_t conv_workspace(const ConvNdProblem& p, bool half, void* stream) override {
-    return convolution(p, half, stream).second->workspace;
+  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) override {
+    const auto& convolution = *this->convolution(p, half, stream).second;
+    return convolution ? std::optional(convolution->workspace) : std::nullopt;
   }
 
-  void conv(const ConvNdProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
+  void conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
             void* workspace, void* stream) override {
     const auto [handle, convolution] = this->convolution(p, half, stream);
-    library_.run(handle, *convolution, x, w, bias, y, workspace);
+    library_.run(handle, convolution->value(), x, w, bias, y, workspace);
   }
 
   void forget(void* stream) noexcept override {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = streams_.find(stream);
     if (found == streams_.end()) return;
-    for (const auto& [key, convolution] : found->second.convolutions) library_.destroy(convolution);
+    for (const auto& [key, convolution] : found->second.convolutions) {
+      if (convolution) library_.destroy(*convolution);
+    }
     library_.destroy(found->second.handle);
     streams_.erase(found);
   }
@@ -50,10 +103,11 @@ class DnnOf final : public Dnn {
   using Convolution = typename Library::Convolution;
   struct Stream {
     void* handle = nullptr;
-    std::map<Key, Convolution> convolutions;
+    std::map<Key, std::optional<Convolution>> convolutions;  // nothing: the library has no algorithm
   };
 
-  std::pair<void*, const Convolution*> convolution(const ConvNdProblem& p, bool half, void* stream) {
+  std::pair<void*, const std::optional<Convolution>*> convolution(const ConvolutionProblem& p, bool half,
+                                                                  void* stream) {
     Stream* of;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -64,8 +118,18 @@ class DnnOf final : public Dnn {
     auto found = of->convolutions.find(key);
     if (found == of->convolutions.end()) {
       found = of->convolutions.emplace(key, library_.describe(of->handle, p, half)).first;
+      if (!found->second) say_missing(p);
     }
     return {of->handle, &found->second};
+  }
+
+  static void say_missing(const ConvolutionProblem& p) {
+    std::fprintf(
+        stderr,
+        "graphopt: %s has no algorithm for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels "
+        "of our own run\n",
+        Library::kName, static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
+        static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
   }
 
   Library library_;
@@ -74,36 +138,42 @@ class DnnOf final : public Dnn {
 };
 
 struct Cudnn {
+  static constexpr const char* kName = "cuDNN";
   struct Convolution {
-    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *conv = nullptr;
+    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+    bool transposed = false;
     int algorithm = 0;
     size_t workspace = 0;
   };
-  // cudnnConvolutionFwdAlgoPerf_t
+  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
   struct Performance {
     int algorithm, status;
     float milliseconds;
     size_t workspace;
-    int determinism, math, reserved[3];
+    int deterministic, math, reserved[3];
   };
+  using Find = int(void*, void*, void*, void*, void*, int, int*, Performance*);
+  using Run = int(void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
+                  const void*, void*, void*);
 
   int (*create_)(void**);
   int (*destroy_)(void*);
   int (*set_stream)(void*, void*);
   int (*create_tensor)(void**);
-  int (*set_tensor)(void*, int, int, int, int, int, int);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
   int (*destroy_tensor)(void*);
   int (*create_filter)(void**);
-  int (*set_filter)(void*, int, int, int, int, int, int);
+  int (*set_filter)(void*, int, int, int, const int*);
   int (*destroy_filter)(void*);
   int (*create_conv)(void**);
-  int (*set_conv)(void*, int, int, int, int, int, int, int, int);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int, int);
   int (*set_groups)(void*, int);
   int (*set_math)(void*, int);
   int (*destroy_conv)(void*);
-  int (*find)(void*, void*, void*, void*, void*, int, int*, Performance*);
-  int (*forward)(void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
-                 const void*, void*, void*);
+  Find* find;  // x, w, conv, y
+  Run* forward;
+  Find* find_backward;  // w, dy, conv, dx
+  Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
 
   Cudnn() {
@@ -112,18 +182,20 @@ struct Cudnn {
     resolve(library, "cudnnDestroy", destroy_);
     resolve(library, "cudnnSetStream", set_stream);
     resolve(library, "cudnnCreateTensorDescriptor", create_tensor);
-    resolve(library, "cudnnSetTensor4dDescriptor", set_tensor);
+    resolve(library, "cudnnSetTensorNdDescriptor", set_tensor);
     resolve(library, "cudnnDestroyTensorDescriptor", destroy_tensor);
     resolve(library, "cudnnCreateFilterDescriptor", create_filter);
-    resolve(library, "cudnnSetFilter4dDescriptor", set_filter);
+    resolve(library, "cudnnSetFilterNdDescriptor", set_filter);
     resolve(library, "cudnnDestroyFilterDescriptor", destroy_filter);
     resolve(library, "cudnnCreateConvolutionDescriptor", create_conv);
-    resolve(library, "cudnnSetConvolution2dDescriptor", set_conv);
+    resolve(library, "cudnnSetConvolutionNdDescriptor", set_conv);
     resolve(library, "cudnnSetConvolutionGroupCount", set_groups);
     resolve(library, "cudnnSetConvolutionMathType", set_math);
     resolve(library, "cudnnDestroyConvolutionDescriptor", destroy_conv);
     resolve(library, "cudnnGetConvolutionForwardAlgorithm_v7", find);
     resolve(library, "cudnnConvolutionForward", forward);
+    resolve(library, "cudnnGetConvolutionBackwardDataAlgorithm_v7", find_backward);
+    resolve(library, "cudnnConvolutionBackwardData", backward);
     resolve(library, "cudnnAddTensor", add);
   }
 
@@ -135,46 +207,49 @@ struct Cudnn {
   }
   void destroy(void* handle) const noexcept { destroy_(handle); }
 
-  Convolution describe(void* handle, const ConvNdProblem& p, bool half) const {
+  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
     constexpr int kNchw = 0, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1, kFma = 3,
                   kMost = 8;
     const int type = half ? kHalf : kFloat;
-    const auto i32 = [](int64_t v) { return static_cast<int>(to_u31(v)); };
+    const Arrays a(p);
+    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
+      check(create_tensor(&descriptor), "cudnnCreateTensorDescriptor");
+      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+            "cudnnSetTensorNdDescriptor");
+    };
     Convolution c;
-    check(create_tensor(&c.x), "cudnnCreateTensorDescriptor");
-    check(create_tensor(&c.y), "cudnnCreateTensorDescriptor");
-    check(create_tensor(&c.bias), "cudnnCreateTensorDescriptor");
+    c.transposed = p.transposed;
+    tensor(c.x, a.x, a.dims());
+    tensor(c.y, a.y, a.dims());
+    tensor(c.bias, a.bias, 4);
+    tensor(c.flat_y, a.flat_y, 4);
     check(create_filter(&c.w), "cudnnCreateFilterDescriptor");
+    check(set_filter(c.w, type, kNchw, a.dims(), a.w.data()), "cudnnSetFilterNdDescriptor");
     check(create_conv(&c.conv), "cudnnCreateConvolutionDescriptor");
-    const int channels = i32(p.groups * p.M);
-    check(set_tensor(c.x, kNchw, type, i32(p.N), i32(p.groups * p.C), i32(p.H), i32(p.W)), "tensor");
-    check(set_tensor(c.y, kNchw, type, i32(p.N), channels, i32(p.OH), i32(p.OW)), "tensor");
-    check(set_tensor(c.bias, kNchw, type, 1, channels, 1, 1), "tensor");
-    check(set_filter(c.w, type, kNchw, channels, i32(p.C), i32(p.kernel[0]), i32(p.kernel[1])), "filter");
-    check(set_conv(c.conv, i32(p.pad[0]), i32(p.pad[1]), i32(p.stride[0]), i32(p.stride[1]),
-                   i32(p.dilation[0]), i32(p.dilation[1]), kCrossCorrelation, kFloat),
-          "cudnnSetConvolution2dDescriptor");
+    check(
+        set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation, kFloat),
+        "cudnnSetConvolutionNdDescriptor");
     check(set_groups(c.conv, i32(p.groups)), "cudnnSetConvolutionGroupCount");
     check(set_math(c.conv, half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
     Performance found[kMost] = {};
     int count = 0;
-    check(find(handle, c.x, c.w, c.conv, c.y, kMost, &count, found),
-          "cudnnGetConvolutionForwardAlgorithm_v7");
-    for (int i = 0; i < count; ++i) {
-      if (found[i].status != 0) continue;
+    const int status = p.transposed ? find_backward(handle, c.w, c.x, c.conv, c.y, kMost, &count, found)
+                                    : find(handle, c.x, c.w, c.conv, c.y, kMost, &count, found);
+    for (int i = 0; i < count && status == 0; ++i) {
+      // Gradients may come from an algorithm that adds in any order.
+      if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
       // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
       check(set_math(c.conv, half ? found[i].math : kFma), "cudnnSetConvolutionMathType");
       c.algorithm = found[i].algorithm;
       c.workspace = found[i].workspace;
       return c;
     }
-    throw std::runtime_error("cuDNN has no algorithm for this convolution");
+    destroy(c);
+    return std::nullopt;
   }
 
   void destroy(const Convolution& c) const noexcept {
-    destroy_tensor(c.x);
-    destroy_tensor(c.y);
-    destroy_tensor(c.bias);
+    for (void* tensor : {c.x, c.y, c.bias, c.flat_y}) destroy_tensor(tensor);
     destroy_filter(c.w);
     destroy_conv(c.conv);
   }
@@ -182,15 +257,23 @@ struct Cudnn {
   void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
            void* workspace) const {
     const float one = 1, zero = 0;
-    check(forward(handle, &one, c.x, x, c.w, w, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
-          "cudnnConvolutionForward");
-    if (bias != nullptr) check(add(handle, &one, c.bias, bias, &one, c.y, y), "cudnnAddTensor");
+    if (c.transposed) {
+      check(
+          backward(handle, &one, c.w, w, c.x, x, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
+          "cudnnConvolutionBackwardData");
+    } else {
+      check(forward(handle, &one, c.x, x, c.w, w, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
+            "cudnnConvolutionForward");
+    }
+    if (bias != nullptr) check(add(handle, &one, c.bias, bias, &one, c.flat_y, y), "cudnnAddTensor");
   }
 };
 
 struct Miopen {
+  static constexpr const char* kName = "MIOpen";
   struct Convolution {
-    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *conv = nullptr;
+    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+    bool transposed = false;
     uint64_t solution = 0;
     size_t workspace = 0;
   };
@@ -201,19 +284,26 @@ struct Miopen {
     uint64_t id;
     int algorithm;
   };
+  using Find = int(void*, void*, void*, void*, void*, size_t, size_t*, Solution*);
+  using Compile = int(void*, void*, void*, void*, void*, uint64_t);
+  using Run = int(void*, void*, const void*, void*, const void*, void*, void*, void*, void*, size_t,
+                  uint64_t);
 
   int (*create_)(void**, void*);
   int (*destroy_)(void*);
   int (*create_tensor)(void**);
-  int (*set_tensor)(void*, int, int, int, int, int);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
   int (*destroy_tensor)(void*);
   int (*create_conv)(void**);
-  int (*set_conv)(void*, int, int, int, int, int, int, int);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int);
   int (*set_groups)(void*, int);
   int (*destroy_conv)(void*);
-  int (*find)(void*, void*, void*, void*, void*, size_t, size_t*, Solution*);
-  int (*compile)(void*, void*, void*, void*, void*, uint64_t);
-  int (*forward)(void*, void*, const void*, void*, const void*, void*, void*, void*, void*, size_t, uint64_t);
+  Find* find;  // w, x, conv, y
+  Compile* compile;
+  Run* forward;
+  Find* find_backward;  // dy, w, conv, dx
+  Compile* compile_backward;
+  Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
 
   Miopen() {
@@ -221,15 +311,18 @@ struct Miopen {
     resolve(library, "miopenCreateWithStream", create_);
     resolve(library, "miopenDestroy", destroy_);
     resolve(library, "miopenCreateTensorDescriptor", create_tensor);
-    resolve(library, "miopenSet4dTensorDescriptor", set_tensor);
+    resolve(library, "miopenSetTensorDescriptor", set_tensor);
     resolve(library, "miopenDestroyTensorDescriptor", destroy_tensor);
     resolve(library, "miopenCreateConvolutionDescriptor", create_conv);
-    resolve(library, "miopenInitConvolutionDescriptor", set_conv);
+    resolve(library, "miopenInitConvolutionNdDescriptor", set_conv);
     resolve(library, "miopenSetConvolutionGroupCount", set_groups);
     resolve(library, "miopenDestroyConvolutionDescriptor", destroy_conv);
     resolve(library, "miopenConvolutionForwardGetSolution", find);
     resolve(library, "miopenConvolutionForwardCompileSolution", compile);
     resolve(library, "miopenConvolutionForwardImmediate", forward);
+    resolve(library, "miopenConvolutionBackwardDataGetSolution", find_backward);
+    resolve(library, "miopenConvolutionBackwardDataCompileSolution", compile_backward);
+    resolve(library, "miopenConvolutionBackwardDataImmediate", backward);
     resolve(library, "miopenConvolutionForwardBias", add);
   }
 
@@ -240,45 +333,59 @@ struct Miopen {
   }
   void destroy(void* handle) const noexcept { destroy_(handle); }
 
-  Convolution describe(void* handle, const ConvNdProblem& p, bool half) const {
+  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
     constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
     const int type = half ? kHalf : kFloat;
-    const auto i32 = [](int64_t v) { return static_cast<int>(to_u31(v)); };
+    const Arrays a(p);
+    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
+      check(create_tensor(&descriptor), "miopenCreateTensorDescriptor");
+      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+            "miopenSetTensorDescriptor");
+    };
     Convolution c;
-    for (void** tensor : {&c.x, &c.y, &c.bias, &c.w})
-      check(create_tensor(tensor), "miopenCreateTensorDescriptor");
+    c.transposed = p.transposed;
+    tensor(c.x, a.x, a.dims());
+    tensor(c.y, a.y, a.dims());
+    tensor(c.w, a.w, a.dims());
+    tensor(c.bias, a.bias, 4);
+    tensor(c.flat_y, a.flat_y, 4);
     check(create_conv(&c.conv), "miopenCreateConvolutionDescriptor");
-    const int channels = i32(p.groups * p.M);
-    check(set_tensor(c.x, type, i32(p.N), i32(p.groups * p.C), i32(p.H), i32(p.W)), "tensor");
-    check(set_tensor(c.y, type, i32(p.N), channels, i32(p.OH), i32(p.OW)), "tensor");
-    check(set_tensor(c.bias, type, 1, channels, 1, 1), "tensor");
-    check(set_tensor(c.w, type, channels, i32(p.C), i32(p.kernel[0]), i32(p.kernel[1])), "filter");
-    check(set_conv(c.conv, kConvolution, i32(p.pad[0]), i32(p.pad[1]), i32(p.stride[0]), i32(p.stride[1]),
-                   i32(p.dilation[0]), i32(p.dilation[1])),
-          "miopenInitConvolutionDescriptor");
+    check(set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
+          "miopenInitConvolutionNdDescriptor");
     check(set_groups(c.conv, i32(p.groups)), "miopenSetConvolutionGroupCount");
     Solution best = {};
     size_t count = 0;
-    check(find(handle, c.w, c.x, c.conv, c.y, 1, &count, &best), "miopenConvolutionForwardGetSolution");
-    if (count == 0) throw std::runtime_error("MIOpen has no algorithm for this convolution");
-    check(compile(handle, c.w, c.x, c.conv, c.y, best.id), "miopenConvolutionForwardCompileSolution");
+    const int status = p.transposed ? find_backward(handle, c.x, c.w, c.conv, c.y, 1, &count, &best)
+                                    : find(handle, c.w, c.x, c.conv, c.y, 1, &count, &best);
+    if (status != 0 || count == 0) {
+      destroy(c);
+      return std::nullopt;
+    }
+    check(p.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, best.id)
+                       : compile(handle, c.w, c.x, c.conv, c.y, best.id),
+          "MIOpen's CompileSolution");
     c.solution = best.id;
     c.workspace = best.workspace;
     return c;
   }
 
   void destroy(const Convolution& c) const noexcept {
-    for (void* tensor : {c.x, c.y, c.bias, c.w}) destroy_tensor(tensor);
+    for (void* tensor : {c.x, c.y, c.bias, c.flat_y, c.w}) destroy_tensor(tensor);
     destroy_conv(c.conv);
   }
 
   void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
            void* workspace) const {
     const float one = 1, zero = 0;
-    check(forward(handle, c.w, w, c.x, x, c.conv, c.y, y, workspace, c.workspace, c.solution),
-          "miopenConvolutionForwardImmediate");
+    if (c.transposed) {
+      check(backward(handle, c.x, x, c.w, w, c.conv, c.y, y, workspace, c.workspace, c.solution),
+            "miopenConvolutionBackwardDataImmediate");
+    } else {
+      check(forward(handle, c.w, w, c.x, x, c.conv, c.y, y, workspace, c.workspace, c.solution),
+            "miopenConvolutionForwardImmediate");
+    }
     if (bias != nullptr)
-      check(add(handle, &one, c.bias, bias, &zero, c.y, y), "miopenConvolutionForwardBias");
+      check(add(handle, &one, c.bias, bias, &zero, c.flat_y, y), "miopenConvolutionForwardBias");
   }
 };
 

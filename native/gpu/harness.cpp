@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "gpu/convolution_plan.h"
 #include "gpu/device.h"
 #include "gpu/elementwise_plan.h"
 #include "gpu/fused_attention_plan.h"
@@ -239,14 +240,18 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int half, int64_t outer, i
   return guarded([&] { return reduce_plan(outer, R, inner, static_cast<Reduction>(how), half != 0); });
 }
 
-// `numbers`: planes, H, W, OH, OW, then the members of PoolWindow.
+// `numbers`: planes, then of each axis its size in Y and the members of PoolAxis.
 EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, const int64_t* numbers) {
   return guarded([&] {
-    const auto at = [numbers](int i) { return static_cast<int32_t>(numbers[i]); };
-    const PoolWindow window = {at(5), at(6), at(7), at(8), at(9), at(10), at(11), at(12), at(13), at(14)};
-    return pool_plan(
-        {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], window, static_cast<PoolMode>(mode)},
-        half != 0);
+    PoolProblem p;
+    p.planes = *numbers++;
+    p.mode = static_cast<PoolMode>(mode);
+    const auto next = [&numbers] { return static_cast<int32_t>(*numbers++); };
+    for (size_t d = 0; d < kSpatialAxes; ++d) {
+      p.out[d] = *numbers++;
+      p.axes[d] = {next(), next(), next(), next(), next(), next()};
+    }
+    return pool_plan(p, half != 0);
   });
 }
 
@@ -305,6 +310,21 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts*, int half, int bias, const in
     }
     p.has_bias = bias != 0;
     return conv_plan(p, half != 0);
+  });
+}
+
+// `numbers`: N, groups, C, M, then of each axis in, out, kernel, stride, dilation and pad.
+EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transposed, int bias,
+                                       const int64_t* numbers) {
+  return guarded([&] {
+    ConvolutionProblem p;
+    p.transposed = transposed != 0;
+    p.has_bias = bias != 0;
+    for (int64_t* member : {&p.N, &p.groups, &p.C, &p.M}) *member = *numbers++;
+    for (size_t d = 0; d < kSpatialAxes; ++d) {
+      for (int64_t* axes : {p.in, p.out, p.kernel, p.stride, p.dilation, p.pad}) axes[d] = *numbers++;
+    }
+    return convolution_plan(p, half != 0);
   });
 }
 

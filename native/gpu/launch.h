@@ -101,6 +101,9 @@ struct Plan {
   int64_t weights = 0;             // bytes that a prepare plan writes
 };
 
+// Of convolutions and pools, at most.
+constexpr size_t kSpatialAxes = 3;
+
 inline constexpr Buffer input(uint8_t i) { return {Role::kInput, i, 0}; }
 inline constexpr Buffer output(uint8_t i) { return {Role::kOutput, i, 0}; }
 inline constexpr Buffer workspace(uint8_t i) { return {Role::kWorkspace, i, 0}; }

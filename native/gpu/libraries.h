@@ -1,12 +1,14 @@
 // Matrix products and convolutions by the vendor's libraries, opened with dlopen: cuBLAS and cuDNN, rocBLAS
-// and MIOpen. Where one is missing, the kernels of gpu/gemm_plan.h run.
+// and MIOpen. Where one is missing, the kernels of gpu/gemm_plan.h and gpu/convolution_plan.h run.
 //
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 
+#include "gpu/convolution_plan.h"
 #include "gpu/device.h"
 #include "gpu/gemm_plan.h"
 #include "ops/linear.h"
@@ -38,10 +40,11 @@ class BlasLt {
 class Dnn {
  public:
   virtual ~Dnn() = default;
-  // Bytes of scratch memory that conv needs.
-  virtual size_t conv_workspace(const ConvNdProblem& p, bool half, void* stream) = 0;
+  // Bytes of scratch memory that conv needs; nothing when the library has no algorithm for the problem, which
+  // is said once on stderr.
+  virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) = 0;
   // `bias` may be null. The padding must be the same at both ends.
-  virtual void conv(const ConvNdProblem& p, bool half, const void* x, const void* w, const void* bias,
+  virtual void conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
                     void* y, void* workspace, void* stream) = 0;
   virtual void forget(void* stream) noexcept = 0;
 };

@@ -5,19 +5,21 @@ namespace graphopt::gpu {
 Plan pool_plan(const PoolProblem& p, bool half) {
   constexpr int64_t kThreads = 256;  // hip/pool.hip
   Plan plan;
-  const int64_t total = p.planes * p.OH * p.OW;
+  const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
+                total = p.planes * per_plane;
   if (total == 0) return plan;
-  to_u31(p.H * p.W);
   plan.launches.push_back(
       Launch(half ? "pool_f16" : "pool_f32", to_u31(divide_up(total, kThreads)), 1, 1, kThreads)
           .add(input(0))
           .add(output(0))
           .add(to_u31(total))
-          .add(static_cast<int32_t>(p.H))
-          .add(static_cast<int32_t>(p.W))
-          .add(make_divisor(p.OH * p.OW))
-          .add(make_divisor(p.OW))
-          .add(p.window)
+          .add(to_u31(int64_t{p.axes[0].in} * p.axes[1].in * p.axes[2].in))
+          .add(make_divisor(per_plane))
+          .add(make_divisor(per_slice))
+          .add(make_divisor(p.out[2]))
+          .add(p.axes[0])
+          .add(p.axes[1])
+          .add(p.axes[2])
           .add(static_cast<int32_t>(p.mode)));
   return plan;
 }

@@ -5,18 +5,17 @@
 
 namespace graphopt::gpu {
 
-// Mirrors hip::PoolWindow.
-struct PoolWindow {
-  int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
-  int32_t bottom, right;
+// Mirrors hip::PoolAxis.
+struct PoolAxis {
+  int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
 };
 
 enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
 
-// x [planes, H, W], y [planes, OH, OW].
+// x [planes, in..], y [planes, out..]; what has fewer than three axes has ones in front.
 struct PoolProblem {
-  int64_t planes = 1, H = 1, W = 1, OH = 1, OW = 1;
-  PoolWindow window = {1, 1, 1, 1, 0, 0, 1, 1, 0, 0};
+  int64_t planes = 1, out[kSpatialAxes] = {1, 1, 1};
+  PoolAxis axes[kSpatialAxes];
   PoolMode mode = PoolMode::kMax;
 };
 

@@ -1,43 +1,49 @@
-// MaxPool and AveragePool over H and W of x [planes, H, W]: a work-item for each output.
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..]: a work-item for each output.
 #include "hip/platform.h"
 
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
 
-struct PoolWindow {
-  int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
-  int32_t bottom, right;  // padding at the end, which an average may count
+// One spatial axis: output q takes in[q stride + first + t dilation] for t < kernel. An average may count the
+// padding up to `last`, which is beyond the axis.
+struct PoolAxis {
+  int32_t in, kernel, stride, first, dilation, last;
 };
 
 enum PoolMode : int32_t { kPoolMax, kPoolAverage, kPoolAverageWithPadding };
 
 template <class T>
-DEVICE void pool(const T* x, T* y, uint32_t total, int32_t H, int32_t W, Divisor per_plane, Divisor across,
-                 const PoolWindow& p, int32_t mode) {
+DEVICE void pool(const T* x, T* y, uint32_t total, uint32_t plane, const Divisor& per_plane,
+                 const Divisor& per_slice, const Divisor& across, const PoolAxis& a, const PoolAxis& b,
+                 const PoolAxis& c, int32_t mode) {
   const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
   if (i >= total) return;
-  const uint32_t plane = divide(i, per_plane), rest = i - plane * per_plane.d;
-  const uint32_t row = divide(rest, across), column = rest - row * across.d;
-  const T* from = x + static_cast<size_t>(plane) * static_cast<size_t>(H) * static_cast<size_t>(W);
-  const int top = static_cast<int>(row) * p.stride_h - p.top,
-            left = static_cast<int>(column) * p.stride_w - p.left;
+  const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
+  const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
+  const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
+  const T* from = x + static_cast<size_t>(number) * plane;
+  const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
   float most = -bit_cast<float>(0x7f800000u), sum = 0;
   int count = 0;
-  for (int r = 0; r < p.kernel_h; ++r) {
-    const int h = top + r * p.dilation_h;
-    if (h >= H + p.bottom) break;
-    for (int s = 0; s < p.kernel_w; ++s) {
-      const int w = left + s * p.dilation_w;
-      if (w >= W + p.right) break;
-      if (h < 0 || h >= H || w < 0 || w >= W) {
-        count += mode == kPoolAverageWithPadding ? 1 : 0;
-        continue;
+  for (int r = 0; r < a.kernel; ++r) {
+    const int p = static_cast<int>(slice) * a.stride + a.first + r * a.dilation;
+    if (p >= a.last) break;
+    for (int s = 0; s < b.kernel; ++s) {
+      const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
+      if (q >= b.last) break;
+      for (int t = 0; t < c.kernel; ++t) {
+        const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+        if (k >= c.last) break;
+        if (!inside(p, a) || !inside(q, b) || !inside(k, c)) {
+          count += mode == kPoolAverageWithPadding ? 1 : 0;
+          continue;
+        }
+        const float v = to_float(from[(p * b.in + q) * c.in + k]);
+        most = v > most || v != v ? v : most;
+        sum += v;
+        ++count;
       }
-      const float v = to_float(from[h * W + w]);
-      most = v > most || v != v ? v : most;
-      sum += v;
-      ++count;
     }
   }
   y[i] = from_float<T>(mode == kPoolMax ? most : sum / static_cast<float>(count));
@@ -47,11 +53,11 @@ DEVICE void pool(const T* x, T* y, uint32_t total, int32_t H, int32_t W, Divisor
 
 using namespace graphopt::hip;
 
-#define POOL_KERNEL(T, suffix)                                                                       \
-  KERNEL(pool_##suffix, kPoolThreads,                                                                \
-         (const T* x, T* y, uint32_t total, int32_t H, int32_t W, Divisor per_plane, Divisor across, \
-          PoolWindow window, int32_t mode)) {                                                        \
-    pool(x, y, total, H, W, per_plane, across, window, mode);                                        \
+#define POOL_KERNEL(T, suffix)                                                                    \
+  KERNEL(pool_##suffix, kPoolThreads,                                                             \
+         (const T* x, T* y, uint32_t total, uint32_t plane, Divisor per_plane, Divisor per_slice, \
+          Divisor across, PoolAxis a, PoolAxis b, PoolAxis c, int32_t mode)) {                    \
+    pool(x, y, total, plane, per_plane, per_slice, across, a, b, c, mode);                        \
   }
 
 POOL_KERNEL(float, f32)

@@ -50,44 +50,48 @@ def reduce(name: str, dtype: Any, sizes: tuple[int, int, int], how: str) -> Case
 
 # H, W, kernel, strides, pads (top, left, bottom, right), dilations
 WINDOWS = (
-    (9, 11, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
-    (8, 8, (2, 2), (2, 2), (0, 0, 0, 0), (1, 1)),
-    (12, 9, (3, 2), (1, 3), (1, 0, 1, 1), (1, 1)),
-    (13, 17, (3, 3), (1, 2), (2, 2, 2, 2), (2, 2)),
-    (5, 5, (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
-    (1, 30, (1, 4), (1, 2), (0, 1, 0, 2), (1, 1)),
-    (7, 6, (1, 1), (2, 3), (0, 0, 0, 0), (1, 1)),
-    (20, 31, (4, 3), (3, 2), (0, 1, 3, 1), (1, 2)),
+    ((9, 11), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    ((8, 8), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1)),
+    ((12, 9), (3, 2), (1, 3), (1, 0, 1, 1), (1, 1)),
+    ((13, 17), (3, 3), (1, 2), (2, 2, 2, 2), (2, 2)),
+    ((5, 5), (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
+    ((1, 30), (1, 4), (1, 2), (0, 1, 0, 2), (1, 1)),
+    ((7, 6), (1, 1), (2, 3), (0, 0, 0, 0), (1, 1)),
+    ((20, 31), (4, 3), (3, 2), (0, 1, 3, 1), (1, 2)),
+    ((5, 6, 7), (2, 3, 3), (2, 1, 2), (0, 1, 1, 1, 1, 0), (1, 1, 2)),
+    ((9, 5, 4), (3, 3, 2), (2, 2, 2), (1, 1, 0, 1, 0, 1), (1, 1, 1)),
+    ((4, 4, 9), (2, 1, 4), (1, 2, 3), (1, 0, 2, 0, 0, 1), (2, 1, 1)),
+    ((31,), (5,), (3,), (2, 1), (2,)),
 )
 POOLS = ("Max", "Average", "AverageWithPadding")
 
 
 def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
-    H, W, kernel, strides, pads, dilations = window
-    planes = 5
-    x = signed(np.random.default_rng([H, W]), planes, H, W, dtype=dtype)
-    wide = x.astype(np.float64)
-    padded = np.full((planes, H + pads[0] + pads[2], W + pads[1] + pads[3]), np.nan)
-    padded[:, pads[0] : pads[0] + H, pads[1] : pads[1] + W] = wide
-    OH = (padded.shape[1] - (kernel[0] - 1) * dilations[0] - 1) // strides[0] + 1
-    OW = (padded.shape[2] - (kernel[1] - 1) * dilations[1] - 1) // strides[1] + 1
-    y = np.empty((planes, OH, OW))
-    for i in range(OH):
-        for j in range(OW):
-            rows = i * strides[0] + dilations[0] * np.arange(kernel[0])
-            columns = j * strides[1] + dilations[1] * np.arange(kernel[1])
-            patch = padded[:, rows[:, None], columns].reshape(planes, -1)
-            if mode == "Max":
-                y[:, i, j] = np.nanmax(patch, 1)
-            elif mode == "Average":
-                y[:, i, j] = np.nanmean(patch, 1)
-            else:
-                y[:, i, j] = np.nan_to_num(patch).mean(1)
-    order = [planes, H, W, OH, OW, *kernel, *strides, pads[0], pads[1], *dilations, pads[2], pads[3]]
+    size, kernel, strides, pads, dilations = window
+    planes, axes = 5, len(size)
+    x = signed(np.random.default_rng(size), planes, *size, dtype=dtype)
+    around = [(pads[d], pads[d + axes]) for d in range(axes)]
+    padded = np.pad(x.astype(np.float64), [(0, 0), *around], constant_values=np.nan)
+    out = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[1:], kernel, dilations, strides, strict=True)
+    ]
+    y = np.empty((planes, *out))
+    for at in np.ndindex(*out):
+        taps = [at[d] * strides[d] + dilations[d] * np.arange(kernel[d]) for d in range(axes)]
+        patch = padded[(slice(None), *np.ix_(*taps))].reshape(planes, -1)
+        if mode == "Max":
+            y[(slice(None), *at)] = np.nanmax(patch, 1)
+        elif mode == "Average":
+            y[(slice(None), *at)] = np.nanmean(patch, 1)
+        else:
+            y[(slice(None), *at)] = np.nan_to_num(patch).mean(1)
+    numbers = [planes, *[1, 1, 1, 1, 0, 1, 1] * (3 - axes)]
+    for d in range(axes):
+        numbers += [out[d], size[d], kernel[d], strides[d], -pads[d], dilations[d], size[d] + pads[d + axes]]
 
     def plan(harness: Harness, facts: int) -> Plan:
         half = c_int(dtype == np.float16)
-        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(order))
+        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(numbers))
 
     return Case(name, mode + "Pool", [x], [y], plan, tolerance_of(dtype))
 
@@ -151,7 +155,8 @@ def cases() -> Iterator[Case]:
             yield reduce(f"reduce_{how.lower()}_{suffix}-{'x'.join(map(str, reduced))}", dtype, reduced, how)
         for i, window in enumerate(WINDOWS):
             mode = POOLS[i % 3]
-            yield pool(f"pool_{mode.lower()}_{suffix}-{window[0]}x{window[1]}", dtype, window, mode)
+            size = "x".join(map(str, window[0]))
+            yield pool(f"pool_{mode.lower()}_{suffix}-{size}", dtype, window, mode)
         for i, coordinates in enumerate(COORDINATES):
             for j, how in enumerate(NEAREST):
                 if (i + j) % 2:

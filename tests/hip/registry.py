@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.hip import (
+    convolution_cases,
     elementwise_cases,
     fused_attention_cases,
     group_norm_cases,
@@ -29,6 +30,7 @@ MODULES = (
     movement_cases,
     reduction_cases,
     product_cases,
+    convolution_cases,
     fused_attention_cases,
     linear_cases,
 )

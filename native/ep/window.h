@@ -1,0 +1,37 @@
+// The attributes that Conv, ConvTranspose and the pools share, for one to three spatial axes.
+#pragma once
+
+#include "ep/operator.h"
+
+namespace graphopt::ep {
+
+class Window {
+ public:
+  explicit Window(const abi::OptionalAttributes& a);
+
+  // Throws abi::Error unless what is given fits that many axes of a window of this size.
+  void check(size_t axes, const std::vector<int64_t>& kernel) const;
+
+  const std::vector<int64_t>& kernel() const { return kernel_; }  // empty when not given
+  const std::string& auto_pad() const { return auto_pad_; }
+  int64_t stride(size_t axis) const { return strides_.empty() ? 1 : strides_[axis]; }
+  int64_t dilation(size_t axis) const { return dilations_.empty() ? 1 : dilations_[axis]; }
+  // Elements that a window of `kernel` taps covers.
+  int64_t span(size_t axis, int64_t kernel) const { return (kernel - 1) * dilation(axis) + 1; }
+
+  struct Padding {
+    int64_t begin = 0, end = 0;
+  };
+  // What `pads` says.
+  Padding pads(size_t axis) const;
+  // What `pads` or `auto_pad` says where the window moves over `in` elements.
+  Padding padding(size_t axis, int64_t in, int64_t span) const;
+  // The larger half is at the end where auto_pad is SAME_UPPER, else at the beginning.
+  Padding halves(int64_t total) const;
+
+ private:
+  std::string auto_pad_;
+  std::vector<int64_t> kernel_, strides_, dilations_, pads_;
+};
+
+}  // namespace graphopt::ep

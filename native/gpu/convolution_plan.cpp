@@ -1,0 +1,123 @@
+#include "gpu/convolution_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace graphopt::gpu {
+namespace {
+
+constexpr int64_t kThreads = 128, kPixels = 4, kFilters = 8;  // hip/convolution.hip
+constexpr int64_t kMostGrid = 65535;                          // of the grid's second and third axis
+
+int32_t i32(int64_t v) { return static_cast<int32_t>(to_u31(v)); }
+
+// Mirrors hip::ConvolutionAxis.
+struct Axis {
+  int32_t in, taps, step, first, tap, filter, out;
+};
+
+// Mirrors hip::ConvolutionStrides.
+struct Offsets {
+  int32_t filter, channel, group, first_tap, first_pixel;
+};
+
+// The outputs of an axis that one launch writes: every one of a convolution, every `stride`-th of a
+// transposed one, which are those that the same taps reach.
+struct Outputs {
+  int64_t count = 0, first = 0, first_tap = 0;
+  Axis axis = {};
+};
+
+Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
+  Outputs o;
+  o.axis.in = i32(p.in[d]);
+  if (!p.transposed) {
+    o.count = p.out[d];
+    o.axis.taps = i32(p.kernel[d]);
+    o.axis.step = i32(p.stride[d]);
+    o.axis.first = -i32(p.pad[d]);
+    o.axis.tap = i32(p.dilation[d]);
+    o.axis.filter = 1;
+    o.axis.out = 1;
+    return o;
+  }
+  // Y[o] += W[k] X[i] where o = i stride + k dilation - pad: with o = phase + q stride these are the taps k
+  // for which phase + pad - k dilation is a multiple of the stride, every stride / g-th.
+  const int64_t stride = p.stride[d], dilation = p.dilation[d], g = std::gcd(stride, dilation);
+  o.count = p.out[d] > phase ? divide_up(p.out[d] - phase, stride) : 0;
+  o.first = phase;
+  o.axis.step = 1;
+  o.axis.out = i32(stride);
+  const int64_t apart = stride / g;
+  int64_t tap = 0;
+  while (tap < apart && (phase + p.pad[d] - tap * dilation) % stride != 0) ++tap;
+  if (tap == apart || tap >= p.kernel[d]) return o;
+  o.first_tap = tap;
+  o.axis.taps = i32(divide_up(p.kernel[d] - tap, apart));
+  o.axis.first = static_cast<int32_t>((phase + p.pad[d] - tap * dilation) / stride);
+  o.axis.tap = -i32(dilation / g);
+  o.axis.filter = i32(apart);
+  return o;
+}
+
+}  // namespace
+
+Plan convolution_plan(const ConvolutionProblem& p, bool half) {
+  Plan plan;
+  const int64_t in_plane = p.in[0] * p.in[1] * p.in[2], out_plane = p.out[0] * p.out[1] * p.out[2],
+                taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  if (p.N * p.groups * p.M * out_plane == 0) return plan;
+  for (size_t d = 0; d < kSpatialAxes; ++d) {
+    to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
+  }
+  const int64_t filters = p.M < kFilters / 2 ? 1 : kFilters;
+  if (p.groups > kMostGrid || divide_up(p.M, filters) > kMostGrid) {
+    throw std::invalid_argument("a convolution of too many groups or channels");
+  }
+  const char* names[2][2] = {{"convolution_1_f32", "convolution_1_f16"},
+                             {"convolution_8_f32", "convolution_8_f16"}};
+  const int64_t along[kSpatialAxes] = {p.kernel[1] * p.kernel[2], p.kernel[2], 1},
+                across[kSpatialAxes] = {p.out[1] * p.out[2], p.out[2], 1};
+  int64_t phases[kSpatialAxes] = {1, 1, 1};
+  for (size_t d = 0; d < kSpatialAxes && p.transposed; ++d) phases[d] = std::min(p.stride[d], p.out[d]);
+  for (int64_t phase = 0; phase < phases[0] * phases[1] * phases[2]; ++phase) {
+    Offsets offsets = {i32(p.transposed ? taps : p.C * taps), i32(p.transposed ? p.M * taps : taps),
+                       i32(p.C * p.M * taps), 0, 0};
+    Outputs outputs[kSpatialAxes];
+    for (size_t d = 0; d < kSpatialAxes; ++d) {
+      const int64_t rest = d == 0 ? phase / (phases[1] * phases[2]) : d == 1 ? phase / phases[2] : phase;
+      Outputs& o = outputs[d] = outputs_of(p, d, rest % phases[d]);
+      offsets.first_tap += i32(o.first_tap * along[d]);
+      offsets.first_pixel += i32(o.first * across[d]);
+      o.axis.filter *= i32(along[d]);
+      o.axis.out *= i32(across[d]);
+    }
+    const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
+    if (per_image == 0) continue;
+    const uint32_t pixels = to_u31(p.N * per_image);
+    plan.launches.push_back(Launch(names[filters == 1 ? 0 : 1][half],
+                                   to_u31(divide_up(pixels, kThreads * kPixels)),
+                                   to_u31(divide_up(p.M, filters)), to_u31(p.groups), kThreads)
+                                .add(input(0))
+                                .add(input(1))
+                                .add(p.has_bias ? input(2) : no_buffer())
+                                .add(output(0))
+                                .add(i32(p.M))
+                                .add(i32(p.C))
+                                .add(i32(p.groups))
+                                .add(to_u31(in_plane))
+                                .add(to_u31(out_plane))
+                                .add(outputs[0].axis)
+                                .add(outputs[1].axis)
+                                .add(outputs[2].axis)
+                                .add(offsets)
+                                .add(pixels)
+                                .add(make_divisor(per_image))
+                                .add(make_divisor(per_plane))
+                                .add(make_divisor(outputs[2].count)));
+  }
+  return plan;
+}
+
+}  // namespace graphopt::gpu

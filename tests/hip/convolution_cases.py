@@ -1,0 +1,122 @@
+"""Convolutions and transposed ones of one to three axes on the GPU, by the kernel that takes any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import c_int
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan
+from tests.hip.movement_cases import int64s
+
+
+def convolve(
+    x: Array, w: Array, groups: int, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], out: Any
+) -> Array:
+    """Conv in float64 as its definition says; `pads` are those at the beginning, `out` the spatial axes of Y."""
+    N, axes = x.shape[0], range(2, x.ndim)
+    M, C, *kernel = w.shape
+    spans = [(out[i - 2] - 1) * strides[i - 2] + (kernel[i - 2] - 1) * dilations[i - 2] + 1 for i in axes]
+    after = [max(spans[i - 2] - pads[i - 2] - x.shape[i], 0) for i in axes]
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads, after, strict=True)])
+    y = np.zeros((N, groups, M // groups, *out))
+    taps = w.astype(np.float64).reshape(groups, M // groups, C, *kernel)
+    for tap in np.ndindex(*kernel):
+        first = [t * d for t, d in zip(tap, dilations, strict=True)]
+        window = [slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, out, strides, strict=True)]
+        patch = padded[(slice(None), slice(None), *window)].reshape(N, groups, C, *out)
+        y += np.einsum("ngc...,gmc->ngm...", patch, taps[(..., *tap)])
+    return y.reshape(N, M, *out)
+
+
+def transpose_convolve(
+    x: Array, w: Array, groups: int, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], out: Any
+) -> Array:
+    """ConvTranspose in float64: every element of X, times W, added to Y where its window lies."""
+    N, channels, *size = x.shape
+    _, M, *kernel = w.shape
+    C = channels // groups
+    whole = [
+        max((i - 1) * s + (k - 1) * d + 1, p + o)
+        for i, s, k, d, p, o in zip(size, strides, kernel, dilations, pads, out, strict=True)
+    ]
+    y = np.zeros((N, groups, M, *whole))
+    wide = x.astype(np.float64).reshape(N, groups, C, *size)
+    taps = w.astype(np.float64).reshape(groups, C, M, *kernel)
+    for tap in np.ndindex(*kernel):
+        first = [t * d for t, d in zip(tap, dilations, strict=True)]
+        window = [slice(f, f + (i - 1) * s + 1, s) for f, i, s in zip(first, size, strides, strict=True)]
+        y[(..., *window)] += np.einsum("ngc...,gcm->ngm...", wide, taps[(..., *tap)])
+    crop = [slice(p, p + o) for p, o in zip(pads, out, strict=True)]
+    return y[(..., *crop)].reshape(N, groups * M, *out)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """C and M are those of a group; `pads` are at the beginning; `out` is free, beyond the last window, too."""
+
+    N: int
+    groups: int
+    C: int
+    M: int
+    size: tuple[int, ...]
+    out: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+
+CONVOLUTIONS = (
+    Sizes(2, 1, 3, 5, (5, 6, 7), (5, 6, 7), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    Sizes(1, 2, 3, 9, (9, 5, 11), (4, 5, 6), (3, 1, 5), (2, 1, 2), (1, 1, 1), (0, 0, 2)),
+    Sizes(2, 4, 1, 1, (7, 8, 9), (5, 6, 5), (2, 2, 3), (1, 1, 1), (2, 2, 2), (0, 0, 0)),
+    Sizes(1, 1, 17, 12, (4, 33), (2, 17), (3, 3), (2, 2), (1, 1), (1, 1)),
+    Sizes(1, 1, 2, 3, (40,), (13,), (4,), (3,), (1,), (1,)),
+)
+TRANSPOSED = (
+    Sizes(2, 1, 3, 5, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
+    Sizes(2, 1, 9, 8, (6, 5), (12, 10), (4, 4), (2, 2), (1, 1), (1, 1)),
+    Sizes(1, 2, 4, 3, (5, 6), (10, 19), (3, 2), (2, 3), (1, 2), (1, 0)),
+    Sizes(1, 1, 3, 2, (4, 5), (13, 20), (2, 3), (3, 4), (1, 1), (0, 0)),  # outputs that no tap reaches
+    Sizes(1, 3, 2, 1, (7,), (28,), (8,), (4,), (1,), (2,)),
+    Sizes(1, 1, 5, 20, (9,), (21,), (3,), (2,), (4,), (2,)),
+    Sizes(2, 1, 4, 10, (3, 4, 5), (6, 8, 10), (4, 2, 3), (2, 2, 2), (1, 1, 1), (1, 0, 1)),
+    Sizes(1, 2, 3, 4, (3, 2, 6), (3, 6, 7), (1, 3, 2), (1, 2, 1), (1, 2, 1), (0, 1, 0)),
+)
+
+
+def convolution(name: str, dtype: Any, sizes: Sizes, transposed: bool, bias: bool) -> Case:
+    rng = np.random.default_rng([sizes.N, sizes.C, sizes.M, *sizes.size])
+    x = signed(rng, sizes.N, sizes.groups * sizes.C, *sizes.size, dtype=dtype)
+    filters = (sizes.groups * sizes.C, sizes.M) if transposed else (sizes.groups * sizes.M, sizes.C)
+    w = signed(rng, *filters, *sizes.kernel, dtype=dtype)
+    reference = transpose_convolve if transposed else convolve
+    y = reference(x, w, sizes.groups, sizes.strides, sizes.dilations, sizes.pads, sizes.out)
+    inputs = [x, w]
+    if bias:
+        inputs.append(signed(rng, y.shape[1], dtype=dtype))
+        y += inputs[2].astype(np.float64).reshape(-1, *[1] * len(sizes.size))
+    axes = [*zip(sizes.size, sizes.out, sizes.kernel, sizes.strides, sizes.dilations, sizes.pads, strict=True)]
+    ones = [(1, 1, 1, 1, 1, 0)] * (3 - len(axes))
+    numbers = [sizes.N, sizes.groups, sizes.C, sizes.M, *(v for axis in (*ones, *axes) for v in axis)]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        flags = (c_int(dtype == np.float16), c_int(transposed), c_int(bias))
+        return harness.plan("convolution", facts, *flags, int64s(numbers))
+
+    return Case(name, "ConvTranspose" if transposed else "Conv", inputs, [y], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for table, transposed in ((CONVOLUTIONS, False), (TRANSPOSED, True)):
+            for i, sizes in enumerate(table):
+                kind = "transposed" if transposed else "convolution"
+                name = f"{kind}_{suffix}-{'x'.join(map(str, (*sizes.size, *sizes.kernel)))}"
+                yield convolution(name, dtype, sizes, transposed, i % 2 == 0)
