@@ -30,6 +30,7 @@ CPU = "CPUExecutionProvider"
 # Our own provider, which ONNX Runtime loads from the native library from this version on.
 DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
+DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
 
 # Those that run our GPU kernels.
 SELF_TESTED = frozenset({DEVICE_PROVIDER, "ROCMExecutionProvider"})
@@ -140,10 +141,14 @@ _asked_for_devices: set[Path] = set()
 
 def memory_of(session: Any) -> tuple[Any, ...]:
     """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
-    if session.get_providers()[0] != DEVICE_PROVIDER:
-        return ("cuda", 0)  # ONNX Runtime calls every GPU's memory so, AMD's included
-    info = _devices()[0].memory_info(import_onnxruntime().OrtDeviceMemoryType.DEFAULT)
-    return ("gpu", 0, info.device_vendor_id)
+    name = session.get_providers()[0]
+    if name != DEVICE_PROVIDER:  # ONNX Runtime calls every GPU's memory "cuda", AMD's included
+        return ("cuda", int(session.get_provider_options()[name].get("device_id", 0)))
+    # Memory infos of inputs and outputs that the CPU reads or writes are of the CPU.
+    for info in (*session.get_input_memory_infos(), *session.get_output_memory_infos()):
+        if info.name == DEVICE_MEMORY:
+            return ("gpu", info.device_id, info.device_vendor_id)
+    return ("cpu", 0)
 
 
 def device_of(provider: Provider) -> Device:

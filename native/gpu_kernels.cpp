@@ -98,13 +98,13 @@ struct Run {
 template <class Op>
 class GpuKernel : public abi::Kernel {
  public:
-  GpuKernel(const Op& op, const NodeInfo& info)
+  GpuKernel(const Op& op, const NodeInfo& info, gpu::Device& device)
       : op_(op),
         node_(info.name()),
         input_count_(op.inputs().size()),
         half_(info.element_type() == ElementType::kHalf),
         host_(info.api()),
-        device_(gpu::current_device()) {
+        device_(device) {
     op_.read(info);
   }
 
@@ -147,7 +147,8 @@ using FusedAttentionKernel = PlannedKernel<FusedAttentionOp, fused_attention_pla
 // may call for; the algorithm is chosen in each run, from the actual N, H and W.
 class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
  public:
-  WinogradConvKernel(const WinogradConvOp& op, const NodeInfo& info) : GpuKernel(op, info) {
+  WinogradConvKernel(const WinogradConvOp& op, const NodeInfo& info, gpu::Device& device)
+      : GpuKernel(op, info, device) {
     const auto w = info.constant_input(1);
     if (!w) return;
     const auto x = info.input_shape(0);
@@ -257,31 +258,44 @@ class LinearKernel final : public GpuKernel<LinearOp> {
   }
 };
 
-template <class Op, class Kernel>
-void add(std::vector<OpDescription>& table, const char* provider, abi::Inplace inplace) {
+// `device` is called when a kernel is created.
+template <class Op, class Kernel, class Device>
+void add(std::vector<OpDescription>& table, const char* provider, const std::string& arch, Device device,
+         abi::Inplace inplace) {
   for (const Op& op : Op::all()) {
     for (const ElementType type : {ElementType::kFloat, ElementType::kHalf}) {
       OpDescription d = describe(op, type, provider);
-      d.device = gpu::current_device().facts().arch;
+      d.device = arch;
       d.inplace = d.outputs == 1 ? inplace : abi::Inplace::kNone;
-      d.create = [op](const NodeInfo& info) { return std::make_unique<Kernel>(op, info); };
+      d.create = [op, device](const NodeInfo& info) { return std::make_unique<Kernel>(op, info, device()); };
       table.push_back(std::move(d));
     }
   }
 }
 
+template <class Device>
+std::vector<OpDescription> kernels(const char* provider, const std::string& arch, Device device) {
+  std::vector<OpDescription> table;
+  add<ScaleShiftOp, ScaleShiftKernel>(table, provider, arch, device, abi::Inplace::kInput0);
+  add<WinogradConvOp, WinogradConvKernel>(table, provider, arch, device, abi::Inplace::kNone);
+  add<FusedAttentionOp, FusedAttentionKernel>(table, provider, arch, device, abi::Inplace::kNone);
+  add<GroupNormOp, GroupNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
+  add<RowNormOp, RowNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
+  add<LinearOp, LinearKernel>(table, provider, arch, device, abi::Inplace::kNone);
+  return table;
+}
+
 }  // namespace
 
-std::vector<OpDescription> gpu_kernels(const char* provider) {
-  std::vector<OpDescription> table;
-  if (gpu::usable_current_device() == nullptr) return table;
-  add<ScaleShiftOp, ScaleShiftKernel>(table, provider, abi::Inplace::kInput0);
-  add<WinogradConvOp, WinogradConvKernel>(table, provider, abi::Inplace::kNone);
-  add<FusedAttentionOp, FusedAttentionKernel>(table, provider, abi::Inplace::kNone);
-  add<GroupNormOp, GroupNormKernel>(table, provider, abi::Inplace::kInput0);
-  add<RowNormOp, RowNormKernel>(table, provider, abi::Inplace::kInput0);
-  add<LinearOp, LinearKernel>(table, provider, abi::Inplace::kNone);
-  return table;
+std::vector<OpDescription> gpu_kernels(const char* provider, gpu::Device& device) {
+  return kernels(provider, device.facts().arch, [&device]() -> gpu::Device& { return device; });
+}
+
+std::vector<OpDescription> rocm_kernels() {
+  const gpu::Device* current = gpu::usable_rocm_device();
+  if (current == nullptr) return {};
+  const char* provider = gpu::host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
+  return kernels(provider, current->facts().arch, gpu::rocm_device);
 }
 
 }  // namespace graphopt

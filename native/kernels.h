@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "abi/custom_op.h"
+#include "gpu/device.h"
 
 namespace graphopt {
 
@@ -12,10 +13,13 @@ namespace graphopt {
 // does not register runs by its body, and our own provider (ep/) takes its nodes all the same.
 std::vector<abi::OpDescription> cpu_kernels();
 
-// The ops that have a GPU kernel, for the GPUs of this machine and a provider that runs on them (null: the
-// CPU provider, when gpu::host_kernels() is set); empty when there is none, or no device code for it. A
-// kernel is for the device that is current when it is created.
-std::vector<abi::OpDescription> gpu_kernels(const char* provider);
+// The ops that have a GPU kernel, for a provider that runs on `device`.
+std::vector<abi::OpDescription> gpu_kernels(const char* provider, gpu::Device& device);
+
+// The same for ONNX Runtime's ROCm provider: each kernel is for the device that is current when it is created
+// (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when there is no such
+// device.
+std::vector<abi::OpDescription> rocm_kernels();
 
 // The part of a description that is the same on all devices. Op is one of the classes of ops/schema.h.
 template <class Op>

@@ -88,12 +88,8 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
 // Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
 // that takes longer than many a session, which may want nothing of a GPU.
 std::vector<OpDescription> registered_gpu_kernels(const abi::OrtApiBase* runtime) {
-  std::vector<OpDescription> table;
-  if (gpu::host_kernels() != nullptr) {
-    table = gpu_kernels(nullptr);
-  } else if (has_rocm_provider(runtime) && gpu::backend() == gpu::Backend::kHip) {
-    table = gpu_kernels("ROCMExecutionProvider");
-  }
+  if (gpu::host_kernels() == nullptr && !has_rocm_provider(runtime)) return {};
+  std::vector<OpDescription> table = rocm_kernels();
   const auto rest = std::remove_if(table.begin(), table.end(), [](const OpDescription& op) {
     return names_without_cpu_kernel().count(op.name) > 0;
   });

@@ -89,7 +89,7 @@ Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p
       stream.pool.forget(stream.handle);
     } catch (const std::exception&) {  // a broken device: its blocks are never handed out again
     }
-    gpu::forget_stream(stream.handle);
+    gpu::forget_stream(stream.pool.device(), stream.handle);
     stream.pool.device().destroy_stream(stream.handle);
     delete &stream;
   };
@@ -114,8 +114,11 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     CanCopy = [](const OrtDataTransferImpl* p, const abi::OrtMemoryDevice* from,
                  const abi::OrtMemoryDevice* to) {
       const DataTransfer& self = *static_cast<const DataTransfer*>(p);
-      const bool ours_from = self.number(from) >= 0, ours_to = self.number(to) >= 0;
-      return (ours_from || self.on_host(from)) && (ours_to || self.on_host(to)) && (ours_from || ours_to);
+      const int source = self.number(from), target = self.number(to);
+      if (source < 0 && target < 0) return false;
+      if (source < 0) return self.on_host(from);
+      if (target < 0) return self.on_host(to);
+      return gpu::backend(source) == gpu::backend(target);  // no driver knows another's memory
     };
     CopyTensors = [](OrtDataTransferImpl* p, const abi::OrtValue** from, abi::OrtValue** to,
                      abi::OrtSyncStream** streams, size_t count) {
@@ -137,8 +140,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     if (abi::MemoryDevice_GetDeviceType(ep, d) != abi::MemoryDeviceType::kGpu) return -1;
     const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, d));
-    if (n >= gpu::device_count()) return -1;
-    return abi::MemoryDevice_GetVendorId(ep, d) == vendor_id(gpu::backend()) ? n : -1;
+    if (n < 0 || n >= gpu::device_count()) return -1;
+    return abi::MemoryDevice_GetVendorId(ep, d) == vendor_id(gpu::backend(n)) ? n : -1;
   }
 
   void copy(const abi::OrtValue* from, abi::OrtValue* to, const abi::OrtSyncStream* stream) const {

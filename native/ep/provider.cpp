@@ -170,7 +170,7 @@ struct Factory final : abi::OrtEpFactory {
     GetVendor = [](const OrtEpFactory*) { return "graphopt"; };
     GetVersion = [](const OrtEpFactory*) { return GRAPHOPT_VERSION; };
     GetVendorId = [](const OrtEpFactory*) -> uint32_t {
-      return gpu::device_count() > 0 ? vendor_id(gpu::backend()) : 0;
+      return gpu::device_count() > 0 ? vendor_id(gpu::backend(0)) : 0;
     };
     GetSupportedDevices = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const* devices, size_t count,
                              abi::OrtEpDevice** out, size_t most, size_t* found) {
@@ -231,20 +231,22 @@ struct Factory final : abi::OrtEpFactory {
   // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
-    const uint32_t vendor = vendor_id(gpu::backend());
-    std::vector<const abi::OrtHardwareDevice*> gpus;
+    std::map<uint32_t, std::vector<const abi::OrtHardwareDevice*>> gpus;  // by vendor
     const abi::OrtHardwareDevice* cpu = nullptr;
     for (size_t i = 0; i < count; ++i) {
       const abi::HardwareType type = abi::HardwareDevice_Type(api, devices[i]);
       if (type == abi::HardwareType::kCpu && cpu == nullptr) cpu = devices[i];
-      if (type == abi::HardwareType::kGpu && abi::HardwareDevice_VendorId(api, devices[i]) == vendor) {
-        gpus.push_back(devices[i]);
+      if (type == abi::HardwareType::kGpu) {
+        gpus[abi::HardwareDevice_VendorId(api, devices[i])].push_back(devices[i]);
       }
     }
     size_t found = 0;
+    std::map<uint32_t, size_t> seen;  // devices of a vendor so far
     for (int n = 0; n < gpu::device_count() && found < most; ++n) {
+      const uint32_t vendor = vendor_id(gpu::backend(n));
+      const size_t number = seen[vendor]++;
       const gpu::Device* device = gpu::usable_device(n);
-      const auto* hardware = static_cast<size_t>(n) < gpus.size() ? gpus[static_cast<size_t>(n)] : cpu;
+      const auto* hardware = number < gpus[vendor].size() ? gpus[vendor][number] : cpu;
       if (device == nullptr || hardware == nullptr) continue;
       out[found++] = make_device(hardware, n, vendor, device->facts());
     }

@@ -107,7 +107,7 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
   for (Operator& op : standard_operators()) add({this, std::move(op), {}});
   device.make_current();
   std::map<std::string, std::vector<OpDescription>> ours;
-  for (OpDescription& d : gpu_kernels(kProviderName)) ours[d.name].push_back(std::move(d));
+  for (OpDescription& d : gpu_kernels(kProviderName, device)) ours[d.name].push_back(std::move(d));
   for (auto& [name, descriptions] : ours) {
     Operator op;
     op.name = name;

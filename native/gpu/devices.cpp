@@ -6,19 +6,77 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace graphopt::gpu {
 namespace {
 
-struct Devices {
-  std::mutex mutex;
-  std::map<int, std::unique_ptr<Device>> opened;  // null: it can't be, which has been said
-  Backend backend = Backend::kHip;
-  Present present;
-  bool looked = false;
+void warn(const std::string& which, const std::exception& e) {
+  std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
+               which.c_str(), e.what());
+}
+
+// The devices of one driver, which is opened when it is first asked for one.
+class Driver {
+ public:
+  explicit Driver(Backend backend) : backend_(backend) {}
+
+  Backend backend() const { return backend_; }
+
+  int count() {
+    if (looked_) return present_.count;
+    looked_ = true;
+    try {
+      present_ = find();
+    } catch (const std::exception& e) {
+      warn("", e);
+    }
+    return present_.count;
+  }
+
+  // Null when it can't be opened.
+  Device* at(int number) {
+    if (number < 0 || number >= count()) return nullptr;
+    const auto found = opened_.find(number);
+    if (found != opened_.end()) return found->second.get();
+    auto& slot = opened_[number];
+    try {
+      slot = open(number);
+    } catch (const std::exception& e) {
+      warn(" for GPU " + std::to_string(number), e);
+    }
+    return slot.get();
+  }
+
+  Device* current() {
+    for (const auto& [number, device] : opened_) {
+      if (device == nullptr) continue;
+      try {
+        return at(device->current());
+      } catch (const std::exception& e) {
+        warn("", e);
+        return nullptr;
+      }
+    }
+    return count() > 0 ? at(present_.current) : nullptr;
+  }
+
+ private:
+  Present find() const {
+    switch (backend_) {
+      case Backend::kHip:
+        return architectures("gfx").empty() ? Present{} : find_hip();
+      case Backend::kCuda:
+        return architectures("sm_").empty() ? Present{} : find_cuda();
+      case Backend::kHost:
+        break;
+    }
+    return {1, 0};
+  }
 
   std::unique_ptr<Device> open(int number) const {
-    switch (backend) {
+    switch (backend_) {
       case Backend::kHip:
         return open_hip(number);
       case Backend::kCuda:
@@ -29,63 +87,33 @@ struct Devices {
     return open_host(host_kernels());
   }
 
-  void find() {
+  Backend backend_;
+  Present present_;
+  bool looked_ = false;
+  std::map<int, std::unique_ptr<Device>> opened_;  // null: it can't be, which has been said
+};
+
+// The mutex must be held for all of it.
+struct Devices {
+  std::mutex mutex;
+  std::vector<Driver> drivers;
+
+  Devices() {
     if (host_kernels() != nullptr) {
-      backend = Backend::kHost;
-      present.count = 1;
-      return;
-    }
-    if (!architectures("gfx").empty()) {
-      backend = Backend::kHip;
-      present = find_hip();
-    }
-    if (present.count == 0 && !architectures("sm_").empty()) {
-      backend = Backend::kCuda;
-      present = find_cuda();
+      drivers.emplace_back(Backend::kHost);
+    } else {
+      drivers.emplace_back(Backend::kHip);
+      drivers.emplace_back(Backend::kCuda);
     }
   }
 
-  // The mutex must be held.
-  int count() {
-    if (looked) return present.count;
-    looked = true;
-    try {
-      find();
-    } catch (const std::exception& e) {
-      warn("", e);
+  // The driver of device `number`, and the number that the driver gives it; null beyond the last.
+  std::pair<Driver*, int> find(int number) {
+    for (Driver& driver : drivers) {
+      if (number < driver.count()) return {&driver, number};
+      number -= driver.count();
     }
-    return present.count;
-  }
-
-  Device* at(int number) {
-    if (number < 0 || number >= count()) return nullptr;
-    const auto found = opened.find(number);
-    if (found != opened.end()) return found->second.get();
-    auto& slot = opened[number];
-    try {
-      slot = open(number);
-    } catch (const std::exception& e) {
-      warn(" for GPU " + std::to_string(number), e);
-    }
-    return slot.get();
-  }
-
-  Device* current() {
-    for (const auto& [number, device] : opened) {
-      if (device == nullptr) continue;
-      try {
-        return at(device->current());
-      } catch (const std::exception& e) {
-        warn("", e);
-        return nullptr;
-      }
-    }
-    return count() > 0 ? at(present.current) : nullptr;
-  }
-
-  static void warn(const std::string& which, const std::exception& e) {
-    std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
-                 which.c_str(), e.what());
+    return {nullptr, 0};
   }
 };
 
@@ -100,23 +128,25 @@ const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
 
 int device_count() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  return devices().count();
+  int count = 0;
+  for (Driver& driver : devices().drivers) count += driver.count();
+  return count;
 }
 
-Backend backend() {
+Backend backend(int number) {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  devices().count();
-  return devices().backend;
+  return devices().find(number).first->backend();
 }
 
 Device* usable_device(int number) {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  return devices().at(number);
+  const auto [driver, own] = devices().find(number);
+  return driver != nullptr && number >= 0 ? driver->at(own) : nullptr;
 }
 
-Device* usable_current_device() {
+Device* usable_rocm_device() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  return devices().current();
+  return devices().drivers.front().current();
 }
 
 Device& device(int number) {
@@ -124,8 +154,8 @@ Device& device(int number) {
   throw std::runtime_error("there is no GPU number " + std::to_string(number) + " that can be used");
 }
 
-Device& current_device() {
-  if (Device* found = usable_current_device()) return *found;
+Device& rocm_device() {
+  if (Device* found = usable_rocm_device()) return *found;
   throw std::runtime_error("there is no GPU that can be used");
 }
 

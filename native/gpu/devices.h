@@ -8,20 +8,21 @@ namespace graphopt::gpu {
 // Kernels compiled for the CPU take the GPU's place: GRAPHOPT_HOST_KERNELS=PATH. Null when not set.
 const char* host_kernels();
 
-// How many devices the driver shows: AMD's, else NVIDIA's, if this library has code for any of that kind; one
-// when GRAPHOPT_HOST_KERNELS is set. A driver that can't be used leaves a warning on stderr, and 0.
+// How many devices the drivers show: AMD's, then NVIDIA's, of each kind that this library has code for; one
+// when GRAPHOPT_HOST_KERNELS is set. A driver that can't be used leaves a warning on stderr, and no devices.
 int device_count();
-// Of all of them.
-Backend backend();
+// Of a device in [0, device_count()).
+Backend backend(int number);
 
 // Null when it can't be opened, for instance because this library has no code for its architecture: said once
 // on stderr.
 Device* usable_device(int number);
-// The one that is current in the calling thread.
-Device* usable_current_device();
+// Of AMD's the one that is current in the calling thread, which is where ONNX Runtime's ROCm provider
+// computes. NVIDIA's driver is not looked for.
+Device* usable_rocm_device();
 
 // Throw std::runtime_error where these are null.
 Device& device(int number);
-Device& current_device();
+Device& rocm_device();
 
 }  // namespace graphopt::gpu

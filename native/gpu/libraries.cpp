@@ -26,11 +26,10 @@ struct Opened {
     return slot.get();
   }
 
-  void forget(void* stream) noexcept {
+  void forget(const Device& device, void* stream) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
-    for (auto& [device, library] : libraries) {
-      if (library != nullptr) library->forget(stream);
-    }
+    const auto found = libraries.find(&device);
+    if (found != libraries.end() && found->second != nullptr) found->second->forget(stream);
   }
 };
 
@@ -74,9 +73,9 @@ BlasLt* blas_lt(Device& device) {
   });
 }
 
-void forget_stream(void* stream) noexcept {
-  opened_blas().forget(stream);
-  opened_dnn().forget(stream);
+void forget_stream(const Device& device, void* stream) noexcept {
+  opened_blas().forget(device, stream);
+  opened_dnn().forget(device, stream);
 }
 
 }  // namespace graphopt::gpu

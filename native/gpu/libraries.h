@@ -64,7 +64,7 @@ Blas* blas(const Device& device);
 Dnn* dnn(const Device& device);
 // Null without a word when the library is not there: two launches do the same.
 BlasLt* blas_lt(Device& device);
-// Of all devices.
-void forget_stream(void* stream) noexcept;
+// In both, a stream of the device that is about to be destroyed.
+void forget_stream(const Device& device, void* stream) noexcept;
 
 }  // namespace graphopt::gpu

@@ -18,7 +18,10 @@ from onnx import helper
 
 import graphopt
 from graphopt import runtime, selftest_record
+from graphopt.bench import bound_runner
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.cases import cases_of
+from graphopt.ops.cases import model_of as case_model
 from graphopt.runtime import DEVICE_PROVIDER
 from graphopt.selftest import selftest
 from tests.provider.worker import model_of
@@ -108,6 +111,35 @@ def on_the_cpu() -> dict[str, Any]:
 
 def runs_on_each() -> list[float]:
     return [error_of(new_session(n)) for n in range(runtime.device_count())]
+
+
+def disables() -> dict[str, Any]:
+    """The operators of a session on the device whose options disable one of ours."""
+    import onnxruntime
+
+    case = cases_of(OPS["FusedRmsNorm"])[0].cast("float32")
+    model, feeds = case_model([case], 17, bodies=True)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    graphopt.configure(options, [DEVICE_PROVIDER], disable=["FusedRmsNorm"], require_device=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    parts = session.get_provider_graph_assignment_info()
+    outputs = session.run(None, dict(feeds))
+    return {
+        "ran": sorted({node.op_type for part in parts for node in part.get_nodes()}),
+        "close": bool(case.error(outputs) <= case.tolerance("float32")),
+    }
+
+
+def binds_on_each() -> list[dict[str, Any]]:
+    """Where a session on each device has its inputs and outputs, and what comes out with them there."""
+    found = []
+    for n in range(runtime.device_count()):
+        session = new_session(n)
+        memory = runtime.memory_of(session)
+        (y,) = bound_runner(session, {"x": X}, memory)().copy_outputs_to_cpu()
+        found.append({"memory": list(memory), "error": float(np.abs(y - Y).max())})
+    return found
 
 
 def splits_a_batch() -> float:

@@ -43,7 +43,10 @@ class StandIn:
         return self.libraries / driver
 
     def run(self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None) -> Outcome:
-        """A function of driver_cases.py in a process that finds the driver's library in `folder`, or where it lies."""
+        """A function of driver_cases.py in a process that finds the driver's library in `folder`, or where it lies.
+
+        Several drivers: their names, separated by spaces; the function gets at the first.
+        """
         done = self.process(name, devices, driver, folder)
         assert done.returncode == 0, done.stderr
         return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
@@ -51,11 +54,12 @@ class StandIn:
     def process(
         self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        folder = folder or self.folder(driver)
+        drivers = driver.split()
+        folders = [folder or self.folder(name) for name in drivers]
         environment = {
             **os.environ,
-            "LD_LIBRARY_PATH": str(folder),
-            "STAND_IN_DRIVER": str(folder / NAMES[driver]),
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders)),
+            "STAND_IN_DRIVER": str(folders[0] / NAMES[drivers[0]]),
             "STAND_IN_LIBRARY": str(self.libraries / "libgraphopt_on_stand_in.so"),
             "STAND_IN_KERNELS": str(self.kernels),
             "STAND_IN_DEVICES": devices,
@@ -158,11 +162,12 @@ def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: S
     assert outcome.said.count(NO_KERNELS) == outcome.said.count(said)
 
 
-def test_a_session_on_the_cpu_opens_no_driver(stand_in: StandIn) -> None:
-    """But on ONNX Runtime 1.22, whose sessions learn the ROCm provider's kernels from the registration."""
-    outcome = stand_in.run("on_the_cpu")
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+def test_a_session_on_the_cpu_opens_no_driver(driver: str, arch: str, stand_in: StandIn) -> None:
+    """But AMD's on ONNX Runtime 1.22, whose sessions learn the ROCm provider's kernels from the registration."""
+    outcome = stand_in.run("on_the_cpu", arch, driver)
     assert outcome.value["error"] < 1e-6
-    assert outcome.value["driver"] == (not loads_providers())
+    assert outcome.value["driver"] == (driver == "hip" and not loads_providers())
 
 
 def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
@@ -177,6 +182,28 @@ def test_two_devices(gpu: StandIn) -> None:
     """The stand-in refuses work on a stream of another device than the current one."""
     assert [e < 1e-6 for e in gpu.run("runs_on_each", "gfx1100,gfx1201").value] == [True, True]
     assert gpu.run("splits_a_batch", "gfx1100,gfx1201").value < 1e-6
+
+
+def test_gpus_of_two_vendors(gpu: StandIn) -> None:
+    """AMD's come first. Each stand-in refuses what the other one made."""
+    both = ("gfx1100,sm_90,gfx1201", "hip cuda")
+    assert [e < 1e-6 for e in gpu.run("runs_on_each", *both).value] == [True] * 3
+    assert gpu.run("splits_a_batch", *both).value < 1e-6
+    devices = gpu.run("runs", *both).value["devices"]
+    assert [d["graphopt.arch"] for d in devices] == ["gfx1100", "gfx1201", "sm_90"]
+    assert [d["graphopt.device"] for d in devices] == ["0", "1", "2"]
+
+
+def test_inputs_and_outputs_on_the_session_s_device(gpu: StandIn) -> None:
+    found = gpu.run("binds_on_each", "gfx1100,gfx1201,sm_90", "hip cuda").value
+    assert [f["memory"] for f in found] == [["gpu", 0, 0x1002], ["gpu", 1, 0x1002], ["gpu", 2, 0x10DE]]
+    assert max(f["error"] for f in found) < 1e-6
+
+
+def test_a_disabled_operator_runs_by_its_body(gpu: StandIn) -> None:
+    outcome = gpu.run("disables").value
+    assert outcome["close"]
+    assert "FusedRmsNorm" not in outcome["ran"] and {"Mul", "Div"} & {*outcome["ran"]}, outcome["ran"]
 
 
 def test_out_of_memory(gpu: StandIn) -> None:

@@ -2,6 +2,8 @@
 
 using namespace stand_in;
 
+const char* const stand_in::kArchitectures = "sm_";
+
 namespace {
 // Primary contexts: addresses that say which device they are of.
 char contexts[64];

@@ -3,7 +3,9 @@
 //
 // Environment, read once:
 //   STAND_IN_KERNELS  the library with the kernels
-//   STAND_IN_DEVICES  the architecture of each device, separated by commas; none when it is not set
+//   STAND_IN_DEVICES  the architecture of each device, separated by commas; none when it is not set. A driver
+//   has
+//                     those of its own kind (kArchitectures)
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
 // twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
@@ -32,6 +34,9 @@ constexpr int kAbort = -1;
 
 using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
 
+// What names of architectures begin with: hip.cpp or cuda.cpp says.
+extern const char* const kArchitectures;
+
 struct Driver {
   std::mutex mutex;
   std::vector<std::string> devices;
@@ -45,7 +50,9 @@ struct Driver {
   Driver() {
     if (const char* list = std::getenv("STAND_IN_DEVICES")) {
       std::istringstream stream(list);
-      for (std::string arch; std::getline(stream, arch, ',');) devices.push_back(arch);
+      for (std::string arch; std::getline(stream, arch, ',');) {
+        if (arch.rfind(kArchitectures, 0) == 0) devices.push_back(arch);
+      }
     }
     if (const char* path = std::getenv("STAND_IN_KERNELS")) {
       if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL)) {

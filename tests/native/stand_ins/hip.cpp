@@ -2,6 +2,8 @@
 
 using namespace stand_in;
 
+const char* const stand_in::kArchitectures = "gfx";
+
 STAND_IN_EXPORT int hipGetDeviceCount(int* n) { return count(n); }
 STAND_IN_EXPORT int hipGetDevice(int* device) {
   return call([&](Driver&) { return *device = current, 0; });
