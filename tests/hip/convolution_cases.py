@@ -14,6 +14,11 @@ from tests.hip.harness import Array, Harness, Plan
 from tests.hip.movement_cases import int64s
 
 
+def at_end(index: Sequence[Any]) -> Any:
+    """The index of the last axes."""
+    return (..., *index)
+
+
 def convolve(
     x: Array, w: Array, groups: int, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], out: Any
 ) -> Array:
@@ -27,9 +32,10 @@ def convolve(
     taps = w.astype(np.float64).reshape(groups, M // groups, C, *kernel)
     for tap in np.ndindex(*kernel):
         first = [t * d for t, d in zip(tap, dilations, strict=True)]
-        window = [slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, out, strides, strict=True)]
-        patch = padded[(slice(None), slice(None), *window)].reshape(N, groups, C, *out)
-        y += np.einsum("ngc...,gmc->ngm...", patch, taps[(..., *tap)])
+        window = [slice(None), slice(None)]
+        window += [slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, out, strides, strict=True)]
+        patch = padded[tuple(window)].reshape(N, groups, C, *out)
+        y += np.einsum("ngc...,gmc->ngm...", patch, taps[at_end(tap)])
     return y.reshape(N, M, *out)
 
 
@@ -50,9 +56,10 @@ def transpose_convolve(
     for tap in np.ndindex(*kernel):
         first = [t * d for t, d in zip(tap, dilations, strict=True)]
         window = [slice(f, f + (i - 1) * s + 1, s) for f, i, s in zip(first, size, strides, strict=True)]
-        y[(..., *window)] += np.einsum("ngc...,gcm->ngm...", wide, taps[(..., *tap)])
+        y[at_end(window)] += np.einsum("ngc...,gcm->ngm...", wide, taps[at_end(tap)])
     crop = [slice(p, p + o) for p, o in zip(pads, out, strict=True)]
-    return y[(..., *crop)].reshape(N, groups * M, *out)
+    cropped: Array = y[at_end(crop)]
+    return cropped.reshape(N, groups * M, *out)
 
 
 @dataclass(frozen=True)

@@ -75,16 +75,17 @@ def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
     out = [
         (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[1:], kernel, dilations, strides, strict=True)
     ]
-    y = np.empty((planes, *out))
+    y = np.empty((*out, planes))
     for at in np.ndindex(*out):
         taps = [at[d] * strides[d] + dilations[d] * np.arange(kernel[d]) for d in range(axes)]
-        patch = padded[(slice(None), *np.ix_(*taps))].reshape(planes, -1)
+        inside: Any = (slice(None), *np.ix_(*taps))
+        patch = padded[inside].reshape(planes, -1)
         if mode == "Max":
-            y[(slice(None), *at)] = np.nanmax(patch, 1)
+            y[at] = np.nanmax(patch, 1)
         elif mode == "Average":
-            y[(slice(None), *at)] = np.nanmean(patch, 1)
+            y[at] = np.nanmean(patch, 1)
         else:
-            y[(slice(None), *at)] = np.nan_to_num(patch).mean(1)
+            y[at] = np.nan_to_num(patch).mean(1)
     numbers = [planes, *[1, 1, 1, 1, 0, 1, 1] * (3 - axes)]
     for d in range(axes):
         numbers += [out[d], size[d], kernel[d], strides[d], -pads[d], dilations[d], size[d] + pads[d + axes]]
@@ -93,7 +94,7 @@ def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
         half = c_int(dtype == np.float16)
         return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(numbers))
 
-    return Case(name, mode + "Pool", [x], [y], plan, tolerance_of(dtype))
+    return Case(name, mode + "Pool", [x], [np.moveaxis(y, -1, 0)], plan, tolerance_of(dtype))
 
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")

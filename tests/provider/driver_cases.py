@@ -137,7 +137,8 @@ def binds_on_each() -> list[dict[str, Any]]:
     for n in range(runtime.device_count()):
         session = new_session(n)
         memory = runtime.memory_of(session)
-        (y,) = bound_runner(session, {"x": X}, memory)().copy_outputs_to_cpu()
+        binding: Any = bound_runner(session, {"x": X}, memory)()
+        (y,) = binding.copy_outputs_to_cpu()
         found.append({"memory": list(memory), "error": float(np.abs(y - Y).max())})
     return found
 

@@ -76,7 +76,7 @@ def test_convolution(
     given, filters = random(*x, dtype=dtype), random(*w, dtype=dtype, seed=9)
     axes = len(x) - 2
     numbers = [attributes.get(name, [1] * axes) for name in ("strides", "dilations")]
-    reference = convolve if op == "Conv" else transpose_convolve
+    reference: Any = convolve if op == "Conv" else transpose_convolve
     y = reference(given, filters, attributes.get("group", 1), *numbers, pads, out)
     constants = {"w": filters}
     if bias:
