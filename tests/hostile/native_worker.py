@@ -55,6 +55,8 @@ ERRORS = tuple(
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
 )
 LARGEST = 1 << 22
+# These crash onnxruntime 1.22.2 and 1.31.1 without us where an input is absent.
+CRASH_WITHOUT_AN_INPUT = frozenset({"Max", "Mean", "Min", "Sum"})
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ def damaged(draw: st.DrawFn, domains: list[list[list[Example]]]) -> Example:
 
 def run(example: Example, *, provider: bool) -> bool:
     """Builds the session and runs it; False where the runtime refuses either."""
+    if example.op_type in CRASH_WITHOUT_AN_INPUT and None in example.inputs:
+        return False
     inputs = {f"x{i}": x for i, x in enumerate(example.inputs) if x is not None}
     if any(np.prod(x.shape, dtype=np.float64) > LARGEST for x in inputs.values()):
         return False
