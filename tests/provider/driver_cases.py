@@ -203,6 +203,39 @@ def vanishes_at_every_call() -> dict[str, Any]:
     return {"messages": messages, "later": error_of(new_session())}
 
 
+def convolutions() -> dict[str, Any]:
+    """Each in a session of its own: errors over what is allowed, and what the vendor's library did and left alive."""
+    from tests.hip.case import tolerance_of
+    from tests.hip.convolution_cases import CONVOLUTIONS, TRANSPOSED, Sizes, convolution
+
+    def after(sizes: Sizes, transposed: bool) -> list[int]:
+        """Padding at the end, which may be negative where an output has elements beyond the last window."""
+        spans = [(k - 1) * d + 1 for k, d in zip(sizes.kernel, sizes.dilations, strict=True)]
+        windows, whole = (sizes.size, sizes.out) if transposed else (sizes.out, sizes.size)
+        each = zip(windows, whole, sizes.strides, spans, sizes.pads, strict=True)
+        return [(n - 1) * stride + span - size - pad for n, size, stride, span, pad in each]
+
+    library = ctypes.CDLL(os.environ["STAND_IN_DNN_LIBRARY"])
+    errors = []
+    for sizes, transposed in (*((s, False) for s in CONVOLUTIONS), *((s, True) for s in TRANSPOSED)):
+        for dtype in (np.float32, np.float16):
+            case = convolution("", dtype, sizes, transposed, bias=True)
+            ends = after(sizes, transposed)
+            attributes: dict[str, Any] = {"strides": sizes.strides, "dilations": sizes.dilations}
+            attributes |= {"group": sizes.groups, "pads": [*sizes.pads, *(max(n, 0) for n in ends)]}
+            if transposed:
+                attributes["output_padding"] = [max(-n, 0) for n in ends]
+            feeds = dict(zip("xwb", case.inputs, strict=True))
+            model = model_of([helper.make_node(case.op, [*feeds], ["y"], **attributes)], feeds, ["y"], opset=22)
+            session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True)
+            error = np.abs(session.run(None, feeds)[0] - case.expected[0]).max()
+            scale = np.sqrt(np.mean(case.expected[0] ** 2))
+            errors.append(float(error / scale / tolerance_of(dtype)))
+            del session
+    gc.collect()
+    return {"errors": errors, "by_library": library.stand_in_convolutions(), "alive": library.stand_in_dnn_alive()}
+
+
 def linear() -> dict[str, Any]:
     """Every Linear: how often it ran on the device, its error over what is allowed, and the library's products."""
     from graphopt.ops.cases import cases_of

@@ -22,6 +22,7 @@ from graphopt.runtime import DEVICE_PROVIDER, loads_providers
 from tests.hip.harness import ROOT, build
 
 NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
+CONVOLUTIONS = {"hip": "libMIOpen.so.1", "cuda": "libcudnn.so.9"}
 EPILOGUES = {"hip": "libhipblaslt.so.1", "cuda": "libcublasLt.so.13"}
 NO_KERNELS = "graphopt: no GPU kernels"
 
@@ -70,7 +71,8 @@ class StandIn:
 
 @pytest.fixture(scope="module")
 def stand_in() -> StandIn:
-    targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda"))]
+    names = ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda")
+    targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in names)]
     libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
     kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
     return StandIn(libraries, kernels)
@@ -126,6 +128,22 @@ def test_a_product_with_an_epilogue(
         assert outcome.value["products"] > 30
     else:
         assert outcome.value["products"] == (0 if mode == "fails" else 1)
+
+
+@pytest.mark.parametrize("algorithms", ["all", "none"])
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+def test_convolutions_by_the_vendor_s_library(
+    driver: str, arch: str, algorithms: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library has no algorithm for, our own kernels do."""
+    monkeypatch.setenv("STAND_IN_DNN", algorithms)
+    monkeypatch.setenv("STAND_IN_DNN_LIBRARY", str(gpu.folder(driver) / CONVOLUTIONS[driver]))
+    outcome = gpu.run("convolutions", arch, driver)
+    count = len(outcome.value["errors"])
+    assert max(outcome.value["errors"]) <= 1
+    assert outcome.value["by_library"] == (count if algorithms == "all" else 0)
+    assert outcome.said.count("has no algorithm") == (0 if algorithms == "all" else count)
+    assert outcome.value["alive"] == 0
 
 
 def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:

@@ -1,0 +1,301 @@
+// cuDNN or MIOpen over host memory: what native/gpu/dnn.cpp calls, with the types and numbers that the
+// library's own header gives them. STAND_IN_DNN=none: it has no algorithm for anything.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ops/half.h"
+
+#define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+#ifdef STAND_IN_HIP
+constexpr int kHalf = 0, kFloat = 1;
+#else
+constexpr int kFloat = 0, kHalf = 2;
+#endif
+constexpr int kBadParameter = 3;
+constexpr size_t kWorkspace = 512;
+int convolutions = 0, alive = 0;
+
+struct Tensor {
+  int type = -1, rank = 0;
+  int dims[5] = {1, 1, 1, 1, 1};
+
+  // Axis d of three, of which the first may be missing.
+  int axis(int d) const { return d + 2 - (5 - rank) < 2 ? 1 : dims[d + 2 - (5 - rank)]; }
+  size_t plane() const { return static_cast<size_t>(axis(0)) * axis(1) * axis(2); }
+  size_t elements() const { return plane() * dims[0] * dims[1]; }
+  float read(const void* data, size_t i) const {
+    return type == kFloat ? static_cast<const float*>(data)[i]
+                          : static_cast<float>(static_cast<const graphopt::half*>(data)[i]);
+  }
+  void write(void* data, size_t i, double value) const {
+    if (type == kFloat) {
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+    } else {
+      static_cast<graphopt::half*>(data)[i] = static_cast<float>(value);
+    }
+  }
+};
+
+struct Window {
+  int axes = 0, groups = 1;
+  int pad[3] = {0, 0, 0}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
+};
+
+template <class T>
+int create(void** out) {
+  ++alive;
+  return *out = new T, 0;
+}
+template <class T>
+int destroy(void* p) {
+  --alive;
+  return delete static_cast<T*>(p), 0;
+}
+
+int set_tensor(void* descriptor, int type, int rank, const int* dims, const int* strides) {
+  if ((type != kFloat && type != kHalf) || (rank != 4 && rank != 5)) return kBadParameter;
+  Tensor& t = *static_cast<Tensor*>(descriptor);
+  t.type = type;
+  t.rank = rank;
+  std::copy(dims, dims + rank, t.dims);
+  int64_t apart = 1;  // only contiguous tensors
+  for (int d = rank; d-- > 0 && strides != nullptr; apart *= dims[d]) {
+    if (strides[d] != apart) return kBadParameter;
+  }
+  return 0;
+}
+
+int set_window(void* descriptor, int axes, const int* pad, const int* stride, const int* dilation) {
+  if (axes != 2 && axes != 3) return kBadParameter;
+  Window& w = *static_cast<Window*>(descriptor);
+  w.axes = axes;
+  std::copy(pad, pad + axes, w.pad + 3 - axes);
+  std::copy(stride, stride + axes, w.stride + 3 - axes);
+  std::copy(dilation, dilation + axes, w.dilation + 3 - axes);
+  return 0;
+}
+
+bool fits(const Tensor& x, const Tensor& w, const Window& window, const Tensor& y) {
+  if (x.rank != window.axes + 2 || w.rank != x.rank || y.rank != x.rank || x.dims[0] != y.dims[0])
+    return false;
+  if (x.dims[1] != window.groups * w.dims[1] || y.dims[1] != w.dims[0] || w.dims[0] % window.groups != 0)
+    return false;
+  for (int d = 0; d < 3; ++d) {
+    const int free = x.axis(d) + 2 * window.pad[d] - ((w.axis(d) - 1) * window.dilation[d] + 1);
+    if (free < 0 || free / window.stride[d] + 1 != y.axis(d)) return false;
+  }
+  return true;
+}
+
+// For each product of the convolution from x to y: visit(index in x, in w, in y).
+template <class Visit>
+void walk(const Tensor& x, const Tensor& w, const Window& window, const Tensor& y, const Visit& visit) {
+  const int M = w.dims[0] / window.groups, C = w.dims[1];
+  for (int n = 0; n < y.dims[0]; ++n) {
+    for (int m = 0; m < y.dims[1]; ++m) {
+      for (int c = 0; c < C; ++c) {
+        const size_t x_plane = (static_cast<size_t>(n) * x.dims[1] + m / M * C + c) * x.plane(),
+                     y_plane = (static_cast<size_t>(n) * y.dims[1] + m) * y.plane();
+        for (size_t q = 0; q < y.plane(); ++q) {
+          for (size_t t = 0; t < w.plane(); ++t) {
+            size_t out = q, tap = t, in = 0, size = 1;
+            bool inside = true;
+            for (int d = 2; d >= 0; --d) {
+              const int at = static_cast<int>(out % y.axis(d)) * window.stride[d] - window.pad[d] +
+                             static_cast<int>(tap % w.axis(d)) * window.dilation[d];
+              inside = inside && at >= 0 && at < x.axis(d);
+              in += size * static_cast<size_t>(inside ? at : 0);
+              size *= static_cast<size_t>(x.axis(d));
+              out /= y.axis(d);
+              tap /= w.axis(d);
+            }
+            if (inside) visit(x_plane + in, (static_cast<size_t>(m) * C + c) * w.plane() + t, y_plane + q);
+          }
+        }
+      }
+    }
+  }
+}
+
+// y from x and w, or, backward, x from y and w.
+int run(void* xd, const void* x, void* wd, const void* w, void* window, void* yd, const void* y, void* result,
+        bool backward, const void* workspace, size_t workspace_bytes) {
+  const Tensor &from = *static_cast<Tensor*>(xd), &filters = *static_cast<Tensor*>(wd),
+               &to = *static_cast<Tensor*>(yd);
+  const Window& how = *static_cast<Window*>(window);
+  if (!fits(from, filters, how, to) || workspace == nullptr || workspace_bytes != kWorkspace)
+    return kBadParameter;
+  const Tensor& made = backward ? from : to;
+  std::vector<double> sums(made.elements());
+  walk(from, filters, how, to, [&](size_t i, size_t k, size_t o) {
+    const double weight = filters.read(w, k);
+    if (backward) {
+      sums[i] += weight * to.read(y, o);
+    } else {
+      sums[o] += weight * from.read(x, i);
+    }
+  });
+  for (size_t i = 0; i < sums.size(); ++i) made.write(result, i, sums[i]);
+  ++convolutions;
+  return 0;
+}
+
+int add_bias(void* bd, const void* b, void* yd, void* y) {
+  const Tensor &bias = *static_cast<Tensor*>(bd), &to = *static_cast<Tensor*>(yd);
+  if (bias.rank != to.rank || bias.dims[1] != to.dims[1] ||
+      bias.elements() != static_cast<size_t>(to.dims[1]))
+    return kBadParameter;
+  for (size_t i = 0; i < to.elements(); ++i) {
+    to.write(y, i, to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1])));
+  }
+  return 0;
+}
+
+bool has_algorithm(void* x, void* w, void* window, void* y) {
+  const char* told = std::getenv("STAND_IN_DNN");
+  return (told == nullptr || std::string(told) != "none") &&
+         fits(*static_cast<Tensor*>(x), *static_cast<Tensor*>(w), *static_cast<Window*>(window),
+              *static_cast<Tensor*>(y));
+}
+
+}  // namespace
+
+STAND_IN_EXPORT int stand_in_convolutions() { return convolutions; }
+STAND_IN_EXPORT int stand_in_dnn_alive() { return alive; }
+
+#ifdef STAND_IN_HIP
+
+struct Solution {  // miopenConvSolution_t
+  float milliseconds;
+  size_t workspace;
+  uint64_t id;
+  int algorithm;
+};
+constexpr uint64_t kForward = 7, kBackward = 8;
+
+STAND_IN_EXPORT int miopenCreateWithStream(void** handle, void*) { return create<char>(handle); }
+STAND_IN_EXPORT int miopenDestroy(void* handle) { return destroy<char>(handle); }
+STAND_IN_EXPORT int miopenCreateTensorDescriptor(void** t) { return create<Tensor>(t); }
+STAND_IN_EXPORT int miopenSetTensorDescriptor(void* t, int type, int rank, const int* dims,
+                                              const int* strides) {
+  return set_tensor(t, type, rank, dims, strides);
+}
+STAND_IN_EXPORT int miopenDestroyTensorDescriptor(void* t) { return destroy<Tensor>(t); }
+STAND_IN_EXPORT int miopenCreateConvolutionDescriptor(void** c) { return create<Window>(c); }
+STAND_IN_EXPORT int miopenInitConvolutionNdDescriptor(void* c, int axes, const int* pad, const int* stride,
+                                                      const int* dilation, int mode) {
+  return mode == 0 ? set_window(c, axes, pad, stride, dilation) : kBadParameter;
+}
+STAND_IN_EXPORT int miopenSetConvolutionGroupCount(void* c, int groups) {
+  return static_cast<Window*>(c)->groups = groups, 0;
+}
+STAND_IN_EXPORT int miopenDestroyConvolutionDescriptor(void* c) { return destroy<Window>(c); }
+STAND_IN_EXPORT int miopenConvolutionForwardGetSolution(void*, void* w, void* x, void* c, void* y,
+                                                        size_t most, size_t* count, Solution* found) {
+  *count = most > 0 && has_algorithm(x, w, c, y) ? 1 : 0;
+  if (*count > 0) *found = {0.1f, kWorkspace, kForward, 0};
+  return 0;
+}
+STAND_IN_EXPORT int miopenConvolutionForwardCompileSolution(void*, void*, void*, void*, void*, uint64_t id) {
+  return id == kForward ? 0 : kBadParameter;
+}
+STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void*, void* wd, const void* w, void* xd, const void* x,
+                                                      void* c, void* yd, void* y, void* workspace,
+                                                      size_t bytes, uint64_t id) {
+  return id == kForward ? run(xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes) : kBadParameter;
+}
+STAND_IN_EXPORT int miopenConvolutionBackwardDataGetSolution(void*, void* dy, void* w, void* c, void* dx,
+                                                             size_t most, size_t* count, Solution* found) {
+  *count = most > 0 && has_algorithm(dx, w, c, dy) ? 1 : 0;
+  if (*count > 0) *found = {0.1f, kWorkspace, kBackward, 0};
+  return 0;
+}
+STAND_IN_EXPORT int miopenConvolutionBackwardDataCompileSolution(void*, void*, void*, void*, void*,
+                                                                 uint64_t id) {
+  return id == kBackward ? 0 : kBadParameter;
+}
+STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void*, void* dyd, const void* dy, void* wd,
+                                                           const void* w, void* c, void* dxd, void* dx,
+                                                           void* workspace, size_t bytes, uint64_t id) {
+  return id == kBackward ? run(dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes) : kBadParameter;
+}
+STAND_IN_EXPORT int miopenConvolutionForwardBias(void*, const void*, void* bd, const void* b, const void*,
+                                                 void* yd, void* y) {
+  return add_bias(bd, b, yd, y);
+}
+
+#else
+
+struct Performance {  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
+  int algorithm, status;
+  float milliseconds;
+  size_t workspace;
+  int deterministic, math, reserved[3];
+};
+constexpr int kForward = 1, kAnyOrder = 0, kBackward = 4;
+
+STAND_IN_EXPORT int cudnnCreate(void** handle) { return create<char>(handle); }
+STAND_IN_EXPORT int cudnnDestroy(void* handle) { return destroy<char>(handle); }
+STAND_IN_EXPORT int cudnnSetStream(void*, void*) { return 0; }
+STAND_IN_EXPORT int cudnnCreateTensorDescriptor(void** t) { return create<Tensor>(t); }
+STAND_IN_EXPORT int cudnnSetTensorNdDescriptor(void* t, int type, int rank, const int* dims,
+                                               const int* strides) {
+  return set_tensor(t, type, rank, dims, strides);
+}
+STAND_IN_EXPORT int cudnnDestroyTensorDescriptor(void* t) { return destroy<Tensor>(t); }
+STAND_IN_EXPORT int cudnnCreateFilterDescriptor(void** w) { return create<Tensor>(w); }
+STAND_IN_EXPORT int cudnnSetFilterNdDescriptor(void* w, int type, int format, int rank, const int* dims) {
+  return format == 0 ? set_tensor(w, type, rank, dims, nullptr) : kBadParameter;
+}
+STAND_IN_EXPORT int cudnnDestroyFilterDescriptor(void* w) { return destroy<Tensor>(w); }
+STAND_IN_EXPORT int cudnnCreateConvolutionDescriptor(void** c) { return create<Window>(c); }
+STAND_IN_EXPORT int cudnnSetConvolutionNdDescriptor(void* c, int axes, const int* pad, const int* stride,
+                                                    const int* dilation, int mode, int type) {
+  return mode == 1 && type == kFloat ? set_window(c, axes, pad, stride, dilation) : kBadParameter;
+}
+STAND_IN_EXPORT int cudnnSetConvolutionGroupCount(void* c, int groups) {
+  return static_cast<Window*>(c)->groups = groups, 0;
+}
+STAND_IN_EXPORT int cudnnSetConvolutionMathType(void*, int) { return 0; }
+STAND_IN_EXPORT int cudnnDestroyConvolutionDescriptor(void* c) { return destroy<Window>(c); }
+STAND_IN_EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(void*, void* x, void* w, void* c, void* y,
+                                                           int most, int* count, Performance* found) {
+  *count = most > 0 && has_algorithm(x, w, c, y) ? 1 : 0;
+  if (*count > 0) found[0] = {kForward, 0, 0.1f, kWorkspace, 1, 0, {}};
+  return 0;
+}
+STAND_IN_EXPORT int cudnnConvolutionForward(void*, const void*, void* xd, const void* x, void* wd,
+                                            const void* w, void* c, int algorithm, void* workspace,
+                                            size_t bytes, const void*, void* yd, void* y) {
+  if (algorithm != kForward) return kBadParameter;
+  return run(xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
+}
+// The fastest adds in any order.
+STAND_IN_EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(void*, void* w, void* dy, void* c, void* dx,
+                                                                int most, int* count, Performance* found) {
+  *count = most > 1 && has_algorithm(dx, w, c, dy) ? 2 : 0;
+  if (*count > 0) {
+    found[0] = {kAnyOrder, 0, 0.1f, 0, 0, 0, {}};
+    found[1] = {kBackward, 0, 0.2f, kWorkspace, 1, 0, {}};
+  }
+  return 0;
+}
+STAND_IN_EXPORT int cudnnConvolutionBackwardData(void*, const void*, void* wd, const void* w, void* dyd,
+                                                 const void* dy, void* c, int algorithm, void* workspace,
+                                                 size_t bytes, const void*, void* dxd, void* dx) {
+  if (algorithm != kBackward) return kBadParameter;
+  return run(dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes);
+}
+STAND_IN_EXPORT int cudnnAddTensor(void*, const void*, void* bd, const void* b, const void*, void* yd,
+                                   void* y) {
+  return add_bias(bd, b, yd, y);
+}
+
+#endif
