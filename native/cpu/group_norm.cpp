@@ -64,6 +64,17 @@ Moments moments(const T* x, int64_t n) {
   return all;
 }
 
+// y = act((x - mean) * s + h)
+using Run = void (*)(const float* x, float mean, float s, float h, const Activation& act, float* y,
+                     int64_t n);
+
+template <ActivationKind kKind>
+void normalize_run(const float* x, float mean, float s, float h, const Activation& act, float* y, int64_t n) {
+  activate_each<kKind>(act, y, n, [=](auto read) { return (read(x) - mean) * s + h; });
+}
+
+constexpr int64_t kShortPlane = 16;
+
 }  // namespace
 
 template <class T>
@@ -74,6 +85,11 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   const int64_t sets = p.N * p.groups;
   if (sets * group_size == 0) return;
 
+  // One pass, but where the runs are shorter than the activation's vectors.
+  const bool activate_last = p.inner < kShortPlane && p.act.kind != ActivationKind::kNone;
+  const Run run = with_kind(activate_last ? ActivationKind::kNone : p.act.kind,
+                            [](auto kind) -> Run { return normalize_run<kind>; });
+
   // [begin, end) are elements of the set.
   const auto normalize = [&](int64_t set, const Moments& m, int64_t begin, int64_t end) {
     alignas(64) float x_buffer[kBlock], y_buffer[kBlock];
@@ -83,9 +99,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
       const int64_t n = std::min(kBlock, end - i);
       const float* xf = as_float(x + set * group_size + i, x_buffer, static_cast<size_t>(n));
       float* yf = target(y + set * group_size + i, y_buffer);
-      // The activation moves the block to its place, so that its arithmetic runs while the stores wait for
-      // memory.
-      float* normal = p.act.kind == ActivationKind::kNone ? yf : y_buffer;
+      float* normal = activate_last ? y_buffer : yf;
       for (int64_t j = 0; j < n;) {
         const int64_t channel = (i + j) / p.inner;
         const int64_t length = std::min(n - j, (channel + 1) * p.inner - (i + j));
@@ -93,11 +107,10 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
         const float mean = static_cast<float>(m.mean);
         const float s = static_cast<float>(inverse * static_cast<double>(static_cast<float>(gamma[c])));
         const float h = static_cast<float>(beta[c]);
-#pragma omp simd
-        for (int64_t k = j; k < j + length; ++k) normal[k] = (xf[k] - mean) * s + h;
+        run(xf + j, mean, s, h, p.act, normal + j, length);
         j += length;
       }
-      activate_block(p.act, normal, yf, static_cast<size_t>(n));
+      if (activate_last) activate_block(p.act, normal, yf, static_cast<size_t>(n));
       store(y + set * group_size + i, yf, static_cast<size_t>(n));
     }
   };
