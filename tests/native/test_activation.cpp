@@ -51,6 +51,20 @@ GRAPHOPT_TEST(activations_are_accurate_relative_to_each_value) {
   }
 }
 
+// What comes next may take acos, atanh or a logarithm of it.
+GRAPHOPT_TEST(activations_that_saturate_stay_within_their_range) {
+  std::vector<float> x;
+  for (float v = -20.0f; v < 20.0f; v += 0.00031f) x.push_back(v);
+  for (ActivationKind kind : {ActivationKind::kTanh, ActivationKind::kSigmoid}) {
+    const float low = kind == ActivationKind::kTanh ? -1.0f : 0.0f;
+    const std::vector<float> y = activate({kind}, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      CHECK_MSG(y[i] >= low && y[i] <= 1.0f, "activation " + std::to_string(static_cast<int>(kind)) + " of " +
+                                                 std::to_string(x[i]) + " is " + std::to_string(y[i]));
+    }
+  }
+}
+
 GRAPHOPT_TEST(activations_at_the_ends_of_the_range) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float largest = std::numeric_limits<float>::max();
