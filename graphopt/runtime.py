@@ -327,7 +327,8 @@ def session(
     Args:
         model: a path or serialized bytes.
         providers: as for `configure`.
-        require_device: fail when a node would run on the CPU; the message lists these nodes.
+        require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
+            say where nodes run: there only a missing device is noticed.
         ignore_selftest: run kernels that failed the self-test, too.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
