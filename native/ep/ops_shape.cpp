@@ -71,7 +71,9 @@ class Flatten final : public View {
  private:
   Shape shape(const Execution& e) const override {
     const Shape& x = e.input(0).shape;
-    const auto axis = static_cast<size_t>(axis_ < 0 ? axis_ + static_cast<int64_t>(x.rank()) : axis_);
+    // All axes may be flattened into the first: this one may be behind the last.
+    const auto rank = static_cast<int64_t>(x.rank());
+    const size_t axis = axis_ == rank ? x.rank() : axis_of(axis_, x.rank());
     const int64_t inner = x.elements(axis);
     int64_t outer = 1;
     for (size_t d = 0; d < axis; ++d) outer *= x[d];

@@ -27,3 +27,20 @@ def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolE
     model = model_of([helper.make_node("Gemm", ["a", "b", "c"], ["y"])], inputs, ["y"])
     with pytest.raises(Exception, match="does not broadcast to"):
         worker.submit(run, model, inputs, ALONE).result()
+
+
+@pytest.mark.parametrize("axis", [3, -3, 2**63 - 1, -(2**63)])
+def test_flatten_refuses_an_axis_that_is_not_there(axis: int, worker: ProcessPoolExecutor) -> None:
+    inputs = {"x": np.ones((2, 3), np.float32)}
+    model = model_of([helper.make_node("Flatten", ["x"], ["y"], axis=axis)], inputs, ["y"])
+    with pytest.raises(Exception, match="axis"):
+        worker.submit(run, model, inputs, ALONE).result()
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (1, 6)), (2, (6, 1)), (-1, (2, 3))])
+def test_flatten_at_its_ends(axis: int, shape: tuple[int, int], worker: ProcessPoolExecutor) -> None:
+    inputs = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    model = model_of([helper.make_node("Flatten", ["x"], ["y"], axis=axis)], inputs, ["y"])
+    outcome = worker.submit(run, model, inputs, ALONE).result()
+    assert outcome.on_device("Flatten") == 1
+    np.testing.assert_array_equal(outcome.outputs[0], inputs["x"].reshape(shape))
