@@ -234,11 +234,13 @@ class LinearKernel final : public GpuKernel<LinearOp> {
     if (p.rows * p.N == 0) return;
     if (with_epilogue(run, p)) return;
     gpu::Blas* blas = p.K > 0 ? gpu::blas(device_) : nullptr;
-    if (blas != nullptr) {
-      blas->gemm(gpu::linear_product(p), half_, run.inputs[0], run.inputs[1], run.outputs[0],
-                 context.gpu_stream());
+    if (blas == nullptr) {
+      run.enqueue(gpu::linear_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
+      return;
     }
-    run.enqueue(gpu::linear_plan(p, half_, run.aligned(), blas == nullptr), host_, nullptr, nullptr);
+    blas->gemm(gpu::linear_product(p), half_, run.inputs[0], run.inputs[1], run.outputs[0],
+               context.gpu_stream());
+    run.enqueue(gpu::linear_rest_plan(p, half_, run.aligned()), host_, nullptr, nullptr);
   }
 
  private:

@@ -16,8 +16,8 @@ Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS an
 instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
 RDNA 4.
 
-Fails when a kernel has spills or scratch, or when an fp32 product on CDNA or an fp16 attention kernel has no matrix
-instruction.
+Fails when a kernel has spills or scratch, when a product or attention kernel loads nothing 128 bits at a time, or has
+no matrix instruction although the architecture has them for its type.
 """
 
 from __future__ import annotations
@@ -127,19 +127,24 @@ def loops(kernel: Kernel) -> list[list[str]]:
     return [body for body in bodies if any(re.match(r"s_barrier|v_mfma|v_wmma", text) for text in body)]
 
 
+def has_matrix(arch: str, half: bool) -> bool:
+    if arch in ("gfx906", "gfx1030", "gfx10-3-generic"):
+        return False
+    return half or is_cdna(arch)
+
+
 def problems(arch: str, kernel: Kernel) -> list[str]:
     f = kernel.facts
     found = []
     if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
         found.append("spills or scratch")
-    matrix = kernel.count(r"v_mfma|v_wmma")
-    if is_cdna(arch) and arch != "gfx906" and re.search("product|^gemm_|^conv_", kernel.name) and not matrix:
-        found.append("no matrix instruction")
-    if kernel.name.startswith("matrix_product") and not matrix and arch not in ("gfx906", "gfx1030"):
-        found.append("no matrix instruction")
-    attention = re.fullmatch(r"fused_attention_(plain_)?\d+_(f16|f32)", kernel.name)
-    if attention and not matrix and (is_cdna(arch) if attention[2] == "f32" else arch not in ("gfx906", "gfx1030")):
-        found.append("no matrix instruction")
+    if re.match(r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_", kernel.name):
+        # implicit_product keeps float16 in float32.
+        half = kernel.name.endswith("_f16") and not kernel.name.startswith("implicit")
+        if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):
+            found.append("no matrix instruction")
+        if not kernel.count(r"(global|flat|buffer)_load_(dwordx4|b128)"):
+            found.append("no 128-bit load")
     return found
 
 

@@ -1,7 +1,8 @@
 """Times of the GPU kernels on an NVIDIA GPU beside PyTorch (cuDNN), and the floors that they must reach.
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
-prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone.
+prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
+matrix products and plain convolutions after it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -19,13 +21,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from scripts.gpu_check import open_device
-from tests.hip import activations
+from tests.hip import activations, elementwise_cases, reduction_cases
 from tests.hip.harness import Plan
+from tests.hip.movement_cases import int64s
 
 CONVOLUTIONS = (
     (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
     (32, 256, 14, 256), (32, 512, 7, 512), (1, 64, 224, 64), (16, 64, 224, 64), (1, 320, 64, 320),
     (8, 320, 64, 320), (1, 640, 32, 640),
+)  # fmt: skip
+
+# M, N, K; batches
+PRODUCTS = (
+    (1024, 1024, 1024, 1), (4096, 4096, 4096, 1), (8192, 8192, 8192, 1), (3072, 768, 768, 1), (3072, 3072, 768, 1),
+    (3072, 768, 3072, 1), (1, 4096, 4096, 1), (384, 384, 64, 96), (1001, 1001, 1001, 1),
 )  # fmt: skip
 
 # B, H, S, D
@@ -175,6 +184,100 @@ def bench_row_norm(r: Runner, copy: float) -> None:
                 f"  {(rows, D)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
                 f"{4 * x.nbytes / ms / 1e9 / copy:.0%} of copy"
             )
+
+
+def bench_products(r: Runner, dtype: torch.dtype) -> None:
+    """What runs where cuBLAS is not installed: for information, without a floor."""
+    print(f"\nMatMul, {dtype}, B as it is and transposed")
+    for M, N, K, batch in PRODUCTS:
+        cells = []
+        for transpose in (False, True):
+            a = torch.randn(batch, M, K, device="cuda").to(dtype)
+            b = torch.randn(batch, *((N, K) if transpose else (K, N)), device="cuda").to(dtype)
+            y = torch.empty(batch, M, N, device="cuda", dtype=dtype)
+            sizes = (ctypes.c_int64(M), ctypes.c_int64(N), ctypes.c_int64(K), ctypes.c_int(0), ctypes.c_int(transpose))
+            epilogue = (ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int(0), ctypes.c_int(0), *act_arguments(""))
+            batches = (ctypes.c_int64 * 4)(1, batch, 1, batch)
+            last = (batches, ctypes.c_int(1), ctypes.c_int32(-1))
+            half = ctypes.c_int(dtype == torch.float16)
+            plan = r.harness.plan("gemm", r.device.facts, half, *sizes, *epilogue, *last)
+
+            def theirs(a: torch.Tensor = a, b: torch.Tensor = b.mT if transpose else b) -> torch.Tensor:
+                return a @ b
+
+            ms, peer = milliseconds(r.work(plan, [a, b], [y])), milliseconds(theirs)
+            rate = 2e-9 * batch * M * N * K / ms
+            cells.append(f"{ms:.4f} ms {rate:.0f} TFLOP/s  cuBLAS {peer:.4f} {peer / ms:.2f}x")
+        print(f"  {(M, N, K, batch)!s:24} {cells[0]}  |  {cells[1]}  {plan.launches[0]['kernel']}")
+
+
+def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
+    """What runs where cuDNN is not installed: for information, without a floor."""
+    print(f"\nConv, {dtype}")
+    for n, c, h, m, kernel, stride in ((32, 64, 56, 64, 3, 1), (32, 256, 56, 512, 1, 2), (32, 256, 28, 1024, 1, 1),
+                                       (32, 3, 224, 64, 7, 2), (8, 128, 56, 128, 3, 2)):  # fmt: skip
+        pad = kernel // 2
+        out = (h + 2 * pad - kernel) // stride + 1
+        x = torch.randn(n, c, h, h, device="cuda").to(dtype)
+        w = (torch.randn(m, c, kernel, kernel, device="cuda") / (c * kernel * kernel) ** 0.5).to(dtype)
+        y = torch.empty(n, m, out, out, device="cuda", dtype=dtype)
+        numbers = (n, 1, c, h, h, m, out, out, kernel, kernel, stride, stride, 1, 1, pad, pad)
+        values = (ctypes.c_int64 * len(numbers))(*numbers)
+        half = ctypes.c_int(dtype == torch.float16)
+        plan = r.harness.plan("conv", r.device.facts, half, ctypes.c_int(0), values, ctypes.c_int32(-1))
+
+        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, stride: int = stride, pad: int = pad) -> torch.Tensor:
+            return F.conv2d(x, w, stride=stride, padding=pad)
+
+        ms, peer = milliseconds(r.work(plan, [x, w], [y])), milliseconds(theirs)
+        rate = 2e-9 * n * m * out * out * c * kernel * kernel / ms
+        print(
+            f"  {(n, c, h, m, kernel, stride)!s:30} {ms:.4f} ms {rate:.0f} TFLOP/s  cuDNN {peer:.4f} {peer / ms:.2f}x  "
+            f"{plan.launches[0]['kernel']}"
+        )
+
+
+def bench_standard(r: Runner, copy: float) -> None:
+    """The provider's kernels for standard operators, on 64 MiB: bytes read once and written once against a copy."""
+    print("\nStandard operators, torch.float32: fraction of copy")
+    P, H, W = 4096, 64, 64
+    x = torch.randn(P, H, W, device="cuda")
+    row, index = torch.randn(W, device="cuda"), torch.randperm(P, device="cuda")
+    shape, zero, half = [3, P, H, W], ctypes.c_float(0), ctypes.c_int(0)
+
+    def plan(op: str, *arguments: Any) -> Plan:
+        return r.harness.plan(op, r.device.facts, *arguments)
+
+    def binary(op: str, b: list[int]) -> Plan:
+        code = ctypes.c_int32(elementwise_cases.OPS.index(op))
+        shapes = int64s([*shape, *shape, *b, 0])
+        return plan("elementwise", half, code, zero, zero, ctypes.c_int(1), ctypes.c_int(0), shapes)
+
+    i64, i32 = ctypes.c_int64, ctypes.c_int32
+    planes_turned = int64s([*shape, H * W, 1, W, H * W, W, 1, 0, 0])  # H is W
+    axes_turned = int64s([3, H, P, W, W, H * W, 1, P * W, W, 1, 0, 0])
+    pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
+    how, two = reduction_cases.NEAREST.index("linear"), ctypes.c_float(2)
+    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two)
+    # name, plan, inputs, elements written
+    rows: list[tuple[str, Plan, list[torch.Tensor], int]] = [
+        ("Add", binary("Add", shape), [x, torch.randn_like(x)], x.numel()),
+        ("Add, one row", binary("Add", [1, W]), [x, row], x.numel()),
+        ("Transpose 0 2 1", plan("strided_copy", i64(4), planes_turned), [x], x.numel()),
+        ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], x.numel()),
+        ("Gather", plan("gather", i64(4), ctypes.c_int(0), i64(1), i64(P), i64(H * W), i64(P)), [x, index], x.numel()),
+        ("Cast to float16", plan("cast", i64(x.numel()), i32(1), i32(10)), [x], x.numel() // 2),
+        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), ctypes.c_int(0)), [x], x.numel()),
+        ("ReduceMean, rows of 4096", plan("reduce", half, i64(P), i64(H * W), i64(1), i32(3)), [x], P),
+        ("ReduceMean, columns", plan("reduce", half, i64(64), i64(P // 64), i64(H * W), i32(3)), [x], 64 * H * W),
+        ("MaxPool 2x2", plan("pool", half, i32(0), pooled), [x], x.numel() // 4),
+        ("Resize, linear, 2x", plan("resize", half, *resized), [x[: P // 4]], x.numel()),
+    ]  # fmt: skip
+    for name, made, inputs, written in rows:
+        y = torch.empty(written, device="cuda")
+        ms = milliseconds(r.work(made, inputs, [y]))
+        moved = sum(t.nbytes for t in inputs) + y.nbytes
+        print(f"  {name:26} {ms:.4f} ms  {moved / ms / 1e9 / copy:.0%}  {made.launches[0]['kernel']}")
 
 
 def conv_plans(
@@ -335,9 +438,15 @@ def main() -> None:
     bench_attention_options(r)
     if "--attention" in sys.argv:
         return
+    for dtype in (torch.float32, torch.float16):
+        bench_products(r, dtype)
+        bench_plain_conv(r, dtype)
+    if "--products" in sys.argv:
+        return
     bench_scale_shift(r, copy)
     bench_group_norm(r, copy)
     bench_row_norm(r, copy)
+    bench_standard(r, copy)
     bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
     bench_conv(r, torch.float16, "--conv" in sys.argv, "0.7x, with cuDNN kept where ours loses")
 

@@ -21,6 +21,7 @@ import torch
 from tests.hip import (
     fused_attention_cases,
     group_norm_cases,
+    product_cases,
     row_norm_cases,
     scale_shift_cases,
     winograd_conv_cases,
@@ -66,6 +67,24 @@ def large_cases() -> Iterator[Case]:
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
+
+    Product = product_cases.Product
+    for dtype in (np.float32, np.float16):
+        for i, product in enumerate((
+            Product(1024, 3072, 768, bias=True, act="Gelu"),
+            Product(2000, 768, 1600, transpose_b=True, bias=True, residual=True),
+            Product(384, 384, 64, transpose_b=True, a_batch=(4, 12), b_batch=(4, 12)),
+            Product(999, 777, 555, transpose_a=True, residual=True),
+            Product(1, 4096, 4096, bias=True, act="Silu"),
+        )):  # fmt: skip
+            yield product_cases.gemm(f"large_gemm_{np.dtype(dtype)}-{i}", dtype, product)
+        for conv in (
+            (4, 1, 64, 128, 56, 56, (3, 3), (2, 2), (1, 1), (1, 1)),
+            (2, 1, 3, 64, 224, 224, (7, 7), (2, 2), (1, 1), (3, 3)),
+            (4, 1, 256, 512, 28, 28, (1, 1), (1, 1), (1, 1), (0, 0)),
+            (2, 32, 4, 8, 30, 31, (3, 3), (1, 1), (2, 2), (2, 2)),
+        ):
+            yield product_cases.conv(f"large_plain_conv_{np.dtype(dtype)}-{conv}", dtype, conv, True)
 
 
 def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:

@@ -46,7 +46,8 @@ void run_own(Execution& e, const ConvolutionProblem& p, const Tensor& x, const v
              void* y) {
   const bool half = x.type == ElementType::kHalf;
   if (moves_in_a_plane(p)) {
-    e.run(gpu::conv_plan(in_a_plane(p), half), {x.data, w, bias}, {y});
+    e.run(gpu::conv_plan(in_a_plane(p), half, aligned({x.data, w, bias, y}), e.device().facts()),
+          {x.data, w, bias}, {y});
   } else {
     e.run(gpu::convolution_plan(p, half), {x.data, w, bias}, {y});
   }

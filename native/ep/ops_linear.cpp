@@ -22,7 +22,7 @@ void multiply(Execution& e, const GemmProblem& p, const Tensor& a, const Tensor&
   if (gpu::Blas* blas = p.K > 0 ? gpu::blas(e.device()) : nullptr) {
     blas->gemm(p, half, a.data, b.data, y, e.stream());
   } else {
-    e.run(gpu::gemm_plan(p, half), {a.data, b.data}, {y});
+    e.run(gpu::gemm_plan(p, half, aligned({a.data, b.data, y}), e.device().facts()), {a.data, b.data}, {y});
   }
 }
 

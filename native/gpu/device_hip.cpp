@@ -93,16 +93,21 @@ struct Hip {
   }
 
   // The name of the architecture is only in a struct whose layout depends on the version; but a code object
-  // loads on its own architecture alone.
+  // loads on its own architecture alone, or, where the runtime knows generic targets, on a family: what is
+  // made for one architecture first.
   std::string architecture() const {
-    const char* tried = "";
-    for (const CodeObject& object : code_objects()) {
-      if (std::string(object.arch).rfind("gfx", 0) != 0 || std::string(object.arch) == tried) continue;
-      tried = object.arch;
-      Module module{};
-      if (module_load(&module, object.data) == 0) {
-        module_unload(module);
-        return object.arch;
+    for (const bool generic : {false, true}) {
+      std::string tried;
+      for (const CodeObject& object : code_objects()) {
+        const std::string arch = object.arch;
+        if (arch.rfind("gfx", 0) != 0 || arch == tried) continue;
+        if ((arch.find("generic") != std::string::npos) != generic) continue;
+        tried = arch;
+        Module module{};
+        if (module_load(&module, object.data) == 0) {
+          module_unload(module);
+          return arch;
+        }
       }
     }
     throw std::runtime_error("this library has device code for " + architectures("gfx") +

@@ -1,68 +1,151 @@
 #include "gpu/gemm_plan.h"
 
+#include <algorithm>
 #include <stdexcept>
+
+#include "hip/product_shape.h"
 
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kTileM = 64, kTileN = 32, kThreads = 128;  // hip/gemm.hip, hip/conv.hip
-constexpr int64_t kMostGrid = 65535;                         // of the grid's second and third axis
+constexpr int64_t kMostGrid = 65535;  // of the grid's second and third axis
+constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
+constexpr int64_t kMostSplits = 16;
+constexpr int64_t kSumThreads = 256;  // hip/gemm.hip
+
+// hip/product_tiles.h
+struct Shape {
+  int64_t m, n;
+  uint32_t threads;
+  const char *gemm, *conv;
+};
+
+Shape shape_of(ProductTile tile, bool half, const hip::Architecture& arch) {
+  const bool large = tile == ProductTile::kLarge;
+  if (!half) {
+    return large ? Shape{128, 128, 256, "gemm_128x128_f32", "conv_128x128_f32"}
+                 : Shape{64, 32, 128, "gemm_64x32_f32", "conv_64x32_f32"};
+  }
+  if (tile == ProductTile::kVector) return {64, 128, 128, "gemm_vector_f16", "conv_vector_f16"};
+  const int side = large ? 128 : 64;
+  const auto threads = static_cast<uint32_t>(hip::product_waves(side, arch.wave) * arch.wave);
+  return large ? Shape{side, side, threads, "gemm_128x128_f16", "conv_128x128_f16"}
+               : Shape{side, side, threads, "gemm_64x64_f16", "conv_64x64_f16"};
+}
+
+Shape choose(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
+             std::optional<ProductTile> wanted) {
+  const hip::Architecture& arch = architecture(device.arch);
+  if (half && arch.matrix == hip::Matrix::kNone) return shape_of(ProductTile::kVector, half, arch);
+  if (wanted == ProductTile::kVector && arch.matrix != hip::Matrix::kEmulated) wanted.reset();
+  if (wanted) return shape_of(*wanted, half, arch);
+  // The large tile needs half the bandwidth, and enough work-groups for all compute units.
+  const Shape large = shape_of(ProductTile::kLarge, half, arch);
+  const bool fills = divide_up(M, large.m) * divide_up(N, large.n) * batch >= device.compute_units;
+  return M > large.m / 2 && N > large.n / 2 && fills ? large : shape_of(ProductTile::kSmall, half, arch);
+}
+
+// How many work-groups share the K of a tile, so that all compute units have one.
+int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
+  return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
+}
+
+int32_t i32(int64_t v) { return static_cast<int32_t>(to_u31(v)); }
 
 }  // namespace
 
-Plan gemm_plan(const GemmProblem& p, bool half) {
+Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
+               std::optional<ProductTile> wanted) {
   Plan plan;
   if (p.M * p.N * p.batch.elements() == 0) return plan;
-  struct {
-    int32_t row, column;
-  } a, b;
-  const auto M = static_cast<int32_t>(to_u31(p.M)), N = static_cast<int32_t>(to_u31(p.N)),
-             K = static_cast<int32_t>(to_u31(p.K));
-  a = p.transpose_a ? decltype(a){1, M} : decltype(a){K, 1};
-  b = p.transpose_b ? decltype(b){1, K} : decltype(b){N, 1};
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
-  const int64_t batch = walk.total();
-  if (batch > kMostGrid || divide_up(p.M, kTileM) > kMostGrid) {
+  const int64_t batch = walk.total(), pack = half ? 8 : 4;
+  const Shape tile = choose(p.M, p.N, batch, half, device, wanted);
+  const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
+  const int64_t depth =
+      round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kLeastDepth);
+  const int64_t splits = p.K == 0 ? 1 : divide_up(p.K, depth);
+  if (batch * splits > kMostGrid || down > kMostGrid) {
     throw std::invalid_argument("a product of too many matrices, or of too many rows");
   }
-  plan.launches.push_back(Launch(half ? "gemm_f16" : "gemm_f32", to_u31(divide_up(p.N, kTileN)),
-                                 to_u31(divide_up(p.M, kTileM)), to_u31(batch), kThreads)
-                              .add(input(0))
-                              .add(input(1))
-                              .add(output(0))
-                              .add(M)
-                              .add(N)
-                              .add(K)
-                              .add(a)
-                              .add(b)
-                              .add(walk.axes())
-                              .add(walk.strides(0))
-                              .add(walk.strides(1))
-                              .add(p.alpha)
-                              .add(p.beta));
+  struct Layout {
+    int32_t line, k, packs;
+  };
+  // A line is a row of A or a column of B.
+  const auto layout = [&](bool along_k, int64_t lines, const std::vector<int64_t>& steps) {
+    const int64_t row = along_k ? p.K : lines;
+    bool packs = aligned && row % pack == 0;
+    for (const int64_t step : steps) packs = packs && step % pack == 0;
+    return along_k ? Layout{i32(row), 1, packs} : Layout{1, i32(row), packs};
+  };
+  struct {
+    float alpha, beta;
+    int32_t packs;
+    Activation act;
+  } epilogue = {p.alpha, p.beta, aligned && p.N % pack == 0, p.act};
+  struct {
+    Divisor splits;
+    int32_t depth;
+  } parts = {make_divisor(splits), i32(depth)};
+  const Buffer bias = p.has_bias ? input(2) : no_buffer();
+  const Buffer residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
+  plan.launches.push_back(
+      Launch(tile.gemm, to_u31(across), to_u31(down), to_u31(batch * splits), tile.threads)
+          .add(input(0))
+          .add(input(1))
+          .add(bias)
+          .add(residual)
+          .add(output(0))
+          .add(splits > 1 ? workspace(0) : no_buffer())
+          .add(i32(p.M))
+          .add(i32(p.N))
+          .add(i32(p.K))
+          .add(layout(!p.transpose_a, p.M, p.a_batch))
+          .add(layout(p.transpose_b, p.N, p.b_batch))
+          .add(walk.axes())
+          .add(walk.strides(0))
+          .add(walk.strides(1))
+          .add(parts)
+          .add(epilogue));
+  if (splits == 1) return plan;
+  plan.workspace = {batch * splits * p.M * p.N * 4};
+  const int64_t packs_of_row = divide_up(p.N, pack), packs = packs_of_row * p.M * batch;
+  plan.launches.push_back(
+      Launch(half ? "gemm_sum_f16" : "gemm_sum_f32", to_u31(divide_up(packs, kSumThreads)), 1, 1, kSumThreads)
+          .add(workspace(0))
+          .add(bias)
+          .add(residual)
+          .add(output(0))
+          .add(i32(p.N))
+          .add(i32(splits))
+          .add(to_u31(packs))
+          .add(make_divisor(packs_of_row))
+          .add(make_divisor(p.M))
+          .add(epilogue));
   return plan;
 }
 
-Plan conv_plan(const ConvNdProblem& p, bool half) {
+Plan conv_plan(const ConvNdProblem& p, bool half, bool aligned, const DeviceFacts& device,
+               std::optional<ProductTile> wanted) {
   Plan plan;
   const int64_t pixels = p.N * p.OH * p.OW;
   if (pixels * p.M * p.groups == 0) return plan;
+  const int64_t taps = p.kernel[0] * p.kernel[1], pack = half ? 8 : 4;
   struct {
     int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
   } window;
-  const auto i32 = [](int64_t v) { return static_cast<int32_t>(to_u31(v)); };
   window = {i32(p.kernel[0]), i32(p.kernel[1]), i32(p.stride[0]),   i32(p.stride[1]),
             i32(p.pad[0]),    i32(p.pad[1]),    i32(p.dilation[0]), i32(p.dilation[1])};
   to_u31(p.H * p.W);
-  const int64_t taps = p.kernel[0] * p.kernel[1];
-  to_u31(p.C * taps);
-  if (p.groups > kMostGrid || divide_up(p.M, kTileM) > kMostGrid) {
+  const int64_t K = to_u31(p.C * taps);
+  const Shape tile = choose(p.M, pixels, p.groups, half, device, wanted);
+  if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
   }
-  plan.launches.push_back(Launch(half ? "conv_f16" : "conv_f32", to_u31(divide_up(pixels, kTileN)),
-                                 to_u31(divide_up(p.M, kTileM)), to_u31(p.groups), kThreads)
-                              .add(input(0))
+  Launch launch(tile.conv, to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)),
+                to_u31(p.groups), tile.threads);
+  plan.launches.push_back(launch.add(input(0))
                               .add(input(1))
                               .add(p.has_bias ? input(2) : no_buffer())
                               .add(output(0))
@@ -71,6 +154,8 @@ Plan conv_plan(const ConvNdProblem& p, bool half) {
                               .add(i32(p.H))
                               .add(i32(p.W))
                               .add(i32(p.groups))
+                              .add(int32_t{aligned && K % pack == 0})
+                              .add(int32_t{aligned && p.OH * p.OW % pack == 0})
                               .add(window)
                               .add(to_u31(pixels))
                               .add(make_divisor(p.OH * p.OW))

@@ -4,6 +4,7 @@
 // Functions that can fail return null or non-zero and leave the message in graphopt_error().
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gpu/convolution_plan.h"
@@ -92,11 +93,15 @@ EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int64
   });
 }
 
-// With a product by our own kernel.
-EXPORT Plan* graphopt_linear_plan(const DeviceFacts*, int half, int64_t rows, int64_t K, int64_t N,
-                                  int residual, int32_t kind, float a, float b) {
+// `fused`: as one product, else what follows one, which is the first input.
+EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t rows, int64_t K, int64_t N,
+                                  int residual, int32_t kind, float a, float b, int fused) {
   return guarded([&] {
-    return linear_plan({rows, K, N, residual != 0, activation(kind, a, b)}, half != 0, true, true);
+    const LinearProblem p = {rows, K, N, residual != 0, activation(kind, a, b)};
+    if (fused != 0) return linear_plan(p, half != 0, true, *device);
+    Plan plan = linear_rest_plan(p, half != 0, true);
+    for (Launch& launch : plan.launches) launch.args.front().role = Role::kInput;
+    return plan;
   });
 }
 
@@ -269,9 +274,16 @@ EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordina
   });
 }
 
-// `batches`: of A and of B, each a rank and its dims.
-EXPORT Plan* graphopt_gemm_plan(const DeviceFacts*, int half, int64_t M, int64_t N, int64_t K,
-                                int transpose_a, int transpose_b, float alpha, const int64_t* batches) {
+std::optional<ProductTile> product_tile(int32_t tile) {
+  if (tile < 0) return std::nullopt;
+  return static_cast<ProductTile>(tile);
+}
+
+// `batches`: of A and of B, each a rank and its dims. `tile`: -1 for the plan's own choice.
+EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
+                                int transpose_a, int transpose_b, float alpha, float beta, int bias,
+                                int residual, int32_t kind, float a, float b, const int64_t* batches,
+                                int aligned, int32_t tile) {
   return guarded([&] {
     GemmProblem p;
     p.M = M;
@@ -280,18 +292,23 @@ EXPORT Plan* graphopt_gemm_plan(const DeviceFacts*, int half, int64_t M, int64_t
     p.transpose_a = transpose_a != 0;
     p.transpose_b = transpose_b != 0;
     p.alpha = alpha;
-    const abi::Shape a = read_shape(batches), b = read_shape(batches);
-    p.batch = broadcast_shape(a, b);
-    p.a_batch = broadcast(a, p.batch);
-    p.b_batch = broadcast(b, p.batch);
+    p.beta = beta;
+    p.has_bias = bias != 0;
+    p.has_residual = residual != 0;
+    p.act = activation(kind, a, b);
+    const abi::Shape a_shape = read_shape(batches), b_shape = read_shape(batches);
+    p.batch = broadcast_shape(a_shape, b_shape);
+    p.a_batch = broadcast(a_shape, p.batch);
+    p.b_batch = broadcast(b_shape, p.batch);
     for (int64_t& s : p.a_batch) s *= M * K;
     for (int64_t& s : p.b_batch) s *= K * N;
-    return gemm_plan(p, half != 0);
+    return gemm_plan(p, half != 0, aligned != 0, *device, product_tile(tile));
   });
 }
 
 // `numbers`: N, groups, C, H, W, M, OH, OW, then kernel, stride, dilation and pad of both axes.
-EXPORT Plan* graphopt_conv_plan(const DeviceFacts*, int half, int bias, const int64_t* numbers) {
+EXPORT Plan* graphopt_conv_plan(const DeviceFacts* device, int half, int bias, const int64_t* numbers,
+                                int32_t tile) {
   return guarded([&] {
     ConvNdProblem p;
     p.N = numbers[0];
@@ -309,7 +326,7 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts*, int half, int bias, const in
       p.pad[i] = numbers[14 + i];
     }
     p.has_bias = bias != 0;
-    return conv_plan(p, half != 0);
+    return conv_plan(p, half != 0, true, *device, product_tile(tile));
   });
 }
 

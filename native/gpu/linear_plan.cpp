@@ -12,12 +12,20 @@ GemmProblem linear_product(const LinearProblem& p) {
   return product;
 }
 
-Plan linear_plan(const LinearProblem& p, bool half, bool aligned, bool with_product) {
+Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  GemmProblem product = linear_product(p);
+  product.has_bias = true;
+  product.has_residual = p.has_residual;
+  product.beta = p.has_residual ? 1.0f : 0.0f;
+  product.act = p.act;
+  return gemm_plan(product, half, aligned, device);
+}
+
+Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
   constexpr int64_t kThreads = 256, kBytes = kThreads * 4 * 16;  // hip/linear.hip
   Plan plan;
   const int64_t element = half ? 2 : 4;
   if (p.rows * p.N == 0) return plan;
-  if (with_product) plan = gemm_plan(linear_product(p), half);
   const bool vectors = aligned && p.N * element % 16 == 0;
   // A launch counts elements in 31 bits.
   const int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.N));

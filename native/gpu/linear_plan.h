@@ -1,4 +1,5 @@
-// How Linear[Add][act] runs on a GPU: a product, then hip/linear.hip.
+// How Linear[Add][act] runs on a GPU: as one product (hip/gemm.hip), or as the vendor's product and then
+// hip/linear.hip.
 #pragma once
 
 #include "gpu/gemm_plan.h"
@@ -7,10 +8,13 @@
 
 namespace graphopt::gpu {
 
-GemmProblem linear_product(const LinearProblem& p);
+// `half`: float16, else float. `aligned`: all pointers are multiples of 16. They throw std::invalid_argument.
 
-// Inputs X, W, b, R if any; output Y. `with_product`: X W is a part of the plan; else Y holds it already.
-// `half`: float16, else float. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument.
-Plan linear_plan(const LinearProblem& p, bool half, bool aligned, bool with_product);
+// Inputs X, W, b, R if any; output Y.
+Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+// X W, for the vendor's library, and the plan of what follows it: inputs X, W, b, R if any; Y holds X W.
+GemmProblem linear_product(const LinearProblem& p);
+Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

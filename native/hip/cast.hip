@@ -1,4 +1,5 @@
-// Cast between float, float16, int32, int64, uint8 and bool. Bound by memory.
+// Cast between float, float16, int32, int64, uint8 and bool. Bound by memory: each element is read once and
+// written once. scripts/gpu_bench.py sets it beside a copy.
 #include "hip/platform.h"
 
 namespace graphopt::hip {

@@ -1,87 +1,158 @@
-// Conv of any kernel size, stride, padding, dilation and number of groups as an implicit matrix product, in
-// float32: what runs where the vendor's library is not installed.
+// Conv of any kernel size, stride, padding, dilation and number of groups as an implicit matrix product:
+// Y [M, pixels] = W [M, C taps] patches [C taps, pixels], float32 sums: what runs where the vendor's library
+// is not installed, and for pads that it does not take.
+//
+// 2 N OH OW M C taps FLOPs against (N C H W + N M OH OW) elements: bound by arithmetic from about 32 channels
+// on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
+// element at a time. The product is that of gemm.hip. scripts/gpu_bench.py sets it beside cuDNN. Launch:
+// gpu/gemm_plan.cpp.
 #include "hip/platform.h"
-#include "hip/sgemm.h"
+#include "hip/product_tiles.h"
 
 namespace graphopt::hip {
-
-using ConvGemm = Sgemm<64, 32, 4, 4, 32, 32>;
 
 struct ConvWindow {
   int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
 };
 
-// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
-// group. A column of the product is one output pixel of one image. `bias` may be null.
+// A tap of a channel, which is a k of the product: how far it is from the first tap of the first channel.
+struct ConvTap {
+  ptrdiff_t offset;
+  int down, right;  // rows and columns
+  int r, s;
+
+  DEVICE ConvTap(int k, const Divisor& taps, const Divisor& kernel_w, const ConvWindow& p, int H, int W) {
+    const uint32_t c = divide(static_cast<uint32_t>(k), taps), tap = static_cast<uint32_t>(k) - c * taps.d;
+    r = static_cast<int>(divide(tap, kernel_w));
+    s = static_cast<int>(tap) - r * p.kernel_w;
+    down = r * p.dilation_h;
+    right = s * p.dilation_w;
+    offset = static_cast<ptrdiff_t>(c) * H * W + static_cast<ptrdiff_t>(down) * W + right;
+  }
+  DEVICE void next(const ConvWindow& p, int H, int W) {
+    ++s;
+    right += p.dilation_w;
+    offset += p.dilation_w;
+    if (s < p.kernel_w) return;
+    offset += static_cast<ptrdiff_t>(p.dilation_h) * W - right;
+    s = right = 0;
+    ++r;
+    down += p.dilation_h;
+    if (r < p.kernel_h) return;
+    offset += static_cast<ptrdiff_t>(H - down) * W;
+    r = down = 0;
+  }
+};
+
+// The pixel of X, perhaps outside, that is at the first tap of a pixel of Y.
 template <class T>
+struct ConvPixel {
+  const T* at;
+  int top, left;
+
+  DEVICE T load(const ConvTap& tap, bool inside, int H, int W) const {
+    const auto h = static_cast<uint32_t>(top + tap.down), w = static_cast<uint32_t>(left + tap.right);
+    inside = inside && h < static_cast<uint32_t>(H) && w < static_cast<uint32_t>(W);
+    return inside ? at[tap.offset] : from_float<T>(0.0f);
+  }
+};
+
+// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
+// group. A column of the product is one output pixel of one image. `bias` may be null. `packs_of_w`: the rows
+// of W are whole packs, and begin at multiples of 16 bytes; `packs_of_y`: the images of Y.
+template <class Product, class T>
 DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t H, int32_t W,
-                 int32_t groups, const ConvWindow& p, uint32_t pixels, Divisor per_image, Divisor across,
-                 Divisor taps, Divisor kernel_w, ConvGemm::Lds& lds) {
+                 int32_t groups, int32_t packs_of_w, int32_t packs_of_y, const ConvWindow& p, uint32_t pixels,
+                 const Divisor& per_image, const Divisor& across, const Divisor& taps,
+                 const Divisor& kernel_w, typename Product::Lds& lds) {
+  constexpr int kSize = Pack<T>::kSize;
   const int group = block_z();
-  const int first_m = block_y() * ConvGemm::kM;
-  const uint32_t first_n = static_cast<uint32_t>(block_x()) * ConvGemm::kN;
-  const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
   const int K = C * static_cast<int>(taps.d);
-  const int depth = (K + ConvGemm::kDepth - 1) / ConvGemm::kDepth * ConvGemm::kDepth;
-  const T* filter = w + static_cast<size_t>(group) * static_cast<size_t>(M) * static_cast<size_t>(K);
-  // The columns that this work-item loads stay the same for every k.
-  constexpr int kAcross = ConvGemm::kN / 4;
-  const T* image[4];
-  int top[4], left[4];
-  UNROLL for (int j = 0; j < 4; ++j) {
-    const uint32_t n = first_n + static_cast<uint32_t>(thread_x() % kAcross * 4 + j);
+  const OperandLayout layout = {K, 1, packs_of_w};
+  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
+      w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
+              static_cast<size_t>(K),
+      layout, M - first_m, K);
+
+  const auto pixel_at = [&](uint32_t n) {
     const uint32_t at = n < pixels ? n : 0;
     const uint32_t i = divide(at, per_image), rest = at - i * per_image.d;
     const uint32_t row = divide(rest, across);
-    image[j] = x + (static_cast<size_t>(i) * static_cast<size_t>(groups) + static_cast<size_t>(group)) *
-                       static_cast<size_t>(C) * plane;
-    top[j] = n < pixels ? static_cast<int>(row) * p.stride_h - p.top : -(1 << 30);  // outside for every tap
-    left[j] = static_cast<int>(rest - row * across.d) * p.stride_w - p.left;
-  }
-  ConvGemm product;
+    ConvPixel<T> pixel;
+    pixel.top = static_cast<int>(row) * p.stride_h - p.top;
+    pixel.left = static_cast<int>(rest - row * across.d) * p.stride_w - p.left;
+    pixel.at = x + (static_cast<ptrdiff_t>(i) * groups + group) * static_cast<ptrdiff_t>(C) * H * W +
+               static_cast<ptrdiff_t>(pixel.top) * W + pixel.left;
+    if (n >= pixels) pixel.top = -(1 << 30);  // outside for every tap
+    return pixel;
+  };
+  // The pixels that this work-item gathers stay the same for every k. Rows of lines take kSize taps of one
+  // pixel, rows of k one tap of kSize pixels.
+  constexpr int kPixels = Product::kByLine ? 1 : kSize, kAcross = Product::kN / kPixels;
+  constexpr int kPacks = Product::kN * Product::kDepth / kSize / Product::kThreads;
+  static_assert(Product::kThreads % kAcross == 0, "whole rows of pixels");
+  const int column = thread_x() % kAcross * kPixels;
+  ConvPixel<T> pixel[kPixels];
+  UNROLL for (int j = 0; j < kPixels; ++j) pixel[j] = pixel_at(first_n + static_cast<uint32_t>(column + j));
+  const int first_row = kAcross % kWave == 0 ? same_in_wave(thread_x() / kAcross) : thread_x() / kAcross;
+  const auto row_of = [&](int i) { return i * (Product::kThreads / kAcross) + first_row; };
+
+  Pack<T> patches[kPacks];
+  Product product;
   product.run(
-      lds, depth,
-      [&](int k, int m) {
-        Pack<float> pack;
-        UNROLL for (int j = 0; j < 4; ++j) {
-          const int row = first_m + m + j;
-          pack.v[j] =
-              k < K && row < M
-                  ? to_float(
-                        filter[static_cast<size_t>(row) * static_cast<size_t>(K) + static_cast<size_t>(k)])
-                  : 0.0f;
+      lds, K,
+      [&](int first_k, int) {
+        filters.load(first_k);
+        UNROLL for (int i = 0; i < kPacks; ++i) {
+          const int k = first_k + row_of(i) * (kSize / kPixels);
+          ConvTap tap(k, taps, kernel_w, p, H, W);
+          UNROLL for (int j = 0; j < kSize; ++j) {
+            if constexpr (Product::kByLine) {
+              patches[i].v[j] = pixel[0].load(tap, k + j < K, H, W);
+              tap.next(p, H, W);
+            } else {
+              patches[i].v[j] = pixel[j].load(tap, k < K, H, W);
+            }
+          }
         }
-        return pack;
       },
-      [&](int k, int) {
-        const uint32_t c = divide(static_cast<uint32_t>(k), taps),
-                       tap = static_cast<uint32_t>(k) - c * taps.d;
-        const uint32_t r = divide(tap, kernel_w), s = tap - r * kernel_w.d;
-        const int down = static_cast<int>(r) * p.dilation_h, right = static_cast<int>(s) * p.dilation_w;
-        Pack<float> pack;
-        UNROLL for (int j = 0; j < 4; ++j) {
-          const int h = top[j] + down, v = left[j] + right;
-          const bool inside = k < K && h >= 0 && h < H && v >= 0 && v < W;
-          pack.v[j] =
-              inside ? to_float(image[j][static_cast<size_t>(c) * plane + static_cast<size_t>(h * W + v)])
-                     : 0.0f;
+      [&](int buffer) {
+        filters.store(lds.a[buffer]);
+        UNROLL for (int i = 0; i < kPacks; ++i) {
+          if constexpr (Product::kByLine) {
+            store_pack(&lds.b[buffer][column][row_of(i) * kSize], patches[i]);
+          } else {
+            UNROLL for (int j = 0; j < kSize; j += 4) {
+              const Pack<T>& q = patches[i];
+              const Pack<float> four = {
+                  {to_float(q.v[j]), to_float(q.v[j + 1]), to_float(q.v[j + 2]), to_float(q.v[j + 3])}};
+              store_pack(&lds.b[buffer][row_of(i)][column + j], four);
+            }
+          }
         }
-        return pack;
       });
-  product.each([&](int m, int n, float (&values)[4]) {
+  product.template each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
     m += first_m;
-    if (m >= M) return;
+    const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
+    if (m >= M || n >= pixels) return;
     const size_t channel = static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(m);
+    const size_t channels = static_cast<size_t>(groups) * static_cast<size_t>(M);
     const float b = bias != nullptr ? to_float(bias[channel]) : 0.0f;
-    UNROLL for (int j = 0; j < 4; ++j) {
-      const uint32_t pixel = first_n + static_cast<uint32_t>(n + j);
-      if (pixel >= pixels) continue;
-      const uint32_t i = divide(pixel, per_image);
-      const size_t at =
-          (static_cast<size_t>(i) * static_cast<size_t>(groups) * static_cast<size_t>(M) + channel) *
-              per_image.d +
-          (pixel - i * per_image.d);
-      y[at] = from_float<T>(values[j] + b);
+    const uint32_t image = divide(n, per_image), pixel = n - image * per_image.d;
+    T* const at = y + (image * channels + channel) * per_image.d + pixel;
+    Pack<T> out;
+    UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i] + b);
+    if (packs_of_y != 0) {
+      store_pack(at, out);
+    } else {
+      const size_t next =
+          (channels - 1) * per_image.d;  // from the end of a channel to its begin in the next image
+      UNROLL for (int i = 0; i < kSize; ++i) {
+        const auto step = static_cast<uint32_t>(i);
+        if (n + step < pixels) at[step + divide(pixel + step, per_image) * next] = out.v[i];
+      }
     }
   });
 }
@@ -90,14 +161,14 @@ DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t
 
 using namespace graphopt::hip;
 
-#define CONV_KERNEL(T, suffix)                                                                       \
-  KERNEL(conv_##suffix, ConvGemm::kThreads,                                                          \
-         (const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t H, int32_t W,   \
-          int32_t groups, ConvWindow window, uint32_t pixels, Divisor per_image, Divisor across,     \
-          Divisor taps, Divisor kernel_w)) {                                                         \
-    SHARED(ConvGemm::Lds, lds);                                                                      \
-    conv(x, w, bias, y, M, C, H, W, groups, window, pixels, per_image, across, taps, kernel_w, lds); \
+#define CONV_KERNEL(T, Product, suffix)                                                                 \
+  KERNEL(conv_##suffix, Product::kThreads,                                                              \
+         (const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t H, int32_t W,      \
+          int32_t groups, int32_t packs_of_w, int32_t packs_of_y, ConvWindow window, uint32_t pixels,   \
+          Divisor per_image, Divisor across, Divisor taps, Divisor kernel_w)) {                         \
+    SHARED(Product::Lds, lds);                                                                          \
+    conv<Product>(x, w, bias, y, M, C, H, W, groups, packs_of_w, packs_of_y, window, pixels, per_image, \
+                  across, taps, kernel_w, lds);                                                         \
   }
 
-CONV_KERNEL(float, f32)
-CONV_KERNEL(half_t, f16)
+FOR_PRODUCT_TILES(CONV_KERNEL)

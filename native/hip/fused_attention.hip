@@ -318,12 +318,14 @@ struct MatrixAttention {
     }
   }
 
-  // A step takes four tiles of V of the same keys.
-  static constexpr int kStepsD = kD / 4;
-  DEVICE static void load_value_tiles(Lds& lds, int step, typename Tile::Right (&right)[4]) {
+  // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
+  // a head of 256 there are registers for two.
+  static constexpr int kStepTiles = Tile::kSlots == 16 && kHead == 256 ? 2 : 4;
+  static constexpr int kStepsD = kD / kStepTiles;
+  DEVICE static void load_value_tiles(Lds& lds, int step, typename Tile::Right (&right)[kStepTiles]) {
     const int n = step / kStepsD;
-    UNROLL for (int i = 0; i < 4; ++i) {
-      const int d = step % kStepsD * 4 + i;
+    UNROLL for (int i = 0; i < kStepTiles; ++i) {
+      const int d = step % kStepsD * kStepTiles + i;
       if constexpr (Tile::kLoadsRows) {
         right[i] =
             Tile::load_right_rows([&](int key, int column) { return value_at(lds, n, key, d, column); });
@@ -335,7 +337,7 @@ struct MatrixAttention {
 
   DEVICE void multiply_values(Lds& lds, const Scores& scores) {
     constexpr int kSteps = kN * kStepsD;
-    typename Tile::Right right[2][4];
+    typename Tile::Right right[2][kStepTiles];
     typename Tile::Left left[kM] = {};
     load_value_tiles(lds, 0, right[0]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
@@ -345,8 +347,8 @@ struct MatrixAttention {
         UNROLL for (int m = 0; m < kM; ++m) left[m] = Tile::left_of(scores.tile[m][step / kStepsD]);
       }
       UNROLL for (int m = 0; m < kM; ++m) {
-        UNROLL for (int i = 0; i < 4; ++i) {
-          Tile::multiply(output[m][step % kStepsD * 4 + i], left[m], right[step % 2][i]);
+        UNROLL for (int i = 0; i < kStepTiles; ++i) {
+          Tile::multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % 2][i]);
         }
       }
     }

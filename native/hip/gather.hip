@@ -1,7 +1,8 @@
 // Gather along one axis: y[outer, i, inner] = x[outer, index[i], inner].
 //
-// Bound by memory; the element is the widest that the inner size allows. An index that is out of range gives
-// zeros, where other devices can raise an error.
+// Bound by memory: what is taken is read once and written once; the element is the widest that the inner size
+// allows. An index that is out of range gives zeros, where other devices can raise an error.
+// scripts/gpu_bench.py sets it beside a copy.
 #include "hip/platform.h"
 
 namespace graphopt::hip {

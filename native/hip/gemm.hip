@@ -1,76 +1,171 @@
-// Y = alpha A B + beta Y for batches of matrices with any strides, in float32: what runs where the vendor's
-// library is not installed.
+// Y = act(alpha A B + bias + beta R) for batches of matrices: products of any shape, with what follows them,
+// where the vendor's library is not installed.
+//
+// 2 M N K FLOPs against (M K + K N + M N) elements: bound by arithmetic from about 128 rows on. A step of
+// both operands is loaded 16 bytes at a time, whichever way a matrix lies in memory; where its rows do not
+// begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (hgemm.h),
+// float32 there on CDNA (sgemm.h), sums are float32. Where there are fewer work-groups than the device needs,
+// K is split among more, and gemm_sum_* adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
+// gpu/gemm_plan.cpp.
+#include "hip/activation.h"
+#include "hip/hgemm.h"
 #include "hip/platform.h"
-#include "hip/sgemm.h"
+#include "hip/product_tiles.h"
 #include "hip/walk.h"
 
 namespace graphopt::hip {
 
-using GemmTile = Sgemm<64, 32, 4, 4, 32, 32>;
-
-// Of a matrix of one batch: element (row, column) is at row `row` + column `column`.
-struct MatrixStrides {
-  int32_t row, column;
+// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. `bias` and `residual` may be
+// null; bias is [N]. `packs`: the pointers and rows are multiples of 16 bytes.
+struct Epilogue {
+  float alpha, beta;
+  int32_t packs;
+  Activation act;
 };
 
-// A [M, K], B [K, N], Y [M, N] contiguous, one batch after the other.
+// A pack of sums of column n on, inside: element `at` of Y.
 template <class T>
-DEVICE void gemm(const T* a, const T* b, T* y, int32_t M, int32_t N, int32_t K, MatrixStrides a_strides,
-                 MatrixStrides b_strides, const Axes& batch, const Strides& a_batch, const Strides& b_batch,
-                 float alpha, float beta, GemmTile::Lds& lds) {
-  const auto z = static_cast<uint32_t>(block_z());
-  const T* a0 = a + offset_of(z, batch, a_batch);
-  const T* b0 = b + offset_of(z, batch, b_batch);
-  T* y0 = y + static_cast<size_t>(z) * static_cast<size_t>(M) * static_cast<size_t>(N);
-  const int first_m = block_y() * GemmTile::kM, first_n = block_x() * GemmTile::kN;
-  const int depth = (K + GemmTile::kDepth - 1) / GemmTile::kDepth * GemmTile::kDepth;
-  GemmTile product;
+DEVICE void write(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
+                  float (&values)[Pack<T>::kSize]) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int inside = e.packs != 0 ? kSize : min_int(kSize, N - n);
+  const auto read = [&](const T* from, float factor) {
+    Pack<T> pack = {};
+    if (e.packs != 0) {
+      pack = load_pack(from);
+    } else {
+      UNROLL for (int i = 0; i < kSize; ++i) {
+        if (i < inside) pack.v[i] = from[i];
+      }
+    }
+    UNROLL for (int i = 0; i < kSize; ++i) values[i] += factor * to_float(pack.v[i]);
+  };
+  UNROLL for (int i = 0; i < kSize; ++i) values[i] *= e.alpha;
+  if (bias != nullptr) read(bias + n, 1.0f);
+  if (residual != nullptr) read(residual + at, e.beta);
+  activate(e.act, values);
+  Pack<T> out;
+  UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i]);
+  if (e.packs != 0) {
+    store_pack(y + at, out);
+  } else {
+    UNROLL for (int i = 0; i < kSize; ++i) {
+      if (i < inside) y[at + static_cast<size_t>(i)] = out.v[i];
+    }
+  }
+}
+
+// K is split among `splits` work-groups, which take `depth` of it each.
+struct Splits {
+  Divisor splits;
+  int32_t depth;
+};
+
+// A [M, K], B [K, N]. block_z counts the splits of the matrices of Y. Where there is more than one, the sums
+// go to `partial` [matrices, splits, M, N] as they are.
+template <class Product, class T>
+DEVICE void gemm(const T* a, const T* b, const T* bias, const T* residual, T* y, float* partial, int32_t M,
+                 int32_t N, int32_t K, const OperandLayout& a_layout, const OperandLayout& b_layout,
+                 const Axes& batch, const Strides& a_batch, const Strides& b_batch, const Splits& splits,
+                 const Epilogue& epilogue, typename Product::Lds& lds) {
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
+  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const int depth = min_int(splits.depth, K - first_k);
+  const int first_m = block_y() * Product::kM, first_n = block_x() * Product::kN;
+  const auto offset = [&](const OperandLayout& layout, int line) {
+    return static_cast<ptrdiff_t>(line) * layout.line + static_cast<ptrdiff_t>(first_k) * layout.k;
+  };
+  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> left(
+      a + offset_of(z, batch, a_batch) + offset(a_layout, first_m), a_layout, M - first_m, depth);
+  OperandPart<T, Product::kN, Product::kDepth, Product::kThreads, Product::kByLine> right(
+      b + offset_of(z, batch, b_batch) + offset(b_layout, first_n), b_layout, N - first_n, depth);
+  Product product;
   product.run(
       lds, depth,
-      [&](int k, int m) {
-        Pack<float> pack;
-        UNROLL for (int j = 0; j < 4; ++j) {
-          const int row = first_m + m + j;
-          pack.v[j] = k < K && row < M ? to_float(a0[static_cast<ptrdiff_t>(row) * a_strides.row +
-                                                     static_cast<ptrdiff_t>(k) * a_strides.column])
-                                       : 0.0f;
-        }
-        return pack;
+      [&](int k, int) {
+        left.load(k);
+        right.load(k);
       },
-      [&](int k, int n) {
-        Pack<float> pack;
-        UNROLL for (int j = 0; j < 4; ++j) {
-          const int column = first_n + n + j;
-          pack.v[j] = k < K && column < N ? to_float(b0[static_cast<ptrdiff_t>(k) * b_strides.row +
-                                                        static_cast<ptrdiff_t>(column) * b_strides.column])
-                                          : 0.0f;
-        }
-        return pack;
+      [&](int buffer) {
+        left.store(lds.a[buffer]);
+        right.store(lds.b[buffer]);
       });
-  product.each([&](int m, int n, float (&values)[4]) {
-    const int row = first_m + m;
-    if (row >= M) return;
-    UNROLL for (int j = 0; j < 4; ++j) {
-      const int column = first_n + n + j;
-      if (column >= N) continue;
-      T& out = y0[static_cast<size_t>(row) * static_cast<size_t>(N) + static_cast<size_t>(column)];
-      const float before = beta != 0 ? beta * to_float(out) : 0.0f;
-      out = from_float<T>(alpha * values[j] + before);
+  const size_t matrix = static_cast<size_t>(M) * static_cast<size_t>(N);
+  product.template each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
+    m += first_m;
+    n += first_n;
+    if (m >= M || n >= N) return;
+    const size_t at = static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n);
+    if (splits.splits.d == 1) {
+      write(epilogue, bias, residual, y, z * matrix + at, n, N, values);
+      return;
+    }
+    float* const to = partial + part * matrix + at;
+    if (epilogue.packs != 0) {
+      UNROLL for (int i = 0; i < Pack<T>::kSize; i += 4) {
+        const Pack<float> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
+        store_pack(to + i, four);
+      }
+      return;
+    }
+    UNROLL for (int i = 0; i < Pack<T>::kSize; ++i) {
+      if (n + i < N) to[i] = values[i];
     }
   });
+}
+
+// What follows the splits. One work-item for each pack of a row of Y, of which there are `packs` in all and
+// `across` in a row; matrices have `rows`.
+template <class T>
+DEVICE void gemm_sum(const float* partial, const T* bias, const T* residual, T* y, int32_t N, int32_t splits,
+                     uint32_t packs, const Divisor& across, const Divisor& rows, const Epilogue& epilogue) {
+  constexpr int kSize = Pack<T>::kSize;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  if (i >= packs) return;
+  const uint32_t row = divide(i, across), matrix = divide(row, rows);
+  const auto n = static_cast<int>((i - row * across.d) * kSize);
+  const size_t step = static_cast<size_t>(rows.d) * static_cast<size_t>(N);
+  const float* from = partial + matrix * static_cast<size_t>(splits) * step +
+                      (row - matrix * rows.d) * static_cast<size_t>(N) + static_cast<size_t>(n);
+  float values[kSize] = {};
+  for (int s = 0; s < splits; ++s) {
+    if (epilogue.packs != 0) {
+      UNROLL for (int j = 0; j < kSize; j += 4) {
+        const Pack<float> four = load_pack(from + j);
+        UNROLL for (int e = 0; e < 4; ++e) values[j + e] += four.v[e];
+      }
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (n + j < N) values[j] += from[j];
+      }
+    }
+    from += step;
+  }
+  write(epilogue, bias, residual, y, row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N, values);
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define GEMM_KERNEL(T, suffix)                                                                               \
-  KERNEL(gemm_##suffix, GemmTile::kThreads,                                                                  \
-         (const T* a, const T* b, T* y, int32_t M, int32_t N, int32_t K, MatrixStrides a_strides,            \
-          MatrixStrides b_strides, Axes batch, Strides a_batch, Strides b_batch, float alpha, float beta)) { \
-    SHARED(GemmTile::Lds, lds);                                                                              \
-    gemm(a, b, y, M, N, K, a_strides, b_strides, batch, a_batch, b_batch, alpha, beta, lds);                 \
+#define GEMM_KERNEL(T, Product, suffix)                                                                      \
+  KERNEL(gemm_##suffix, Product::kThreads,                                                                   \
+         (const T* a, const T* b, const T* bias, const T* residual, T* y, float* partial, int32_t M,         \
+          int32_t N, int32_t K, OperandLayout a_layout, OperandLayout b_layout, Axes batch, Strides a_batch, \
+          Strides b_batch, Splits splits, Epilogue epilogue)) {                                              \
+    SHARED(Product::Lds, lds);                                                                               \
+    gemm<Product>(a, b, bias, residual, y, partial, M, N, K, a_layout, b_layout, batch, a_batch, b_batch,    \
+                  splits, epilogue, lds);                                                                    \
   }
 
-GEMM_KERNEL(float, f32)
-GEMM_KERNEL(half_t, f16)
+FOR_PRODUCT_TILES(GEMM_KERNEL)
+
+#define GEMM_SUM_KERNEL(T, suffix)                                                                 \
+  KERNEL(gemm_sum_##suffix, 256,                                                                   \
+         (const float* partial, const T* bias, const T* residual, T* y, int32_t N, int32_t splits, \
+          uint32_t packs, Divisor across, Divisor rows, Epilogue epilogue)) {                      \
+    gemm_sum(partial, bias, residual, y, N, splits, packs, across, rows, epilogue);                \
+  }
+
+GEMM_SUM_KERNEL(float, f32)
+GEMM_SUM_KERNEL(half_t, f16)

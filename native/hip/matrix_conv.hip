@@ -9,10 +9,9 @@
 // about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
 // gpu/winograd_conv_plan.cpp.
 #include "hip/activation.h"
-#include "hip/platform.h"
-// After platform.h, for its integers.
+#include "hip/hgemm.h"
 #include "hip/matrix_conv.h"
-#include "hip/tile.h"
+#include "hip/platform.h"
 
 namespace graphopt::hip {
 
@@ -56,47 +55,6 @@ DEVICE void matrix_pack(const half_t* x, half_t* packed, int32_t C, int32_t H, i
   }
 }
 
-// kWaveM x kWaveN: the part of a wave.
-template <int kM_, int kN_, int kWaveM, int kWaveN>
-struct MatrixProduct {
-  using Tile = hip::Tile<half_t>;
-  static constexpr int kM = kM_, kN = kN_, kDepth = matrix_conv_depth(kLdsBytes);
-  static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
-  static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
-  static constexpr int kAcross = kDepth / 8;  // packs of a row
-  static constexpr int kRow = kDepth + 8;     // rows in different banks
-  static constexpr int kRowsAtOnce = kThreads / kAcross;
-  static constexpr int kPacksA = kM / kRowsAtOnce, kPacksB = kN / kRowsAtOnce;
-  static_assert(kPacksA * kRowsAtOnce == kM && kPacksB * kRowsAtOnce == kN,
-                "whole packs for every work-item");
-
-  struct Lds {
-    alignas(16) half_t a[2][kM][kRow];
-    alignas(16) half_t b[2][kN][kRow];
-  };
-
-  typename Tile::Sum sum[kTilesM][kTilesN] = {};
-
-  DEVICE static int wave_m() { return wave_id() % (kM / kWaveM) * kWaveM; }
-  DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
-
-  DEVICE void multiply(const Lds& lds, int buffer) {
-    UNROLL for (int k = 0; k < kDepth; k += 16) {
-      keep_order();
-      typename Tile::Right right[kTilesN];
-      UNROLL for (int n = 0; n < kTilesN; ++n) {
-        right[n] = Tile::load_right(
-            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
-      }
-      UNROLL for (int m = 0; m < kTilesM; ++m) {
-        const auto left = Tile::load_left(
-            [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
-        UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
-      }
-    }
-  }
-};
-
 // P [N, PH, PW, Cp] of which `image` elements are one image and `line` one row; pixels of Y are counted over
 // images, rows, columns, and there are `pixels` of them. Rows of U are whole blocks.
 template <class Product>
@@ -122,7 +80,7 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
   Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
   // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
   int k = column, channel = column, tap = 0;
-  const auto begin = [&](int buffer) {
+  const auto begin = [&](int, int buffer) {
     while (channel >= channels) {
       channel -= channels;
       ++tap;
@@ -167,55 +125,37 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
   };
 
   Product product;
-  begin(0);
-  finish(0);
-  barrier();
-  int buffer = 0;
-  for (int done = 0; done < depth; done += Product::kDepth) {
-    const bool more = done + Product::kDepth < depth;
-    if (more) begin(buffer ^ 1);
-    product.multiply(lds, buffer);
-    buffer ^= 1;
-    if (more) finish(buffer);
-    barrier();
-  }
+  product.run(lds, depth, begin, finish);
 
-  UNROLL for (int n = 0; n < Product::kTilesN; ++n) {
-    UNROLL for (int m = 0; m < Product::kTilesM; ++m) {
-      keep_order();
-      float values[Tile::kSums];
-      size_t at[Tile::kSums];
-      bool inside[Tile::kSums];
-      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-        const uint32_t pixel = first_n + static_cast<uint32_t>(product.wave_n() + n * 16 + Tile::column(i));
-        const int filter = first_m + product.wave_m() + m * 16 + Tile::row(Tile::row_of(i));
-        const uint32_t in = divide(pixel, per_image);
-        at[i] =
-            (static_cast<size_t>(in) * static_cast<size_t>(M) + static_cast<size_t>(filter)) * per_image.d +
-            (pixel - in * per_image.d);
-        inside[i] = pixel < pixels && filter < M;
-        values[i] = product.sum[m][n].v[i];
-        if (inside[i]) {
-          values[i] += to_float(bias[filter]);
-          if (residual != nullptr) values[i] += to_float(residual[at[i]]);
-        }
-      }
-      activate(act, values);
-      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-        if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
+  product.each([&](const auto& m, const auto& n, float (&values)[Tile::kSums]) {
+    size_t at[Tile::kSums];
+    bool inside[Tile::kSums];
+    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+      const uint32_t pixel = first_n + static_cast<uint32_t>(n(i));
+      const int filter = first_m + m(i);
+      const uint32_t in = divide(pixel, per_image);
+      at[i] = (static_cast<size_t>(in) * static_cast<size_t>(M) + static_cast<size_t>(filter)) * per_image.d +
+              (pixel - in * per_image.d);
+      inside[i] = pixel < pixels && filter < M;
+      if (inside[i]) {
+        values[i] += to_float(bias[filter]);
+        if (residual != nullptr) values[i] += to_float(residual[at[i]]);
       }
     }
-  }
+    activate(act, values);
+    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+      if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
+    }
+  });
 }
 
 template <int kSide>
-using ProductOf = MatrixProduct<kSide, kSide, kSide / 2, matrix_conv_columns(kWave, kLdsBytes)>;
-using ProductLarge = ProductOf<128>;
-using ProductSmall = ProductOf<64>;
-static_assert(ProductLarge::kThreads == matrix_conv_waves(128, kWave, kLdsBytes) * kWave &&
-                  ProductSmall::kThreads == matrix_conv_waves(64, kWave, kLdsBytes) * kWave &&
-                  sizeof(ProductLarge::Lds) == matrix_conv_lds(128, kLdsBytes) &&
-                  sizeof(ProductSmall::Lds) == matrix_conv_lds(64, kLdsBytes),
+using MatrixConv =
+    Hgemm<kSide, kSide, matrix_conv_depth(kLdsBytes), kSide / 2, matrix_conv_columns(kWave, kLdsBytes)>;
+static_assert(MatrixConv<128>::kThreads == matrix_conv_waves(128, kWave, kLdsBytes) * kWave &&
+                  MatrixConv<64>::kThreads == matrix_conv_waves(64, kWave, kLdsBytes) * kWave &&
+                  sizeof(MatrixConv<128>::Lds) == matrix_conv_lds(128, kLdsBytes) &&
+                  sizeof(MatrixConv<64>::Lds) == matrix_conv_lds(64, kLdsBytes),
               "what the plan asks for");
 
 }  // namespace graphopt::hip
@@ -245,7 +185,7 @@ KERNEL(matrix_pack_f16, 256,
                             across, act, lds);                                                            \
   }
 
-MATRIX_PRODUCT(ProductLarge, 2, 128x128_f16)
-MATRIX_PRODUCT(ProductSmall, 6, 64x64_f16)
+MATRIX_PRODUCT(MatrixConv<128>, 2, 128x128_f16)
+MATRIX_PRODUCT(MatrixConv<64>, 6, 64x64_f16)
 
 #endif

@@ -18,6 +18,7 @@
 //                               would take too many registers; NO_UNROLL where any of it would
 //   opaque(i)                   i, about which the compiler forgets what it knew: in a loop, what is computed
 //                               from it is not kept in registers all along
+//   same_in_wave(i)             i, which is the same in all lanes: what is computed from it is scalar
 //   keep_order()                no load is moved across: bounds how many wait in registers
 //   copy_to_lds(to, from, inside), wait_for_copies()   a copy of 16 bytes (zeros unless `inside`) that goes
 //   on
@@ -135,6 +136,8 @@ DEVICE int opaque(int x) {
   return x;
 }
 
+DEVICE int same_in_wave(int x) { return __builtin_amdgcn_readfirstlane(x); }
+
 DEVICE void keep_order() {
   asm volatile("" ::: "memory");
   __builtin_amdgcn_sched_barrier(0);
@@ -167,6 +170,7 @@ DEVICE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+DEVICE int same_in_wave(int x) { return x; }
 DEVICE void keep_order() { asm volatile("" ::: "memory"); }
 
 DEVICE float exp2_fast(float x) {

@@ -1,4 +1,7 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..]: a work-item for each output.
+//
+// Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
+// a tap. scripts/gpu_bench.py sets it beside a copy.
 #include "hip/platform.h"
 
 namespace graphopt::hip {

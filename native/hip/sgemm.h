@@ -4,6 +4,7 @@
 #pragma once
 
 #include "hip/platform.h"
+#include "hip/product.h"
 
 namespace graphopt::hip {
 
@@ -14,6 +15,7 @@ typedef float Float4 __attribute__((ext_vector_type(4)));
 // kWaveM x kWaveN: the part of a wave of 64 on the matrix units.
 template <int kM_, int kN_, int kRows, int kColumns, int kWaveM, int kWaveN>
 struct Sgemm {
+  static constexpr bool kByLine = false;
   static constexpr int kM = kM_, kN = kN_;
 #if GRAPHOPT_MFMA
   static constexpr int kDepth =
@@ -58,7 +60,8 @@ struct Sgemm {
     }
   }
 
-  // Calls visit(m, n, float (&values)[4]) for the values at row m, columns n to n + 3, of this lane.
+  // Calls visit(m, n, float (&values)[4]): value i, of this lane, is at row m(i) and column n(i), and the
+  // four are neighbours in a row.
   template <class Visit>
   DEVICE void each(const Visit& visit) const {
     UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
@@ -103,13 +106,55 @@ struct Sgemm {
   }
 #endif
 
+  // sums_in_packs
+  template <int kSize, class Visit>
+  DEVICE void each_pack(Lds& lds, const Visit& visit) const {
+#if GRAPHOPT_MFMA
+    constexpr int kChunks = kWaveM / 16, kChunkRows = kM / kWaveM * 16;
+    const auto row_of = [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; };
+    const int row = wave_m() / kWaveM * 16 + lane_id() % 16;
+#else
+    constexpr int kChunks = kRows, kChunkRows = kM / kRows;
+    const auto row_of = [](int chunk, int row) {
+      return row * 4 + chunk / 4 * (kM / (kRows / 4)) + chunk % 4;
+    };
+    const int row = first_m() / 4;
+#endif
+    static_assert(kChunkRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds, "no more than the operands");
+    sums_in_packs<kChunks, kChunkRows, kN, kSize, kThreads>(
+        reinterpret_cast<float*>(&lds),
+        [&](uint32_t which, float* to) {
+          UNROLL for (int i = 0; i < kChunks; ++i) {
+            if ((which >> i & 1) == 0) continue;
+#if GRAPHOPT_MFMA
+            UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
+              const Pack<float> four = {{sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]}};
+              store_pack(to + row * kRowOfSums<kN> + wave_n() + j * 16 + lane_id() / 16 * 4, four);
+            }
+#else
+            UNROLL for (int j = 0; j < kColumns; j += 4) {
+              const Pack<float> four = {{sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]}};
+              store_pack(to + row * kRowOfSums<kN> + first_n() + j / 4 * (kN / (kColumns / 4)), four);
+            }
+#endif
+          }
+        },
+        row_of, visit);
+  }
+
+  // begin and finish: product_steps.
+  template <class Begin, class Finish>
+  DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
+    product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+  }
+
   // load_a(k, m) and load_b(k, n) return the packs of row k from column m or n on; `depth` is a multiple of
   // kDepth.
   template <class LoadA, class LoadB>
-  DEVICE void run(Lds& lds, int depth, const LoadA& load_a, const LoadB& load_b) {
+  DEVICE void run_packs(Lds& lds, int depth, const LoadA& load_a, const LoadB& load_b) {
     constexpr int kAcrossA = kM / 4, kAcrossB = kN / 4;
     Pack<float> a[kPacksA], b[kPacksB];
-    const auto load = [&](int k) {
+    const auto begin = [&](int k, int) {
       UNROLL for (int i = 0; i < kPacksA; ++i) {
         const int at = i * kThreads + thread_x();
         a[i] = load_a(k + at / kAcrossA, at % kAcrossA * 4);
@@ -119,7 +164,7 @@ struct Sgemm {
         b[i] = load_b(k + at / kAcrossB, at % kAcrossB * 4);
       }
     };
-    const auto store = [&](int buffer) {
+    const auto finish = [&](int buffer) {
       UNROLL for (int i = 0; i < kPacksA; ++i) {
         const int at = i * kThreads + thread_x();
         store_pack(&lds.a[buffer][at / kAcrossA][at % kAcrossA * 4], a[i]);
@@ -129,18 +174,7 @@ struct Sgemm {
         store_pack(&lds.b[buffer][at / kAcrossB][at % kAcrossB * 4], b[i]);
       }
     };
-    load(0);
-    store(0);
-    barrier();
-    int buffer = 0;
-    for (int k = kDepth; k < depth; k += kDepth) {
-      load(k);
-      multiply(lds, buffer);
-      buffer ^= 1;
-      store(buffer);
-      barrier();
-    }
-    multiply(lds, buffer);
+    run(lds, depth, begin, finish);
   }
 };
 

@@ -1,7 +1,8 @@
 // Copies between tensors with any strides (Transpose, Slice, Concat, Split, Expand), and Pad.
 //
-// Bound by memory. The element is the widest that all strides allow, up to 16 bytes, whatever the tensor's
-// type is (gpu/strided_copy_plan.cpp).
+// Bound by memory: each element is read once and written once. The element is the widest that all strides
+// allow, up to 16 bytes, whatever the tensor's type is (gpu/strided_copy_plan.cpp). scripts/gpu_bench.py sets
+// transposes beside a copy.
 #include "hip/platform.h"
 #include "hip/walk.h"
 

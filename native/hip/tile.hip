@@ -1,5 +1,5 @@
 // Products of one wave through tile.h, nothing around them: how the tile of each architecture is tested on
-// its own.
+// its own. No measure of speed: a wave alone on a compute unit.
 #include "hip/platform.h"
 #include "hip/tile.h"
 

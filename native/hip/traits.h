@@ -90,6 +90,9 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1151", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
     {"gfx1200", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
     {"gfx1201", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
+    // Families, for members without a code object of their own.
+    {"gfx10-3-generic", 32, 65536, 256, 16, Matrix::kNone, false, 0, 1},
+    {"gfx11-generic", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
     {"sm_90", 32, 232448, 255, 16, Matrix::kMma, false, 4096, 1},
     {"cpu32", 32, 65536, 256, 16, Matrix::kEmulated, false, 512, 1},
     {"cpu64", 64, 65536, 512, 8, Matrix::kEmulated, true, 1024, 1},

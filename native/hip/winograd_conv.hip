@@ -182,7 +182,7 @@ DEVICE void winograd_product(const float* u, const float* v, float* z, int32_t M
   v += position * static_cast<size_t>(C) * static_cast<size_t>(stride) + static_cast<size_t>(first_p);
   z += position * static_cast<size_t>(M) * static_cast<size_t>(stride);
   Gemm gemm;
-  gemm.run(
+  gemm.run_packs(
       lds, rows,
       [&](int k, int m) { return load_pack(u + static_cast<size_t>(k) * static_cast<size_t>(columns) + m); },
       [&](int k, int n) {
@@ -297,7 +297,7 @@ DEVICE void implicit_product(const float* u, const T* x, const T* bias, const T*
     left[j] = at.column - pad_left;
   }
   Gemm gemm;
-  gemm.run(
+  gemm.run_packs(
       lds, rows,
       [&](int k, int m) {
         return load_pack(u + static_cast<size_t>(k) * static_cast<size_t>(columns) + first_m + m);

@@ -1,4 +1,4 @@
-"""Linear[Add][act] on the GPU, with the product by our own kernel."""
+"""Linear[Add][act] on the GPU: as one product, and what follows a product by the vendor's library."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ SHAPES = ((2, 1, 5), (5, 9, 33), (70, 32, 64), (130, 24, 136), (1, 40, 200), (25
 ACTIVATIONS = ("Relu", "Silu", "Gelu", "GeluTanh", "Mish", "")
 
 
-def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str) -> Case:
-    """Linear<act>, or LinearAdd without an activation."""
+def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str, fused: bool = False) -> Case:
+    """Linear<act>, or LinearAdd without an activation; `fused`: with the product."""
     rng = np.random.default_rng([rows, K, N, activations.NAMES.index(act)])
     x, w, b = signed(rng, rows, K, dtype=dtype), signed(rng, K, N, dtype=dtype), signed(rng, N, dtype=dtype)
-    inputs = [x, w, b] + ([signed(rng, rows, N, dtype=dtype)] if act == "" else [])
+    y = x.astype(np.float64) @ w.astype(np.float64)
+    inputs = [x, w, b]
+    if not fused:
+        inputs[0] = y.astype(dtype)
+        y = inputs[0].astype(np.float64)
+    if act == "":
+        inputs.append(signed(rng, rows, N, dtype=dtype))
     wide = [i.astype(np.float64) for i in inputs]
-    y = wide[0] @ wide[1] + wide[2]
+    y = y + wide[2]
     if act == "":
         y = y + wide[3]
     kind, p, q = activations.parameters(act)
@@ -31,7 +37,9 @@ def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str) -> Case:
     def plan(harness: Harness, facts: int) -> Plan:
         sizes = (c_int64(rows), c_int64(K), c_int64(N))
         activation = (c_int32(kind), c_float(p), c_float(q))
-        return harness.plan("linear", facts, c_int(dtype == np.float16), *sizes, c_int(act == ""), *activation)
+        return harness.plan(
+            "linear", facts, c_int(dtype == np.float16), *sizes, c_int(act == ""), *activation, c_int(fused)
+        )
 
     return Case(name, "Linear", inputs, [activations.apply(act, y)], plan, tolerance_of(dtype))
 
@@ -42,5 +50,6 @@ def cases() -> Iterator[Case]:
         for i, act in enumerate(ACTIVATIONS):
             rows, K, N = SHAPES[i]
             yield case(f"linear_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act)
+            yield case(f"linear_fused_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act, True)
             rows, K, N = SHAPES[(i + 3) % len(SHAPES)]
             yield case(f"linear_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act)

@@ -3,46 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ctypes import c_float, c_int, c_int64
+from ctypes import c_float, c_int, c_int32, c_int64
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 from tests.hip.movement_cases import int64s
 
-# M, N, K, transposed A, transposed B, batch of A, batch of B
-PRODUCTS: tuple[tuple[int, int, int, bool, bool, tuple[int, ...], tuple[int, ...]], ...] = (
-    (3, 5, 7, False, False, (), ()),
-    (64, 32, 16, False, False, (), ()),
-    (65, 33, 17, True, False, (), ()),
-    (70, 40, 33, False, True, (2,), (2,)),
-    (5, 9, 100, True, True, (2, 3), (3,)),
-    (1, 130, 31, False, False, (4, 1), (1, 2)),
-    (129, 1, 8, False, False, (), ()),
-    (10, 20, 1, False, True, (3,), ()),
+
+@dataclass(frozen=True)
+class Product:
+    """Y = act(A B / 2 + bias + 3/4 R). `aligned`: what the plan is told."""
+
+    M: int
+    N: int
+    K: int
+    transpose_a: bool = False
+    transpose_b: bool = False
+    a_batch: tuple[int, ...] = ()
+    b_batch: tuple[int, ...] = ()
+    bias: bool = False
+    residual: bool = False
+    act: str = ""
+    aligned: bool = True
+
+
+PRODUCTS = (
+    Product(3, 5, 7),
+    Product(64, 32, 16, bias=True, act="Relu"),
+    Product(65, 33, 273, transpose_a=True, bias=True, residual=True, act="Gelu"),
+    Product(72, 40, 263, transpose_a=True, a_batch=(2,), b_batch=(2,), bias=True, residual=True, act="Gelu"),
+    Product(70, 136, 264, transpose_b=True, a_batch=(2,), residual=True),
+    Product(5, 9, 104, True, True, (2, 3), (3,), act="Silu"),
+    Product(1, 130, 31, a_batch=(4, 1), b_batch=(1, 2), bias=True),
+    Product(129, 1, 8),
+    Product(136, 264, 40, True, True, bias=True, act="Clip"),
+    Product(24, 160, 72, residual=True, aligned=False),
+    Product(10, 20, 1, transpose_b=True, a_batch=(3,)),
+    # K is split, as in those above with more than 256.
+    Product(2, 3, 300, True, True, a_batch=(2,), b_batch=(2,)),
+    Product(5, 7, 257, bias=True, act="Tanh"),
+    Product(8, 40, 384, transpose_b=True, bias=True, residual=True, act="Relu"),
+    Product(33, 16, 520, transpose_a=True, residual=True),
+    Product(1, 24, 1000, a_batch=(3,), b_batch=(3,)),
 )
 
 
-def gemm(name: str, dtype: Any, product: Any) -> Case:
-    M, N, K, transpose_a, transpose_b, a_batch, b_batch = product
-    rng = np.random.default_rng([M, N, K])
-    a = signed(rng, *a_batch, *((K, M) if transpose_a else (M, K)), dtype=dtype)
-    b = signed(rng, *b_batch, *((N, K) if transpose_b else (K, N)), dtype=dtype)
+def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
+    rng = np.random.default_rng([p.M, p.N, p.K])
+    a = signed(rng, *p.a_batch, *((p.K, p.M) if p.transpose_a else (p.M, p.K)), dtype=dtype)
+    b = signed(rng, *p.b_batch, *((p.N, p.K) if p.transpose_b else (p.K, p.N)), dtype=dtype)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    if transpose_a:
+    if p.transpose_a:
         wide_a = wide_a.swapaxes(-1, -2)
-    if transpose_b:
+    if p.transpose_b:
         wide_b = wide_b.swapaxes(-1, -2)
-    batches = [len(a_batch), *a_batch, len(b_batch), *b_batch]
+    y = 0.5 * (wide_a @ wide_b)
+    inputs = [a, b, signed(rng, p.N, dtype=dtype)]
+    if p.bias:
+        y += inputs[2].astype(np.float64)
+    if p.residual:
+        inputs.append(signed(rng, *y.shape, dtype=dtype))
+        y += 0.75 * inputs[3].astype(np.float64)
+    batches = [len(p.a_batch), *p.a_batch, len(p.b_batch), *p.b_batch]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        sizes = (c_int64(M), c_int64(N), c_int64(K), c_int(transpose_a), c_int(transpose_b))
+        sizes = (c_int64(p.M), c_int64(p.N), c_int64(p.K), c_int(p.transpose_a), c_int(p.transpose_b))
+        kind, alpha, beta = activations.parameters(p.act)
+        epilogue = (c_float(0.5), c_float(0.75 if p.residual else 0), c_int(p.bias), c_int(p.residual), c_int32(kind))
+        act = (c_float(alpha), c_float(beta))
         half = c_int(dtype == np.float16)
-        return harness.plan("gemm", facts, half, *sizes, c_float(0.5), int64s(batches))
+        last = (int64s(batches), c_int(p.aligned), c_int32(tile))
+        return harness.plan("gemm", facts, half, *sizes, *epilogue, *act, *last)
 
-    return Case(name, "MatMul", [a, b], [0.5 * (wide_a @ wide_b)], plan, tolerance_of(dtype))
+    return Case(name, "MatMul", inputs, [activations.apply(p.act, y)], plan, tolerance_of(dtype))
 
 
 # N, groups, channels and filters of a group, H, W, kernel, strides, dilations, pads (top, left) on both sides
@@ -55,10 +93,12 @@ CONVS = (
     (1, 1, 17, 4, 7, 7, (5, 3), (1, 1), (1, 1), (2, 1)),
     (3, 1, 4, 6, 1, 17, (1, 5), (1, 3), (1, 1), (0, 2)),
     (1, 3, 5, 2, 6, 6, (2, 2), (2, 2), (1, 1), (0, 0)),
+    (1, 1, 16, 136, 12, 13, (3, 3), (2, 1), (1, 1), (1, 1)),
+    (2, 1, 40, 24, 4, 6, (1, 1), (1, 1), (1, 1), (0, 0)),
 )
 
 
-def conv(name: str, dtype: Any, sizes: Any, bias: bool) -> Case:
+def conv(name: str, dtype: Any, sizes: Any, bias: bool, tile: int = -1) -> Case:
     N, groups, C, M, H, W, kernel, strides, dilations, pads = sizes
     rng = np.random.default_rng([N, groups, C, M, H, W])
     x = signed(rng, N, groups * C, H, W, dtype=dtype)
@@ -81,15 +121,21 @@ def conv(name: str, dtype: Any, sizes: Any, bias: bool) -> Case:
     numbers = [N, groups, C, H, W, M, OH, OW, *kernel, *strides, *dilations, *pads]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("conv", facts, c_int(dtype == np.float16), c_int(bias), int64s(numbers))
+        return harness.plan("conv", facts, c_int(dtype == np.float16), c_int(bias), int64s(numbers), c_int32(tile))
 
     return Case(name, "Conv", inputs, [y], plan, tolerance_of(dtype))
+
+
+# gpu/gemm_plan.h; the tile for the vector unit is in use where float16 has no other, and on the CPU.
+TILES = ("large", "small", "vector")
 
 
 def cases() -> Iterator[Case]:
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
-        for product in PRODUCTS:
-            yield gemm(f"gemm_{suffix}-{product[0]}x{product[1]}x{product[2]}", dtype, product)
-        for i, sizes in enumerate(CONVS):
-            yield conv(f"conv_{suffix}-{'x'.join(map(str, sizes[:6]))}", dtype, sizes, i % 2 == 0)
+        for tile, size in enumerate(TILES[: 2 if dtype == np.float32 else 3]):
+            for p in PRODUCTS:
+                yield gemm(f"gemm_{size}_{suffix}-{p.M}x{p.N}x{p.K}", dtype, p, tile)
+            for i, sizes in enumerate(CONVS):
+                name = f"conv_{size}_{suffix}-{'x'.join(map(str, sizes[:6]))}"
+                yield conv(name, dtype, sizes, i % 2 == 0, tile)

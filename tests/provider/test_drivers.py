@@ -146,6 +146,14 @@ def test_convolutions_by_the_vendor_s_library(
     assert outcome.value["alive"] == 0
 
 
+@pytest.mark.parametrize(("device", "arch"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])
+def test_code_of_a_family_where_there_is_none_of_the_architecture(device: str, arch: str, gpu: StandIn) -> None:
+    outcome = gpu.run("runs", f"{device}/gfx11-generic")
+    assert outcome.value["error"] < 1e-6
+    assert [d["graphopt.arch"] for d in outcome.value["devices"]] == [arch]
+    assert "graphopt:" not in outcome.said
+
+
 def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:
     outcome = stand_in.run("falls_back", folder=tmp_path)
     assert_on_cpu(outcome)
@@ -167,11 +175,11 @@ def test_another_library_with_the_name_of_the_driver(stand_in: StandIn, tmp_path
     assert "the GPU runtime lacks hipModuleLoadData" in outcome.said
 
 
-@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1036"), ("cuda", "sm_70")])
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1036"), ("hip", "gfx1152"), ("cuda", "sm_70")])
 def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: StandIn) -> None:
     outcome = stand_in.run("falls_back", arch, driver)
     assert_on_cpu(outcome)
-    known = "sm_90" if driver == "cuda" else "gfx1100 gfx1201"
+    known = "sm_90" if driver == "cuda" else "gfx11-generic gfx1100 gfx1201"
     said = (
         f"{NO_KERNELS} for GPU 0, operators run on the CPU or through their bodies: this library has device code for "
     )

@@ -101,6 +101,7 @@ inline uint32_t multiply_high(uint32_t a, uint32_t b) {
 }
 
 inline int opaque(int x) { return x; }
+inline int same_in_wave(int x) { return x; }
 inline void keep_order() {}
 
 inline float exp2_fast(float x) { return std::exp2(x); }

@@ -5,6 +5,7 @@ namespace graphopt::gpu {
 
 const std::vector<CodeObject>& code_objects() {
   static const auto& objects = *new std::vector<CodeObject>{
+      {"gfx11-generic", "all", "gfx11-generic", sizeof "gfx11-generic"},
       {"gfx1100", "all", "gfx1100", sizeof "gfx1100"},
       {"gfx1201", "all", "gfx1201", sizeof "gfx1201"},
       {"sm_90", "all", "sm_90", sizeof "sm_90"},

@@ -4,8 +4,8 @@
 // Environment, read once:
 //   STAND_IN_KERNELS  the library with the kernels
 //   STAND_IN_DEVICES  the architecture of each device, separated by commas; none when it is not set. A driver
-//   has
-//                     those of its own kind (kArchitectures)
+//                     has those of its own kind (kArchitectures). After a slash the generic target whose code
+//                     runs there too, if the driver knows generic targets.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
 // twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
@@ -128,7 +128,8 @@ inline int count(int* n) {
 
 inline int name(char* text, int size, int device) {
   return call([&](Driver& d) {
-    const std::string given = "Stand-in " + d.devices.at(static_cast<size_t>(device));
+    const std::string& arch = d.devices.at(static_cast<size_t>(device));
+    const std::string given = "Stand-in " + arch.substr(0, arch.find('/'));
     std::strncpy(text, given.c_str(), static_cast<size_t>(size));
     return 0;
   });
@@ -137,7 +138,10 @@ inline int name(char* text, int size, int device) {
 // "Device code" is the name of the architecture that it is for.
 inline int load(void** module, const void* code) {
   return call([&](Driver& d) {
-    if (d.devices.at(static_cast<size_t>(current)) != static_cast<const char*>(code)) return kNoBinaryForGpu;
+    const std::string &runs = d.devices.at(static_cast<size_t>(current)),
+                      arch = static_cast<const char*>(code);
+    if (runs.substr(0, runs.find('/')) != arch && runs.substr(runs.find('/') + 1) != arch)
+      return kNoBinaryForGpu;
     return create(d.modules, module);
   });
 }
