@@ -4,6 +4,8 @@
 //
 // Of a transposed convolution one launch writes every stride-th output of each axis: those read X at distance
 // 1 with the same taps of W, and no product with the zeros between is made (gpu/convolution_plan.cpp).
+//
+// 2 M C FLOPs for each pixel of Y and tap against X, W and Y: bound by arithmetic, on the vector unit alone.
 #include "hip/platform.h"
 
 namespace graphopt::hip {
@@ -34,7 +36,8 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
   const T* filters = w + static_cast<ptrdiff_t>(group) * strides.group + strides.first_tap;
   int filter[kFilters];
   UNROLL for (int f = 0; f < kFilters; ++f) {
-    filter[f] = (first_m + f < M ? first_m + f : M - 1) * strides.filter;
+    // In vector registers: there are too few scalar ones for eight addresses of W.
+    filter[f] = opaque((first_m + f < M ? first_m + f : M - 1) * strides.filter);
   }
   const T* image[kPixels];
   T* to[kPixels];
@@ -74,7 +77,7 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
                                  static_cast<size_t>(p * b.in + q) * static_cast<size_t>(c.in)
                            : nullptr;
         }
-        const T* tap = filters + static_cast<ptrdiff_t>(channel) * strides.channel +
+        const T* tap = filters + static_cast<ptrdiff_t>(opaque(channel)) * strides.channel +
                        static_cast<ptrdiff_t>(s) * a.filter + static_cast<ptrdiff_t>(t) * b.filter;
         for (int u = 0; u < c.taps; ++u) {
           float value[kPixels];
