@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ep/operator.h"
+#include "gpu/gemm_plan.h"
 
 namespace graphopt::ep {
 
@@ -20,6 +21,12 @@ size_t axis_of(int64_t axis, size_t rank);
 
 // An attribute of a window, where it is given, has `count` numbers and none below `least`.
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
+
+// Y = A B, by the vendor's library where it is installed, else by a kernel of our own.
+void multiply(Execution& e, const gpu::GemmProblem& p, const Tensor& a, const Tensor& b, void* y);
+
+// y = x, repeated along its axes of size 1.
+void broadcast(Execution& e, const void* x, const Shape& from, bool half, const Shape& to, void* y);
 
 // Whether all pointers are multiples of 16.
 bool aligned(std::initializer_list<const void*> pointers);

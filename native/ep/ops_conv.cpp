@@ -8,6 +8,7 @@
 #include "gpu/convolution_plan.h"
 #include "gpu/gemm_plan.h"
 #include "gpu/libraries.h"
+#include "gpu/strided_copy_plan.h"
 
 namespace graphopt::ep {
 namespace {
@@ -53,6 +54,37 @@ void run_own(Execution& e, const ConvolutionProblem& p, const Tensor& x, const v
   }
 }
 
+// Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
+// product, by way of more work on the host than the product of one image takes on the device.
+void multiply_pixels(Execution& e, const ConvolutionProblem& conv, const Tensor& x, const Tensor& w,
+                     const void* bias, void* y) {
+  const bool half = x.type == ElementType::kHalf;
+  gpu::GemmProblem p;
+  p.M = conv.M;
+  p.K = conv.C;
+  p.N = conv.out[0] * conv.out[1] * conv.out[2];
+  p.batch = {conv.N};
+  p.a_batch = {0};
+  p.b_batch = {p.K * p.N};
+  if (bias != nullptr) {
+    p.beta = 1;
+    broadcast(e, bias, {1, p.M, 1}, half, {conv.N, p.M, p.N}, y);
+  }
+  if (std::equal(std::begin(conv.in), std::end(conv.in), std::begin(conv.out))) {
+    multiply(e, p, w, x, y);
+    return;
+  }
+  gpu::StridedCopy copy;
+  copy.shape = {conv.N * conv.C, conv.out[0], conv.out[1], conv.out[2]};
+  copy.x_strides = {conv.in[0] * conv.in[1] * conv.in[2], conv.stride[0] * conv.in[1] * conv.in[2],
+                    conv.stride[1] * conv.in[2], conv.stride[2]};
+  copy.y_strides = {p.N, conv.out[1] * conv.out[2], conv.out[2], 1};
+  copy.bytes = half ? 2 : 4;
+  const Scratch pixels = e.scratch(static_cast<size_t>(copy.shape.elements() * copy.bytes));
+  e.run(gpu::strided_copy_plan(copy, aligned({x.data, pixels.data()})), {x.data}, {pixels.data()});
+  multiply(e, p, w, {pixels.data(), x.type, {conv.N, conv.C, p.N}}, y);
+}
+
 class Convolution : public OpKernel {
  public:
   explicit Convolution(const OptionalAttributes& a) : window_(a), groups_(a.find_int("group").value_or(1)) {}
@@ -92,6 +124,10 @@ class Convolution : public OpKernel {
     if (y.elements() == 0) return;
     const void* bias = p.has_bias ? e.input(2).data : nullptr;
     const bool half = x.type == ElementType::kHalf;
+    if (is_pointwise(p)) {
+      multiply_pixels(e, p, x, w, bias, result);
+      return;
+    }
     if (gpu::Dnn* dnn = x.shape.elements() > 0 && pads_evenly(p) ? gpu::dnn(e.device()) : nullptr) {
       if (const auto bytes = dnn->conv_workspace(p, half, e.stream())) {
         const Scratch workspace = e.scratch(*bytes);
@@ -112,6 +148,14 @@ class Convolution : public OpKernel {
   int64_t groups_;
 
  private:
+  // Outputs beyond the input lie in padding.
+  static bool is_pointwise(const ConvolutionProblem& p) {
+    for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+      if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) return false;
+    }
+    return !p.transposed && p.groups == 1 && p.C > 0;
+  }
+
   // Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
   static bool pads_evenly(const ConvolutionProblem& p) {
     for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {

@@ -6,14 +6,9 @@
 #include "gpu/elementwise_plan.h"
 #include "gpu/gemm_plan.h"
 #include "gpu/libraries.h"
-#include "gpu/strided_copy_plan.h"
 
 namespace graphopt::ep {
-namespace {
 
-using abi::Error;
-using abi::GraphNode;
-using abi::OptionalAttributes;
 using gpu::GemmProblem;
 
 void multiply(Execution& e, const GemmProblem& p, const Tensor& a, const Tensor& b, void* y) {
@@ -26,13 +21,18 @@ void multiply(Execution& e, const GemmProblem& p, const Tensor& a, const Tensor&
   }
 }
 
-// y = x, repeated along its axes of size 1.
 void broadcast(Execution& e, const void* x, const Shape& from, bool half, const Shape& to, void* y) {
   gpu::ElementwiseProblem p;
   p.a = from;
   p.y = to;
   e.run(gpu::elementwise_plan(p, half, aligned({x, y})), {x}, {y});
 }
+
+namespace {
+
+using abi::Error;
+using abi::GraphNode;
+using abi::OptionalAttributes;
 
 class MatMul final : public OpKernel {
  public:
