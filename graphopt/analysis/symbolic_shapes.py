@@ -321,7 +321,7 @@ class Shapes:
             return None
         if node.op_type == "Reshape":
             resolved = self.reshaped(node)
-            return None if resolved is None else resolved[axis]
+            return None if resolved is None or axis >= len(resolved) else resolved[axis]
         if node.op_type in BROADCASTING:
             return self._broadcast([v for v in node.inputs if v is not None], axis - rank)
         if node.op_type == "MatMul":

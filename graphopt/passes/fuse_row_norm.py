@@ -67,6 +67,10 @@ class RowNormMatch:
     standard: bool
 
 
+# Longer rows are no model's: a gamma of their length, where there was none, would fill the memory.
+MAX_COLUMNS = 2**24
+
+
 class FuseRowNorm(Pass[RowNormMatch]):
     name = "fuse_row_norm"
     equation = "ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add -> LayerNormalization / FusedRmsNorm[Add]"
@@ -213,6 +217,8 @@ def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
     if last == 1:
         # LayerNormalization of onnxruntime 1.22 refuses them.
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one number", node)
+    if not 0 <= last <= MAX_COLUMNS:
+        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {last} numbers", node)
     return last
 
 

@@ -169,6 +169,25 @@ def wrong_attribute(op: str, **attributes: Any) -> onnx.ModelProto:
     return model([helper.make_node(op, inputs, ["y"], **attributes)])
 
 
+def parsed(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+
+
+def norm_of_rows(columns: int) -> onnx.ModelProto:
+    """A written-out norm without scale and shift."""
+    made = parsed("""g (float[2, 7] x) => (float[N, D] y) <float e = {0.1}> {
+        m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) p = Mul (d, d)
+        v = ReduceMean <axes = [-1]> (p) a = Add (v, e) s = Sqrt (a) y = Div (d, s) }""")
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = columns
+    return made
+
+
+def attention_with_perm_of_rank_5() -> onnx.ModelProto:
+    return parsed("""g (float[1, 2, 3, 4] q, float[1, 2, 4, 3] k) => (float[A, B, C, D] y) {
+        s = MatMul (q, k) p = Softmax <axis = -1> (s) o = MatMul (p, q)
+        y = Transpose <perm = [0, 2, 3, 1, 4]> (o) }""")
+
+
 # What the file holds, and what must come of it: an error with these words, or None where it may go either way.
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str | None]] = {
     "nested 30": (lambda: nested(30), "reads 'c', which nothing produces"),
@@ -197,6 +216,9 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str | None]] = {
     "group 0": (lambda: wrong_attribute("Conv", group=0), None),
     "axis out of range": (lambda: wrong_attribute("Softmax", axis=2**62), None),
     "cast to nothing": (lambda: wrong_attribute("Cast", to=77), None),
+    "norm of giant rows": (lambda: norm_of_rows(2**40), None),
+    "norm of negative rows": (lambda: norm_of_rows(-5), None),
+    "attention with a perm of rank 5": (attention_with_perm_of_rank_5, None),
     "NaN alpha": (lambda: wrong_attribute("Gemm", alpha=float("nan")), None),
 }
 

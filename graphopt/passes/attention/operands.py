@@ -257,6 +257,8 @@ def absorb_result(found: Attention) -> None:
             own = identity_perm(len(found.o_perm))
         else:
             return
+        if sorted(own) != list(range(len(found.o_perm))):
+            return  # no permutation of these axes: an invalid model
         if found.output.uses() and len(found.output.uses()) > 1:
             axes = _result_axes(found)
             if axes is None:
