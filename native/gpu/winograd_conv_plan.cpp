@@ -206,7 +206,8 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
   if (matrix && !has_matrix_conv(half, device))
     throw std::invalid_argument("no matrix units for this convolution");
   ConvChoice best{algorithm, matrix ? ConvTile::k64x64 : ConvTile::k64x32, 0, 0};
-  if (p.N * p.M * p.OH() * p.OW() == 0) return best;
+  // Nothing to compute, or an X smaller than the window, which the operator refuses when it runs.
+  if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
   if (matrix) {
     if (packed(p).elements > kMostPacked) return best;

@@ -76,6 +76,14 @@ GRAPHOPT_TEST(empty_tensors_launch_nothing) {
   CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());
 }
 
+GRAPHOPT_TEST(a_convolution_smaller_than_its_window_is_left_to_the_operator_to_refuse) {
+  for (const bool half : {false, true}) {
+    for (const int64_t W : {0, 1}) {
+      CHECK(choose_conv({4, 1, 3, W, 1, 0, 0, 0, 0, true, {}}, half, typical_facts("sm_90")).chunk == 0);
+    }
+  }
+}
+
 GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) {
   const auto algorithm = [](const char* arch, bool half, int64_t N, int64_t C, int64_t H) {
     return choose_conv({N, C, H, H, C, 1, 1, 1, 1, false, {}}, half, typical_facts(arch)).algorithm;
