@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int32, c_int64
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
         last = (int64s(batches), c_int(p.aligned), c_int32(tile))
         return harness.plan("gemm", facts, half, *sizes, *epilogue, *act, *last)
 
-    return Case(name, "MatMul", inputs, [activations.apply(p.act, y)], plan, tolerance_of(dtype))
+    # A float32 sum of K products rounds by about sqrt(K) units; on an H200 cuBLAS, too, is 1.0e-5 off at K=768.
+    tolerance = tolerance_of(dtype) * max(1.0, math.sqrt(p.K / 512))
+    return Case(name, "MatMul", inputs, [activations.apply(p.act, y)], plan, tolerance)
 
 
 # N, groups, channels and filters of a group, H, W, kernel, strides, dilations, pads (top, left) on both sides
