@@ -184,7 +184,6 @@ Tensor read_tensor(const OrtApi24* api, const OrtValue* value) {
   const int64_t* dims = nullptr;
   size_t rank = 0;
   check(api, GetTensorElementTypeAndShapeDataReference(api, value, &tensor.type, &dims, &rank));
-  if (rank > Shape::kMaxRank) throw Error("a tensor of rank " + std::to_string(rank) + " is not supported");
   tensor.shape = Shape(rank);
   std::copy(dims, dims + rank, tensor.shape.data());
   void* data = nullptr;

@@ -8,10 +8,6 @@ namespace {
 Shape read_shape(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   check(api, GetDimensionsCount(api, info, &rank));
-  if (rank > Shape::kMaxRank) {
-    throw Error("a tensor of rank " + std::to_string(rank) + " is not supported, the maximum is " +
-                std::to_string(Shape::kMaxRank));
-  }
   Shape shape(rank);
   if (rank > 0) check(api, GetDimensions(api, info, shape.data(), rank));
   return shape;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,13 @@ class Shape {
   static constexpr size_t kMaxRank = 16;
 
   Shape() = default;
-  explicit Shape(size_t rank) : rank_(rank) {}  // rank <= kMaxRank, zeros
+  // Zeros. Throws std::invalid_argument for a rank above kMaxRank.
+  explicit Shape(size_t rank) : rank_(rank) {
+    if (rank > kMaxRank) {
+      throw std::invalid_argument("rank " + std::to_string(rank) + " is not supported, the maximum is " +
+                                  std::to_string(kMaxRank));
+    }
+  }
   Shape(std::initializer_list<int64_t> dims) : rank_(dims.size()) {
     std::copy(dims.begin(), dims.end(), dims_);
   }

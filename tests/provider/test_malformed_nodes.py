@@ -11,7 +11,7 @@ from onnx import helper
 from tests.hostile.native_worker import taken_by_the_provider
 from tests.hostile.test_native_nodes import survives
 from tests.provider.test_ops import ALONE
-from tests.provider.worker import model_of, run
+from tests.provider.worker import Array, model_of, run
 
 EXAMPLES = 600
 
@@ -44,3 +44,14 @@ def test_flatten_at_its_ends(axis: int, shape: tuple[int, int], worker: ProcessP
     outcome = worker.submit(run, model, inputs, ALONE).result()
     assert outcome.on_device("Flatten") == 1
     np.testing.assert_array_equal(outcome.outputs[0], inputs["x"].reshape(shape))
+
+
+@pytest.mark.parametrize("op", ["Unsqueeze", "Reshape"])
+@pytest.mark.parametrize("rank", [17, 40_000])
+def test_a_result_of_too_many_axes_is_refused(op: str, rank: int, worker: ProcessPoolExecutor) -> None:
+    """Shapes of nodes hold 16 axes."""
+    axes: Array = np.arange(1, rank) if op == "Unsqueeze" else np.ones(rank, np.int64)
+    inputs: dict[str, Array] = {"x": np.ones(1, np.float32), "axes": axes}
+    model = model_of([helper.make_node(op, ["x", "axes"], ["y"])], inputs, ["y"])
+    with pytest.raises(Exception, match=f"rank {rank}"):
+        worker.submit(run, model, inputs, ALONE).result()
