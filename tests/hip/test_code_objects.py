@@ -1,0 +1,32 @@
+"""What the compiler made of the kernels in the wheel, for every AMD architecture: the floors of scripts/amd_build.py.
+
+Without a compiler for AMD GPUs the wheel has no device code, and without LLVM's tools there is no looking at it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.amd_build import problems, read_kernels
+from tests.hip.code_objects import tool
+from tests.hip.harness import ROOT
+
+
+def has_tools() -> bool:
+    try:
+        return bool(tool("llvm-readelf") and tool("llvm-objdump"))
+    except RuntimeError:
+        return False
+
+
+ARCHITECTURES = {folder.name: folder for folder in sorted((ROOT / "build").glob("py3-none-*/hip/gfx*"))}
+
+if ARCHITECTURES and has_tools():
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("arch", ARCHITECTURES)
+    def test_no_spills_and_matrix_instructions_where_they_belong(arch: str) -> None:
+        kernels = [k for path in sorted(ARCHITECTURES[arch].glob("*.co")) for k in read_kernels(path)]
+        assert len(kernels) > 90
+        found = [f"{k.name}: {p}" for k in kernels for p in problems(arch, k)]
+        assert not found, "\n".join(found)
