@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -172,8 +173,9 @@ void wave_done() { park(State::kAtDone); }
 
 using namespace graphopt::hip::cpu;
 
-// Runs a kernel to its end. `args` points to the arguments in parameter order; `order` is 0 forward, 1
-// reverse, 2 random with `seed`. Returns 0, or 1 when there is no such kernel.
+// Runs a kernel to its end, one at a time: there is one machine for all devices and drivers. `args` points to
+// the arguments in parameter order; `order` is 0 forward, 1 reverse, 2 random with `seed`. Returns 0, or 1
+// when there is no such kernel.
 extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const char* name,
                                                                            const uint32_t* grid,
                                                                            const uint32_t* block,
@@ -181,6 +183,8 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
                                                                            int order, uint32_t seed) {
   const auto found = table().find(name);
   if (found == table().end()) return 1;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   Machine& m = machine();
   m.kernel = &found->second;
   m.args = args;
