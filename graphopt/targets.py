@@ -25,7 +25,12 @@ class Target:
     @property
     def custom_ops(self) -> bool:
         """Whether nodes of our domain may be emitted. MIGraphX never runs custom kernels."""
-        return self.device in ("cpu", "rocm", "cuda")
+        return self.device == "cpu" or self.gpu_kernels
+
+    @property
+    def gpu_kernels(self) -> bool:
+        """Whether nodes of our domain are meant for kernels on a GPU."""
+        return self.device in ("rocm", "cuda")
 
     def __str__(self) -> str:
         return f"{self.device}:{self.arch}" if self.arch else self.device

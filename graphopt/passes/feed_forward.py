@@ -31,8 +31,6 @@ from graphopt.passes.base import Numerics, Pass
 from graphopt.profit import Candidate
 from graphopt.remarks import Code, Refusal
 
-ON_GPU = ("rocm", "cuda")
-
 
 @dataclass(frozen=True)
 class LinearMatch:
@@ -95,11 +93,11 @@ class FeedForward(Pass[LinearMatch]):
         add = _only_add(y, editor) if form is None else None
         if add is not None and any(editor.is_constant(v) for v in add.inputs):
             add = None
-        if editor.target.device not in ON_GPU or b is None:
+        if not editor.target.gpu_kernels or b is None:
             if form is None and add is None:
                 return None
             parts = [node.op_type, *(["bias"] if bias is not node else []), form.suffix if form else "residual"]
-            where = "less than a product of ours loses" if editor.target.device not in ON_GPU else "little"
+            where = "less than a product of ours loses" if not editor.target.gpu_kernels else "little"
             raise Refusal(Code.NO_GAIN, f"{', '.join(parts)}: what the runtime leaves of it is {where}", node)
         match = LinearMatch(node, bias, b, form, add)
         return match if _takes(match, editor) else LinearMatch(node, bias, b)

@@ -116,7 +116,7 @@ class FuseAttention(Pass[Attention]):
         typed = next((v for v in (match.v.value, match.output, match.q.value) if editor.dtype(v) == match.dtype), None)
         editor.require_op(match.variant.name, typed or match.output, match.softmax)
         _require_same_heads(match)
-        if editor.target.device in ("rocm", "cuda"):
+        if editor.target.gpu_kernels:
             _require_head_size(match)
         base = score_dims(match)
         for joined in joined_values(match):
