@@ -283,14 +283,16 @@ std::vector<OpDescription> kernels(const char* provider, const std::string& arch
   add<FusedAttentionOp, FusedAttentionKernel>(table, provider, arch, device, abi::Inplace::kNone);
   add<GroupNormOp, GroupNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
   add<RowNormOp, RowNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
-  add<LinearOp, LinearKernel>(table, provider, arch, device, abi::Inplace::kNone);
   return table;
 }
 
 }  // namespace
 
 std::vector<OpDescription> gpu_kernels(const char* provider, gpu::Device& device) {
-  return kernels(provider, device.facts().arch, [&device]() -> gpu::Device& { return device; });
+  const auto get = [&device]() -> gpu::Device& { return device; };
+  std::vector<OpDescription> table = kernels(provider, device.facts().arch, get);
+  add<LinearOp, LinearKernel>(table, provider, device.facts().arch, get, abi::Inplace::kNone);
+  return table;
 }
 
 std::vector<OpDescription> rocm_kernels() {

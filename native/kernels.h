@@ -16,9 +16,9 @@ std::vector<abi::OpDescription> cpu_kernels();
 // The ops that have a GPU kernel, for a provider that runs on `device`.
 std::vector<abi::OpDescription> gpu_kernels(const char* provider, gpu::Device& device);
 
-// The same for ONNX Runtime's ROCm provider: each kernel is for the device that is current when it is created
-// (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when there is no such
-// device.
+// The same but LinearOp's for ONNX Runtime's ROCm provider: each kernel is for the device that is current
+// when it is created (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when
+// there is no such device.
 std::vector<abi::OpDescription> rocm_kernels();
 
 // The part of a description that is the same on all devices. Op is one of the classes of ops/schema.h.

@@ -2,9 +2,8 @@
 // have kernels for.
 //
 // Environment variables, read at each registration:
-//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered, and
-//   our
-//                     provider (ep/) does not take them, so that the bodies in the model run instead
+//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered
+//                     and our provider (ep/) does not take them: the bodies in the model run instead
 //   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
 #include <algorithm>
 #include <cstdio>
@@ -88,13 +87,8 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
 // Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
 // that takes longer than many a session, which may want nothing of a GPU.
 std::vector<OpDescription> registered_gpu_kernels(const abi::OrtApiBase* runtime) {
-  if (gpu::host_kernels() == nullptr && !has_rocm_provider(runtime)) return {};
-  std::vector<OpDescription> table = rocm_kernels();
-  const auto rest = std::remove_if(table.begin(), table.end(), [](const OpDescription& op) {
-    return names_without_cpu_kernel().count(op.name) > 0;
-  });
-  table.erase(rest, table.end());
-  return table;
+  return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels()
+                                                                      : std::vector<OpDescription>();
 }
 
 // What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of

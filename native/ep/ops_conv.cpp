@@ -23,32 +23,11 @@ bool moves_in_a_plane(const ConvolutionProblem& p) {
   return !p.transposed && p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1;
 }
 
-gpu::ConvNdProblem in_a_plane(const ConvolutionProblem& p) {
-  gpu::ConvNdProblem q;
-  q.N = p.N;
-  q.groups = p.groups;
-  q.C = p.C;
-  q.M = p.M;
-  q.H = p.in[1];
-  q.W = p.in[2];
-  q.OH = p.out[1];
-  q.OW = p.out[2];
-  for (size_t i = 0; i < 2; ++i) {
-    q.kernel[i] = p.kernel[i + 1];
-    q.stride[i] = p.stride[i + 1];
-    q.dilation[i] = p.dilation[i + 1];
-    q.pad[i] = p.pad[i + 1];
-  }
-  q.has_bias = p.has_bias;
-  return q;
-}
-
 void run_own(Execution& e, const ConvolutionProblem& p, const Tensor& x, const void* w, const void* bias,
              void* y) {
   const bool half = x.type == ElementType::kHalf;
   if (moves_in_a_plane(p)) {
-    e.run(gpu::conv_plan(in_a_plane(p), half, aligned({x.data, w, bias, y}), e.device().facts()),
-          {x.data, w, bias}, {y});
+    e.run(gpu::conv_plan(p, half, aligned({x.data, w, bias, y}), e.device().facts()), {x.data, w, bias}, {y});
   } else {
     e.run(gpu::convolution_plan(p, half), {x.data, w, bias}, {y});
   }

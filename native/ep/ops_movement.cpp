@@ -276,8 +276,7 @@ class Resize final : public OpKernel {
       p.planes *= y[d];
     }
     const auto axis = [&](size_t d) {
-      return gpu::ResizeAxis{static_cast<int32_t>(gpu::to_u31(x.shape[d])),
-                             static_cast<int32_t>(gpu::to_u31(y[d])), scales[d]};
+      return gpu::ResizeAxis{gpu::to_i31(x.shape[d]), gpu::to_i31(y[d]), scales[d]};
     };
     p.rows = axis(rank - 2);
     p.columns = axis(rank - 1);

@@ -171,7 +171,6 @@ class Pool final : public OpKernel {
     p.planes = x.shape[0] * x.shape[1];
     p.mode = mode_;
     Shape y = x.shape;
-    const auto i32 = [](int64_t v) { return static_cast<int32_t>(gpu::to_u31(v)); };
     for (size_t i = 0; i < axes; ++i) {
       const int64_t in = x.shape[2 + i], kernel = window_.kernel()[i], stride = window_.stride(i),
                     span = window_.span(i, kernel);
@@ -180,8 +179,12 @@ class Pool final : public OpKernel {
       gpu::to_u31(out * stride + span);
       const size_t d = gpu::kSpatialAxes - axes + i;
       p.out[d] = y[2 + i] = out;
-      p.axes[d] = {i32(in),          i32(kernel), i32(stride), -i32(pad.begin), i32(window_.dilation(i)),
-                   i32(in + pad.end)};
+      p.axes[d] = {gpu::to_i31(in),
+                   gpu::to_i31(kernel),
+                   gpu::to_i31(stride),
+                   -gpu::to_i31(pad.begin),
+                   gpu::to_i31(window_.dilation(i)),
+                   gpu::to_i31(in + pad.end)};
     }
     void* to = e.output(0, y);
     e.run(gpu::pool_plan(p, x.type == ElementType::kHalf), {x.data}, {to});

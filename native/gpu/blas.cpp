@@ -24,26 +24,25 @@ template <class Library>
 class BlasOf final : public Blas {
  public:
   void gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) override {
-    const auto i32 = [](int64_t v) { return static_cast<int>(to_u31(v)); };
     Walk walk(p.batch, {p.a_batch, p.b_batch});
     walk.simplify();
     const Walk::Rows rows = walk.rows();
     const int64_t element = half ? 2 : 4;
     Product product = {p.transpose_b,
                        p.transpose_a,
-                       i32(p.N),
-                       i32(p.M),
-                       i32(p.K),
+                       to_i31(p.N),
+                       to_i31(p.M),
+                       to_i31(p.K),
                        b,
                        a,
                        y,
-                       i32(p.transpose_b ? p.K : p.N),
-                       i32(p.transpose_a ? p.M : p.K),
-                       i32(p.N),
+                       to_i31(p.transpose_b ? p.K : p.N),
+                       to_i31(p.transpose_a ? p.M : p.K),
+                       to_i31(p.N),
                        rows.steps[1],
                        rows.steps[0],
                        p.M * p.N,
-                       i32(rows.length),
+                       to_i31(rows.length),
                        p.alpha,
                        p.beta};
     void* handle = handle_of(stream);

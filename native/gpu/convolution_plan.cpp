@@ -8,9 +8,6 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr int64_t kThreads = 128, kPixels = 4, kFilters = 8;  // hip/convolution.hip
-constexpr int64_t kMostGrid = 65535;                          // of the grid's second and third axis
-
-int32_t i32(int64_t v) { return static_cast<int32_t>(to_u31(v)); }
 
 // Mirrors hip::ConvolutionAxis.
 struct Axis {
@@ -31,13 +28,13 @@ struct Outputs {
 
 Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   Outputs o;
-  o.axis.in = i32(p.in[d]);
+  o.axis.in = to_i31(p.in[d]);
   if (!p.transposed) {
     o.count = p.out[d];
-    o.axis.taps = i32(p.kernel[d]);
-    o.axis.step = i32(p.stride[d]);
-    o.axis.first = -i32(p.pad[d]);
-    o.axis.tap = i32(p.dilation[d]);
+    o.axis.taps = to_i31(p.kernel[d]);
+    o.axis.step = to_i31(p.stride[d]);
+    o.axis.first = -to_i31(p.pad[d]);
+    o.axis.tap = to_i31(p.dilation[d]);
     o.axis.filter = 1;
     o.axis.out = 1;
     return o;
@@ -48,16 +45,16 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   o.count = p.out[d] > phase ? divide_up(p.out[d] - phase, stride) : 0;
   o.first = phase;
   o.axis.step = 1;
-  o.axis.out = i32(stride);
+  o.axis.out = to_i31(stride);
   const int64_t apart = stride / g;
   int64_t tap = 0;
   while (tap < apart && (phase + p.pad[d] - tap * dilation) % stride != 0) ++tap;
   if (tap == apart || tap >= p.kernel[d]) return o;
   o.first_tap = tap;
-  o.axis.taps = i32(divide_up(p.kernel[d] - tap, apart));
+  o.axis.taps = to_i31(divide_up(p.kernel[d] - tap, apart));
   o.axis.first = static_cast<int32_t>((phase + p.pad[d] - tap * dilation) / stride);
-  o.axis.tap = -i32(dilation / g);
-  o.axis.filter = i32(apart);
+  o.axis.tap = -to_i31(dilation / g);
+  o.axis.filter = to_i31(apart);
   return o;
 }
 
@@ -82,16 +79,16 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   int64_t phases[kSpatialAxes] = {1, 1, 1};
   for (size_t d = 0; d < kSpatialAxes && p.transposed; ++d) phases[d] = std::min(p.stride[d], p.out[d]);
   for (int64_t phase = 0; phase < phases[0] * phases[1] * phases[2]; ++phase) {
-    Offsets offsets = {i32(p.transposed ? taps : p.C * taps), i32(p.transposed ? p.M * taps : taps),
-                       i32(p.C * p.M * taps), 0, 0};
+    Offsets offsets = {to_i31(p.transposed ? taps : p.C * taps), to_i31(p.transposed ? p.M * taps : taps),
+                       to_i31(p.C * p.M * taps), 0, 0};
     Outputs outputs[kSpatialAxes];
     for (size_t d = 0; d < kSpatialAxes; ++d) {
       const int64_t rest = d == 0 ? phase / (phases[1] * phases[2]) : d == 1 ? phase / phases[2] : phase;
       Outputs& o = outputs[d] = outputs_of(p, d, rest % phases[d]);
-      offsets.first_tap += i32(o.first_tap * along[d]);
-      offsets.first_pixel += i32(o.first * across[d]);
-      o.axis.filter *= i32(along[d]);
-      o.axis.out *= i32(across[d]);
+      offsets.first_tap += to_i31(o.first_tap * along[d]);
+      offsets.first_pixel += to_i31(o.first * across[d]);
+      o.axis.filter *= to_i31(along[d]);
+      o.axis.out *= to_i31(across[d]);
     }
     const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
     if (per_image == 0) continue;
@@ -103,9 +100,9 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
                                 .add(input(1))
                                 .add(p.has_bias ? input(2) : no_buffer())
                                 .add(output(0))
-                                .add(i32(p.M))
-                                .add(i32(p.C))
-                                .add(i32(p.groups))
+                                .add(to_i31(p.M))
+                                .add(to_i31(p.C))
+                                .add(to_i31(p.groups))
                                 .add(to_u31(in_plane))
                                 .add(to_u31(out_plane))
                                 .add(outputs[0].axis)

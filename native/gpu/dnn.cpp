@@ -25,8 +25,6 @@ Key key_of(const ConvolutionProblem& p, bool half) {
   return key;
 }
 
-int i32(int64_t v) { return static_cast<int>(to_u31(v)); }
-
 // The arrays that libraries take. Two spatial axes where the first of three is not used.
 struct Arrays {
   using Dims = std::array<int, kMostDims>;
@@ -37,24 +35,24 @@ struct Arrays {
   explicit Arrays(const ConvolutionProblem& p) {
     const bool three = p.in[0] != 1 || p.out[0] != 1 || p.kernel[0] != 1;
     axes = three ? 3 : 2;
-    const int x_channels = i32(p.groups * p.C), y_channels = i32(p.groups * p.M);
-    x[0] = y[0] = flat_y[0] = i32(p.N);
+    const int x_channels = to_i31(p.groups * p.C), y_channels = to_i31(p.groups * p.M);
+    x[0] = y[0] = flat_y[0] = to_i31(p.N);
     x[1] = x_channels;
     y[1] = flat_y[1] = y_channels;
     // The convolution whose gradient a transposed one is goes from y's channels to x's.
     w[0] = p.transposed ? x_channels : y_channels;
-    w[1] = i32(p.transposed ? p.M : p.C);
+    w[1] = to_i31(p.transposed ? p.M : p.C);
     for (size_t i = 0; i < static_cast<size_t>(axes); ++i) {
       const size_t d = three ? i : i + 1;
-      x[2 + i] = i32(p.in[d]);
-      y[2 + i] = i32(p.out[d]);
-      w[2 + i] = i32(p.kernel[d]);
-      pad[i] = i32(p.pad[d]);
-      stride[i] = i32(p.stride[d]);
-      dilation[i] = i32(p.dilation[d]);
+      x[2 + i] = to_i31(p.in[d]);
+      y[2 + i] = to_i31(p.out[d]);
+      w[2 + i] = to_i31(p.kernel[d]);
+      pad[i] = to_i31(p.pad[d]);
+      stride[i] = to_i31(p.stride[d]);
+      dilation[i] = to_i31(p.dilation[d]);
     }
-    flat_y[2] = i32(p.out[0] * p.out[1]);
-    flat_y[3] = i32(p.out[2]);
+    flat_y[2] = to_i31(p.out[0] * p.out[1]);
+    flat_y[3] = to_i31(p.out[2]);
     bias = {1, y_channels, 1, 1};
   }
 
@@ -63,7 +61,7 @@ struct Arrays {
   static Dims strides(const Dims& shape, int dims) {
     Dims result = {};
     int64_t elements = 1;
-    for (auto d = static_cast<size_t>(dims); d-- > 0; elements *= shape[d]) result[d] = i32(elements);
+    for (auto d = static_cast<size_t>(dims); d-- > 0; elements *= shape[d]) result[d] = to_i31(elements);
     return result;
   }
 };
@@ -229,7 +227,7 @@ struct Cudnn {
     check(
         set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation, kFloat),
         "cudnnSetConvolutionNdDescriptor");
-    check(set_groups(c.conv, i32(p.groups)), "cudnnSetConvolutionGroupCount");
+    check(set_groups(c.conv, to_i31(p.groups)), "cudnnSetConvolutionGroupCount");
     check(set_math(c.conv, half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
     Performance found[kMost] = {};
     int count = 0;
@@ -352,7 +350,7 @@ struct Miopen {
     check(create_conv(&c.conv), "miopenCreateConvolutionDescriptor");
     check(set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
           "miopenInitConvolutionNdDescriptor");
-    check(set_groups(c.conv, i32(p.groups)), "miopenSetConvolutionGroupCount");
+    check(set_groups(c.conv, to_i31(p.groups)), "miopenSetConvolutionGroupCount");
     Solution best = {};
     size_t count = 0;
     const int status = p.transposed ? find_backward(handle, c.x, c.w, c.conv, c.y, 1, &count, &best)

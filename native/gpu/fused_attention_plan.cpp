@@ -11,8 +11,6 @@ namespace {
 using hip::AttentionRows;
 using hip::AttentionShape;
 
-int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
-
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
 // [plain][half][head]

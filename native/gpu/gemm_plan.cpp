@@ -8,7 +8,6 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kMostGrid = 65535;  // of the grid's second and third axis
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
 constexpr int64_t kMostSplits = 16;
 constexpr int64_t kSumThreads = 256;  // hip/gemm.hip
@@ -50,8 +49,6 @@ int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
 }
 
-int32_t i32(int64_t v) { return static_cast<int32_t>(to_u31(v)); }
-
 }  // namespace
 
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
@@ -77,7 +74,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
     const int64_t row = along_k ? p.K : lines;
     bool packs = aligned && row % pack == 0;
     for (const int64_t step : steps) packs = packs && step % pack == 0;
-    return along_k ? Layout{i32(row), 1, packs} : Layout{1, i32(row), packs};
+    return along_k ? Layout{to_i31(row), 1, packs} : Layout{1, to_i31(row), packs};
   };
   struct {
     float alpha, beta;
@@ -87,7 +84,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   struct {
     Divisor splits;
     int32_t depth;
-  } parts = {make_divisor(splits), i32(depth)};
+  } parts = {make_divisor(splits), to_i31(depth)};
   const Buffer bias = p.has_bias ? input(2) : no_buffer();
   const Buffer residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
   plan.launches.push_back(
@@ -98,9 +95,9 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
           .add(residual)
           .add(output(0))
           .add(splits > 1 ? workspace(0) : no_buffer())
-          .add(i32(p.M))
-          .add(i32(p.N))
-          .add(i32(p.K))
+          .add(to_i31(p.M))
+          .add(to_i31(p.N))
+          .add(to_i31(p.K))
           .add(layout(!p.transpose_a, p.M, p.a_batch))
           .add(layout(p.transpose_b, p.N, p.b_batch))
           .add(walk.axes())
@@ -117,8 +114,8 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
           .add(bias)
           .add(residual)
           .add(output(0))
-          .add(i32(p.N))
-          .add(i32(splits))
+          .add(to_i31(p.N))
+          .add(to_i31(splits))
           .add(to_u31(packs))
           .add(make_divisor(packs_of_row))
           .add(make_divisor(p.M))
@@ -126,18 +123,18 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   return plan;
 }
 
-Plan conv_plan(const ConvNdProblem& p, bool half, bool aligned, const DeviceFacts& device,
+Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<ProductTile> wanted) {
   Plan plan;
-  const int64_t pixels = p.N * p.OH * p.OW;
+  const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
   if (pixels * p.M * p.groups == 0) return plan;
-  const int64_t taps = p.kernel[0] * p.kernel[1], pack = half ? 8 : 4;
+  const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
   struct {
     int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
   } window;
-  window = {i32(p.kernel[0]), i32(p.kernel[1]), i32(p.stride[0]),   i32(p.stride[1]),
-            i32(p.pad[0]),    i32(p.pad[1]),    i32(p.dilation[0]), i32(p.dilation[1])};
-  to_u31(p.H * p.W);
+  window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+            to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);
   const Shape tile = choose(p.M, pixels, p.groups, half, device, wanted);
   if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
@@ -149,19 +146,19 @@ Plan conv_plan(const ConvNdProblem& p, bool half, bool aligned, const DeviceFact
                               .add(input(1))
                               .add(p.has_bias ? input(2) : no_buffer())
                               .add(output(0))
-                              .add(i32(p.M))
-                              .add(i32(p.C))
-                              .add(i32(p.H))
-                              .add(i32(p.W))
-                              .add(i32(p.groups))
+                              .add(to_i31(p.M))
+                              .add(to_i31(p.C))
+                              .add(to_i31(H))
+                              .add(to_i31(W))
+                              .add(to_i31(p.groups))
                               .add(int32_t{aligned && K % pack == 0})
-                              .add(int32_t{aligned && p.OH * p.OW % pack == 0})
+                              .add(int32_t{aligned && OH * OW % pack == 0})
                               .add(window)
                               .add(to_u31(pixels))
-                              .add(make_divisor(p.OH * p.OW))
-                              .add(make_divisor(p.OW))
+                              .add(make_divisor(OH * OW))
+                              .add(make_divisor(OW))
                               .add(make_divisor(taps))
-                              .add(make_divisor(p.kernel[1])));
+                              .add(make_divisor(p.kernel[2])));
   return plan;
 }
 

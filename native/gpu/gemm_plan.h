@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "gpu/convolution_plan.h"
 #include "gpu/walk.h"
 #include "ops/activation.h"
 
@@ -33,16 +34,9 @@ enum class ProductTile { kLarge, kSmall, kVector };
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<ProductTile> wanted = std::nullopt);
 
-// X [N, groups C, H, W], W [groups M, C, kernel], B [groups M] if any, Y [N, groups M, OH, OW].
-struct ConvNdProblem {
-  int64_t N = 1, groups = 1, C = 1, H = 1, W = 1, M = 1, OH = 1, OW = 1;
-  int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, dilation[2] = {1, 1}, pad[2] = {0, 0};  // pad: top, left
-  int64_t pad_end[2] = {0, 0};                                                            // bottom, right
-  bool has_bias = false;
-};
-
-// Inputs X, W, B if any; output Y. Otherwise as gemm_plan.
-Plan conv_plan(const ConvNdProblem& p, bool half, bool aligned, const DeviceFacts& device,
+// A convolution that is not transposed and whose first axis is not used. Inputs X, W, B if any; output Y.
+// Otherwise as gemm_plan.
+Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<ProductTile> wanted = std::nullopt);
 
 }  // namespace graphopt::gpu

@@ -310,20 +310,18 @@ EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, 
 EXPORT Plan* graphopt_conv_plan(const DeviceFacts* device, int half, int bias, const int64_t* numbers,
                                 int32_t tile) {
   return guarded([&] {
-    ConvNdProblem p;
+    ConvolutionProblem p;
     p.N = numbers[0];
     p.groups = numbers[1];
     p.C = numbers[2];
-    p.H = numbers[3];
-    p.W = numbers[4];
     p.M = numbers[5];
-    p.OH = numbers[6];
-    p.OW = numbers[7];
     for (int i = 0; i < 2; ++i) {
-      p.kernel[i] = numbers[8 + i];
-      p.stride[i] = numbers[10 + i];
-      p.dilation[i] = numbers[12 + i];
-      p.pad[i] = numbers[14 + i];
+      p.in[1 + i] = numbers[3 + i];
+      p.out[1 + i] = numbers[6 + i];
+      p.kernel[1 + i] = numbers[8 + i];
+      p.stride[1 + i] = numbers[10 + i];
+      p.dilation[1 + i] = numbers[12 + i];
+      p.pad[1 + i] = numbers[14 + i];
     }
     p.has_bias = bias != 0;
     return conv_plan(p, half != 0, true, *device, product_tile(tile));

@@ -116,6 +116,10 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 // A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
 // not fit.
 uint32_t to_u31(int64_t value);
+inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
+
+// Of the second and third axis of a grid, at most.
+constexpr int64_t kMostGrid = 65535;
 
 // The plan as JSON, with the keys of one case of the manifest of scripts/amd_cases.py ("launches") and
 // "workspace".

@@ -79,7 +79,7 @@ Plan pad_plan(const PadProblem& p) {
     const bool inside = k < y.rank();
     const size_t d = y.rank() - 1 - k;
     before.d[k] = inside ? static_cast<int32_t>(p.before[d]) : 0;
-    x_dims.d[k] = inside ? static_cast<int32_t>(to_u31(p.x[d])) : 1;
+    x_dims.d[k] = inside ? to_i31(p.x[d]) : 1;
     // What a reflection may reach; beyond it the kernel would read outside of x.
     if (inside && p.mode == PadMode::kReflect && std::max(p.before[d], p.after[d]) >= p.x[d]) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");

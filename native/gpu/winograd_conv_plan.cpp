@@ -163,9 +163,9 @@ Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const Devi
   plan.launches.push_back(Launch("matrix_pack_f16", to_u31(divide_up(parts, kThreads)), 1, 1, kThreads)
                               .add(input(0))
                               .add(workspace(0))
-                              .add(static_cast<int32_t>(to_u31(p.C)))
-                              .add(static_cast<int32_t>(to_u31(p.H)))
-                              .add(static_cast<int32_t>(to_u31(p.W)))
+                              .add(to_i31(p.C))
+                              .add(to_i31(p.H))
+                              .add(to_i31(p.W))
                               .add(static_cast<int32_t>(p.pad_top))
                               .add(static_cast<int32_t>(p.pad_left))
                               .add(parts)
@@ -184,7 +184,7 @@ Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const Devi
                               .add(input(2))
                               .add(p.has_residual ? input(3) : no_buffer())
                               .add(output(0))
-                              .add(static_cast<int32_t>(to_u31(p.M)))
+                              .add(to_i31(p.M))
                               .add(static_cast<int32_t>(x.C))
                               .add(to_u31(x.W * x.C))
                               .add(image)
@@ -258,7 +258,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
   const uint32_t grid = to_u31(divide_up(to_u31(w.rows * w.columns), kThreads));
   Plan plan;
   const auto rows = static_cast<int32_t>(w.rows);
-  const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
+  const auto M = to_i31(p.M), C = to_i31(p.C);
   if (algorithm == ConvAlgorithm::kMatrix) {
     plan.weights = w.rows * w.columns * 2;
     plan.launches.push_back(Launch("matrix_filter_f16", grid, 1, 1, kThreads)
@@ -276,7 +276,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
                                 .add(input(1))
                                 .add(weights())
                                 .add(M)
-                                .add(static_cast<int32_t>(to_u31(9 * p.C)))
+                                .add(to_i31(9 * p.C))
                                 .add(rows)
                                 .add(make_divisor(w.columns)));
   } else {
@@ -303,8 +303,8 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
   const TileShape& tile = shape(choice.tile);
   if (w.columns % tile.m != 0) throw std::invalid_argument("the tile is too tall for these output channels");
   const Buffer residual = p.has_residual ? input(3) : no_buffer();
-  const auto M = static_cast<int32_t>(to_u31(p.M)), C = static_cast<int32_t>(to_u31(p.C));
-  const auto H = static_cast<int32_t>(to_u31(p.H)), W = static_cast<int32_t>(to_u31(p.W));
+  const auto M = to_i31(p.M), C = to_i31(p.C);
+  const auto H = to_i31(p.H), W = to_i31(p.W);
   to_u31(p.H * p.W);
   const auto top = static_cast<int32_t>(p.pad_top), left = static_cast<int32_t>(p.pad_left);
   const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);

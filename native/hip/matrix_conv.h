@@ -2,6 +2,8 @@
 // (gpu/winograd_conv_plan.cpp) share.
 #pragma once
 
+#include "hip/product_shape.h"
+
 namespace graphopt::hip {
 
 // Channels are padded to a multiple of it.
@@ -10,10 +12,9 @@ constexpr int kMatrixConvChannels = 32;
 // Channels of a step of the product; lds_bytes: of a work-group.
 constexpr int matrix_conv_depth(int lds_bytes) { return lds_bytes > 65536 ? 64 : 32; }
 
-// A work-group of side x side is cut into parts of side / 2 rows and this many columns, one for each wave.
-// The sums of 64 columns are 128 registers of a wave of 32, which leaves too few for the operands of RDNA 3.
+// As product_columns; a device of so much LDS has the registers for 64.
 constexpr int matrix_conv_columns(int wave, int lds_bytes) {
-  return wave == 64 || lds_bytes > 65536 ? 64 : 32;
+  return lds_bytes > 65536 ? 64 : product_columns(wave);
 }
 constexpr int matrix_conv_waves(int side, int wave, int lds_bytes) {
   return 2 * side / matrix_conv_columns(wave, lds_bytes);

@@ -2,10 +2,10 @@
 // for T (traits.h), else through shuffles: then it is only for tests.
 //
 // A tile has 16 rows and 16 columns; a lane holds kRows rows of it, kSums values in all, and kSlots of the 16
-// products' left and right operands. What
-// the units call A and B is swapped where that makes the sums of a lane those of one row: the sums of a first
-// product are then, rounded to T, the left operand of a second (left_of), in the same lane on CDNA, RDNA 4
-// and NVIDIA, from the lane 16 away on RDNA 3, whose operands are held twice.
+// products' left and right operands. What the units call A and B is swapped where that makes the sums of a
+// lane those of one row: the sums of a first product are then, rounded to T, the left operand of a second
+// (left_of), in the same lane on CDNA, RDNA 4 and NVIDIA, from the lane 16 away on RDNA 3, whose operands are
+// held twice.
 #pragma once
 
 #include "hip/platform.h"
