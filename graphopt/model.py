@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import google.protobuf.message
+import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
@@ -293,12 +295,38 @@ def _bits(data_type: int) -> int:
     return ir.DataType(data_type).bitwidth
 
 
+# onnx_ir asks an enum for every property of a tensor and makes a Shape each time, which counts where a graph has
+# 100,000 constants. The three functions below ask the message itself.
+_ARRAYS: dict[int, np.dtype[Any]] = {
+    int(ir.DataType.FLOAT): np.dtype("<f4"),
+    int(ir.DataType.FLOAT16): np.dtype("<f2"),
+    int(ir.DataType.DOUBLE): np.dtype("<f8"),
+    int(ir.DataType.INT64): np.dtype("<i8"),
+    int(ir.DataType.INT32): np.dtype("<i4"),
+}
+
+
+def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """The dimensions of a tensor."""
+    return tuple(tensor.raw.dims if isinstance(tensor, ir.serde.TensorProtoTensor) else tensor.shape.numpy())
+
+
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    """Bytes of a tensor's elements, without the cost of building its shape where the message knows."""
+    """Bytes of a tensor's elements."""
     if isinstance(tensor, ir.serde.TensorProtoTensor):
         elements: int = math.prod(tensor.raw.dims)
         return (elements * _bits(tensor.raw.data_type) + 7) // 8
     return tensor.nbytes
+
+
+def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
+    """A tensor's elements; not to be written to."""
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        message = tensor.raw
+        if (dtype := _ARRAYS.get(message.data_type)) is not None and message.HasField("raw_data"):
+            array: npt.NDArray[Any] = np.frombuffer(message.raw_data, dtype)
+            return array.reshape(tuple(message.dims))
+    return np.asarray(tensor.numpy())
 
 
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
@@ -410,6 +438,12 @@ def blamed_on_the_model(source: Source) -> Iterator[None]:
 
 
 def _serialize(model: ir.Model) -> onnx.ModelProto:
+    """The model as a message; its initializers lose the type and shape that their tensors have, too."""
+    for graph in graphs(model):
+        for value in graph.initializers.data.values():
+            if not value.is_graph_input():
+                # onnx_ir would write them into value_info, where exporters have none of them.
+                value.type = value.shape = None
     try:
         return ir.serde.serialize_model(model)
     except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.model import tensor_array
 from graphopt.ops.schema import Array
 
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -59,7 +60,7 @@ def is_streamed(tensor: ir.TensorProtocol) -> bool:
 def products(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:
     """The rows of tensor * factor in float64, in order: all at once, or block by block where they are many bytes."""
     if not is_streamed(tensor):
-        yield tensor.numpy().astype(np.float64) * factor
+        yield tensor_array(tensor).astype(np.float64) * factor
         return
     for start, stop in _ranges(tensor):
         yield _product(tensor, factor, start, stop)
