@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt import inference
-from graphopt.model import bodies, with_subgraphs
+from graphopt.model import bodies, tensor_array, tensor_dims, with_subgraphs
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.profit import Candidate, Estimates, Profit
@@ -95,7 +95,7 @@ class Editor:
     def constant(self, value: ir.Value | None) -> Array | None:
         """The data of a constant value, or None."""
         tensor = self.tensor(value)
-        return None if tensor is None else tensor.numpy()
+        return None if tensor is None else tensor_array(tensor)
 
     def require_constant(self, value: ir.Value | None, what: str, *nodes: ir.Node) -> Array:
         """The data of a constant value.
@@ -154,7 +154,7 @@ class Editor:
             return None
         if value.shape is None:
             tensor = self.tensor(value)
-            return None if tensor is None else tuple(tensor.shape.numpy())
+            return None if tensor is None else tensor_dims(tensor)
         return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
     def rank(self, value: ir.Value | None) -> int | None:
@@ -249,32 +249,29 @@ class Editor:
             output.name = self._unique(f"{name}_out{i}" if outputs > 1 else f"{name}_out", self._names)
         return node
 
-    def variant(
+    def rewire(
         self,
         node: ir.Node,
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Attribute] | None = None,
         *,
         op_type: str | None = None,
-    ) -> ir.Node:
-        """`node` with other inputs, for `replace` to put in its place: it keeps name, attributes and metadata."""
-        kept = {a.name: a for a in node.attributes.values()}
-        kept |= {a.name: a for a in ir.convenience.convert_attributes(attributes or {})}
-        new = ir.Node(
-            node.domain,
-            op_type or node.op_type,
-            inputs,
-            list(kept.values()),
-            num_outputs=len(node.outputs),
-            name=node.name,
-            doc_string=node.doc_string,
-            metadata_props=dict(node.metadata_props),
-        )
-        for output, old in zip(new.outputs, node.outputs, strict=True):
-            output.name = self._unique(f"{old.name}_new", self._names)
-            output.type = old.type
-            output.shape = old.shape
-        return new
+    ) -> None:
+        """Gives a node of the graph other inputs where it stands; what only it read goes.
+
+        For `replace` it counts as a new node: values that it makes are others now.
+        """
+        self.changed()
+        dropped = [v for v in node.inputs if v is not None and v not in inputs]
+        if len(inputs) != len(node.inputs):
+            node.resize_inputs(len(inputs))
+        for i, value in enumerate(inputs):
+            if node.inputs[i] is not value:
+                node.replace_input_with(i, value)
+        for attribute in ir.convenience.convert_attributes(attributes or {}):
+            node.attributes.add(attribute)
+        node.op_type = op_type or node.op_type
+        self.remove_unused(self._released(dropped))
 
     def emit(
         self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute], *, anchor: ir.Node
@@ -364,12 +361,13 @@ class Editor:
         """Puts `new` before `anchor`, redirects readers of `outputs`' keys to its values, and removes `old`.
 
         A value of `new` that takes the place of an old one takes its name, type and shape too, so that graph outputs
-        keep theirs. Every node of `old` must be unused afterwards; a node that still has readers stays.
+        keep theirs. Every node of `old` must be unused afterwards; a node that still has readers stays. Nodes of `new`
+        that stand in the graph (see `rewire`) stay where they are, and go on reading what they read.
         """
         graph = anchor.graph
         assert graph is not None
         self.changed()
-        graph.insert_before(anchor, new)
+        graph.insert_before(anchor, [n for n in new if n.graph is None])
         neighbours: dict[ir.Node, None] = dict.fromkeys(new)
         for old_value, new_value in outputs.items():
             self.shapes_may_follow |= not inference.is_certain(old_value.shape)
@@ -381,7 +379,10 @@ class Editor:
                 new_value.metadata_props.update(old_value.metadata_props)
                 inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
+            kept = [use for use in old_value.uses() if use.node in new]
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
+            for use in kept:
+                use.node.replace_input_with(use.idx, old_value)
         self.remove_unused(old, neighbours)
         neighbours.update({p: None for n in new for p in n.predecessors()})
         self.touched.extend(n for n in neighbours if n.graph is not None)
@@ -415,18 +416,24 @@ class Editor:
                 continue
             if bodies(node):
                 continue  # its bodies read values too; clean-up takes them apart
-            inputs = [v for v in node.inputs if v is not None]
+            inputs = dict.fromkeys(v for v in node.inputs if v is not None)
             node.graph.remove(node, safe=True)
-            for value in dict.fromkeys(inputs):
-                if use_count(value) or value.is_graph_output() or value.is_graph_input():
-                    producer = value.producer()
-                    if producer is not None and neighbours is not None:
-                        neighbours[producer] = None
-                elif value.is_initializer():
-                    assert value.graph is not None and value.name is not None
-                    del value.graph.initializers[value.name]
-                elif (producer := value.producer()) is not None:
-                    work.append(producer)
+            work += self._released(inputs, neighbours)
+
+    def _released(self, values: Iterable[ir.Value], neighbours: dict[ir.Node, None] | None = None) -> list[ir.Node]:
+        """What a node no longer reads: initializers that nobody reads go; returns makers of what nobody reads."""
+        makers: list[ir.Node] = []
+        for value in values:
+            producer = value.producer()
+            if use_count(value) or value.is_graph_output() or value.is_graph_input():
+                if producer is not None and neighbours is not None:
+                    neighbours[producer] = None
+            elif producer is not None:
+                makers.append(producer)
+            elif value.is_initializer():
+                assert value.graph is not None and value.name is not None
+                del value.graph.initializers[value.name]
+        return makers
 
 
 def is_read(node: ir.Node) -> bool:
@@ -472,7 +479,8 @@ def attribute_string(node: ir.Node, name: str, default: str) -> str:
 
 
 def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
-    attribute = node.attributes.get(name)
+    # `.data`, since the container itself raises and catches an exception for an attribute that is absent.
+    attribute = node.attributes.data.get(name)
     if attribute is not None and attribute.is_ref():
         raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)
     return attribute

@@ -83,6 +83,8 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
     declared = model.meta.get(_DECLARED, {})
     if old in declared:
         declared[new] = declared[old]
+    else:
+        declared.pop(new, None)
 
 
 def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:

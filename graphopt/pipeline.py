@@ -112,7 +112,12 @@ def _run_rounds(
             break
     else:
         result.converged = False
-    alive = [remark for (_, node), remark in refusals.items() if node.graph is not None]
+    anchors = {p.name: p.anchors for p in passes if isinstance(p, Pass)}
+    alive = [
+        remark
+        for (name, node), remark in refusals.items()
+        if node.graph is not None and (node.domain, node.op_type) in anchors[name]
+    ]
     result.remarks = done + alive
     for remark in result.remarks:
         counts = result.passes[remark.pass_name]

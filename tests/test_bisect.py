@@ -35,10 +35,10 @@ class WrongAtOneSite(Pass[ir.Node]):
     def rewrite(self, match: ir.Node, editor: Editor) -> str:
         wrong = match.name == "MaxPool_2"
         changes = {"kernel_shape": [1, 1]} if wrong else {}
-        new = editor.variant(match, match.inputs, changes)
-        new.metadata_props["seen"] = "yes"
-        new.name = f"{match.name}_new"
-        editor.replace([match], [new], {match.outputs[0]: new.outputs[0]}, anchor=match)
+        editor.rewire(match, match.inputs, changes)
+        match.metadata_props["seen"] = "yes"
+        match.name = f"{match.name}_new"
+        editor.replace([], [match], {}, anchor=match)
         return "planted" if wrong else "harmless"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.editor import Editor, attribute_float, attribute_int
+from graphopt.model import tensor_array
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -69,8 +70,8 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     return Affine(x, scale, shift)
 
 
-def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
-    """The affine map of a Mul, Add, Sub or Div with one constant operand; None when it is none.
+def elementwise_operands(node: ir.Node, editor: Editor) -> tuple[ir.Value, ir.Value] | None:
+    """X and the constant of a Mul, Add, Sub or Div with one constant operand; None when it is none.
 
     Raises:
         Refusal: OVERRIDABLE when the operand could be overridden by callers.
@@ -81,24 +82,38 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
     a, b = node.inputs
     if a is None or b is None:
         return None
-    if editor.is_constant(a) == editor.is_constant(b):
+    first, second = editor.is_constant(a), editor.is_constant(b)
+    if first == second:
         for value in (a, b):
-            if value.is_initializer() and not editor.is_constant(value):
+            if value.is_initializer() and not first:
                 raise Refusal(Code.OVERRIDABLE, f"{value.name} can be overridden", node)
         return None
-    x, c = (b, a) if editor.is_constant(a) else (a, b)
+    return (b, a) if first else (a, b)
+
+
+def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
+    """The affine map of a Mul, Add, Sub or Div with one constant operand; None when it is none.
+
+    Raises:
+        Refusal: OVERRIDABLE as `elementwise_operands`; NOT_FINITE when it divides by zero.
+
+    """
+    operands = elementwise_operands(node, editor)
+    if operands is None:
+        return None
+    x, c = operands
     tensor = editor.tensor(c)
     if tensor is None or tensor.dtype not in FLOATS:
         return None
-    number = tensor.numpy().astype(np.float64)
+    number = tensor_array(tensor).astype(np.float64)
     one, zero = np.ones_like(number), np.zeros_like(number)
     if node.op_type == "Mul":
         return Affine(x, number, zero)
     if node.op_type == "Add":
         return Affine(x, one, number)
     if node.op_type == "Sub":
-        return Affine(x, one, -number) if x is a else Affine(x, -one, number)
-    if x is b:
+        return Affine(x, one, -number) if x is node.inputs[0] else Affine(x, -one, number)
+    if x is node.inputs[1]:
         return None  # constant / x
     if (number == 0).any():
         raise Refusal(Code.NOT_FINITE, "division by zero", node)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from graphopt.editor import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
 from graphopt.forms.affine import FLOATS, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
+from graphopt.model import tensor_dims
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -127,11 +128,15 @@ class Site:
         linear, folded, node = self.linear, self.folded, self.node
         assert linear is not None and folded is not None
         if linear is self.before:
-            new = rebuild(linear, folded, linear.X, editor, anchor=node)
-            editor.replace([*reversed(linear.nodes), node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
+            new = rewire(linear, folded, linear.X, editor)
+            if len(new) > 1:
+                product = linear.node.outputs[0]  # no longer what its name says
+                product.name = editor.unique_name(f"{product.name}_folded")
+            editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {linear.node.op_type} before it"
-        new = rebuild(linear, folded, self.X, editor, anchor=linear.node)
-        editor.replace([node, linear.node], new, {linear.Y: new[-1].outputs[0]}, anchor=linear.node)
+        new = rewire(linear, folded, self.X, editor)
+        outputs = {} if new[-1] is linear.node else {linear.Y: new[-1].outputs[0]}
+        editor.replace([node], new, outputs, anchor=linear.node)
         return f"{node.op_type} into the weights of {linear.node.op_type} after it"
 
 
@@ -182,7 +187,7 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     assert tensor is not None
     if tensor.dtype not in FLOATS:
         raise Refusal(Code.WRONG_DTYPE, f"the weight is {tensor.dtype}", node)
-    shape = tensor.shape.numpy()
+    shape = tensor_dims(tensor)
     if node.op_type in ("Conv", "ConvTranspose"):
         if len(shape) < 3:
             raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
@@ -208,7 +213,7 @@ def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Fo
 
     """
     W, bias = _numbers(linear, editor)
-    needs_bias = bias is not None or bool(np.any(shift != 0))
+    needs_bias = bias is not None or bool(shift.any())
     folded_bias = (0.0 if bias is None else bias) * scale + shift if needs_bias else None
     return _folded(linear, W, _by_output(linear, W, scale), folded_bias)
 
@@ -223,7 +228,7 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     node = linear.node
     if node.op_type == "Gemm" and attribute_int(node, "transA", 0):
         raise Refusal(Code.WRONG_AXIS, "Gemm transposes its input", node)
-    shifted = bool(np.any(shift != 0))
+    shifted = bool(shift.any())
     if shifted and node.op_type == "ConvTranspose":
         raise Refusal(Code.PADDED, "a transposed convolution covers its borders with fewer taps", node)
     if shifted and node.op_type == "Conv":
@@ -243,23 +248,32 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     return _folded(linear, W, _by_input(linear, W, scale), bias)
 
 
-def rebuild(linear: Linear, folded: Folded, X: ir.Value, editor: Editor, *, anchor: ir.Node) -> list[ir.Node]:
-    """The operator's new nodes, the last of which makes Y; not yet in a graph."""
+def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[ir.Node]:
+    """Gives the operator its new numbers where it stands.
+
+    Returns:
+        Its nodes, the last of which makes Y.
+    """
     node = linear.node
-    inputs: list[ir.Value | None] = [X, editor.initializer(anchor, folded.W, f"{linear.W.name}_folded")]
+    inputs: list[ir.Value | None] = [X, editor.initializer(node, folded.W, f"{linear.W.name}_folded")]
     if folded.bias is None:
-        return [editor.variant(node, inputs)]
+        editor.rewire(node, inputs)
+        return [node]
     label = f"{linear.bias.name}_folded" if linear.bias is not None else f"{linear.W.name}_bias"
-    bias = editor.initializer(anchor, folded.bias, label)
-    if node.op_type == "MatMul":
-        # A node that is made and then left out would count as a reader of its inputs for good.
-        if linear.add is None and editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
-            return [editor.variant(node, [*inputs, bias], op_type="Gemm")]
-        product = editor.variant(node, inputs)
-        if linear.add is not None:
-            return [product, editor.variant(linear.add, [product.outputs[0], bias])]
-        return [product, editor.node("Add", [product.outputs[0], bias], hint=f"{node.name or 'MatMul'}/Add")]
-    return [editor.variant(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)]
+    bias = editor.initializer(node, folded.bias, label)
+    if node.op_type != "MatMul":
+        editor.rewire(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)
+        return [node]
+    if linear.add is None and editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
+        editor.rewire(node, [*inputs, bias], op_type="Gemm")
+        return [node]
+    editor.rewire(node, inputs)
+    if linear.add is None:
+        add = editor.node("Add", [node.outputs[0], bias], hint=f"{node.name or 'MatMul'}/Add")
+        node.append(add)
+        return [node, add]
+    editor.rewire(linear.add, [node.outputs[0], bias])
+    return [node, linear.add]
 
 
 def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
@@ -288,7 +302,7 @@ def _transposed(linear: Linear) -> bool:
 
 def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
     """What multiplies W where each output channel has its factor: of W's rank, broadcasts to W."""
-    shape = W.shape.numpy()
+    shape = tensor_dims(W)
     if linear.node.op_type == "Conv":
         return factor.reshape(-1, *([1] * (len(shape) - 1)))
     if linear.node.op_type == "ConvTranspose":
@@ -298,7 +312,7 @@ def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
 
 def _by_input(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
     """What multiplies W where each input channel has its factor: of W's rank, broadcasts to W."""
-    shape = W.shape.numpy()
+    shape = tensor_dims(W)
     if linear.node.op_type == "Conv":
         return _grouped_columns(linear, shape, factor)
     if linear.node.op_type == "ConvTranspose":

@@ -28,6 +28,7 @@ from graphopt.forms.affine import (
     Affine,
     batch_norm_affine,
     elementwise_affine,
+    elementwise_operands,
     per_channel,
     require_finite,
 )
@@ -71,14 +72,16 @@ class ScaleShift(Pass[ScaleShiftMatch]):
             return chain
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
-        last = _affine(node, editor)
-        if last is None:
+        # Numbers are read once two affine nodes in a row are found: most nodes have no such neighbour.
+        operands = (node.inputs[0], None) if _is_ours(node) else elementwise_operands(node, editor)
+        x = None if operands is None else operands[0]
+        first = None if x is None else x.producer()
+        if x is None or first is None or first.graph is not node.graph or not editor.only_use(x):
             return None
-        first = last.X.producer()
-        if first is None or first.graph is not node.graph or not editor.only_use(last.X):
+        if not (_is_ours(first) or elementwise_operands(first, editor)):
             return None
-        before = _affine(first, editor)
-        if before is None:
+        last, before = _affine(node, editor), _affine(first, editor)
+        if last is None or before is None:
             return None
         maps = (before, last)
         if not any(_varies(m) for m in maps) or any(_varies_elsewhere(m, editor.rank(before.X)) for m in maps):
@@ -188,8 +191,12 @@ def _rewrite_standard(match: ScaleShiftMatch, scale: Array, shift: Array, editor
     return f"{' and '.join(n.op_type for n in match.nodes)} became {' and '.join(n.op_type for n in new)}"
 
 
+def _is_ours(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == SCALE_SHIFT
+
+
 def _affine(node: ir.Node, editor: Editor) -> Affine | None:
-    if (node.domain, node.op_type) != SCALE_SHIFT:
+    if not _is_ours(node):
         return elementwise_affine(node, editor)
     x, scale, shift = node.inputs
     s, t = editor.constant(scale), editor.constant(shift)
