@@ -441,7 +441,7 @@ def _serialize(model: ir.Model) -> onnx.ModelProto:
     """The model as a message; its initializers lose the type and shape that their tensors have, too."""
     for graph in graphs(model):
         for value in graph.initializers.data.values():
-            if not value.is_graph_input():
+            if not (value.is_graph_input() or value.is_graph_output()):
                 # onnx_ir would write them into value_info, where exporters have none of them.
                 value.type = value.shape = None
     try:

@@ -18,7 +18,7 @@ import graphopt
 from graphopt.errors import ModelLoadError, OptionError
 from graphopt.model import load
 from models import ZOO
-from tests.rewriting import assert_same_outputs
+from tests.rewriting import assert_same_outputs, model_from_text
 from tests.verify.test_verify import feeds_of
 
 
@@ -58,6 +58,20 @@ def test_model_proto(model: onnx.ModelProto) -> None:
     assert isinstance(after, onnx.ModelProto)
     assert given == model
     assert_optimized(model, after)
+
+
+def test_initializers_are_declared_once() -> None:
+    """By their tensors: onnx_ir would repeat them in value_info, as it does for one that is an output."""
+    text = """g (float[N, 3, 4] x) => (float[N, 3, 4] y, float[3, 1] scale) {
+        t = Mul (x, scale)
+        y = Add (t, shift) }"""
+    column = np.array([[1.0], [-2.0], [3.0]], np.float32)
+    before = model_from_text(text, {"scale": column, "shift": column[::-1]}, check=False)
+    after, report = graphopt.optimize(before, target="cpu", all_sites=True)
+    assert report.changed
+    assert [v.name for v in after.graph.value_info] == ["scale"]
+    assert list(after.graph.output) == list(before.graph.output)
+    assert_same_outputs(before, after, {"x": np.ones((2, 3, 4), np.float32)})
 
 
 def test_onnx_ir(model: onnx.ModelProto) -> None:

@@ -71,12 +71,8 @@ class CleanUp(ModelPass):
         return [f"{what}: {count}" for what, count in work.done.items()]
 
 
-@dataclass
-class _Bucket:
-    """Nodes that may be equal: one whose key nobody has asked for yet, or all of them by key."""
-
-    only: ir.Node | None = None
-    nodes: dict[Hashable, ir.Node] = field(default_factory=dict)
+# Nodes that may be equal: one whose key nobody has asked for yet, or all of them by key.
+_Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
 @dataclass
@@ -169,19 +165,18 @@ class _CleanUp:
             return
         # Contents of constants are compared only among nodes that agree in what costs nothing to compare.
         data = next((v for v in node.inputs if v is not None and not self.editor.is_constant(v)), None)
-        bucket = seen.setdefault((node.domain, node.op_type, data), _Bucket())
-        if bucket.only is None and not bucket.nodes:
-            bucket.only = node
+        place = (node.domain, node.op_type, data)
+        bucket = seen.setdefault(place, node)
+        if bucket is node:
             return
-        if bucket.only is not None:
-            bucket.nodes[self._key(bucket.only)] = bucket.only
-            bucket.only = None
+        if isinstance(bucket, ir.Node):
+            bucket = seen[place] = {self._key(bucket): bucket}
         key = self._key(node)
         if key is None:
             return
-        first = bucket.nodes.get(key)
+        first = bucket.get(key)
         if first is None or first.graph is None:
-            bucket.nodes[key] = node
+            bucket[key] = node
             return
         if any(o.is_graph_output() for o in node.outputs):
             return
@@ -218,7 +213,7 @@ class _CleanUp:
                     _release(attribute)
             graph.remove(node, safe=True)
             self.done[f"{node.op_type} that nobody reads, removed"] += 1
-        for name, value in list(graph.initializers.items()):
+        for name, value in list(graph.initializers.data.items()):
             if not (use_count(value) or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
                 self.done["initializer that nobody reads, removed"] += 1
