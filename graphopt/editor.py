@@ -28,7 +28,7 @@ class Editor:
     """A model that is being rewritten: what passes may ask of it and do to it.
 
     Every question is O(1) or linear in the answer. `touched` collects the nodes around each change, which is how the
-    pipeline knows where to look again without scanning the graph.
+    pipeline knows where to look again without scanning the graph; `removed` collects those that went.
     """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
@@ -38,6 +38,7 @@ class Editor:
         # Products will be computed in float16 (half_precision.py), which decides what pays.
         self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
+        self.removed: list[ir.Node] = []
         # A change may tell inference more and so open further sites: a node took the place of one whose shape was not
         # known, or a value took a declared shape. Passes set it where their node says more than what it replaces.
         self.shapes_may_follow = False
@@ -418,6 +419,7 @@ class Editor:
                 continue  # its bodies read values too; clean-up takes them apart
             inputs = dict.fromkeys(v for v in node.inputs if v is not None)
             node.graph.remove(node, safe=True)
+            self.removed.append(node)
             work += self._released(inputs, neighbours)
 
     def _released(self, values: Iterable[ir.Value], neighbours: dict[ir.Node, None] | None = None) -> list[ir.Node]:

@@ -148,7 +148,7 @@ def optimize(
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         report.after = model_stats(work)
         inference.forget(work)
-    report.remarks = result.remarks
+    report.remarks = result.remarks + result.overtaken
     report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
     report.numerics = result.numerics.name.lower()
     if not result.converged:
@@ -187,7 +187,7 @@ def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], repor
         half_precision.NAME, time.perf_counter() - start, applied, len(done.remarks) - applied
     )
     numerics = Numerics.FP16 if applied else Numerics.EXACT
-    return pipeline.PipelineResult(done.remarks, {summary.name: summary}, numerics)
+    return pipeline.PipelineResult(done.remarks, passes={summary.name: summary}, numerics=numerics)
 
 
 def _converted(before: Interface, now: Interface) -> Interface:

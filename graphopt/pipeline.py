@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,18 @@ class PassResult:
 
 @dataclass
 class PipelineResult:
+    """What all passes did.
+
+    Attributes:
+        remarks: what was applied, and refusals at nodes that still stand.
+        overtaken: refusals at nodes that a fallback has taken since.
+        passes: what each did.
+        numerics: the largest class of those that did something.
+        converged: whether the last round found nothing.
+    """
+
     remarks: list[Remark] = field(default_factory=list)
+    overtaken: list[Remark] = field(default_factory=list)
     passes: dict[str, PassResult] = field(default_factory=dict)
     numerics: Numerics = Numerics.EXACT
     converged: bool = True
@@ -44,11 +55,13 @@ class PipelineResult:
     def extend(self, later: PipelineResult) -> None:
         """Adds a later run over the same model: its refusals replace ours, since it saw every remaining site again."""
         self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
+        overtaken = Counter(r.pass_name for r in self.overtaken)
+        self.overtaken += later.overtaken
         for name, result in later.passes.items():
             mine = self.passes.setdefault(name, PassResult(name))
             mine.seconds += result.seconds
             mine.applied += result.applied
-            mine.refused = result.refused
+            mine.refused = overtaken[name] + result.refused
         self.numerics = max(self.numerics, later.numerics)
         self.converged = later.converged
 
@@ -86,6 +99,7 @@ def _run_rounds(
 ) -> PipelineResult:
     editor.shapes_may_follow = False
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
+    anchors = {p.name: p.anchors for p in passes if isinstance(p, Pass)}
     refusals: dict[tuple[str, ir.Node], Remark] = {}
     done: list[Remark] = []
     # Passes that have seen the graph as it is and found nothing: they would find nothing again.
@@ -99,6 +113,11 @@ def _run_rounds(
                 break
             start = time.perf_counter()
             remarks = _run_local(p, editor, refusals, left) if isinstance(p, Pass) else _run_model(p, editor)
+            if isinstance(p, Pass) and p.fallback:
+                removed = set(editor.removed)
+                gone = [key for key in refusals if key[1] in removed and key[0] != p.name]
+                result.overtaken += [refusals.pop(key) for key in gone]
+            editor.removed.clear()
             result.passes[p.name].seconds += time.perf_counter() - start
             done += remarks
             if not remarks:
@@ -112,14 +131,13 @@ def _run_rounds(
             break
     else:
         result.converged = False
-    anchors = {p.name: p.anchors for p in passes if isinstance(p, Pass)}
     alive = [
         remark
         for (name, node), remark in refusals.items()
         if node.graph is not None and (node.domain, node.op_type) in anchors[name]
     ]
     result.remarks = done + alive
-    for remark in result.remarks:
+    for remark in (*result.remarks, *result.overtaken):
         counts = result.passes[remark.pass_name]
         if remark.applied:
             counts.applied += 1

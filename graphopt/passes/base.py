@@ -43,6 +43,8 @@ class Pass(abc.ABC, Generic[MatchT]):
     numerics: ClassVar[Numerics]
     # Operators (domain, op_type) whose nodes are candidates.
     anchors: ClassVar[frozenset[tuple[str, str]]]
+    # Takes what others have refused: why they did stays in the report, though the node is gone.
+    fallback: ClassVar[bool] = False
 
     @abc.abstractmethod
     def match(self, node: ir.Node, editor: Editor) -> MatchT | None: ...

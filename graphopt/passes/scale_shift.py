@@ -66,6 +66,7 @@ class ScaleShift(Pass[ScaleShiftMatch]):
     equation = "BN(X), or a chain of per-channel Mul and Add -> ScaleShift(X) = scale X + shift"
     numerics = Numerics.REASSOCIATED
     anchors = ELEMENTWISE | {BATCH_NORM, SCALE_SHIFT}
+    fallback = True
 
     def match(self, node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
         if not editor.target.custom_ops and (chain := _standard_chain(node, editor)) is not None:

@@ -203,3 +203,19 @@ def test_a_value_that_takes_a_declared_shape() -> None:
         attribute.g.output[0].type.tensor_type.ClearField("shape")
     feeds = [{"c": np.array(taken), "x": draw(2, 4)} for taken in (True, False)]
     assert [n.op_type for n in check(model, *feeds).graph.node] == ["If", "Neg", "ScaleShift"]
+
+
+@pytest.mark.parametrize("channels", ["4", "C"])
+def test_why_not_stays_in_the_report_when_a_fallback_takes_the_node(channels: str) -> None:
+    """With an unknown number of channels inference looks again behind the rewrite, and the passes with it."""
+    text = f"""g (float[N, {channels}, 5, 5] x) => (float[N, 4, 5, 5] t, float[N, 4, 5, 5] y) {{
+        t = Conv (x, W)
+        y = BatchNormalization (t, s, s, s, s) }}"""
+    model = model_from_text(text, {"W": draw(4, 4, 1, 1), "s": np.abs(draw(4))})
+    after, report = optimize(model, target="cpu")
+    assert [n.op_type for n in after.graph.node] == ["Conv", "ScaleShift"]
+    said = [(r.pass_name, r.code) for r in report.remarks]
+    assert said == [("scale_shift", "APPLIED"), ("fold_batch_norm", "GRAPH_OUTPUT")]
+    counts = {p.name: (p.applied, p.refused) for p in report.passes}
+    assert counts["fold_batch_norm"] == (0, 1)
+    assert counts["scale_shift"] == (1, 0)
