@@ -86,7 +86,13 @@ class Editor:
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
-        if value is None or (value.is_initializer() and value.is_graph_input()):
+        if value is None:
+            return None
+        if (tensor := value.const_value) is not None:
+            return None if value.is_graph_input() else tensor
+        # Asked of every input of every node: only the output of a Constant has more to it.
+        producer = value.producer()
+        if producer is None or producer.op_type != "Constant":
             return None
         return ir.convenience.get_const_tensor(value)
 
