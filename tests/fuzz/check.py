@@ -62,12 +62,14 @@ def check(seed: int, device: Runner | None = None) -> bool:
         ways["library"] = run(after, feeds, library=True)
     if device is not None:
         ways["device"] = device(after, feeds)
+    # A row that overflows in the runtime's float32 between nodes, or in ours, may do so at another place.
+    overflows = generated.half and not all(map(_within_half, want))
     for way, outputs in ways.items():
         numerics = Numerics.APPROXIMATE if ours and way != "bodies" else Numerics.REASSOCIATED
         if generated.half:
             numerics = Numerics.FP16
         for i, got in enumerate(outputs):
-            if generated.half and not _within_half(want[i]):
+            if overflows:
                 assert (got.dtype, got.shape) == (want[i].dtype, want[i].shape), f"seed {seed}, output {i}"
                 continue
             if want[i].size == got.size == 0 and want[i].shape != got.shape:
@@ -92,7 +94,10 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 assert exact.shape == got.shape, (
                     f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
                 )
-                moved, limit = difference(exact, got)[2], 3 * difference(exact, want[i])[2]
+                _, error, moved, _, _ = difference(exact, got)
+                limit = 3 * difference(exact, want[i])[2]
+                if error <= np.finfo(np.float32).eps * max(map(_rms, want)):
+                    continue  # it is zero but for noise that no other output would show
             assert moved <= limit, f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
     return True
 
@@ -105,6 +110,10 @@ def _fits(declared: onnx.ValueInfoProto, array: Array) -> bool:
     return len(dims) == array.ndim and all(
         not d.HasField("dim_value") or d.dim_value == n for d, n in zip(dims, array.shape)
     )
+
+
+def _rms(array: Array) -> float:
+    return float(np.sqrt(np.mean(array.astype(np.float64) ** 2))) if array.size and array.dtype.kind == "f" else 0.0
 
 
 def _wide(feeds: dict[str, Array]) -> dict[str, Array]:
