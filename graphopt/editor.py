@@ -379,12 +379,17 @@ class Editor:
         for old_value, new_value in outputs.items():
             self.shapes_may_follow |= not inference.is_certain(old_value.shape)
             neighbours.update(dict.fromkeys(old_value.consumers()))
-            if new_value.producer() in new:
+            producer = new_value.producer()
+            if producer is not None and producer in new:
                 new_value.type = old_value.type or new_value.type
                 new_value.shape = old_value.shape or new_value.shape
                 new_value.doc_string = old_value.doc_string
                 new_value.metadata_props.update(old_value.metadata_props)
-                inference.declare_like(self.model, new_value, old_value)
+                if producer.domain == DOMAIN and not old_value.is_graph_output():
+                    # onnx's inference does not follow shapes through the Reshapes of our bodies.
+                    inference.declare(self.model, new_value)
+                else:
+                    inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
             kept = [use for use in old_value.uses() if use.node in new]
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)

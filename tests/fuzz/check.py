@@ -39,7 +39,7 @@ def check(seed: int, device: Runner | None = None) -> bool:
     """Checks the graph of one seed, by bodies, with the library and on a device; False when the runtime refuses it.
 
     Raises:
-        AssertionError: a wrong number, a changed interface, or a second run that finds something.
+        AssertionError: a wrong number, a changed interface, a lost shape, or a second run that finds something.
     """
     generated = generate(seed)
     model, feeds = generated.model, generated.feeds
@@ -56,6 +56,12 @@ def check(seed: int, device: Runner | None = None) -> bool:
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True), (
         f"seed {seed}: a second run changes something"
     )
+    known, still = _inferred(model), _inferred(after)
+    # An output stays as the model declares it, even where inference had found out more, also for what reads it inside.
+    declared = {o.name: _dims(o) for o in model.graph.output}
+    precise = all(_says_as_much(dims, known[name]) for name, dims in declared.items() if name in known)
+    for name in known.keys() & {output for node in after.graph.node for output in node.output} if precise else ():
+        assert _says_as_much(still.get(name), known[name]), f"seed {seed}: {name} {known[name]}, now {still.get(name)}"
     ours = any(o.domain == DOMAIN for o in after.opset_import)
     ways = {"bodies": run(after, feeds)}
     if ours:
@@ -76,7 +82,9 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 # The CPU provider's ReduceMean keeps the reduced axis of an empty tensor, which ONNX, and so what we
                 # compute of shapes, does not.
                 assert got.dtype == want[i].dtype, f"seed {seed}, output {i}"
-                assert _fits(model.graph.output[i], got), f"seed {seed}, output {i}, {way}: shape {got.shape}"
+                dims = _dims(model.graph.output[i])
+                fits = dims is None or _says_as_much(list(got.shape), dims)
+                assert fits, f"seed {seed}, output {i}, {way}: shape {got.shape}"
                 continue
             structure, _, moved, _, _ = difference(want[i], got)
             assert not structure, f"seed {seed}, output {i}, {way}: {structure}"
@@ -102,14 +110,21 @@ def check(seed: int, device: Runner | None = None) -> bool:
     return True
 
 
-def _fits(declared: onnx.ValueInfoProto, array: Array) -> bool:
-    """Whether an array has the shape that inference found for an output; where it found none, any."""
-    if not declared.type.tensor_type.HasField("shape"):
-        return True
-    dims = declared.type.tensor_type.shape.dim
-    return len(dims) == array.ndim and all(
-        not d.HasField("dim_value") or d.dim_value == n for d, n in zip(dims, array.shape)
-    )
+def _inferred(model: onnx.ModelProto) -> dict[str, list[int | None]]:
+    """Shapes that onnx finds for the values of the main graph, None for a symbol."""
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    found = {v.name: _dims(v) for v in (*graph.value_info, *graph.output)}
+    return {name: dims for name, dims in found.items() if dims is not None}
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
+
+
+def _says_as_much(now: list[int | None] | None, before: list[int | None]) -> bool:
+    return now is not None and len(now) == len(before) and all(b in (None, n) for n, b in zip(now, before))
 
 
 def _rms(array: Array) -> float:
