@@ -89,13 +89,11 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
 
 def declare(model: ir.Model, value: ir.Value) -> None:
     """Lets `forget` leave on a value what is known of it now, for those who cannot find it out by themselves."""
-    declared = model.meta.get(_DECLARED, {})
-    if value.shape is None:
-        dims = None
-    else:
-        symbols = (d if isinstance(d, int) else d.value for d in value.shape)
-        dims = ir.Shape([None if isinstance(d, str) and d.startswith(_MADE_SYMBOL) else d for d in symbols])
-    declared[value] = (value.type, dims)
+    shape = value.shape
+    if not is_certain(shape) and shape is not None:
+        symbols = [d if isinstance(d, int) else d.value for d in shape]
+        shape = ir.Shape([None if isinstance(d, str) and d.startswith(_MADE_SYMBOL) else d for d in symbols])
+    model.meta.get(_DECLARED, {})[value] = (value.type, shape)
 
 
 def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
