@@ -60,6 +60,8 @@ def check(seed: int, device: Runner | None = None) -> bool:
     # An output stays as the model declares it, even where inference had found out more, also for what reads it inside.
     declared = {o.name: _dims(o) for o in model.graph.output}
     precise = all(_says_as_much(dims, known[name]) for name, dims in declared.items() if name in known)
+    # Into a branch onnx follows Shape arithmetic, but not the constant that we make of it.
+    precise = precise and all(node.op_type != "If" for node in model.graph.node)
     for name in known.keys() & {output for node in after.graph.node for output in node.output} if precise else ():
         assert _says_as_much(still.get(name), known[name]), f"seed {seed}: {name} {known[name]}, now {still.get(name)}"
     ours = any(o.domain == DOMAIN for o in after.opset_import)
