@@ -107,7 +107,9 @@ def _settings_table(columns: tuple[str, ...]) -> Table:
     table = Table(title="bench", title_justify="left")
     table.add_column("setting", overflow="fold")
     for column in columns:
-        table.add_column(column, justify="left" if column == "" else "right", overflow="fold")
+        # "0.99-1.00" broken behind its last point would say something else.
+        least = 9 if column == "speedup" else None
+        table.add_column(column, justify="left" if column == "" else "right", overflow="fold", min_width=least)
     return table
 
 

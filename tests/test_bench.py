@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import graphopt
-from graphopt.bench import bench, bound_runner, interleave, knee, ratio, verdict
+from graphopt.bench import BenchReport, BenchRow, Setting, Timing, bench, bound_runner, interleave, knee, ratio, verdict
 from graphopt.errors import GraphoptError, OptionError
 from graphopt.machine import amd_gpus, device_memory_used
 from graphopt.measured_session import open_session
+from graphopt.peak_memory import PeakMemory
 from graphopt.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
+from graphopt.tables import print_bench
 from models import ZOO
 from tests.rewriting import model_from_text
 
@@ -162,6 +166,14 @@ def test_comparison_of_a_rewritten_model() -> None:
     assert sum(profile.before_placement.nodes.values()) == len(profile.before)
     assert {k["setting"] for k in report.knees} == {"CPUExecutionProvider, 1 threads, host I/O"}
     assert json.loads(report.to_json())["rows"][0]["setting"]["sizes"] == {"batch": 1}
+
+
+def test_a_narrow_terminal_breaks_no_interval() -> None:
+    timing = Timing(21, 225.833, 228.822, 0.02, 4.4, PeakMemory(308_000_000, None))
+    row = BenchRow(Setting("CPUExecutionProvider", 1, {}, "host"), timing, timing, 1.0, 0.99, 1.0, "within noise")
+    text = io.StringIO()
+    print_bench(BenchReport(rows=[row]), Console(width=80, file=text))
+    assert "0.99-1.00" in text.getvalue()
 
 
 def test_more_work_is_slower() -> None:
