@@ -247,11 +247,16 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
         raise ModelLoadError(f"{what}: not a valid ONNX model: {_cause(error)}") from None
 
 
-def _cause(error: BaseException) -> str:
-    """What the innermost exception says, on one line."""
+def _root(error: BaseException) -> BaseException:
+    """The innermost exception."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split())[:300]
+    return error
+
+
+def _cause(error: BaseException) -> str:
+    """What the innermost exception says, on one line."""
+    return " ".join(str(_root(error)).split())[:300]
 
 
 def _is_graphsurgeon(original: Any) -> bool:
@@ -426,7 +431,7 @@ def blamed_on_the_model(source: Source) -> Iterator[None]:
         raise
     except Exception as error:
         checked = source.path if source.path is not None else source.original
-        if isinstance(error, UnicodeError):
+        if isinstance(_root(error), UnicodeError):
             raise ModelLoadError(f"{source.path or 'the model'}: holds text that is not UTF-8") from None
         if not isinstance(checked, Path | onnx.ModelProto):
             raise

@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,20 @@ def recursive_function(calls: str) -> onnx.ModelProto:
     return model([helper.make_node("f", ["x"], ["y"], domain="local")], [], functions)
 
 
+def function_without_text(text: bytes) -> bytes:
+    """A byte of a function is no UTF-8; a rewrite makes us infer shapes again, and so write the function."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own-import", 1)]
+    body = [helper.make_node("Relu", ["a"], ["b"])]
+    functions = [helper.make_function("own-domain", "own-name", ["a"], ["b"], body, imports, doc_string="own-note")]
+    made = parsed("""g (float[N, C, 4] x) => (float[N, C, 4] y) <float[2] s = {1.0, 2.0}> {
+        y = BatchNormalization (x, s, s, s, s) }""")
+    made.opset_import.add(domain="own-domain", version=1)
+    made.functions.extend(functions)
+    data: bytes = made.SerializeToString()
+    before, _, after = data.rpartition(text)
+    return before + b"\x80" + text[1:] + after
+
+
 def exponential_functions() -> onnx.ModelProto:
     """Each function calls the next one twice: 2^60 nodes if somebody inlines them."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -195,6 +210,10 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str | None]] = {
     "reversed chain": (long_chain_reversed, None),
     "function calls itself": (lambda: recursive_function("fg"), None),
     "functions call each other": (lambda: recursive_function("gf"), None),
+    **{
+        f"function whose {text} is no UTF-8": (partial(function_without_text, text.encode()), "not UTF-8")
+        for text in ("own-domain", "own-name", "own-import", "own-note")
+    },
     "2^60 calls": (exponential_functions, None),
     "giant ConstantOfShape": (lambda: giant("ConstantOfShape", 2**20, 2**20, 2**20), None),
     "negative ConstantOfShape": (lambda: giant("ConstantOfShape", -5), None),
