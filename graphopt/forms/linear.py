@@ -127,17 +127,18 @@ class Site:
         """Puts the new numbers into the operator that was chosen, and takes the node out."""
         linear, folded, node = self.linear, self.folded, self.node
         assert linear is not None and folded is not None
+        kind = linear.node.op_type  # before a MatMul becomes a Gemm
         if linear is self.before:
             new = rewire(linear, folded, linear.X, editor)
             if len(new) > 1:
                 product = linear.node.outputs[0]  # no longer what its name says
                 product.name = editor.unique_name(f"{product.name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
-            return f"{node.op_type} into the weights of {linear.node.op_type} before it"
+            return f"{node.op_type} into the weights of {kind} before it"
         new = rewire(linear, folded, self.X, editor)
         outputs = {} if new[-1] is linear.node else {linear.Y: new[-1].outputs[0]}
         editor.replace([node], new, outputs, anchor=linear.node)
-        return f"{node.op_type} into the weights of {linear.node.op_type} after it"
+        return f"{node.op_type} into the weights of {kind} after it"
 
 
 def linear_before(value: ir.Value, editor: Editor) -> Linear | None:

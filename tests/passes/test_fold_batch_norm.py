@@ -79,7 +79,10 @@ def test_matmul(bias: bool) -> None:
     text = f"""g (float[N, 4] x) => (float[N, 5] y) {{
         {"p = MatMul(x, W) t = Add(c, p)" if bias else "t = MatMul(x, W)"}
         y = BatchNormalization (t, g, b, m, v) }}"""
-    assert check(model_from_text(text, weights), {"x": draw(3, 4)}) == (["MatMul", "Add"] if bias else ["Gemm"])
+    model = model_from_text(text, weights)
+    assert check(model, {"x": draw(3, 4)}) == (["MatMul", "Add"] if bias else ["Gemm"])
+    (remark,) = rewrite(model, [FoldBatchNorm()]).remarks
+    assert remark.detail == "BatchNormalization into the weights of MatMul before it"
 
 
 @pytest.mark.parametrize("group", [1, 2])
