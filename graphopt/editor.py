@@ -404,19 +404,14 @@ class Editor:
 
         False, and nothing is done, when the output is a graph output whose name `x` cannot take.
         """
-        y = node.outputs[0]
-        if y.is_graph_output():
-            producer = x.producer()
-            if producer is None or producer.graph is not node.graph or x.is_graph_output():
-                return False
-            self.shapes_may_follow |= not inference.is_certain(x.shape)
-            x.type = y.type or x.type
-            x.shape = y.shape or x.shape
-            x.doc_string = y.doc_string or x.doc_string
-            x.metadata_props.update(y.metadata_props)
-            inference.declare_like(self.model, x, y)
-            x.name, y.name = y.name, x.name
-        self.replace([node], [], {y: x}, anchor=node)
+        y, producer = node.outputs[0], x.producer()
+        if not y.is_graph_output():
+            self.replace([node], [], {y: x}, anchor=node)
+            return True
+        if producer is None or producer.graph is not node.graph or x.is_graph_output():
+            return False
+        self.shapes_may_follow |= not inference.is_certain(x.shape)
+        self.replace([node], [producer], {y: x}, anchor=node)
         return True
 
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:

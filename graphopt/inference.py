@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
-from graphopt.model import bodies, tensor_bytes
+from graphopt.model import bodies, tensor_bytes, tensor_dims
 
 _DECLARED = "graphopt.declared"
 Dims = Sequence[int | str | None]
@@ -148,7 +148,7 @@ def _written(model: ir.Model) -> onnx.ModelProto:
         if tensor_bytes(tensor) <= _SMALL_TENSOR_BYTES:
             ir.serde.serialize_tensor_into(graph.initializer.add(), from_=tensor)
         elif not value.is_graph_input():
-            _declare(graph, name, tensor.dtype, tensor.shape.numpy())
+            _declare(graph, name, tensor.dtype, tensor_dims(tensor))
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), from_=node)
         for value in node.outputs:

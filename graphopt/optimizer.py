@@ -182,11 +182,8 @@ def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], repor
     done = half_precision.convert(editor, keep_io=keep_io, keep=keep)
     editor.changed()
     report.initializer_ranges = done.ranges
-    applied = sum(r.applied for r in done.remarks)
-    summary = pipeline.PassResult(
-        half_precision.NAME, time.perf_counter() - start, applied, len(done.remarks) - applied
-    )
-    numerics = Numerics.FP16 if applied else Numerics.EXACT
+    summary = pipeline.PassResult(half_precision.NAME, time.perf_counter() - start)
+    numerics = Numerics.FP16 if any(r.applied for r in done.remarks) else Numerics.EXACT
     return pipeline.PipelineResult(done.remarks, passes={summary.name: summary}, numerics=numerics)
 
 

@@ -55,15 +55,18 @@ class PipelineResult:
     def extend(self, later: PipelineResult) -> None:
         """Adds a later run over the same model: its refusals replace ours, since it saw every remaining site again."""
         self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
-        overtaken = Counter(r.pass_name for r in self.overtaken)
         self.overtaken += later.overtaken
         for name, result in later.passes.items():
-            mine = self.passes.setdefault(name, PassResult(name))
-            mine.seconds += result.seconds
-            mine.applied += result.applied
-            mine.refused = overtaken[name] + result.refused
+            self.passes.setdefault(name, PassResult(name)).seconds += result.seconds
+        self.count()
         self.numerics = max(self.numerics, later.numerics)
         self.converged = later.converged
+
+    def count(self) -> None:
+        """Counts for each pass what it has applied and refused."""
+        counts = Counter((r.pass_name, r.applied) for r in (*self.remarks, *self.overtaken))
+        for name, result in self.passes.items():
+            result.applied, result.refused = counts[name, True], counts[name, False]
 
 
 def run(
@@ -137,12 +140,7 @@ def _run_rounds(
         if node.graph is not None and (node.domain, node.op_type) in anchors[name]
     ]
     result.remarks = done + alive
-    for remark in (*result.remarks, *result.overtaken):
-        counts = result.passes[remark.pass_name]
-        if remark.applied:
-            counts.applied += 1
-        else:
-            counts.refused += 1
+    result.count()
     return result
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.model import tensor_array
+from graphopt.model import tensor_array, tensor_dims
 from graphopt.ops.schema import Array
 
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ def _product(tensor: ir.TensorProtocol, factor: Array, start: int, stop: int) ->
 
 
 def _ranges(tensor: ir.TensorProtocol) -> Iterator[tuple[int, int]]:
-    rows = tensor.shape.numpy()[0]
+    rows = tensor_dims(tensor)[0]
     step = max(1, BLOCK_BYTES * rows // tensor.nbytes)
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
@@ -84,7 +84,7 @@ def _rows(tensor: ir.TensorProtocol, start: int, stop: int) -> Array:
     if not isinstance(tensor, ir.ExternalTensor):
         return np.asarray(tensor.numpy()[start:stop])
     # Read, not mapped: pages of a mapped file count as ours until somebody else needs the memory.
-    rows, *rest = tensor.shape.numpy()
+    rows, *rest = tensor_dims(tensor)
     row_bytes = tensor.nbytes // rows
     dtype = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
     offset = (tensor.offset or 0) + start * row_bytes

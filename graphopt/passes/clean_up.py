@@ -32,6 +32,7 @@ from graphopt import inference
 from graphopt.analysis.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.analysis.partial_shapes import Dims, PartialShapes
 from graphopt.editor import Editor, is_read, use_count
+from graphopt.model import tensor_dims
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.passes.base import ModelPass, Numerics
@@ -302,7 +303,7 @@ def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value
 
 def is_matrix(tensor: ir.TensorProtocol) -> bool:
     """Whether more than one dimension is larger than 1."""
-    return sum(d != 1 for d in tensor.shape.numpy()) > 1
+    return sum(d != 1 for d in tensor_dims(tensor)) > 1
 
 
 def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
@@ -418,4 +419,4 @@ def _attribute_key(attribute: ir.Attr) -> Hashable | None:
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable | None:
     if tensor.dtype not in DTYPES or tensor.nbytes > MAX_COMPARED_BYTES:
         return None
-    return (tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())
+    return (tensor.dtype, tensor_dims(tensor), tensor.tobytes())

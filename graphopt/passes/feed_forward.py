@@ -25,6 +25,7 @@ import onnx_ir as ir
 from graphopt.analysis.symbolic_shapes import Shapes
 from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.activation import FLOATS, Form, form_of
+from graphopt.model import tensor_dims
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Numerics, Pass
@@ -186,7 +187,7 @@ def _transposed(w: ir.Value, editor: Editor) -> ir.LazyTensor:
     """The matrix transposed when the model is written."""
     tensor = editor.tensor(w)
     assert tensor is not None
-    rows, columns = tensor.shape.numpy()
+    rows, columns = tensor_dims(tensor)
     return ir.LazyTensor(
         lambda: ir.Tensor(np.ascontiguousarray(tensor.numpy().T)), tensor.dtype, ir.Shape((columns, rows))
     )

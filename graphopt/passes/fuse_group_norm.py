@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.row_statistics import match_row_norm
+from graphopt.model import tensor_dims
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Numerics, Pass
 from graphopt.profit import Candidate
@@ -234,7 +235,7 @@ def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor)
     tensor = editor.tensor(value)
     if tensor is None:
         return None
-    dims = tuple(tensor.shape.numpy())
+    dims = tensor_dims(tensor)
     if len(dims) > rank:
         return None
     aligned = (1,) * (rank - len(dims)) + dims

@@ -40,6 +40,7 @@ from graphopt.remarks import Code, Refusal
 
 SCALE_SHIFT = (DOMAIN, "ScaleShift")
 BATCH_NORM = ("", "BatchNormalization")
+AFFINE = ELEMENTWISE | {SCALE_SHIFT}
 
 
 @dataclass
@@ -65,7 +66,7 @@ class ScaleShift(Pass[ScaleShiftMatch]):
     name = "scale_shift"
     equation = "BN(X), or a chain of per-channel Mul and Add -> ScaleShift(X) = scale X + shift"
     numerics = Numerics.REASSOCIATED
-    anchors = ELEMENTWISE | {BATCH_NORM, SCALE_SHIFT}
+    anchors = AFFINE | {BATCH_NORM}
     fallback = True
 
     def match(self, node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
@@ -73,13 +74,12 @@ class ScaleShift(Pass[ScaleShiftMatch]):
             return chain
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
-        # Numbers are read once two affine nodes in a row are found: most nodes have no such neighbour.
-        operands = (node.inputs[0], None) if _is_ours(node) else elementwise_operands(node, editor)
-        x = None if operands is None else operands[0]
+        # Numbers are read once two such nodes in a row are found: most have no such neighbour.
+        x = _operand(node, editor)
         first = None if x is None else x.producer()
         if x is None or first is None or first.graph is not node.graph or not editor.only_use(x):
             return None
-        if not (_is_ours(first) or elementwise_operands(first, editor)):
+        if (first.domain, first.op_type) not in AFFINE:
             return None
         last, before = _affine(node, editor), _affine(first, editor)
         if last is None or before is None:
@@ -194,6 +194,14 @@ def _rewrite_standard(match: ScaleShiftMatch, scale: Array, shift: Array, editor
 
 def _is_ours(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == SCALE_SHIFT
+
+
+def _operand(node: ir.Node, editor: Editor) -> ir.Value | None:
+    """What an affine node scales and shifts, without reading its numbers; None where none of them is constant."""
+    if _is_ours(node):
+        return node.inputs[0]
+    operands = elementwise_operands(node, editor)
+    return None if operands is None else operands[0]
 
 
 def _affine(node: ir.Node, editor: Editor) -> Affine | None:
