@@ -1,4 +1,4 @@
-"""The same bytes come out for the same input, whatever the hash seed and the number of threads."""
+"""The same bytes come out for the same input, whatever the hash seed, the threads and the layout of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.once
 ROOT = Path(__file__).resolve().parents[1]
 
 SCRIPT = """
-import hashlib, sys
+import hashlib, os, sys
+# Objects are hashed by where they lie.
+others = [object() for _ in range(int(os.environ.get("OBJECTS", "0")))]
 import graphopt
 from models import ZOO
 from models.scale import SHAPES
@@ -24,9 +26,10 @@ models = {name: build(small=True) for name, build in ZOO.items()}
 models |= {name: build(200) for name, build in SHAPES.items()}
 models |= {f"seed {seed}": generate(seed).model for seed in range(25)}
 for name, model in models.items():
-    after, report = graphopt.optimize(model, target="cpu", all_sites=True)
-    remarks = [(r.pass_name, r.code, r.nodes, r.detail) for r in report.remarks]
-    print(name, hashlib.sha256(after.SerializeToString() + repr(remarks).encode()).hexdigest())
+    for options in ({"target": "cpu"}, {"target": "cuda", "precision": "fp16"}):
+        after, report = graphopt.optimize(model, all_sites=True, **options)
+        remarks = [(r.pass_name, r.code, r.nodes, r.detail) for r in report.remarks]
+        print(name, options, hashlib.sha256(after.SerializeToString() + repr(remarks).encode()).hexdigest())
 """
 
 
@@ -46,5 +49,5 @@ def hashes(**environment: str) -> str:
 def test_same_bytes_under_any_hash_seed_and_thread_count() -> None:
     first = hashes(PYTHONHASHSEED="0", OMP_NUM_THREADS="1")
     assert len(first.splitlines()) > 35
-    assert hashes(PYTHONHASHSEED="1", OMP_NUM_THREADS="2") == first
-    assert hashes(PYTHONHASHSEED="4242", OMP_NUM_THREADS="7", MALLOC_PERTURB_="85") == first
+    assert hashes(PYTHONHASHSEED="1", OMP_NUM_THREADS="2", OBJECTS="1001") == first
+    assert hashes(PYTHONHASHSEED="4242", OMP_NUM_THREADS="7", MALLOC_PERTURB_="85", OBJECTS="54321") == first

@@ -159,7 +159,8 @@ class _Conversion:
     views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = field(default_factory=dict)
     hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
     ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
-    in_half: set[ir.Value] = field(default_factory=set)
+    # In the order in which they came, which the written file shows.
+    in_half: dict[ir.Value, None] = field(default_factory=dict)
     needs_float: set[ir.Node] = field(default_factory=set)
     families: dict[str, bool] = field(default_factory=dict)
     stays: dict[tuple[Code, str], list[ir.Node]] = field(default_factory=dict)
@@ -436,7 +437,7 @@ class _Conversion:
         if array is not None:
             keep = ~(np.isfinite(array) & (array <= -LARGEST))
             values = _to_half(np.where(keep, array, 0))
-            self.in_half.add(bias)
+            self.in_half[bias] = None
             return self._initializer(bias, ir.Tensor(values), "half"), self._initializer(bias, ir.Tensor(keep), "keep")
         anchor = bias.producer() or next(iter(bias.graph or ()))
         lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
@@ -528,7 +529,7 @@ class _Conversion:
         # Made again whenever it is read: the model may be larger than memory.
         shape = ir.Shape(tensor.shape.numpy())
         half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape)
-        self.in_half.add(value)
+        self.in_half[value] = None
         return self._initializer(value, half, "half")
 
     def _initializer(self, like: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
