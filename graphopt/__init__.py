@@ -10,17 +10,20 @@ session = onnxruntime.InferenceSession("out.onnx", options, providers=providers)
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# A function takes the name of its module, which `from graphopt.verify import ...` still finds.
-from graphopt.bench import BenchReport, bench
-from graphopt.data_parallel import DataParallel
-from graphopt.errors import GraphoptError
-from graphopt.optimizer import optimize
-from graphopt.report import Report
-from graphopt.runtime import configure, library_path, session
-from graphopt.tune import Tuning, tune
-from graphopt.verify import VerifyReport, verify
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport, verify
+    from graphopt.errors import GraphoptError
+    from graphopt.measure.bench import BenchReport, bench
+    from graphopt.measure.tune import Tuning, tune
+    from graphopt.optimizer import optimize
+    from graphopt.report.data import Report
+    from graphopt.runtime.data_parallel import DataParallel
+    from graphopt.runtime.sessions import configure, library_path, session
+
+__version__ = "0.1.0"
 
 __all__ = [
     "BenchReport",
@@ -38,3 +41,32 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+# Where each public name is defined. Imported when first asked for, so that `import graphopt` takes no time.
+_HOMES = {
+    "BenchReport": "graphopt.measure.bench",
+    "DataParallel": "graphopt.runtime.data_parallel",
+    "GraphoptError": "graphopt.errors",
+    "Report": "graphopt.report.data",
+    "Tuning": "graphopt.measure.tune",
+    "VerifyReport": "graphopt.checking.verify",
+    "bench": "graphopt.measure.bench",
+    "configure": "graphopt.runtime.sessions",
+    "library_path": "graphopt.runtime.sessions",
+    "optimize": "graphopt.optimizer",
+    "session": "graphopt.runtime.sessions",
+    "tune": "graphopt.measure.tune",
+    "verify": "graphopt.checking.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'graphopt' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

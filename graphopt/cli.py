@@ -19,12 +19,12 @@ from rich.markup import escape
 from rich.table import Table
 
 import graphopt
-from graphopt.bench import BenchReport
+from graphopt.__main__ import EXIT_INTERRUPTED
+from graphopt.checking.verify import VerifyReport
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeMissingError
-from graphopt.report import ModelStats, Report
-from graphopt.tables import plain, print_bench, print_selftest, print_tuning, size
-from graphopt.verify import VerifyReport
-from graphopt_command import EXIT_INTERRUPTED
+from graphopt.measure.bench import BenchReport
+from graphopt.report.data import ModelStats, Report
+from graphopt.report.tables import plain, print_bench, print_selftest, print_tuning, size
 
 app = typer.Typer(
     add_completion=False,
@@ -195,8 +195,8 @@ def _write_page(
     accuracy: VerifyReport | None,
     times: BenchReport | None,
 ) -> None:
-    from graphopt.diff import diff
-    from graphopt.report_html import render
+    from graphopt.checking.diff import diff
+    from graphopt.report.html import render
 
     difference = diff(before, after) if after is not None and not after.samefile(before) else None
     page = render(report, title=before.name, difference=difference, accuracy=accuracy, times=times)
@@ -288,7 +288,7 @@ def diff_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
     """Show what differs between the graphs of two models. Exit code 0 whether they differ or not."""
-    from graphopt.diff import diff
+    from graphopt.checking.diff import diff
 
     found = diff(before, after)
     if as_json:
@@ -369,7 +369,7 @@ def bisect(
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
 ) -> None:
     """Find the one rewrite of IN that breaks its numbers. Exit code 0: none does, 1: found."""
-    from graphopt.bisect import bisect_file
+    from graphopt.checking.bisect import bisect_file
 
     result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
     if result.culprit is None:
@@ -401,7 +401,7 @@ def passes() -> None:
 @app.command()
 def lower(model: InPath, out: Annotated[Path, typer.Argument(metavar="OUT")]) -> None:
     """Inline the function bodies of our operators, for runtimes without function support."""
-    from graphopt.lower import lower as lower_model
+    from graphopt.graph.lower import lower as lower_model
 
     count = lower_model(model, out)
     console.print(f"{count} nodes inlined, [bold]{plain(str(out))}[/] written")
@@ -418,12 +418,12 @@ def doctor(
     """Show versions, providers, the native library and what it has kernels for; exit 1 when the self-test fails."""
     if bench and not selftest:
         raise OptionError("--bench is for --selftest")
-    from graphopt.doctor import examine
+    from graphopt.runtime.doctor import examine
 
     findings = examine()
     tested = None
     if selftest and not findings.problems:
-        from graphopt.selftest import selftest as run_selftest
+        from graphopt.runtime.selftest import selftest as run_selftest
 
         with console.status("testing kernels") if not as_json else nullcontext():
             tested = run_selftest(bench=bench)

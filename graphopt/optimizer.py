@@ -14,22 +14,20 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 
 import graphopt
-from graphopt import inference, pipeline
-from graphopt import model as models
-from graphopt.editor import Editor
+from graphopt import pipeline
 from graphopt.errors import ModelSaveError, OptionError
-from graphopt.invariants import Interface, check_against
+from graphopt.graph import inference
+from graphopt.graph import model as models
+from graphopt.graph.editor import Editor
+from graphopt.graph.invariants import Interface, check_against
+from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.passes import PASSES, half_precision
-from graphopt.passes.base import Numerics
-from graphopt.profit import EveryLegalSite, Profit
-from graphopt.report import PassSummary, Report, model_stats
-from graphopt.runtime import METADATA_TARGET
-from graphopt.targets import parse_target
+from graphopt.report.data import PassSummary, Report, model_stats
+from graphopt.targets.profit import EveryLegalSite, Profit
+from graphopt.targets.target import parse_target
 
 ModelT = TypeVar("ModelT")
 
-METADATA_NUMERICS = "graphopt.numerics"
-METADATA_VERSION = "graphopt.version"
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
 

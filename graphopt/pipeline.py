@@ -15,9 +15,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt import inference
-from graphopt.editor import Editor
-from graphopt.passes.base import ModelPass, Numerics, Pass
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.passes.base import ModelPass, Pass
 from graphopt.remarks import Code, Refusal, Remark, node_label, refused
 
 # A pass list that still finds work after this many rounds is not converging, which is a bug; real models need 2 or 3.

@@ -22,7 +22,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 
 SHAPES = (
     "64x224x64 64x112x64 128x112x128 64x56x64 256x56x256 128x28x128 512x28x512 256x14x256 512x14x512 512x7x512 "

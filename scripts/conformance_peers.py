@@ -26,7 +26,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
-from graphopt.verify.compare import difference
+from graphopt.checking.compare import difference
 from tests.conformance import test_conformance
 from tests.rewriting import Array, assert_same_outputs, run
 

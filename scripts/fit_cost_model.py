@@ -4,9 +4,9 @@
     python scripts/bench_winograd.py > here.md && python scripts/fit_cost_model.py here.md
 
 Prints, for each measured shape, the times and the ratio by clock and by formula, then the constants of
-graphopt/targets_cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
+graphopt/targets/cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
 fewer than 16 channels, where the formula is meant to be low. Nothing is written: whoever takes the fitted constants
-over puts them into targets_cpu.py and the measurements into docs/measurements/, and tests/test_targets_cpu.py compares
+over puts them into targets/cpu.py and the measurements into docs/measurements/, and tests/test_targets_cpu.py compares
 the two.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from graphopt import targets_cpu
+from graphopt.targets import cpu as targets_cpu
 
 MEASUREMENTS = Path(__file__).resolve().parent.parent / "docs" / "measurements" / "winograd_cpu.md"
 
@@ -106,7 +106,7 @@ def main() -> None:
         )
     current = {name: getattr(targets_cpu, name) for name in ("RATE", "WEIGHT_RATE", "TENSOR_RATE", "OVERHEAD")}
     current["TRANSFORM[4]"] = targets_cpu.TRANSFORM[4]
-    print("\n| constant | in targets_cpu.py | fitted to this table |\n|---|--:|--:|")
+    print("\n| constant | in targets/cpu.py | fitted to this table |\n|---|--:|--:|")
     for name, value in fit(rows).items():
         print(f"| {name} | {current[name]:.4g} | {value:.4g} |")
 

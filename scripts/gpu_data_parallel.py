@@ -23,7 +23,7 @@ import torch
 
 import graphopt
 from graphopt import DataParallel
-from graphopt.runtime import DEVICE_PROVIDER, device_count
+from graphopt.runtime.sessions import DEVICE_PROVIDER, device_count
 from models import ZOO
 from tests.hip.harness import ROOT, build
 

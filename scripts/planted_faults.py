@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import graphopt
-from graphopt.passes import Numerics
-from graphopt.verify import verify
-from graphopt.verify.tolerances import LIMITS
+from graphopt.checking.tolerances import LIMITS
+from graphopt.checking.verify import verify
+from graphopt.metadata import Numerics
 from models import ZOO
-from tests.verify.faults import STRUCTURAL, planted
-from tests.verify.reference64 import moved, probes, run64
+from tests.checking.faults import STRUCTURAL, planted
+from tests.checking.reference64 import moved, probes, run64
 
 
 def faults(every: int, floor: int, only: str) -> int:

@@ -12,14 +12,15 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from graphopt import inference, pipeline
-from graphopt.editor import Editor
-from graphopt.model import load
+from graphopt import pipeline
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.graph.model import load
 from graphopt.ops import DOMAIN
-from graphopt.profit import EveryLegalSite
 from graphopt.remarks import Remark
-from graphopt.runtime import library_path
-from graphopt.targets import Target
+from graphopt.runtime.sessions import library_path
+from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import Target
 
 Array = npt.NDArray[Any]
 

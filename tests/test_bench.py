@@ -14,13 +14,24 @@ import pytest
 from rich.console import Console
 
 import graphopt
-from graphopt.bench import BenchReport, BenchRow, Setting, Timing, bench, bound_runner, interleave, knee, ratio, verdict
 from graphopt.errors import GraphoptError, OptionError
-from graphopt.machine import amd_gpus, device_memory_used
-from graphopt.measured_session import open_session
-from graphopt.peak_memory import PeakMemory
-from graphopt.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
-from graphopt.tables import print_bench
+from graphopt.measure.bench import (
+    BenchReport,
+    BenchRow,
+    Setting,
+    Timing,
+    bench,
+    bound_runner,
+    interleave,
+    knee,
+    ratio,
+    verdict,
+)
+from graphopt.measure.measured_session import open_session
+from graphopt.measure.memory import PeakMemory
+from graphopt.measure.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
+from graphopt.report.tables import print_bench
+from graphopt.runtime.machine import amd_gpus, device_memory_used
 from models import ZOO
 from tests.rewriting import model_from_text
 

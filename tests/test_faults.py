@@ -168,7 +168,7 @@ def test_the_disk_runs_full_while_data_is_copied(tmp_path: Path) -> None:
 def interrupted_after(moment: float, script: str, *arguments: object) -> tuple[int, str]:
     """(exit code, stderr) of a script that gets SIGINT so many seconds after it has printed "ready"."""
     # A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
-    handler = "import signal, graphopt_command\nsignal.signal(signal.SIGINT, graphopt_command.leave)\n"
+    handler = "import signal\nfrom graphopt.__main__ import leave, main\nsignal.signal(signal.SIGINT, leave)\n"
     command = [sys.executable, "-c", handler + script, *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -183,13 +183,13 @@ import sys
 import graphopt.cli
 print("ready", flush=True)
 sys.argv = ["graphopt", *sys.argv[1:]]
-graphopt_command.main()
+main()
 """
 IMPORTS = """
 import sys
 print("ready", flush=True)
 sys.argv = ["graphopt", "passes"]
-graphopt_command.main()
+main()
 """
 
 

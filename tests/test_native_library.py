@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import Dialect
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 
 Array = npt.NDArray[Any]
 OPSET = 17

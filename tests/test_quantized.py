@@ -12,7 +12,7 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import graphopt
-from graphopt.verify.inputs import make_cases
+from graphopt.checking.inputs import make_cases
 from models import ZOO
 
 QUANTIZED_OPS = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul")

@@ -16,9 +16,9 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.bench import bench
-from graphopt.diff import DiffNode, diff
-from graphopt.report_html import draw, render, rewrite_kinds
+from graphopt.checking.diff import DiffNode, diff
+from graphopt.measure.bench import bench
+from graphopt.report.html import draw, render, rewrite_kinds
 from models import ZOO
 
 CHROMIUM = shutil.which("chromium")

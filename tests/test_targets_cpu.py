@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from graphopt import targets_cpu
-from graphopt.targets_cpu import winograd_gain
+from graphopt.targets import cpu as targets_cpu
+from graphopt.targets.cpu import winograd_gain
 from scripts import fit_cost_model
 
 MEASUREMENTS = Path(__file__).parent.parent / "docs" / "measurements" / "winograd_cpu.md"

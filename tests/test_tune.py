@@ -14,8 +14,8 @@ import pytest
 
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
-from graphopt.profit import Candidate
-from graphopt.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
+from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
+from graphopt.targets.profit import Candidate
 from models import ZOO
 from tests.rewriting import assert_same_outputs
 

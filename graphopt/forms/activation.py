@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_float, attribute_string, use_count
+from graphopt.graph.editor import Editor, attribute_float, attribute_string, use_count
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_float, attribute_int
-from graphopt.model import tensor_array
+from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.model import tensor_array
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphopt.editor import Editor
+from graphopt.graph.editor import Editor
 from graphopt.passes.activations import Activations
-from graphopt.passes.base import ModelPass, Numerics, Pass
+from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.feed_forward import FeedForward
 from graphopt.passes.fold_affine import FoldAffine
@@ -33,4 +33,4 @@ PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     FeedForward(),
 )
 
-__all__ = ["PASSES", "Editor", "ModelPass", "Numerics", "Pass"]
+__all__ = ["PASSES", "Editor", "ModelPass", "Pass"]

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.editor import Editor
 from graphopt.forms.activation import FLOATS, GATES, Form, quick_gelu_slope, written_form
-from graphopt.passes.base import Numerics, Pass
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 # suffix -> (operator, the opset that introduced it)

@@ -14,25 +14,15 @@ State goes from step to step in the match object, never on the pass.
 from __future__ import annotations
 
 import abc
-import enum
 from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
-from graphopt.editor import Editor
-from graphopt.profit import Candidate
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.targets.profit import Candidate
 
 MatchT = TypeVar("MatchT")
-
-
-class Numerics(enum.IntEnum):
-    """How far a rewrite may move numbers (verify/tolerances.py); a model has the largest class of its passes."""
-
-    EXACT = 0
-    REASSOCIATED = 1
-    APPROXIMATE = 2
-    FP16 = 3
-    BF16 = 4
 
 
 class Pass(abc.ABC, Generic[MatchT]):

@@ -28,14 +28,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt import inference
-from graphopt.analysis.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
-from graphopt.analysis.partial_shapes import Dims, PartialShapes
-from graphopt.editor import Editor, is_read, use_count
-from graphopt.model import tensor_dims
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor, is_read, use_count
+from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.graph.model import tensor_dims
+from graphopt.graph.partial_shapes import Dims, PartialShapes
+from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
-from graphopt.passes.base import ModelPass, Numerics
+from graphopt.passes.base import ModelPass
 
 MAX_CONSTANT_BYTES = 64 * 1024
 # Larger weights stay where they are, on disk.

@@ -22,15 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import Shapes
-from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.activation import FLOATS, Form, form_of
-from graphopt.model import tensor_dims
+from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.model import tensor_dims
+from graphopt.graph.symbolic_shapes import Shapes
+from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor
 from graphopt.forms.activation import form_around
 from graphopt.forms.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
 from graphopt.forms.linear import (
@@ -35,8 +34,10 @@ from graphopt.forms.linear import (
     linear_before,
     output_rank,
 )
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Numerics, Pass
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 

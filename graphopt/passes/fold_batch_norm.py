@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.editor import Editor
 from graphopt.forms.affine import Affine, batch_norm_affine
 from graphopt.forms.linear import (
     Folded,
@@ -30,7 +29,9 @@ from graphopt.forms.linear import (
     linear_after,
     linear_before,
 )
-from graphopt.passes.base import Numerics, Pass
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 

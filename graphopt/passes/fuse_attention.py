@@ -26,8 +26,9 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
-from graphopt.editor import Attribute, Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Attribute, Editor, attribute_int, attribute_ints
+from graphopt.graph.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
+from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
     MAX_PATH,
@@ -57,9 +58,9 @@ from graphopt.passes.attention.steps import (
     path_cost,
     require_last_axis,
 )
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/hip/fused_attention.h
 

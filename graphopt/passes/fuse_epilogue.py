@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import Shapes
-from graphopt.editor import Editor, use_count
 from graphopt.forms.activation import Form, form_of
+from graphopt.graph.editor import Editor, use_count
+from graphopt.graph.symbolic_shapes import Shapes
+from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
-from graphopt.passes.base import Numerics, Pass
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv")

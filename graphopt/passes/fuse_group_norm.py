@@ -24,13 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.row_statistics import match_row_norm
-from graphopt.model import tensor_dims
+from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.model import tensor_dims
+from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 

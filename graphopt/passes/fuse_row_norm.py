@@ -24,14 +24,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_float, attribute_int
 from graphopt.forms.row_statistics import is_deviation, match_row_norm
+from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 RMS_NORMALIZATION_OPSET = 23

@@ -36,10 +36,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt import inference
-from graphopt.editor import Editor, attribute_int
 from graphopt.errors import OptionError
-from graphopt.model import bodies
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.model import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import is_matrix, remove_unread_definitions

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor
 from graphopt.forms.affine import (
     ELEMENTWISE,
     Affine,
@@ -32,11 +31,13 @@ from graphopt.forms.affine import (
     per_channel,
     require_finite,
 )
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import MIN_OPSET, Array
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate
 
 SCALE_SHIFT = (DOMAIN, "ScaleShift")
 BATCH_NORM = ("", "BatchNormalization")

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.editor import Editor, attribute_int, attribute_ints, attribute_string
-from graphopt.passes.base import Numerics, Pass
-from graphopt.profit import Candidate, winograd_pays
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
+from graphopt.targets.profit import Candidate, winograd_pays
 
 
 @dataclass(frozen=True)

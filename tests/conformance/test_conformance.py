@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
-from graphopt.report import Report
+from graphopt.report.data import Report
 from tests.rewriting import Array, assert_same_outputs, model_from_text, run
 
 RNG = np.random.default_rng(40)

@@ -19,7 +19,7 @@ from onnx.backend.test import loader
 
 import graphopt
 from graphopt.ops import DOMAIN
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made

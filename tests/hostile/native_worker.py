@@ -26,7 +26,7 @@ from onnx.numpy_helper import to_array
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.cases import cases_of
 from graphopt.ops.schema import Array, Dialect
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 
 OPSET = 21
 PROVIDER = "GraphoptExecutionProvider"

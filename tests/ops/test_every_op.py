@@ -10,7 +10,7 @@ import pytest
 from graphopt.ops import OPS
 from graphopt.ops.cases import Case, all_cases, cases_of, model_of
 from graphopt.ops.schema import Array
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 
 NODES_IN_A_SESSION = 100  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
 

@@ -7,12 +7,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from graphopt import inference
-from graphopt.editor import Editor
-from graphopt.invariants import Interface, check_against
-from graphopt.model import load
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.graph.invariants import Interface, check_against
+from graphopt.graph.model import load
 from graphopt.passes.clean_up import CleanUp
-from graphopt.targets import Target
+from graphopt.targets.target import Target
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run
 
 RNG = np.random.default_rng(11)

@@ -13,11 +13,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from graphopt import inference, pipeline
-from graphopt.editor import Editor
-from graphopt.model import load
+from graphopt import pipeline
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.graph.model import load
 from graphopt.passes.fuse_attention import FuseAttention
-from graphopt.targets import Target
+from graphopt.targets.target import Target
 from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text, rewrite, run
 
 RNG = np.random.default_rng(11)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from graphopt.runtime import loads_providers
+from graphopt.runtime.sessions import loads_providers
 from tests.provider.worker import kernels_on_the_cpu, start_worker
 
 

@@ -17,13 +17,14 @@ import onnx
 from onnx import helper
 
 import graphopt
-from graphopt import runtime, selftest_record
-from graphopt.bench import bound_runner
+from graphopt.measure.bench import bound_runner
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.cases import cases_of
 from graphopt.ops.cases import model_of as case_model
-from graphopt.runtime import DEVICE_PROVIDER
-from graphopt.selftest import selftest
+from graphopt.runtime import selftest_record
+from graphopt.runtime import sessions as runtime
+from graphopt.runtime.selftest import selftest
+from graphopt.runtime.sessions import DEVICE_PROVIDER
 from tests.provider.worker import model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)

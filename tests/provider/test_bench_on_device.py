@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 
 import graphopt
-from graphopt.bench import BenchReport, bench
+from graphopt.measure.bench import BenchReport, bench
 from models import ZOO
 
 

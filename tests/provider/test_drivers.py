@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from graphopt.runtime import DEVICE_PROVIDER, loads_providers
+from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
 from tests.hip.harness import ROOT, build
 
 NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}

@@ -15,13 +15,14 @@ from unittest.mock import patch
 from rich.console import Console
 
 import graphopt
-from graphopt import runtime, selftest_record
-from graphopt.machine import Device
 from graphopt.ops import OPS
 from graphopt.ops.cases import cases_of, model_of
-from graphopt.runtime import DEVICE_PROVIDER, device_of, library_version
-from graphopt.selftest import SelfTest, selftest
-from graphopt.tables import print_selftest
+from graphopt.report.tables import print_selftest
+from graphopt.runtime import selftest_record
+from graphopt.runtime import sessions as runtime
+from graphopt.runtime.machine import Device
+from graphopt.runtime.selftest import SelfTest, selftest
+from graphopt.runtime.sessions import DEVICE_PROVIDER, device_of, library_version
 from tests.provider.worker import placement_of
 
 PAIR = ("FusedLayerNorm", "ScaleShiftRelu")

@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 import graphopt
+from graphopt.checking.verify import VerifyReport
 from graphopt.errors import OptionError
-from graphopt.verify import VerifyReport
 from models import ZOO
 from tests.provider.worker import PROVIDER
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN
-from graphopt.runtime import library_path
+from graphopt.runtime.sessions import library_path
 from tests.hip.harness import ROOT, build
 
 Array = npt.NDArray[Any]

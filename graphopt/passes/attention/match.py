@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import ONE, Shapes, Size
+from graphopt.graph.symbolic_shapes import ONE, Shapes, Size
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 

@@ -6,8 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import Shapes, Size
-from graphopt.editor import attribute_float, attribute_int
+from graphopt.graph.editor import attribute_float, attribute_int
+from graphopt.graph.symbolic_shapes import Shapes, Size
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import ONE, Shapes, Size
-from graphopt.editor import Editor, attribute_ints, attribute_string
+from graphopt.graph.editor import Editor, attribute_ints, attribute_string
+from graphopt.graph.symbolic_shapes import ONE, Shapes, Size
 from graphopt.passes.attention.match import (
     Attention,
     Operand,

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.analysis.symbolic_shapes import Shapes, Size
-from graphopt.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.symbolic_shapes import Shapes, Size
 from graphopt.passes.attention.match import (
     MAX_PATH,
     RANDOM,

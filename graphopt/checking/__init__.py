@@ -1,0 +1,1 @@
+"""Whether two models compute the same, and where they part."""

@@ -1,0 +1,184 @@
+"""The structural difference of two models: what went, what came, and which nodes stand for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt.graph import model as models
+from graphopt.ops import DOMAIN
+from graphopt.remarks import node_label
+from graphopt.report.data import ModelStats, model_stats
+
+
+@dataclass(frozen=True)
+class DiffNode:
+    """A node that only one side has."""
+
+    label: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Nodes of BEFORE and the nodes of AFTER that produce the same values instead."""
+
+    removed: tuple[DiffNode, ...]
+    added: tuple[DiffNode, ...]
+
+
+@dataclass(frozen=True)
+class ModelDiff:
+    """What differs.
+
+    Attributes:
+        before, after: what each model consists of.
+        neighbourhoods: the nodes that only one side has, grouped.
+        removed_initializers, added_initializers: names that only one side has.
+        changed_initializers: names that both sides have, with another type, shape or other data.
+    """
+
+    before: ModelStats
+    after: ModelStats
+    neighbourhoods: tuple[Neighbourhood, ...]
+    removed_initializers: tuple[str, ...]
+    added_initializers: tuple[str, ...]
+    changed_initializers: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        return not (
+            self.neighbourhoods or self.removed_initializers or self.added_initializers or self.changed_initializers
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "equal": self.equal,
+            "before": vars(self.before),
+            "after": vars(self.after),
+            "neighbourhoods": [
+                {"removed": [vars(n) for n in h.removed], "added": [vars(n) for n in h.added]}
+                for h in self.neighbourhoods
+            ],
+            "removed_initializers": list(self.removed_initializers),
+            "added_initializers": list(self.added_initializers),
+            "changed_initializers": list(self.changed_initializers),
+        }
+
+
+def diff(before: Any, after: Any) -> ModelDiff:
+    """Compares two models by the names of their values; nothing is run.
+
+    A node is the same on both sides when operator, attributes and the names of inputs and outputs agree. Of the others,
+    those belong together that are joined by a value that only their side has, and those that produce the same value.
+
+    Args:
+        before: in any form that `optimize` takes.
+        after: likewise.
+
+    Raises:
+        ModelLoadError: a model cannot be read.
+    """
+    old, new = models.load(before).model, models.load(after).model
+    old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
+    old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
+    removed = [n for n in old_nodes if _key(n) not in new_keys]
+    added = [n for n in new_nodes if _key(n) not in old_keys]
+    old_weights, new_weights = _initializers(old), _initializers(new)
+    return ModelDiff(
+        model_stats(old),
+        model_stats(new),
+        tuple(_neighbourhoods(removed, added, _value_names(old_nodes), _value_names(new_nodes))),
+        tuple(n for n in old_weights if n not in new_weights),
+        tuple(n for n in new_weights if n not in old_weights),
+        tuple(n for n, t in old_weights.items() if n in new_weights and _data(t) != _data(new_weights[n])),
+    )
+
+
+def _graphs(model: ir.Model) -> Iterable[ir.Graph]:
+    """All graphs but the bodies of our own operators."""
+    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
+    return (g for g in models.graphs(model) if g not in bodies)
+
+
+def _nodes(model: ir.Model) -> Iterable[ir.Node]:
+    return (n for g in _graphs(model) for n in g)
+
+
+def _initializers(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
+    return {name: v.const_value for g in _graphs(model) for name, v in g.initializers.items()}
+
+
+def _data(tensor: ir.TensorProtocol | None) -> Any:
+    if tensor is None:
+        return None
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor.dtype, str(tensor.shape), tensor.numpy().tolist()
+    return tensor.dtype, str(tensor.shape), tensor.tobytes()
+
+
+def _value_names(nodes: Iterable[ir.Node]) -> set[str]:
+    return {o.name for n in nodes for o in n.outputs if o.name}
+
+
+def _key(node: ir.Node) -> tuple[Any, ...]:
+    attributes = []
+    for a in sorted(node.attributes.values(), key=lambda a: a.name):
+        if a.is_ref():
+            value: Any = ("ref", a.ref_attr_name)
+        elif a.type == ir.AttributeType.TENSOR:
+            value = repr(_data(a.as_tensor()))
+        elif a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            value = None  # the nodes inside are compared themselves
+        else:
+            value = repr(a.value)
+        attributes.append((a.name, value))
+    inputs = tuple(v.name if v is not None else None for v in node.inputs)
+    return node.domain, node.op_type, inputs, tuple(o.name for o in node.outputs), tuple(attributes)
+
+
+def _neighbourhoods(
+    removed: list[ir.Node], added: list[ir.Node], old_values: set[str], new_values: set[str]
+) -> Iterable[Neighbourhood]:
+    both = [*removed, *added]
+    parent = list(range(len(both)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    owner: dict[tuple[str, str], int] = {}
+    for i, node in enumerate(both):
+        side, other = ("old", new_values) if i < len(removed) else ("new", old_values)
+        for output in node.outputs:
+            if output.name:
+                # A value of both sides joins what makes it here with what makes it there.
+                where = ("both" if output.name in other else side, output.name)
+                parent[root(i)] = root(owner.setdefault(where, i))
+    for i, node in enumerate(both):
+        side = "old" if i < len(removed) else "new"
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            # A constant is read in many places that have nothing to do with each other.
+            if value is None or producer is None or producer.op_type == "Constant":
+                continue
+            maker = owner.get((side, value.name or ""))
+            if maker is not None:
+                parent[root(i)] = root(maker)
+    groups: dict[int, tuple[list[DiffNode], list[DiffNode]]] = {}
+    for i, node in enumerate(both):
+        groups.setdefault(root(i), ([], []))[i >= len(removed)].append(_diff_node(node))
+    return (Neighbourhood(tuple(r), tuple(a)) for r, a in groups.values())
+
+
+def _diff_node(node: ir.Node) -> DiffNode:
+    inputs = tuple((v.name or "") if v is not None else "" for v in node.inputs)
+    return DiffNode(node_label(node), node.op_type, inputs, tuple(o.name or "" for o in node.outputs))

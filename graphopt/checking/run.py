@@ -1,0 +1,135 @@
+"""Runs a model the way `verify` compares models: all of the runtime's own optimizations off, one session at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from graphopt.checking.inputs import Case, Feeds
+from graphopt.errors import VerifyError, one_line
+from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, require_provider
+
+Model = Path | onnx.ModelProto
+Outputs = list[Any]
+# Larger models are not copied to measure their sensitivity.
+MAX_PERTURBED_BYTES = 1_500_000_000
+
+
+def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
+    """A session with all of the runtime's optimizations off.
+
+    Args:
+        model: what to run.
+        library: with our kernels; a provider other than the CPU's decides for itself (`graphopt.configure`).
+        provider: what this one cannot run goes to the CPU.
+
+    Raises:
+        VerifyError: the runtime refuses the model; the message is the runtime's.
+        GraphoptError: there is no such device here, or the runtime falls back to another provider.
+    """
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    providers = configure(options, [CPU] if provider == CPU else [provider, CPU]) if library else [CPU]
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    try:
+        session = ort.InferenceSession(source, options, providers=providers)
+    except Exception as error:  # the runtime's exception classes share no public base
+        name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+        raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {one_line(error)}") from None
+    require_provider(session, provider)
+    return session
+
+
+def run_cases(
+    model: Model, cases: Iterable[Case], *, library: bool, provider: str = CPU, half_io: bool = False
+) -> dict[str, Outputs | str]:
+    """Case name -> outputs, or the runtime's message where it refuses the inputs.
+
+    Args:
+        model: what to run.
+        cases: the inputs.
+        library: as for `open_session`.
+        provider: likewise.
+        half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
+    """
+    session = open_session(model, library=library, provider=provider)
+    narrow = {i.name for i in session.get_inputs() if half_io and i.type == "tensor(float16)"}
+    results: dict[str, Outputs | str] = {}
+    for case in cases:
+        try:
+            feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
+            outputs = _run(session, feeds)
+            results[case.name] = [_widened(o) for o in outputs] if half_io else outputs
+        except Exception as error:  # as above
+            results[case.name] = one_line(error)
+    return results
+
+
+def _widened(output: Any) -> Any:
+    return output.astype(np.float32) if isinstance(output, np.ndarray) and output.dtype == np.float16 else output
+
+
+def _run(session: Any, feeds: Feeds) -> Outputs:
+    values = [*session.get_inputs(), *session.get_outputs()]
+    if not any(v.type == "tensor(bfloat16)" for v in values):
+        outputs: Outputs = session.run(None, feeds)
+        return outputs
+    # The Python interface takes and returns no bfloat16 arrays, but values that are told their type.
+    make = import_onnxruntime().OrtValue
+    given = {
+        name: make.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
+        if array.dtype == ml_dtypes.bfloat16
+        else make.ortvalue_from_numpy(array)
+        for name, array in feeds.items()
+    }
+    return [_array(value) for value in session.run_with_ort_values(None, given)]
+
+
+def _array(value: Any) -> Any:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = tuple(value.shape())
+    count = math.prod(shape)
+    words = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else ()
+    return np.array(words, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
+
+
+def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.ModelProto:
+    """A copy in which every float weight has moved by one unit in the last place, up or down at random.
+
+    Args:
+        model: with its weights inside.
+        seed: of the directions.
+        half: the unit is that of half precision, whatever the weights are.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    rng = np.random.default_rng(seed)
+    constants = [a.t for n in copy.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+    for tensor in (*copy.graph.initializer, *constants):
+        # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
+        if tensor.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) or np.prod(tensor.dims) <= 8:
+            continue
+        array = numpy_helper.to_array(tensor)
+        towards = np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
+        if half:
+            with np.errstate(over="ignore", invalid="ignore"):
+                unit = np.spacing(np.abs(array).astype(np.float16)).astype(array.dtype)
+            moved = array + np.where(np.isfinite(unit), np.copysign(unit, towards), 0)
+        else:
+            moved = np.nextafter(array, towards)
+        # Zeros, infinities and the lowest number of all are masks: one step further they mean something else.
+        kept = (array == 0) | ~np.isfinite(array) | (np.abs(array) >= np.finfo(array.dtype).max / 2)
+        moved = np.where(kept, array, moved)
+        tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
+    return copy

@@ -1,0 +1,32 @@
+"""Inlines the bodies of our operators, for runtimes without function support."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx_ir.passes.common as ir_passes
+
+from graphopt.graph import model as models
+from graphopt.ops import DOMAIN
+
+
+def lower(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+    """Writes a copy of the model in which every node of our domain is replaced by its standard ONNX definition.
+
+    Returns:
+        How many nodes were inlined.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        ModelSaveError: the result cannot be written.
+    """
+    source = models.load(path)
+    work = source.model
+    count = sum(node.domain == DOMAIN for graph in models.graphs(work) for node in graph)
+    ir_passes.InlinePass(criteria=lambda function: function.domain == DOMAIN)(work)
+    for identifier in [i for i, f in work.functions.items() if f.domain == DOMAIN]:
+        del work.functions[identifier]
+    work.opset_imports.pop(DOMAIN, None)
+    models.save(source, work, Path(out))
+    return count

@@ -1,0 +1,1 @@
+"""Times and memory of a model, and the tuning that rests on them."""

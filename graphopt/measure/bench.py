@@ -1,0 +1,444 @@
+"""`bench`: how fast one model is, or two, on the providers of this machine.
+
+Both sides run interleaved in one process under the runtime's full optimization, so that a slow second of the machine
+hits both; ratios are taken round by round and come with an interval. Peak memory is measured in a process a side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import graphopt
+from graphopt.checking.diff import ModelDiff, diff
+from graphopt.checking.inputs import given_cases, normal_feeds, required_inputs, symbols
+from graphopt.errors import GraphoptError, OptionError, one_line
+from graphopt.graph import model as models
+from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
+from graphopt.measure.memory import PeakMemory, peak_memory
+from graphopt.measure.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
+from graphopt.runtime.sessions import (
+    COMPILING_PROVIDERS,
+    CPU,
+    default_providers,
+    device_of,
+    import_onnxruntime,
+    memory_of,
+    provider_name,
+    runtime_name,
+)
+
+WARM_UP_RUNS = 3
+MIN_ROUNDS, MAX_ROUNDS = 9, 1000
+# Two sessions over one file differ by this much from where their memory lies alone (docs/measuring.md).
+NOISE_FLOOR = 0.02
+KNEE = 0.95
+# Sizes for symbols that the caller does not bind, by their role.
+DEFAULT_SIZES = {"batch": 1, "image": 224, "length": 128}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run.
+
+    Attributes:
+        provider: the first provider of the sessions; nodes that it cannot run go to the CPU.
+        threads: of the runtime's pool inside operators; 0 leaves the choice to the runtime.
+        sizes: symbolic dimension -> size.
+        io: "host": inputs and outputs are numpy arrays; "device": they are on the device already (IOBinding).
+    """
+
+    provider: str
+    threads: int
+    sizes: Mapping[str, int]
+    io: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One side under one setting.
+
+    Attributes:
+        rounds: how many runs were timed.
+        median_ms, p95_ms: of one run.
+        spread: interquartile range over median.
+        throughput: items (of the batch) a second at the median.
+        memory: None when it was not asked for.
+    """
+
+    rounds: int
+    median_ms: float
+    p95_ms: float
+    spread: float
+    throughput: float
+    memory: PeakMemory | None = None
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """Both sides under one setting.
+
+    Attributes:
+        speedup: time of BEFORE over time of AFTER, median over rounds; None with one side.
+        low, high: 95 % interval of that median.
+        verdict: "faster", "slower" or "within noise", about AFTER; "" with one side.
+    """
+
+    setting: Setting
+    before: Timing
+    after: Timing | None = None
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where time went under one setting, node by node.
+
+    Attributes:
+        sites: both sides, place by place.
+        before, after: every node as the runtime ran it.
+        before_placement, after_placement: which provider ran them.
+    """
+
+    setting: Setting
+    sites: list[Site]
+    before: list[NodeTime]
+    before_placement: Placement
+    after: list[NodeTime] | None = None
+    after_placement: Placement | None = None
+
+
+@dataclass
+class BenchReport:
+    """Everything that was measured.
+
+    Attributes:
+        conditions: under which both sides ran.
+        rows: one for each setting.
+        profiles: one for each provider, at its first setting.
+        knees: for each series over batch sizes the smallest batch within 5 % of the best throughput.
+        notes: what could not be measured, and why.
+    """
+
+    conditions: list[str] = field(default_factory=list)
+    rows: list[BenchRow] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
+    knees: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": 1, **asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def bench(
+    before: Any,
+    after: Any = None,
+    *,
+    providers: Sequence[str] = (),
+    threads: Sequence[int] = (0,),
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    batch: Sequence[int] = (),
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    seconds: float = 2.0,
+    memory: bool = True,
+    profile: bool = True,
+    require_device: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Measures one model or compares two.
+
+    Args:
+        before: in any form that `optimize` takes.
+        after: the other side; its inputs must be those of `before`.
+        providers: "cpu", "rocm", "migraphx", "cuda" or full names; empty for the best that this machine has.
+        threads: numbers of threads to try; 0 is the runtime's own choice.
+        sizes: symbolic dimension -> sizes to try; the settings are all combinations.
+        batch: sizes for the symbol of the first axis of the inputs.
+        inputs: values of your own, as for `verify` (the first set of a folder), in place of sizes and batch.
+        seconds: about how long to time each setting.
+        memory: measure peak memory, in processes of their own.
+        profile: time each node at each provider's first setting.
+        require_device: fail when a node of a device provider's session runs on the CPU.
+        progress: called with a line when a setting starts.
+
+    Raises:
+        ModelLoadError: a model cannot be read.
+        OptionError: an unknown provider or dimension, or sizes beside inputs.
+        VerifyError: the inputs cannot be read, or none can be made for a model that takes strings or sequences.
+        GraphoptError: a session cannot be made, runs elsewhere than asked, or (`require_device`) partly on the CPU.
+        RuntimeMissingError: no ONNX Runtime.
+    """
+    say = progress or (lambda _: None)
+    names = [provider_name(p) for p in providers] or [default_providers()[0]]
+    report = BenchReport(conditions=_conditions(names))
+    with _files([m for m in (before, after) if m is not None]) as paths:
+        protos = [models.read_proto(p) for p in paths]
+        _check_inputs(protos)
+        if inputs is not None and (sizes or batch):
+            raise OptionError("inputs have sizes of their own: give inputs, or sizes and batch")
+        given = None if inputs is None else given_cases(inputs, protos[0])[0].feeds
+        grid = size_grid(protos[0], dict(sizes or {}), batch) if given is None else [{}]
+        # Without a second side there is nothing to match.
+        found = diff(*paths) if profile and len(paths) == 2 else None
+        for provider in names:
+            for i, (bound, n) in enumerate(itertools.product(grid, threads)):
+                feeds = normal_feeds(protos[0], bound) if given is None else given
+                if i == 0 and (profile or require_device):
+                    say(f"profiling on {provider}")
+                    profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
+                    report.profiles.append(profiled)
+                    if any(t.provider != CPU and not t.on_device for t in profiled.before):
+                        report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
+                    if require_device:
+                        _require_device(profiled)
+                for io in ("host",) if provider == CPU else ("host", "device"):
+                    setting = Setting(provider, n, bound, io)
+                    say(describe(setting))
+                    try:
+                        report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
+                    except _CannotBindError as error:
+                        report.notes.append(f"{describe(setting)}: not measured: {error}")
+    report.knees = _knees(report.rows, protos[0])
+    return report
+
+
+def describe(setting: Setting) -> str:
+    sizes = ", ".join(f"{s}={n}" for s, n in setting.sizes.items())
+    threads = f"{setting.threads} threads" if setting.threads else "default threads"
+    return ", ".join(p for p in (setting.provider, threads, sizes, f"{setting.io} I/O") if p)
+
+
+class _CannotBindError(Exception):
+    pass
+
+
+@contextmanager
+def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
+    """Each model as a file whose nodes all have names, which is how a profile refers to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for i, original in enumerate(originals):
+            source = models.load(original)
+            unnamed = [n for n in source.model.graph if not n.name]
+            if source.path is not None and not unnamed:
+                paths.append(source.path)
+                continue
+            for node in unnamed:
+                node.name = f"{node.op_type}->{next((o.name for o in node.outputs if o.name), '?')}"
+            path = Path(folder) / f"model_{i}.onnx"
+            models.save(source, source.model, path)
+            paths.append(path)
+        yield paths
+
+
+def _check_inputs(protos: Sequence[onnx.ModelProto]) -> None:
+    inputs = [[v.name for v in required_inputs(p)] for p in protos]
+    if len(inputs) == 2 and set(inputs[0]) != set(inputs[1]):
+        raise OptionError(f"the models have different inputs: {', '.join(inputs[0])} and {', '.join(inputs[1])}")
+
+
+def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Sequence[int]) -> list[dict[str, int]]:
+    """All combinations of sizes for the symbolic dimensions of a model's inputs.
+
+    Raises:
+        OptionError: the inputs have no such dimension.
+    """
+    roles = symbols(model)
+    if batch:
+        first = next((s for s, role in roles.items() if role == "batch"), None)
+        if first is None:
+            raise OptionError(
+                "no input has a symbolic first axis: export the model with one, or leave out the batch sizes"
+            )
+        sizes = {**sizes, first: batch}
+    unknown = sizes.keys() - roles.keys()
+    if unknown:
+        known = ", ".join(roles) or "none"
+        raise OptionError(f"the inputs have no symbolic dimension '{min(unknown)}'; they have: {known}")
+    choices = [sizes.get(s, (DEFAULT_SIZES[role],)) for s, role in roles.items()]
+    return [dict(zip(roles, values, strict=True)) for values in itertools.product(*choices)]
+
+
+def _conditions(providers: Sequence[str]) -> list[str]:
+    versions = f"{runtime_name()}, graphopt {graphopt.__version__}"
+    lines = [f"{versions}; all of the runtime's optimizations on, on both sides, interleaved"]
+    for provider in providers:
+        line = f"{provider} on {device_of(provider).name}"
+        if provider in COMPILING_PROVIDERS:
+            line += "; without our library (the provider compiles the function bodies)"
+        if provider in PROVIDER_OPTIONS:
+            options = ", ".join(f"{k}={v}" for k, v in PROVIDER_OPTIONS[provider].items())
+            line += f"; both sides with {options}, tuned in the warm-up"
+        lines.append(line)
+    return lines
+
+
+def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], seconds: float, memory: bool) -> BenchRow:
+    runs = [_runner(open_session(p, setting.provider, setting.threads), setting, feeds) for p in paths]
+    times = interleave(runs, seconds)
+    peaks = [peak_memory(p, setting.provider, setting.threads, feeds) if memory else None for p in paths]
+    items = next((a.shape[0] for a in feeds.values() if a.ndim), 1)
+    sides = [_timing(t, items, peak) for t, peak in zip(times, peaks, strict=True)]
+    if len(sides) == 1:
+        return BenchRow(setting, sides[0])
+    speedup, low, high = ratio(times[0], times[1])
+    return BenchRow(setting, sides[0], sides[1], speedup, low, high, verdict(speedup, low, high))
+
+
+def _runner(session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
+    try:
+        session.run(None, feeds)
+    except Exception as error:  # the runtime's exception classes share no public base
+        raise GraphoptError(f"{describe(setting)}: the model does not run: {one_line(error)}") from None
+    if setting.io == "host":
+        return lambda: session.run(None, feeds)
+    return bound_runner(session, feeds, memory_of(session))
+
+
+def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]) -> Run:
+    """Runs with inputs and outputs that stay on the device: in `memory` (`runtime.memory_of`)."""
+    value = import_onnxruntime().OrtValue
+    binding = session.io_binding()
+    outputs = session.run(None, feeds)
+    try:
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, *memory))
+        for output, array in zip(session.get_outputs(), outputs, strict=True):
+            bound = value.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *memory)
+            binding.bind_ortvalue_output(output.name, bound)
+    except Exception as error:  # the runtime's exception classes share no public base
+        raise _CannotBindError(one_line(error)) from None
+
+    def run() -> Any:
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return binding
+
+    return run
+
+
+def interleave(runs: Sequence[Run], seconds: float) -> list[list[float]]:
+    """Seconds of each run, side by side, the order of the sides reversed every round."""
+    for _ in range(WARM_UP_RUNS):
+        for run in runs:
+            run()
+    times: list[list[float]] = [[] for _ in runs]
+    end = time.perf_counter() + seconds
+    order = list(range(len(runs)))
+    while len(times[0]) < MIN_ROUNDS or (time.perf_counter() < end and len(times[0]) < MAX_ROUNDS):
+        for side in order:
+            start = time.perf_counter()
+            runs[side]()
+            times[side].append(time.perf_counter() - start)
+        order.reverse()
+    return times
+
+
+def _timing(times: Sequence[float], items: int, memory: PeakMemory | None) -> Timing:
+    low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+    p95 = statistics.quantiles(times, n=20, method="inclusive")[-1]
+    return Timing(len(times), median * 1e3, p95 * 1e3, (high - low) / median, items / median, memory)
+
+
+def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """Median of the ratios round by round, and its 95 % interval (order statistics; the sign test inverted)."""
+    ratios = sorted(a / b for a, b in zip(before, after, strict=True))
+    n = len(ratios)
+    # The largest k for which fewer than k of n fair coins come up heads with a probability of at most 2.5 %.
+    tail, k = 0.0, 0
+    while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
+        k += 1
+    index = max(k - 1, 0)
+    return statistics.median(ratios), ratios[index], ratios[n - 1 - index]
+
+
+def verdict(speedup: float, low: float, high: float) -> str:
+    """What may be said: an interval that contains 1, or a difference of a mere 2 %, is noise."""
+    if low <= 1.0 <= high or abs(speedup - 1.0) < NOISE_FLOOR:
+        return "within noise"
+    return "faster" if speedup > 1.0 else "slower"
+
+
+def _profile(
+    paths: Sequence[Path],
+    protos: Sequence[onnx.ModelProto],
+    found: ModelDiff | None,
+    setting: Setting,
+    feeds: dict[str, Any],
+) -> Profile:
+
+    def opener(path: Path) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
+        def open_one(options: Mapping[str, Any]) -> tuple[Any, Run]:
+            session = open_session(path, setting.provider, setting.threads, options)
+            return session, _runner(session, setting, feeds)
+
+        return open_one
+
+    same = found or diff(protos[0], protos[0])
+    sites = site_names(same, protos[0], protos[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        times = profile_sides([opener(p) for p in paths], Path(folder), sites[: len(paths)])
+    after = times[1] if len(times) == 2 else None
+    return Profile(
+        setting,
+        match_sites(same, protos[0], times[0], after),
+        times[0],
+        placement(times[0], setting.provider),
+        after,
+        None if after is None else placement(after, setting.provider),
+    )
+
+
+def _require_device(profiled: Profile) -> None:
+    if profiled.setting.provider == CPU:
+        raise OptionError("--require-device needs a provider other than the CPU's")
+    for side, placed in (("BEFORE", profiled.before_placement), ("AFTER", profiled.after_placement)):
+        if placed is not None and placed.on_cpu:
+            some = ", ".join(placed.on_cpu[:5]) + (", ..." if len(placed.on_cpu) > 5 else "")
+            raise GraphoptError(
+                f"{side}: {len(placed.on_cpu)} nodes run on the CPU instead of {profiled.setting.provider}: {some}"
+            )
+
+
+def _knees(rows: Sequence[BenchRow], model: onnx.ModelProto) -> list[dict[str, Any]]:
+    symbol = next((s for s, role in symbols(model).items() if role == "batch"), None)
+    series: dict[str, list[tuple[int, Timing, Timing | None]]] = {}
+    for row in rows:
+        if symbol is not None and symbol in row.setting.sizes:
+            rest = {s: n for s, n in row.setting.sizes.items() if s != symbol}
+            key = describe(Setting(row.setting.provider, row.setting.threads, rest, row.setting.io))
+            series.setdefault(key, []).append((row.setting.sizes[symbol], row.before, row.after))
+    found = []
+    for key, points in series.items():
+        if len(points) > 1:
+            before = knee([(n, b.throughput) for n, b, _ in points])
+            after = knee([(n, a.throughput) for n, _, a in points if a is not None])
+            found.append({"setting": key, "before": before, "after": after})
+    return found
+
+
+def knee(points: Sequence[tuple[int, float]]) -> int | None:
+    """The smallest batch whose throughput is within 5 % of the best; None without points."""
+    best = max((throughput for _, throughput in points), default=0.0)
+    return min((batch for batch, throughput in points if throughput >= KNEE * best), default=None)
+
+
+__all__ = ["BenchReport", "BenchRow", "Profile", "Setting", "Timing", "bench"]

@@ -1,0 +1,44 @@
+"""The session that is measured, by `bench`, by `tune` and in the process that measures memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphopt.errors import GraphoptError, one_line
+from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, require_provider
+
+# What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
+PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
+    "ROCMExecutionProvider": {
+        "miopen_conv_exhaustive_search": "1",
+        "tunable_op_enable": "1",
+        "tunable_op_tuning_enable": "1",
+    },
+    "CUDAExecutionProvider": {"cudnn_conv_algo_search": "EXHAUSTIVE", "use_tf32": "0"},
+}
+
+
+def open_session(model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None) -> Any:
+    """A session with all of the runtime's optimizations, our library, the provider at its best.
+
+    Raises:
+        GraphoptError: the runtime refuses the model, or falls back to another provider.
+    """
+    ort = import_onnxruntime()
+    session_options = ort.SessionOptions()
+    session_options.intra_op_num_threads = threads
+    session_options.log_severity_level = 4
+    for name, value in (options or {}).items():
+        setattr(session_options, name, value)
+    device = [] if provider == CPU else [(provider, PROVIDER_OPTIONS.get(provider, {}))]
+    try:
+        chosen = configure(session_options, [*device, CPU])
+        session = ort.InferenceSession(str(model), session_options, providers=chosen)
+    except GraphoptError:
+        raise
+    except Exception as error:  # the runtime's exception classes share no public base
+        raise GraphoptError(f"{model.name}: ONNX Runtime cannot load it on {provider}: {one_line(error)}") from None
+    require_provider(session, provider)
+    return session

@@ -1,0 +1,90 @@
+"""Peak memory of one session, measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import graphopt
+from graphopt.errors import GraphoptError
+from graphopt.measure.measured_session import open_session
+from graphopt.runtime.machine import device_memory_used
+
+RUNS = 3
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """What a session adds to a process that has Python and the runtime loaded.
+
+    Attributes:
+        host: bytes, from the kernel's high-water mark of the resident set.
+        device: bytes in use on the GPU after the runs, less those before the session; None without an AMD GPU.
+    """
+
+    host: int
+    device: int | None
+
+
+def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any]) -> PeakMemory:
+    """Starts a process that opens a session over `model` and runs it.
+
+    Raises:
+        GraphoptError: the process failed; the message is its last line.
+    """
+    root = str(Path(graphopt.__file__).resolve().parent.parent)
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder) / "inputs.npz"
+        np.savez(inputs, **{f"input_{i}": array for i, array in enumerate(feeds.values())})
+        request = {"model": str(model), "provider": provider, "threads": threads}
+        request |= {"inputs": str(inputs), "names": list(feeds), "types": [str(a.dtype) for a in feeds.values()]}
+        done = subprocess.run(
+            [sys.executable, "-c", "from graphopt.measure.memory import answer; answer()"],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise GraphoptError(f"the process that measures memory failed: {lines[-1]}")
+    return PeakMemory(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measure(request: dict[str, Any]) -> PeakMemory:
+    arrays = np.load(request["inputs"])
+    types = [np.dtype(t) for t in request["types"]]
+    feeds = {n: arrays[f"input_{i}"].view(types[i]) for i, n in enumerate(request["names"])}
+    host_before, device_before = _status("VmRSS"), device_memory_used()
+    session = open_session(Path(request["model"]), request["provider"], request["threads"])
+    for _ in range(RUNS):
+        session.run(None, feeds)
+    device_after = device_memory_used()
+    device = None if device_after is None or device_before is None else device_after - device_before
+    # Not getrusage: its maximum is inherited from the parent process.
+    return PeakMemory(max(_status("VmHWM") - host_before, 0), device)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise GraphoptError(f"/proc/self/status has no {field}")
+
+
+def answer() -> None:
+    """The other process: a request on stdin, `PeakMemory` on stdout."""
+    try:
+        print(json.dumps(asdict(_measure(json.load(sys.stdin)))))
+    except GraphoptError as error:
+        sys.exit(str(error))

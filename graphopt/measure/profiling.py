@@ -1,0 +1,241 @@
+"""Time of each node, where it ran, and which site of the two models it belongs to."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from graphopt.checking.diff import ModelDiff
+from graphopt.runtime.sessions import CPU
+
+WARM_UP_RUNS = 2
+RUNS = 9
+# Their time is that of the nodes inside, which have events of their own.
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One node as the runtime ran it, after its own optimizer.
+
+    Attributes:
+        name, op_type, provider: of that node.
+        microseconds: in one run, median.
+        output_bytes: what it wrote in one run.
+        site: the place in the original models to which it belongs, see `site_names`; "" when unknown.
+        on_device: the time is that of its kernels on a GPU; otherwise the host's, which for a GPU is the launch alone.
+    """
+
+    name: str
+    op_type: str
+    provider: str
+    microseconds: float
+    output_bytes: int
+    site: str = ""
+    on_device: bool = False
+
+
+@dataclass
+class Placement:
+    """Where the nodes of one side ran.
+
+    Attributes:
+        nodes: provider -> how many.
+        copies: nodes that copy between host and device.
+        copied_bytes: what they copied in one run.
+        on_cpu: names of the nodes that a device provider left to the CPU.
+    """
+
+    nodes: dict[str, int] = field(default_factory=dict)
+    copies: int = 0
+    copied_bytes: int = 0
+    on_cpu: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The same place in both models.
+
+    Attributes:
+        name: the node of BEFORE, or the neighbourhood that was rewritten.
+        before_ops, after_ops: operators in the two files.
+        before_us, after_us: microseconds of one run; None where the side was not run.
+    """
+
+    name: str
+    before_ops: str
+    after_ops: str
+    before_us: float
+    after_us: float | None
+
+
+Run = Callable[[], object]
+
+
+def profile_sides(
+    open_side: Sequence[Callable[[Mapping[str, Any]], tuple[Any, Run]]],
+    folder: Path,
+    sites: Sequence[Mapping[str, str]],
+) -> list[list[NodeTime]]:
+    """Profiles sessions, interleaved.
+
+    Args:
+        open_side: for each side what opens a session with the given options and returns it and a way to run it once.
+        folder: for the runtime's files.
+        sites: for each side value name -> site.
+    """
+    opened = []
+    for i, open_one in enumerate(open_side):
+        graph = folder / f"side_{i}.onnx"
+        options = {"enable_profiling": True, "profile_file_prefix": str(folder / f"side_{i}")}
+        try:
+            session, run = open_one({**options, "optimized_model_filepath": str(graph)})
+        except Exception:  # a provider that compiles subgraphs cannot save them; sites then go by names alone
+            session, run = open_one(options)
+        opened.append((session, run, graph))
+    for _ in range(WARM_UP_RUNS + RUNS):
+        for _, run, _ in opened:
+            run()
+    times = []
+    for (session, _, graph), side_sites in zip(opened, sites, strict=True):
+        file = Path(session.end_profiling())
+        nodes = node_times(read_events(file.read_text(encoding="utf-8", errors="replace")))
+        optimized = onnx.load(graph, load_external_data=False) if graph.exists() else None
+        times.append(attribute(nodes, optimized, side_sites))
+    return times
+
+
+def read_events(profile: str) -> list[dict[str, Any]]:
+    """The events of a profile, one on each line; the runtime writes nodes' names without escaping them."""
+    events = []
+    for line in re.split(r",?\n(?=\{\"cat\")", profile.strip().removeprefix("[").removesuffix("]")):
+        found = re.fullmatch(r'(\{.*?"name" :")(.*)("\s*,\s*"args" :.*\})\s*', line, re.S)
+        if found is not None:
+            start, name, end = found.groups()
+            events.append(json.loads(start + json.dumps(name)[1:-1] + end))
+    return events
+
+
+def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
+    """Reads the runtime's profile: the median over runs after the warm-up of each node's time."""
+    nodes: dict[str, Mapping[str, Any]] = {}
+    host: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    device: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    written: dict[str, int] = defaultdict(int)
+    run = 0
+    ordered = sorted(events, key=lambda e: (e.get("ts", 0) + e.get("dur", 0), e.get("ts", 0)))
+    for event in ordered:  # a run's own event ends after those of its nodes
+        if event.get("cat") == "Session" and event.get("name") == "model_run":
+            run += 1
+        arguments = event.get("args", {})
+        if run < WARM_UP_RUNS:
+            continue
+        if event.get("cat") == "Kernel" and "parent_name" in arguments:
+            device[str(arguments["parent_name"]).removesuffix("_kernel_time")][run] += float(event["dur"])
+        name = str(event.get("name", ""))
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
+            continue
+        if arguments.get("op_name") in _CONTROL_FLOW:
+            continue
+        name = name.removesuffix("_kernel_time")
+        nodes.setdefault(name, arguments)
+        host[name][run] += float(event["dur"])
+        written[name] += int(arguments.get("output_size", 0))
+    runs = max(run - WARM_UP_RUNS, 1)
+    found = []
+    for name, arguments in nodes.items():
+        provider = str(arguments.get("provider", ""))
+        # Where kernels were recorded at all, a node without any (Reshape) costs the device nothing.
+        on_device = bool(device) and provider != CPU
+        times = (device if on_device else host)[name]
+        median = statistics.median([*times.values(), *[0.0] * (runs - len(times))])
+        op_type = str(arguments.get("op_name", ""))
+        found.append(NodeTime(name, op_type, provider, median, written[name] // runs, on_device=on_device))
+    return found
+
+
+def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: Mapping[str, str]) -> list[NodeTime]:
+    """Gives each node its site.
+
+    The runtime renames and fuses nodes, but it keeps the names of values that stay, and a blocked convolution is named
+    after its output. What it adds by itself (layout changes, reshapes) counts to the node that reads it.
+    """
+    outputs = {n.name: list(n.output) for n in optimized.graph.node} if optimized is not None else {}
+    readers: dict[str, list[str]] = defaultdict(list)
+    for node in optimized.graph.node if optimized is not None else ():
+        for value in node.input:
+            readers[value].append(node.name)
+
+    def own(name: str) -> str:
+        values = [*outputs.get(name, ()), name.removesuffix("_nchwc")]
+        return next((sites[v] for v in values if v in sites), "")
+
+    def site(name: str) -> str:
+        seen, wave = {name}, [name]
+        while wave:
+            for candidate in wave:
+                if own(candidate):
+                    return own(candidate)
+            wave = [r for c in wave for v in outputs.get(c, ()) for r in readers[v] if r not in seen]
+            seen.update(wave)
+        return ""
+
+    return [replace(n, site=site(n.name)) for n in nodes]
+
+
+def placement(nodes: Iterable[NodeTime], provider: str) -> Placement:
+    """Counts the nodes of each provider; `provider` is the one that was asked for."""
+    found = Placement()
+    for node in nodes:
+        if node.op_type.startswith("Memcpy"):
+            found.copies += 1
+            found.copied_bytes += node.output_bytes
+            continue
+        found.nodes[node.provider] = found.nodes.get(node.provider, 0) + 1
+        if node.provider == CPU != provider:
+            found.on_cpu.append(node.name)
+    return found
+
+
+def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
+    """For each side value name -> site: a rewritten neighbourhood, or the node that both sides have."""
+    sides = []
+    for model, nodes_of in ((before, "removed"), (after, "added")):
+        names = {o: n.name or n.output[0] for n in model.graph.node for o in n.output if o}
+        for h in found.neighbourhoods:
+            label = (h.removed or h.added)[-1].label
+            names |= {o: label for n in getattr(h, nodes_of) for o in n.outputs}
+        sides.append(names)
+    return tuple(sides)
+
+
+def match_sites(
+    found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
+) -> list[Site]:
+    """Both sides' times site by site, the largest first; what has no site is added up as "(runtime)"."""
+    ops = {n.name or n.output[0]: (n.op_type, n.op_type) for n in before.graph.node if n.output}
+    for h in found.neighbourhoods:
+        label = (h.removed or h.added)[-1].label
+        removed, added = (", ".join(n.op_type for n in nodes) for nodes in (h.removed, h.added))
+        ops[label] = (removed, added)
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for side, times in enumerate((before_times, after_times or [])):
+        for t in sorted(times, key=lambda t: -t.microseconds):
+            label = t.site or "(runtime)"
+            same = ops.get(label)
+            if label not in sums and same is not None and same[0] == same[1] != t.op_type:
+                # The runtime has fused this node into another, which gives the time its meaning.
+                ops[label] = (f"{same[0]} in {t.op_type}",) * 2
+            sums[label][side] += t.microseconds
+    rows = [
+        Site(name, *ops.get(name, ("", "")), a, None if after_times is None else b) for name, (a, b) in sums.items()
+    ]
+    return sorted(rows, key=lambda s: -max(s.before_us, s.after_us or 0.0))

@@ -1,0 +1,416 @@
+"""`tune`: measures on this machine which rewrites pay.
+
+Each class of site (operator, element type, shapes, neighbours) is cut out of the model together with the nodes around
+it (rewritten as estimated), fed with the values that the model itself computes there, and timed with and without the
+rewrite in the provider that will run it. The whole model has the last word: as measured, as estimated, and without any
+doubtful rewrite.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+import graphopt
+from graphopt.checking.inputs import normal_feeds
+from graphopt.errors import GraphoptError, ModelLoadError, OptionError
+from graphopt.graph import model as models
+from graphopt.measure.bench import (
+    NOISE_FLOOR,
+    bound_runner,
+    interleave,
+    ratio,
+    size_grid,
+    verdict,
+)
+from graphopt.measure.measured_session import open_session
+from graphopt.measure.profiling import Run
+from graphopt.optimizer import optimize
+from graphopt.remarks import node_label
+from graphopt.runtime.sessions import CPU, device_of, memory_of, provider_name, runtime_name
+from graphopt.targets.profit import Candidate, Estimates, Profit
+from graphopt.targets.target import parse_target
+
+CACHE_FORMAT = 1
+PROVIDERS = {"cpu": "cpu", "rocm": "rocm", "cuda": "cuda"}
+# How far around a site its surroundings are cut out: a convolution, its sum, its activation and the next convolution
+# stand this far apart, and what the runtime does to their layouts belongs to the price.
+NODES_BEFORE, NODES_AFTER = 2, 3
+MAX_SECONDS_A_CLASS = 3.0
+WHOLE_MODEL_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One class of site.
+
+    Attributes:
+        speedup: time without the rewrite over time with it, of the site and its surroundings; median over rounds.
+        low, high: 95 % interval of it.
+    """
+
+    speedup: float
+    low: float
+    high: float
+
+    @property
+    def pays(self) -> bool | None:
+        """True when it won beyond noise, False when it cannot have won, None when the interval is too wide to tell."""
+        if verdict(self.speedup, self.low, self.high) == "faster":
+            return True
+        return False if self.high < 1 + NOISE_FLOOR else None
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """Where measurements hold; `precision` is what the model is converted to, "" for none."""
+
+    device: str
+    provider: str
+    threads: int
+    runtime: str
+    library: str
+    precision: str = ""
+
+
+@dataclass
+class TuningCache:
+    """Measurements by machine and class of site; a JSON file that can be shipped."""
+
+    entries: dict[CacheKey, dict[str, Measurement]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> TuningCache:
+        """Raises:
+        ModelLoadError: the file is no tuning cache of a format that this version knows.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] != CACHE_FORMAT:
+                raise ModelLoadError(f"{path}: format {data['format']} of a tuning cache; known is {CACHE_FORMAT}")
+            return cls(
+                {
+                    CacheKey(**entry["machine"]): {name: Measurement(**m) for name, m in entry["sites"].items()}
+                    for entry in data["entries"]
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelLoadError(f"{path}: cannot be read as a tuning cache: {error}") from None
+
+    def write(self, path: Path) -> None:
+        entries = [
+            {"machine": asdict(key), "sites": {name: asdict(m) for name, m in sorted(sites.items())}}
+            for key, sites in self.entries.items()
+        ]
+        path.write_text(json.dumps({"format": CACHE_FORMAT, "entries": entries}, indent=2) + "\n", encoding="utf-8")
+
+
+class Measured:
+    """A profit model of measurements; a class without a clear one is estimated."""
+
+    def __init__(self, sites: Mapping[str, Measurement], sizes: Mapping[str, int]) -> None:
+        self._sites, self._sizes = sites, sizes
+
+    def objection(self, candidate: Candidate) -> str:
+        found = self._sites.get(candidate.site_class(self._sizes))
+        if found is None or found.pays is None:
+            return candidate.doubt
+        return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
+
+
+class _NoSite:
+    """Rewrites nothing that is doubtful, and remembers what there was."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Candidate] = {}
+
+    def objection(self, candidate: Candidate) -> str:
+        self.seen.setdefault(candidate.label, candidate)
+        return "left out for comparison"
+
+
+class _OneSite:
+    """The estimates, but for one site."""
+
+    def __init__(self, label: str, *, rewrite: bool) -> None:
+        self.label, self._rewrite = label, rewrite
+        self.asked = False
+
+    def objection(self, candidate: Candidate) -> str:
+        if candidate.label != self.label:
+            return candidate.doubt
+        self.asked = True
+        return "" if self._rewrite else "left out for comparison"
+
+
+@dataclass
+class Tuning:
+    """What `tune` found.
+
+    Attributes:
+        profit: to pass on to `optimize`.
+        chosen: which model of profit that is: "measurements", "estimates" or "none" (no doubtful rewrite at all).
+        machine: where it was measured.
+        sites: class of site -> measurement, of this model.
+        whole_model: milliseconds of the whole model by each of the three.
+        notes: what was not measured, and why.
+    """
+
+    profit: Profit
+    chosen: str
+    machine: CacheKey
+    sites: dict[str, Measurement] = field(default_factory=dict)
+    whole_model: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "chosen": self.chosen,
+            "machine": asdict(self.machine),
+            "sites": {name: asdict(m) for name, m in self.sites.items()},
+            "whole_model_ms": self.whole_model,
+            "notes": self.notes,
+        }
+
+
+def tune(
+    model: Any,
+    *,
+    target: str = "auto",
+    precision: str | None = None,
+    threads: int = 0,
+    sizes: Mapping[str, int] | None = None,
+    seconds: float = 60.0,
+    cache: Path | None = None,
+    measure: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Tuning:
+    """Measures each class of site of a model and then the whole model.
+
+    Args:
+        model: in any form that `optimize` takes.
+        target: as for `optimize`; it must be one that takes our operators and that this machine can run.
+        precision: as for `optimize`; sites are measured in it.
+        threads: of the runtime's pool; 0 leaves the choice to the runtime.
+        sizes: symbolic dimension -> size to tune for; others have the sizes that `bench` gives them.
+        seconds: about how long measuring may take; classes that do not fit are estimated.
+        cache: a file to read measurements from, and with `measure` to write them to.
+        measure: False takes measurements from `cache` alone and runs nothing.
+        progress: called with a line for each step.
+
+    Raises:
+        ModelLoadError: the model or the cache cannot be read.
+        OptionError: a target that takes no operators of ours, or an unknown dimension.
+        GraphoptError: the model does not run.
+        RuntimeMissingError: no ONNX Runtime, or no native library.
+    """
+    say = progress or (lambda _: None)
+    device = parse_target(target).device
+    if device not in PROVIDERS:
+        raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
+    provider = provider_name(PROVIDERS[device])
+    name = device_of(provider).name
+    machine = CacheKey(name, provider, threads, runtime_name(), graphopt.__version__, precision or "")
+    store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
+    sites = store.entries.setdefault(machine, {})
+
+    with tempfile.TemporaryDirectory() as folder:
+        work = _Work(Path(folder), model, target, provider, threads, dict(sizes or {}), precision)
+        classes: dict[str, Candidate] = {}
+        for candidate in work.candidates.values():
+            classes.setdefault(candidate.site_class(work.sizes), candidate)
+        tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
+        if measure:
+            end = time.perf_counter() + seconds
+            work.runner(work.plain, work.feeds)  # a model that does not run is said so now
+            _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
+            if classes:
+                say("timing the whole model")
+                _choose(work, tuning, max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE))
+            if cache is not None:
+                store.write(cache)
+        tuning.sites = {name: sites[name] for name in classes if name in sites}
+        unclear = [name for name in classes if name not in sites or sites[name].pays is None]
+        if unclear:
+            tuning.notes.append(
+                f"{len(unclear)} of {len(classes)} classes of sites are estimated, not measured clearly"
+            )
+    return tuning
+
+
+class _Work:
+    """The model without any doubtful rewrite, in the precision that it came in, and what its sites look like."""
+
+    def __init__(
+        self,
+        folder: Path,
+        original: Any,
+        target: str,
+        provider: str,
+        threads: int,
+        sizes: dict[str, int],
+        precision: str | None = None,
+    ) -> None:
+        self.folder, self.target, self.provider, self.threads = folder, target, provider, threads
+        self._original, self._precision = original, precision
+        recorder = _NoSite()
+        self.plain = self.rewritten(recorder, "plain")
+        if precision is not None:  # sites are cut out of the model before its conversion, and converted on their own
+            self.plain = self._write("unconverted", profit=_NoSite())
+        self.candidates = recorder.seen
+        proto = models.read_proto(self.plain)
+        (self.sizes,) = size_grid(proto, {s: (n,) for s, n in sizes.items()}, ())
+        self.feeds = normal_feeds(proto, self.sizes)
+
+    def rewritten(self, profit: Profit, name: str) -> Path:
+        return self._write(name, profit=profit, precision=self._precision)
+
+    def site(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
+        """A cut-out site in the precision that will run; on a device its interface too, as its neighbours are."""
+        keep_io = self._precision is None or parse_target(self.target).device == "cpu"
+        side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
+        return side
+
+    def _write(self, name: str, **options: Any) -> Path:
+        path = self.folder / f"{name}.onnx"
+        if isinstance(self._original, str | Path):
+            optimize(self._original, path, target=self.target, **options)
+        else:
+            after, _ = optimize(self._original, target=self.target, **options)
+            source = models.load(after)
+            models.save(source, source.model, path)
+        return path
+
+    def runner(self, path: Path, feeds: dict[str, Any]) -> Run:
+        """Raises:
+        GraphoptError: the model does not run.
+        """
+        session = open_session(path, self.provider, self.threads)
+        halves = {i.name for i in session.get_inputs() if i.type == "tensor(float16)"}
+        feeds = {n: a.astype(np.float16) if n in halves else a for n, a in feeds.items()}
+        try:
+            session.run(None, feeds)
+        except Exception as error:  # the runtime's exception classes share no public base
+            sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+            why = " ".join(str(error).split())[:400]
+            raise GraphoptError(f"with {sizes or 'fixed sizes'} the model does not run: {why}") from None
+        if self.provider == CPU:
+            return lambda: session.run(None, feeds)
+        return bound_runner(session, feeds, memory_of(session))
+
+
+def _measure_classes(
+    work: _Work,
+    classes: Mapping[str, Candidate],
+    sites: dict[str, Measurement],
+    seconds: float,
+    tuning: Tuning,
+    say: Callable[[str], None],
+) -> None:
+    end = time.perf_counter() + seconds
+    todo = [name for name in classes if name not in sites or sites[name].pays is None]
+    for i, name in enumerate(todo):
+        left = end - time.perf_counter()
+        if left <= 0:
+            return
+        say(f"class {i + 1} of {len(todo)}: {name}")
+        try:
+            found = _measure(work, classes[name], min(MAX_SECONDS_A_CLASS, left / (len(todo) - i)))
+        except GraphoptError as error:
+            tuning.notes.append(f"{name}: not measured: {error}")
+        else:
+            sites[name] = found
+            say(f"class {i + 1} of {len(todo)}: {name}: {found.speedup:.2f}x")
+
+
+def _measure(work: _Work, candidate: Candidate, seconds: float) -> Measurement:
+    cut, feeds = _cut_out(work, candidate)
+    runs = []
+    for rewrite in (False, True):
+        profit = _OneSite(candidate.label, rewrite=rewrite)
+        side = work.site(cut, profit)
+        if not profit.asked:
+            raise GraphoptError("the rewrite needs more of the model than the site's surroundings")
+        path = work.folder / f"side_{rewrite}.onnx"
+        onnx.save(side, path)
+        runs.append(work.runner(path, feeds))
+    return Measurement(*ratio(*interleave(runs, seconds)))
+
+
+def _cut_out(work: _Work, candidate: Candidate) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The nodes around a site as a model of their own, and the values that the whole model feeds them."""
+    source = models.load(work.plain)
+    graph = source.model.graph
+    anchor = next((n for n in graph if node_label(n) == candidate.label), None)
+    if anchor is None:
+        raise GraphoptError("the site is inside a subgraph or a function")
+    region = _surroundings(anchor)
+    inputs = dict.fromkeys(v for n in region for v in n.inputs if v is not None and _comes_from_outside(v, region))
+    inner = dict.fromkeys(o for n in region for o in n.outputs)
+    outputs = [v for v in inner if v.is_graph_output() or any(u not in region for u in v.consumers())]
+    names = [v.name or "" for v in inputs]
+    values = _values(work, [n for n in names if n not in work.feeds]) | work.feeds
+    cut = ir.Model(
+        ir.convenience.extract(graph, list(inputs), outputs),
+        ir_version=source.model.ir_version,
+        functions=list(source.model.functions.values()),
+    )
+    for value in cut.graph.inputs:
+        array = values[value.name or ""]
+        value.shape = ir.Shape(array.shape)
+        value.dtype = ir.DataType.from_numpy(array.dtype)
+    ir.external_data.load_to_model(cut)
+    return ir.serde.serialize_model(cut), {n: values[n] for n in names}
+
+
+def _comes_from_outside(value: ir.Value, region: set[ir.Node]) -> bool:
+    return not value.is_initializer() and value.producer() not in region
+
+
+def _surroundings(anchor: ir.Node) -> set[ir.Node]:
+    region = {anchor}
+    for depth, neighbours in ((NODES_AFTER, ir.Node.successors), (NODES_BEFORE, ir.Node.predecessors)):
+        wave = set(region)
+        for _ in range(depth):
+            wave = {m for n in wave for m in neighbours(n) if m.graph is anchor.graph} - region
+            region |= wave
+    return region
+
+
+def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
+    """What the whole model computes for these values."""
+    proto = onnx.load(work.plain, load_external_data=False)
+    have = {o.name for o in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
+    path = work.folder / "values.onnx"  # beside the data files of `plain`
+    onnx.save(proto, path)
+    session = open_session(path, CPU, work.threads)
+    return dict(zip(names, session.run(list(names), work.feeds), strict=True)) if names else {}
+
+
+def _choose(work: _Work, tuning: Tuning, seconds: float) -> None:
+    """Times the whole model three ways, and takes the measurements unless another way was faster beyond noise."""
+    ways: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _NoSite()}
+    runs = {name: work.runner(work.rewritten(profit, name), work.feeds) for name, profit in ways.items()}
+    times = dict(zip(runs, interleave(list(runs.values()), seconds), strict=True))
+    tuning.whole_model = {name: sorted(t)[len(t) // 2] * 1e3 for name, t in times.items()}
+    tuning.chosen = fastest(times)
+    tuning.profit = ways[tuning.chosen]
+
+
+def fastest(times: Mapping[str, Sequence[float]]) -> str:
+    """The first way, unless a later one was faster beyond noise."""
+    best, *others = times
+    for name in others:
+        if verdict(*ratio(times[best], times[name])) == "faster":
+            best = name
+    return best

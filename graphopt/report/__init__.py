@@ -1,0 +1,1 @@
+"""What a run did and found, as data, tables and a page."""

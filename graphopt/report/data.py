@@ -1,0 +1,183 @@
+"""What an optimization did: the data, and its rendering as JSON. Tables are made from the same data by the CLI."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt.graph.model import graphs, tensor_bytes
+from graphopt.ops import DOMAIN
+from graphopt.remarks import Code, InitializerRange, Remark
+
+
+@dataclass
+class ModelStats:
+    """What a model consists of.
+
+    Attributes:
+        nodes: operator type -> count, over all graphs, bodies of our own domain not counted.
+        initializer_bytes: bytes of all initializers.
+        multiply_adds: of convolutions and matrix products whose shapes are static, as the equations state them (a
+            Winograd convolution counts like the convolution that it computes); None when no shape is known.
+    """
+
+    nodes: dict[str, int]
+    initializer_bytes: int
+    multiply_adds: int | None
+
+
+def model_stats(model: ir.Model) -> ModelStats:
+    """Counts nodes, bytes and multiply-adds; uses the shapes that are on the values."""
+    counts: Counter[str] = Counter()
+    total_bytes = 0
+    multiply_adds: int | None = None
+    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
+    for graph in graphs(model):
+        if graph in bodies:
+            continue
+        for value in graph.initializers.data.values():
+            if value.const_value is not None:
+                total_bytes += tensor_bytes(value.const_value)
+        for node in graph:
+            domain, op_type = node.domain, node.op_type
+            counts[op_type if domain in ("", DOMAIN) else f"{domain}::{op_type}"] += 1
+            n = _multiply_adds(node)
+            if n is not None:
+                multiply_adds = (multiply_adds or 0) + n
+    return ModelStats(dict(sorted(counts.items())), total_bytes, multiply_adds)
+
+
+def _static(value: ir.Value | None) -> tuple[int, ...] | None:
+    shape = None if value is None else value.shape
+    return shape.numpy() if shape is not None and shape.is_static() else None
+
+
+Dims = tuple[int, ...]
+
+
+def _conv(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
+    return math.prod(y) * math.prod(w[1:])
+
+
+def _conv_transpose(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
+    return math.prod(x) * math.prod(w[1:])
+
+
+def _matmul(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
+    return math.prod(y) * (a[-1] if a else 1)
+
+
+def _gemm(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
+    transposed = node.attributes.get("transA")
+    return math.prod(y) * a[0 if transposed is not None and transposed.as_int() else 1]
+
+
+def _attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int:
+    keys = k[node.attributes["k_perm"].as_ints()[-1]]
+    return (math.prod(q) + math.prod(y)) * keys
+
+
+_COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
+    "Conv": _conv,
+    "WinogradConv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "FusedAttention": _attention,
+}
+
+
+def _multiply_adds(node: ir.Node) -> int | None:
+    op_type = node.op_type
+    if node.domain == DOMAIN:
+        # Variants of our operators differ in their suffixes, which add no products.
+        op_type = next((b for b in ("WinogradConv", "FusedAttention") if op_type.startswith(b)), op_type)
+    count = _COUNTED.get(op_type)
+    if count is None:
+        return None
+    y = _static(node.outputs[0])
+    if y is None:
+        return None
+    a, b = _static(node.inputs[0]), _static(node.inputs[1])
+    return None if a is None or b is None else count(node, y, a, b)
+
+
+@dataclass
+class PassSummary:
+    name: str
+    seconds: float
+    applied: int
+    refused: int
+
+
+@dataclass
+class Report:
+    """What `optimize` did.
+
+    Attributes:
+        target: what it was optimized for.
+        remarks: one for each candidate site.
+        passes: seconds and counts of each pass.
+        before, after: what the model consisted of.
+        numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
+        seconds: all of it, loading and writing included.
+        notes: remarks about the model as a whole.
+        tuning: what `--tune` measured, or the cache said.
+        initializer_ranges: what float16 does to the initializers that do not fit it (with a precision).
+    """
+
+    target: str
+    remarks: list[Remark] = field(default_factory=list)
+    passes: list[PassSummary] = field(default_factory=list)
+    before: ModelStats | None = None
+    after: ModelStats | None = None
+    numerics: str = "exact"
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    tuning: dict[str, Any] | None = None
+    initializer_ranges: list[InitializerRange] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return any(r.applied for r in self.remarks)
+
+    def to_dict(self) -> dict[str, Any]:
+        def stats(s: ModelStats | None) -> dict[str, Any] | None:
+            return None if s is None else vars(s)
+
+        return {
+            "format": 1,
+            "target": self.target,
+            "numerics": self.numerics,
+            "seconds": round(self.seconds, 4),
+            "notes": self.notes,
+            "tuning": self.tuning,
+            "before": stats(self.before),
+            "after": stats(self.after),
+            "passes": [vars(p) for p in self.passes],
+            "initializer_ranges": [r.to_dict() for r in self.initializer_ranges],
+            "remarks": [_remark_dict(r) for r in self.remarks],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def _remark_dict(remark: Remark) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "pass": remark.pass_name,
+        "code": remark.code,
+        "nodes": list(remark.nodes),
+        "detail": remark.detail,
+    }
+    if not remark.applied:
+        entry["meaning"] = Code[remark.code].meaning
+        entry["advice"] = Code[remark.code].advice
+        entry["page"] = Code[remark.code].page
+    return entry

@@ -1,0 +1,1 @@
+"""ONNX Runtime sessions with our library, and the machine that they run on."""

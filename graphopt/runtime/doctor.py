@@ -1,0 +1,118 @@
+"""What this installation consists of and whether it works."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import graphopt
+from graphopt.errors import GraphoptError
+from graphopt.ops import DOMAIN, OPS
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    device_count,
+    device_of,
+    import_onnxruntime,
+    installed_runtimes,
+    library_path,
+)
+
+
+@dataclass
+class Findings:
+    """Rows for people, and the problems among them."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": 1, "findings": dict(self.rows), "problems": self.problems}
+
+
+def examine() -> Findings:
+    """Looks at versions, the runtime, its providers, the native library and the GPU; raises nothing."""
+    found = Findings()
+    found.rows.append(("graphopt", graphopt.__version__))
+    found.rows.append(("python", platform.python_version()))
+    for name in ("onnx", "onnx-ir", "onnx-graphsurgeon", "numpy"):
+        found.rows.append((name, importlib.metadata.version(name)))
+    runtimes = installed_runtimes()
+    if len(runtimes) > 1:
+        names = ", ".join(f"{n} {v}" for n, v in runtimes.items())
+        found.problems.append(
+            f"{names} own the same Python module and overwrite each other; uninstall all of them, then install one"
+        )
+    try:
+        ort = import_onnxruntime()
+    except GraphoptError as error:
+        found.problems.append(str(error))
+        return found
+    owner = ", ".join(f"{n} {v}" for n, v in runtimes.items()) or "not from a known distribution"
+    found.rows.append(("onnxruntime", f"{ort.__version__} ({owner})"))
+    found.rows.append(("providers", ", ".join(ort.get_available_providers())))
+    found.rows.append(("AMD GPU", "kernel driver present" if Path("/dev/kfd").exists() else "none seen (/dev/kfd)"))
+    try:
+        path = library_path()
+    except GraphoptError as error:
+        found.problems.append(str(error))
+        return found
+    found.rows.append(("native library", str(path)))
+    kernels, failure = _count_kernels(ort, path)
+    if failure:
+        found.problems.append(f"the native library cannot be used: {failure}")
+    else:
+        found.rows.append(("CPU kernels", f"{kernels} of {sum(s.cpu_kernel for s in OPS.values())} operators"))
+        for number in range(device_count()):
+            device = device_of((DEVICE_PROVIDER, {"device": number}))
+            described = ", ".join(filter(None, (device.name, device.arch, device.driver)))
+            found.rows.append((f"GPU {number}", described))
+    return found
+
+
+def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
+    """How many operators the loaded library has a CPU kernel for, found by creating a session without any body."""
+    try:
+        options = ort.SessionOptions()
+        options.register_custom_ops_library(str(path))
+        options.log_severity_level = 4
+    except Exception as error:  # the runtime's exception classes share no public base
+        return 0, str(error).strip()
+    return sum(_has_kernel(ort, options, name) for name, spec in OPS.items() if spec.cpu_kernel), ""
+
+
+def _has_kernel(ort: Any, options: Any, name: str) -> bool:
+    from onnx import TensorProto, helper
+
+    spec = OPS[name]
+    values = [
+        helper.make_tensor_value_info(i, TensorProto.BOOL if i == "mask" else TensorProto.FLOAT, None)
+        for i in spec.inputs
+    ]
+    outputs = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in spec.outputs]
+    node = helper.make_node(name, list(spec.inputs), list(spec.outputs), domain=DOMAIN)
+    for key, kind in spec.attributes.items():
+        node.attribute.append(_example_attribute(key, int(kind)))
+    graph = helper.make_graph([node], "kernel", values, outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    except Exception:  # no kernel of that name
+        return False
+    return True
+
+
+def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:
+    from onnx import AttributeProto, helper
+
+    if kind == AttributeProto.INTS:
+        return helper.make_attribute(key, [0, 1, 1, 0] if key == "pads" else [0, 1, 2, 3])
+    if kind == AttributeProto.INT:
+        return helper.make_attribute(key, 1)
+    return helper.make_attribute(key, 1.0)

@@ -1,0 +1,192 @@
+"""`doctor --selftest`: every kernel that this machine would run, against the definition of its operator in float64."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from graphopt.errors import RuntimeMissingError, one_line
+from graphopt.ops import OPS, OpSpec
+from graphopt.ops.cases import FAMILIES, cases_of, model_of
+from graphopt.runtime import selftest_record
+from graphopt.runtime.machine import Device
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    SELF_TESTED,
+    Provider,
+    default_providers,
+    device_of,
+    library_version,
+    runtime_name,
+    session,
+)
+
+OPSET = 17
+DTYPES = ("float32", "float16")
+BENCH_RUNS = 7
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """One operator in one element type.
+
+    Attributes:
+        cases: how many inputs were tried.
+        error: the largest, relative to the RMS of the reference; infinite where there was no result to compare.
+        limit: what it may be.
+        detail: why it failed, or "".
+        milliseconds: of one run over all of the inputs, copies to and from the device included; the median of a few,
+            None when it was not asked for.
+        cpu_milliseconds: the same on the CPU; None when that is where it ran.
+
+    """
+
+    op: str
+    dtype: str
+    cases: int
+    error: float
+    limit: float
+    detail: str
+    milliseconds: float | None = None
+    cpu_milliseconds: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.detail
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON has no infinity: an error that is none is null."""
+        error = self.error if math.isfinite(self.error) else None
+        ratio = None if error is None else error / self.limit
+        return {**asdict(self), "passed": self.passed, "error": error, "error_over_limit": ratio}
+
+
+@dataclass
+class SelfTest:
+    """What ran where, and how it went."""
+
+    provider: str
+    device: Device
+    runtime: str
+    library: str
+    results: list[KernelResult] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[KernelResult]:
+        return [r for r in self.results if not r.passed]
+
+    def families(self) -> Iterator[tuple[str, str, list[KernelResult]]]:
+        """Results by the first words of the operator's name and element type."""
+        groups: dict[tuple[str, str], list[KernelResult]] = {}
+        for result in self.results:
+            family = next(prefix for prefix in FAMILIES if result.op.startswith(prefix))
+            groups.setdefault((family, result.dtype), []).append(result)
+        for (family, dtype), results in groups.items():
+            yield family, dtype, results
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": 2,
+            "provider": self.provider,
+            "device": asdict(self.device),
+            "runtime": self.runtime,
+            "library": self.library,
+            "results": [result.to_dict() for result in self.results],
+        }
+
+
+def selftest(
+    providers: Sequence[Provider] | None = None,
+    progress: Callable[[str], None] | None = None,
+    *,
+    bench: bool = False,
+) -> SelfTest:
+    """Runs every operator in float32 and float16 on awkward inputs.
+
+    On a GPU the result is remembered: sessions leave out the kernels that failed (`graphopt.configure`).
+
+    Args:
+        providers: as for `session`; None takes the best that this machine has.
+        progress: called with the name of each operator.
+        bench: also measure times.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+
+    """
+    # Our provider would leave nodes that have no neighbours to the CPU.
+    ours: Provider = (DEVICE_PROVIDER, {"min_nodes": 1})
+    best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
+    chosen: list[Provider] = [*(best if providers is None else providers)]
+    first = chosen[0] if isinstance(chosen[0], str) else chosen[0][0]
+    report = SelfTest(first, device_of(chosen[0]), runtime_name(), library_version())
+    before = selftest_record.failures(first, report.device, report.library)
+    finished = False
+    try:
+        for name, spec in OPS.items():
+            if not spec.cpu_kernel and first != DEVICE_PROVIDER:
+                continue
+            if progress is not None:
+                progress(name)
+            # A kernel may take the whole process with it.
+            _remember(report, {name: "the process ended while its kernel ran"})
+            report.results += [_result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES]
+        finished = True
+    finally:
+        _remember(report, {}, None if finished else before)
+    return report
+
+
+def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
+    if report.provider not in SELF_TESTED:
+        return
+    failed = {**{r.op: r.detail for r in report.failed}, **more} if instead is None else instead
+    try:
+        selftest_record.remember(report.provider, report.device, report.library, failed)
+    except OSError as error:
+        warnings.warn(f"the result of the self-test cannot be remembered: {error}", stacklevel=3)
+
+
+def _result(spec: OpSpec, dtype: str, providers: list[Provider], on_device: bool, bench: bool) -> KernelResult:
+    cases = [case.cast(dtype) for case in cases_of(spec)]
+    limit = cases[0].tolerance(dtype)
+    # Without the bodies in the model nothing but a kernel of ours can run it; of an operator without a CPU kernel the
+    # runtime knows no more than the body.
+    model, feeds = model_of(cases, OPSET, bodies=not spec.cpu_kernel)
+    source = model.SerializeToString()
+
+    def runner(where: list[Provider], require_device: bool) -> Callable[[], list[Any]]:
+        created = session(source, where, require_device=require_device, ignore_selftest=True, log_severity_level=4)
+        return lambda: list(created.run(None, dict(feeds)))
+
+    try:
+        run = runner(providers, on_device)
+        outputs = iter(run())
+        errors = [case.error([next(outputs) for _ in case.spec.outputs]) for case in cases]
+        times = _medians([run, *([runner([CPU], False)] if on_device else [])]) if bench else []
+    except RuntimeMissingError:
+        raise
+    except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
+        return KernelResult(spec.name, dtype, len(cases), math.inf, limit, one_line(error))
+    worst = max(range(len(cases)), key=errors.__getitem__)
+    detail = ""
+    if not errors[worst] <= limit:
+        detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
+    return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail, *times)
+
+
+def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:
+    """Milliseconds of each, measured in turn."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(BENCH_RUNS):
+        for run, taken in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            taken.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(taken) for taken in times]

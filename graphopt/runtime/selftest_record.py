@@ -1,0 +1,52 @@
+"""What the last self-test found wrong on each GPU, remembered so that sessions there do without."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from graphopt.runtime.machine import Device
+
+FORMAT = 1
+
+
+def failures(provider: str, device: Device, library: str) -> dict[str, str]:
+    """The operators that failed, and why; none where this library has not been tested on this device and driver."""
+    key = _key(provider, device, library)
+    try:
+        record = json.loads(_path(key).read_text(encoding="utf-8"))
+        return {str(op): str(why) for op, why in record["failed"].items()} if record["tested"] == key else {}
+    except (OSError, ValueError, LookupError, AttributeError):
+        return {}  # none, or damaged: as good as not tested
+
+
+def remember(provider: str, device: Device, library: str, failed: Mapping[str, str]) -> None:
+    """Replaces what was known of this library on this device and driver.
+
+    Raises:
+        OSError: the user's cache directory can't be written.
+    """
+    key = _key(provider, device, library)
+    path = _path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, "tested": key, "failed": dict(failed)}, file, indent=2)
+    os.replace(temporary, path)
+
+
+def _key(provider: str, device: Device, library: str) -> dict[str, Any]:
+    return {"provider": provider, "device": asdict(device), "library": library}
+
+
+def _path(key: Mapping[str, Any]) -> Path:
+    """One file for each device with its driver and each version of the library."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(caches) / "graphopt" / f"selftest-{name}.json"

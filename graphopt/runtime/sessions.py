@@ -1,0 +1,377 @@
+"""Everything that needs ONNX Runtime: where our library is, and how a session gets it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import graphopt
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.metadata import METADATA_TARGET
+from graphopt.runtime import selftest_record
+from graphopt.runtime.machine import Device, amd_gpus, cpu_name
+
+LIBRARY_NAME = "libgraphopt.so"
+RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
+
+# Providers that compile whole subgraphs and never run custom kernels: beside them the library stays unregistered, the
+# runtime inlines our function bodies, and the provider sees plain ONNX.
+COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
+
+CPU = "CPUExecutionProvider"
+
+# Our own provider, which ONNX Runtime loads from the native library from this version on.
+DEVICE_PROVIDER = "GraphoptExecutionProvider"
+DEVICE_PROVIDER_SINCE = (1, 24)
+DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
+
+# Those that run our GPU kernels.
+SELF_TESTED = frozenset({DEVICE_PROVIDER, "ROCMExecutionProvider"})
+
+# The key of a model's metadata under which `optimize` records what it was tuned for.
+
+Provider = str | tuple[str, Mapping[str, Any]]
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        RuntimeMissingError: not installed, or two wheels that own the same module have overwritten each other.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise RuntimeMissingError(
+            "this needs ONNX Runtime, which cannot be imported; install one of "
+            f"'pip install graphopt[cpu]' or 'pip install graphopt[rocm]' ({error})"
+        ) from None
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise RuntimeMissingError(
+            "the installed onnxruntime is incomplete: two of its wheels have overwritten each other; "
+            "uninstall all of onnxruntime, onnxruntime-rocm and onnxruntime-gpu, then install one"
+        )
+    return onnxruntime
+
+
+def installed_runtimes() -> dict[str, str]:
+    """The installed distributions that own the onnxruntime module; more than one means a clobbered install."""
+    found = {}
+    for name in RUNTIME_DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def runtime_name() -> str:
+    """The installed runtime and its version, for instance "onnxruntime-rocm 1.22.2".
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    found = ", ".join(f"{name} {version}" for name, version in installed_runtimes().items())
+    return found or f"onnxruntime {import_onnxruntime().__version__}"
+
+
+def loads_providers() -> bool:
+    """Whether the installed runtime can load a provider such as ours from a library.
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    version = tuple(int(part) for part in import_onnxruntime().__version__.split(".")[:2])
+    return version >= DEVICE_PROVIDER_SINCE
+
+
+def library_path() -> Path:
+    """The native library, for `register_custom_ops_library` and for C++ and C# programs.
+
+    Found in a wheel, in an editable install, and when a source tree shadows the installed package.
+
+    Raises:
+        RuntimeMissingError: the library is in none of these places.
+    """
+    candidates = [Path(folder) / "lib" / LIBRARY_NAME for folder in graphopt.__path__]
+    try:
+        files = importlib.metadata.files("graphopt") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    candidates += [Path(str(f.locate())) for f in files if f.name == LIBRARY_NAME]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise RuntimeMissingError(
+        f"the native library {LIBRARY_NAME} is not installed; run 'pip install .' in the source tree"
+    )
+
+
+def device_count() -> int:
+    """How many devices our own provider has here; 0 on runtimes that load no providers.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    return len(_devices())
+
+
+def _devices() -> list[Any]:
+    if not loads_providers():
+        return []
+    ort = import_onnxruntime()
+    found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    if not found and library_path() not in _asked_for_devices:
+        _asked_for_devices.add(library_path())
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    return found
+
+
+_asked_for_devices: set[Path] = set()
+
+
+def memory_of(session: Any) -> tuple[Any, ...]:
+    """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
+    name = session.get_providers()[0]
+    if name != DEVICE_PROVIDER:  # ONNX Runtime calls every GPU's memory "cuda", AMD's included
+        return ("cuda", int(session.get_provider_options()[name].get("device_id", 0)))
+    # Memory infos of inputs and outputs that the CPU reads or writes are of the CPU.
+    for info in (*session.get_input_memory_infos(), *session.get_output_memory_infos()):
+        if info.name == DEVICE_MEMORY:
+            return ("gpu", info.device_id, info.device_vendor_id)
+    return ("cpu", 0)
+
+
+def device_of(provider: Provider) -> Device:
+    """What a provider would run on.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the provider has no device of the number that its options give.
+    """
+    name, options = (provider, {}) if isinstance(provider, str) else provider
+    if name == CPU:
+        return Device(cpu_name(), platform.machine())
+    if name == DEVICE_PROVIDER:
+        told = _device(options).ep_metadata
+        facts = {key: told[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
+        return Device(**facts, wave=int(told["graphopt.wave"]))
+    return next(iter(amd_gpus()), Device("unknown GPU", ""))
+
+
+def _device(options: Mapping[str, Any]) -> Any:
+    devices, number = _devices(), int(options.get("device", 0))
+    if not 0 <= number < len(devices):
+        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}")
+    return devices[number]
+
+
+@functools.cache
+def library_version() -> str:
+    """The package's version and a digest of the native library.
+
+    Raises:
+        RuntimeMissingError: no native library.
+    """
+    digest = hashlib.sha256(library_path().read_bytes()).hexdigest()
+    return f"{graphopt.__version__} {digest[:16]}"
+
+
+def default_providers() -> list[str]:
+    """The providers of this machine that run our kernels, best first."""
+    ort = import_onnxruntime()
+    if "ROCMExecutionProvider" in ort.get_available_providers() and Path("/dev/kfd").exists():
+        return ["ROCMExecutionProvider", CPU]
+    return [*([DEVICE_PROVIDER] if device_count() else []), CPU]
+
+
+def provider_name(text: str) -> str:
+    """The full name of an available provider.
+
+    Raises:
+        OptionError: this runtime has none of that name.
+    """
+    available: list[str] = [*import_onnxruntime().get_available_providers()]
+    if device_count():
+        available.insert(0, DEVICE_PROVIDER)
+    for name in available:
+        if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
+            return name
+    short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
+    raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
+
+
+def require_provider(created: Any, provider: str) -> None:
+    """Refuses a session that fell back to other providers, which ONNX Runtime does with a warning at most.
+
+    Raises:
+        GraphoptError: the provider is none of the session's.
+    """
+    if provider not in created.get_providers():
+        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(created.get_providers())}")
+
+
+def configure(
+    session_options: Any,
+    providers: Sequence[Provider] | None = None,
+    *,
+    disable: Sequence[str] = (),
+    require_device: bool = False,
+    ignore_selftest: bool = False,
+) -> list[Provider]:
+    """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
+
+    Registers the native library where that is right: before any provider is chosen, and not at all beside a provider
+    that compiles whole graphs (MIGraphX), where the function bodies inside the model serve better. Kernels that failed
+    the last self-test on this GPU (`graphopt doctor --selftest`) are left out, with one warning: function bodies run.
+
+    Args:
+        session_options: an `onnxruntime.SessionOptions`.
+        providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
+            (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of ours: `device`, `memory_limit`, `min_nodes`.
+            With our own provider the session options hold the choice, and what is returned is empty.
+        disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
+            process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
+        require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
+            the CPU are only known once there is a session: `session` lists them.
+        ignore_selftest: run kernels that failed the self-test, too.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the provider was asked for, or a device is required, and there is none.
+    """
+    import_onnxruntime()
+    chosen: list[Provider] = list(providers) if providers is not None else list(default_providers())
+    options = {p if isinstance(p, str) else p[0]: {} if isinstance(p, str) else dict(p[1]) for p in chosen}
+    if disable:
+        already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
+        os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
+    if require_device and not options.keys() - {CPU}:
+        raise GraphoptError(
+            "a device is required, but this machine has none that ONNX Runtime would run our kernels on"
+        )
+    if DEVICE_PROVIDER in options and not loads_providers():
+        since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
+        version = import_onnxruntime().__version__
+        raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, this is {version}")
+    avoided = [] if ignore_selftest else _failed_on_device(options)
+    if not options.keys() & COMPILING_PROVIDERS:
+        with _disabled(avoided):
+            session_options.register_custom_ops_library(str(library_path()))
+    if DEVICE_PROVIDER not in options:
+        return chosen
+    ours = {key: str(value) for key, value in options[DEVICE_PROVIDER].items() if key != "device"}
+    if avoided:
+        ours["disable"] = ",".join([*avoided, *filter(None, [ours.get("disable")])])
+    session_options.add_provider_for_devices([_device(options[DEVICE_PROVIDER])], ours)
+    return []
+
+
+def _failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Operators of ours that the self-test found wrong on the GPU that was chosen; says so once for each GPU."""
+    name = next((p for p in options if p in SELF_TESTED), None)
+    if name is None:
+        return []
+    device = device_of((name, options[name]))
+    failed = selftest_record.failures(name, device, library_version())
+    if failed and (name, device) not in _warned_of:
+        _warned_of.add((name, device))
+        count = "1 operator" if len(failed) == 1 else f"{len(failed)} operators"
+        reasons = "; ".join(f"{op}: {why}" for op, why in [*failed.items()][:3])
+        others = f"; and {', '.join([*failed][3:])}" if len(failed) > 3 else ""
+        warnings.warn(
+            f"{device.name} ({device.arch}) failed the self-test of {count}: definitions run there instead of our "
+            f"kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
+            stacklevel=4,
+        )
+    return [*failed]
+
+
+_warned_of: set[tuple[str, Device]] = set()
+
+
+@contextmanager
+def _disabled(names: Sequence[str]) -> Iterator[None]:
+    """The library leaves these operators out while it is registered."""
+    before = os.environ.get("GRAPHOPT_DISABLE")
+    if names:
+        os.environ["GRAPHOPT_DISABLE"] = ",".join([*filter(None, [before]), *names])
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["GRAPHOPT_DISABLE"] = before
+        elif names:
+            del os.environ["GRAPHOPT_DISABLE"]
+
+
+def session(
+    model: str | os.PathLike[str] | bytes,
+    providers: Sequence[Provider] | None = None,
+    *,
+    require_device: bool = False,
+    ignore_selftest: bool = False,
+    **options: Any,
+) -> Any:
+    """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
+
+    Args:
+        model: a path or serialized bytes.
+        providers: as for `configure`.
+        require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
+            say where nodes run: there only a missing device is noticed.
+        ignore_selftest: run kernels that failed the self-test, too.
+        options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required.
+    """
+    ort = import_onnxruntime()
+    session_options = ort.SessionOptions()
+    for name, value in options.items():
+        setattr(session_options, name, value)
+    chosen = configure(session_options, providers, require_device=require_device, ignore_selftest=ignore_selftest)
+    if require_device:
+        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    try:
+        created = ort.InferenceSession(source, session_options, providers=chosen)
+    except Exception as error:  # the runtime's exception classes share no public base
+        raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
+    if require_device and hasattr(created, "get_provider_graph_assignment_info"):
+        _refuse_cpu_nodes(created)
+    _warn_of_other_target(created)
+    return created
+
+
+def _refuse_cpu_nodes(created: Any) -> None:
+    on_cpu = [
+        f"{node.name or '(unnamed)'} ({node.op_type})"
+        for part in created.get_provider_graph_assignment_info()
+        if part.ep_name == CPU
+        for node in part.get_nodes()
+    ]
+    if on_cpu:
+        raise GraphoptError(f"{len(on_cpu)} nodes would run on the CPU: {', '.join(on_cpu)}")
+
+
+def _warn_of_other_target(created: Any) -> None:
+    """A file runs everywhere, but one tuned for another device may be slower than one tuned for this."""
+    target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
+    names = created.get_providers()
+    # Our own provider runs what was tuned for either kind of GPU.
+    on_gpu = DEVICE_PROVIDER in names or "ROCMExecutionProvider" in names
+    runs_on = "gpu" if on_gpu else "cpu"
+    device = target.partition(":")[0]
+    if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
+        warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)

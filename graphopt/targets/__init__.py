@@ -1,0 +1,1 @@
+"""What each target may receive, and what pays on it."""

@@ -1,0 +1,82 @@
+"""Which legal rewrites pay: asked once for each candidate, answered by estimates or by measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphopt.targets.cpu import winograd_gain
+from graphopt.targets.target import Target
+
+# What a swap must promise on a CPU: its estimate is good to about a tenth.
+WINOGRAD_MIN_GAIN = 1.1
+# On GPUs the tile transforms cost as much as they save below this many channels. Derived from arithmetic intensity; not
+# measured on AMD.
+WINOGRAD_MIN_CHANNELS = 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
+
+    Attributes:
+        label: the node in whose place the new one would stand.
+        op: the operator of ours that it would put in.
+        dtype: of the inputs.
+        shapes: of the inputs; None where not even the rank is known.
+        before, after: operators that make the inputs and that read the output, "" for the model's own boundary.
+        doubt: why the estimate says that it does not pay; "" when it pays.
+    """
+
+    label: str
+    op: str
+    dtype: str
+    shapes: tuple[tuple[int | str | None, ...] | None, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    doubt: str = ""
+
+    def site_class(self, sizes: Mapping[str, int]) -> str:
+        """What candidates have in common that cost the same. `sizes` replaces symbolic dimensions."""
+
+        def size(d: int | str | None) -> str:
+            return str(d if isinstance(d, int) else sizes.get(d or "", "?"))
+
+        shapes = " ".join("?" if shape is None else "x".join(map(size, shape)) for shape in self.shapes)
+        before, after = ("+".join(ops) or "-" for ops in (self.before, self.after))
+        # A size that only the runtime knows still depends on those of the inputs.
+        bound = " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items())) if "?" in shapes else ""
+        return f"{self.op} {self.dtype} {shapes} between {before} and {after}{bound}"
+
+
+class Profit(Protocol):
+    """Decides for each candidate."""
+
+    def objection(self, candidate: Candidate) -> str:
+        """Why the rewrite is not worth it; "" when it is."""
+        ...
+
+
+class Estimates:
+    """The default: what was measured elsewhere and put into formulas and thresholds."""
+
+    def objection(self, candidate: Candidate) -> str:
+        return candidate.doubt
+
+
+class EveryLegalSite:
+    """Rewrites whatever is legal."""
+
+    def objection(self, candidate: Candidate) -> str:
+        return ""
+
+
+def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> bool:
+    """Whether WinogradConv from C to M channels with an OH x OW result is faster than Conv on `target`.
+
+    Sizes that are not known count as large: the kernel itself falls back where tiles are few.
+    """
+    if target.device == "cpu":
+        return winograd_gain(C, M, OH, OW) > WINOGRAD_MIN_GAIN
+    return C >= WINOGRAD_MIN_CHANNELS and M >= WINOGRAD_MIN_CHANNELS

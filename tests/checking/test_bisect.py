@@ -1,0 +1,67 @@
+"""`bisect` finds a planted fault: the pass, the site, and a minimal model around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from graphopt.checking.bisect import bisect
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.passes import PASSES
+from graphopt.passes.base import Pass
+from models import ZOO
+from tests.checking.test_verify import feeds_of
+from tests.rewriting import run
+
+
+class WrongAtOneSite(Pass[ir.Node]):
+    """Replaces every MaxPool by itself, and the second one by a pool of a smaller window."""
+
+    name = "wrong_at_one_site"
+    equation = "none"
+    numerics = Numerics.EXACT
+    anchors = frozenset({("", "MaxPool")})
+
+    def match(self, node: ir.Node, editor: Editor) -> ir.Node | None:
+        return None if "seen" in node.metadata_props else node
+
+    def legal(self, match: ir.Node, editor: Editor) -> None:
+        pass
+
+    def rewrite(self, match: ir.Node, editor: Editor) -> str:
+        wrong = match.name == "MaxPool_2"
+        changes = {"kernel_shape": [1, 1]} if wrong else {}
+        editor.rewire(match, match.inputs, changes)
+        match.metadata_props["seen"] = "yes"
+        match.name = f"{match.name}_new"
+        editor.replace([], [match], {}, anchor=match)
+        return "planted" if wrong else "harmless"
+
+
+def test_finds_the_planted_fault() -> None:
+    model = ZOO["vgg16_bn"](small=True)
+    assert [n.name for n in model.graph.node if n.op_type == "MaxPool"][1] == "MaxPool_2"
+    result = bisect(model, target="cpu", all_sites=True, passes=[*PASSES[:5], WrongAtOneSite(), *PASSES[5:]])
+    assert result.culprit is not None
+    assert result.culprit.pass_name == "wrong_at_one_site"
+    assert result.culprit.nodes == ("MaxPool_2",)
+    assert result.culprit.detail == "planted"
+    assert result.minimal is not None
+    minimal = ir.serde.serialize_model(result.minimal)
+    assert [n.op_type for n in minimal.graph.node] == ["MaxPool"]
+    onnx.checker.check_node(minimal.graph.node[0])
+
+
+def test_healthy_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    model = ZOO["resnet18"](small=True)
+    onnx.save(model, path)
+    result = graphopt_command("bisect", path, "--target", "cpu", "--all-sites")
+    assert result.exit_code == 0
+    assert "equal" in result.stdout
+    assert run(model, feeds_of(model, 0))

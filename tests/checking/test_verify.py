@@ -1,0 +1,354 @@
+"""`verify` catches what is wrong and does not cry wolf."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import graphopt
+from graphopt.checking.compare import difference, distribution_difference
+from graphopt.checking.inputs import make_cases, symbols
+from graphopt.checking.run import perturbed
+from graphopt.checking.tolerances import LIMITS
+from graphopt.checking.verify import verify
+from graphopt.errors import OptionError, VerifyError
+from graphopt.metadata import Numerics
+from models import ZOO
+from tests.checking.faults import STRUCTURAL, planted
+from tests.checking.reference64 import moved, probes, run64
+from tests.rewriting import Array, model_from_text
+
+FAULTY = ("resnet18", "unet", "yolo", "bert", "gpt2", "vit")
+
+
+def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
+        else:
+            feeds[value.name] = np.ones(shape, np.int64)
+    return feeds
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_catches_planted_faults(name: str) -> None:
+    model = ZOO[name](small=True, batch=2)
+    feeds = probes(model)
+    wanted = [run64(model, inputs) for inputs in feeds]
+    shown = 0
+    # All of them, over the whole zoo: scripts/planted_faults.py.
+    for description, faulty in list(planted(model, every=8))[::4]:
+        far = math.inf if description in STRUCTURAL else moved(wanted, faulty, feeds)
+        if far < 10 * LIMITS[Numerics.REASSOCIATED]:
+            continue  # a fault that cannot show
+        shown += 1
+        assert not verify(model, faulty).equal, f"{description}: moved by {far:.3g} of RMS and was not caught"
+    assert shown >= 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ZOO)
+def test_no_false_alarm_on_the_zoo(name: str, seed: int) -> None:
+    model = ZOO[name](small=True, dynamic=seed == 1, seed=seed)
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    report = verify(model, after, seed=seed)
+    assert report.equal, report.summary
+    assert {r.library for r in report.rows} >= {False}
+
+
+def add_model(value: float, output: str = "y") -> onnx.ModelProto:
+    text = f"g (float[N, 3] x) => (float[N, 3] {output}) {{ {output} = Add(x, c) }}"
+    return model_from_text(text, {"c": np.float32(value)})
+
+
+def test_exact_class_wants_equal_bits() -> None:
+    before, after = add_model(1.0), add_model(1.0 + 2**-20)
+    after.metadata_props.add(key="graphopt.numerics", value="exact")
+    assert not verify(before, after).equal
+    after.metadata_props[0].value = "reassociated"
+    assert verify(before, after).equal
+
+
+def test_metadata_cannot_name_a_number() -> None:
+    after = add_model(1.01)
+    after.metadata_props.add(key="graphopt.numerics", value="1.0")
+    assert not verify(add_model(1.0), after).equal
+
+
+def test_tolerances_of_the_caller() -> None:
+    before, after = add_model(1.0), add_model(1.001)
+    assert not verify(before, after).equal
+    assert verify(before, after, rtol=1e-2).equal
+    assert verify(before, after, rtol={"y": 1e-2}).equal
+    assert not verify(before, after, rtol={"": 1e-6}).equal
+    with pytest.raises(OptionError, match="no output 'z'"):
+        verify(before, after, rtol={"z": 1e-2})
+    assert verify(before, after, atol=0.01).equal
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "words"),
+    [
+        (np.zeros(3, np.float32), np.zeros(3, np.float64), "type"),
+        (np.zeros(3, np.float32), np.zeros((1, 3), np.float32), "shape"),
+        (np.array([1, np.nan], np.float32), np.array([np.nan, 1], np.float32), "NaN"),
+        (np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32), "infinities"),
+        (np.array([1, 2]), np.array([1, 3]), "values"),
+        ([np.zeros(2)], [np.zeros(2), np.zeros(2)], "lengths"),
+        (None, np.zeros(1), "absent"),
+    ],
+)
+def test_structural_differences(want: Any, got: Any, words: str) -> None:
+    assert words in difference(want, got)[0]
+
+
+def test_a_distribution_is_measured_by_its_rows() -> None:
+    rows = np.zeros((2, 1000), np.float32)
+    rows[0, 3], rows[1, 5:7] = 1, (0.6, 0.4)
+    moved = rows.copy()
+    moved[1, 5:7] = 0.59, 0.41
+    found = distribution_difference(rows, moved)
+    assert found is not None
+    assert math.isclose(found, 0.01 / math.hypot(0.6, 0.4), rel_tol=1e-4)
+    for other in (2 * rows, rows - 1e-3, rows.astype(np.int64), np.float32(1), [rows], np.where(rows, np.nan, rows)):
+        assert distribution_difference(other, other) is None
+
+
+def test_overridable_initializer_is_overridden() -> None:
+    """A rewrite that bakes in the default is right on default inputs and wrong on others."""
+    before = add_model(1.0)
+    before.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
+    one = "one = Constant <value_float: float = 1.0> ()"
+    text = f"g (float[N, 3] x, float c) => (float[N, 3] y) {{ {one}\n y = Add(x, one) }}"
+    baked = model_from_text(text, {"c": np.float32(1.0)})
+    report = verify(before, baked)
+    assert not report.equal
+    assert {r.case for r in report.rows if not r.equal} == {"overridden initializers"}
+
+
+def test_padding_masks_are_tried() -> None:
+    """Dropping the mask shows only on padded inputs."""
+    text = """g (float[B, 4] x, int64[B, 4] mask) => (float[B, 4] y) {{
+        keep = Cast <to: int = 1> (mask)
+        y = {} }}"""
+    before = model_from_text(text.format("Mul(x, keep)"))
+    after = model_from_text(text.format("Identity(x)"))
+    report = verify(before, after)
+    assert not report.equal
+    assert {r.case for r in report.rows if not r.equal} == {"padded left", "padded right", "padded away"}
+
+
+def test_dropped_nan_guard_is_caught() -> None:
+    """It shows only where a whole row is masked."""
+    text = """g (float[B, 4, 4] s, int64[B, 4] mask) => (float[B, 4, 4] y) {{
+        keep = Cast <to: int = 9> (mask)
+        axis = Constant <value_ints: ints = [1]> ()
+        keep3 = Unsqueeze(keep, axis)
+        masked = Where(keep3, s, low)
+        p = Softmax <axis: int = -1> (masked)
+        nan = IsNaN(p)
+        y = {} }}"""
+    values = {"low": np.float32(-np.inf), "zero": np.float32(0.0)}
+    before = model_from_text(text.format("Where(nan, zero, p)"), values)
+    after = model_from_text(text.format("Identity(p)"), {"low": values["low"]})
+    report = verify(before, after)
+    assert not report.equal
+    assert {r.case for r in report.rows if not r.equal} == {"padded away"}
+    assert "NaN" in report.summary
+
+
+def test_zeros_are_no_evidence_for_noise() -> None:
+    """X W - x W' with W' next to W is rounding noise; that 0 stays 0 must not carry the verdict."""
+    w = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    body = "a = MatMul(x, w)\n b = MatMul(x, w2)\n d = Sub(a, b)\n y = Mul(d, k)"
+    text = f"g (float[N, 16] x) => (float[N, 16] y) {{ {body} }}"
+    values = {"w": w, "w2": w * np.float32(1 - 1e-6), "k": np.float32(1.0)}
+    with pytest.raises(VerifyError, match="rounding noise"):
+        verify(model_from_text(text, values), model_from_text(text, {**values, "k": np.float32(1.3)}))
+
+
+def test_token_ids_stay_inside_the_table() -> None:
+    text = "g (int64[B, S] ids) => (float[B, S, 2] y) { y = Gather(table, ids) }"
+    model = model_from_text(text, {"table": np.arange(10, dtype=np.float32).reshape(5, 2)})
+    report = verify(model, model)
+    assert report.equal
+    assert not report.skipped
+
+
+def test_inputs_of_the_caller(tmp_path: Path) -> None:
+    before, after = add_model(1.0), add_model(2.0)
+    x = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    assert not verify(before, after, inputs=tmp_path / "inputs.npz").equal
+    assert not verify(before, after, inputs=tmp_path).equal
+    folder = tmp_path / "test_data_set_0"
+    folder.mkdir()
+    (folder / "input_0.pb").write_bytes(onnx.numpy_helper.from_array(x, "x").SerializeToString())
+    assert [r.case for r in verify(before, before, inputs=tmp_path).rows] == ["test_data_set_0", "inputs.npz"]
+    (tmp_path / "broken.npz").write_bytes(b"no zip")
+    with pytest.raises(VerifyError, match="cannot be read as inputs"):
+        verify(before, after, inputs=tmp_path / "broken.npz")
+    with pytest.raises(VerifyError, match="holds no inputs"):
+        verify(before, after, inputs=folder.parent / "nowhere")
+
+
+def test_model_that_does_not_run() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Mystery(x) }"
+    model = model_from_text(text, check=False)
+    with pytest.raises(VerifyError, match="cannot be loaded"):
+        verify(model, model)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("(float[N] x) => (float[N] y)", "(float[N] z) => (float[N] y)", "inputs are ['z'], they were ['x']"),
+        ("(float[N] x) => (float[N] y)", "(float[N] x) => (float[N] z)", "outputs are ['z'], they were ['y']"),
+        ("(float[N] x) => (float[N] y)", "(double[N] x) => (float[N] y)", "input 'x': FLOAT became DOUBLE"),
+        ("(float[N] x) => (float[N] y)", "(float[M] x) => (float[M] y)", "dimensions ['N'] became ['M']"),
+        ("(float[3] x) => (float[3] y)", "(float[N] x) => (float[3] y)", "dimensions [3] became ['N']"),
+        ("(float[3] x) => (float[3] y)", "(float[3] x) => (float[4] y)", "output 'y': dimensions [3] became [4]"),
+        ("(float[3] x) => (float[3] y)", "(float[3] x) => (float[3, 1] y)", "output 'y': dimensions [3] became [3, 1]"),
+    ],
+)
+def test_interfaces_that_contradict_each_other(before: str, after: str, words: str) -> None:
+    sides = []
+    for text in (before, after):
+        x, y = (part.strip(" ()").split()[-1] for part in text.split("=>"))
+        sides.append(model_from_text(f"g {text} {{ {y} = Identity({x}) }}", check=False))
+    report = verify(*sides)
+    assert not report.equal
+    assert words in report.summary
+
+
+def test_lost_or_overridable_interface() -> None:
+    before = add_model(1.0)
+    before.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
+    assert "overridable" in verify(before, add_model(1.0)).summary
+    unknown = add_model(1.0)
+    unknown.graph.output[0].type.tensor_type.ClearField("shape")
+    assert verify(add_model(1.0), unknown).equal
+
+
+def test_sizes_that_after_fixes_are_kept() -> None:
+    before = ZOO["resnet18"](small=True, dynamic=True)
+    after, _ = graphopt.optimize(before, target="cpu", input_shapes={"input": (3, 3, 32, 32)})
+    report = verify(before, after)
+    assert report.equal
+    assert report.fixed == {"batch": 3}
+    assert "batch=3" in report.summary
+
+
+def test_a_symbol_has_one_size_wherever_it_stands() -> None:
+    text = """g (float[A, B] x, float[B, A] z, float[A, past, 2] p, float[A, "past + B", 2] q) => (float[A, A] y) {
+        y = MatMul(x, z) unused = Concat <axis: int = 1> (p, q) }"""
+    model = model_from_text(text)
+    assert symbols(model) == {"A": "batch", "B": "length", "past": "length"}
+    for case in make_cases(model, seed=0):
+        A, B = case.feeds["x"].shape
+        assert case.feeds["z"].shape == (B, A)
+        assert case.feeds["q"].shape[1] == case.feeds["p"].shape[1] + B
+    assert not verify(model, model).skipped
+    sizes = {c.name: c.feeds["x"].shape[1] - c.feeds["p"].shape[1] for c in make_cases(model, seed=0)}
+    assert sizes["distinct sizes"] != 0
+
+
+def test_height_and_width_differ_in_one_case() -> None:
+    text = "g (float[N, 1, H, W] x) => (float[{}] y) {{ t = Transpose <perm: ints = [0, 1, 3, 2]> (x) y = Shape({}) }}"
+    text = text.replace("float[{}] y", "int64[4] y")
+    before, after = (model_from_text(text.format(v)) for v in ("x", "t"))
+    assert {r.case for r in verify(before, after).rows if not r.equal} == {"distinct sizes"}
+
+
+def test_probes_show_a_dropped_nan_guard() -> None:
+    text = "g (float[N, 64] x) => (float[N, 64] y) {{ n = IsNaN(x) g = Where(n, zero, x) y = Relu({}) }}"
+    values = {"zero": np.float32(0.0)}
+    before, after = (model_from_text(text.format(v), values) for v in ("g", "x"))
+    assert verify(before, after).equal
+    report = verify(before, after, probe_nan=True)
+    assert {r.case for r in report.rows if not r.equal} == {"NaN"}
+    assert verify(before, before, probe_nan=True).equal
+
+
+def test_padding_with_zeros_shows_on_negative_inputs() -> None:
+    """A pool over one element and its padding: the maximum with a wrong padding of 0 shows below 0 alone."""
+    text = "g (float[1, 1, 4] x) => (float[1, 1, 4] y) { y = "
+    before = model_from_text(text + "LeakyRelu <alpha: float = 0.1> (x) }")
+    after = model_from_text(text + "Relu(x) }")
+    assert "negative" in {r.case for r in verify(before, after).rows if not r.equal}
+    assert all((c.feeds["x"] <= 0).all() for c in make_cases(before, 0) if c.name == "negative")
+
+
+def test_sensitivity_leaves_masks_alone() -> None:
+    low = np.finfo(np.float32).min
+    mask = np.array([0, low, -np.inf, np.inf, -low, 1.0, -2.0, 3e-20, -1e30, 5.0], np.float32)
+    model = model_from_text("g (float[10] x) => (float[10] y) { y = Add(x, m) }", {"m": mask})
+    moved = onnx.numpy_helper.to_array(perturbed(model, seed=1).graph.initializer[0])
+    np.testing.assert_array_equal(moved[:5], mask[:5])
+    assert (moved[5:] != mask[5:]).all()
+    np.testing.assert_allclose(moved[5:], mask[5:], rtol=1e-6)
+
+
+def test_bfloat16() -> None:
+    text = """g (bfloat16[N, 8] x) => (bfloat16[N, 8] y, float[N, 8] z) {{
+        f = Cast <to: int = 1> (x) z = Mul(f, c) s = {} y = Cast <to: int = 16> (s) }}"""
+    before, close, wrong = (
+        model_from_text(text.format(body), {"c": np.float32(c)})
+        for body, c in (("Sigmoid(z)", 1.0), ("Sigmoid(z)", 1.001), ("Tanh(z)", 1.0))
+    )
+    report = verify(before, close)
+    assert report.equal
+    assert report.numerics == "bf16"
+    assert {r.case for r in report.rows} >= {"large", "negative"}
+    assert not verify(before, wrong).equal
+
+
+def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
+    """Weights of 96 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
+    width = 5016
+    model = model_from_text(
+        f"g (float[N, {width}] x) => (float[N, {width}] y) {{ y = MatMul(x, w) }}",
+        {"w": np.full((width, width), 1e-3, np.float32)},
+    )
+    paths = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path in paths:
+        onnx.save(model, path, save_as_external_data=True, location=path.stem + ".data")
+    status = "[int(s.split()[1]) for s in open('/proc/self/status') if s.startswith('VmHWM')][0]"
+    code = f"""
+import sys
+from pathlib import Path
+import graphopt, graphopt.checking.verify
+from graphopt.runtime.sessions import import_onnxruntime
+import_onnxruntime()
+before = {status}
+assert graphopt.verify(*map(Path, sys.argv[1:])).equal
+print({status} - before)"""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2.5 * 96 * 1024
+
+
+def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(add_model(1.0), a)
+    onnx.save(add_model(1.5), b)
+    assert graphopt_command("verify", a, a).exit_code == 0
+    different = graphopt_command("verify", a, b, "--json")
+    assert different.exit_code == 1
+    assert json.loads(different.stdout)["equal"] is False
+    assert graphopt_command("verify", a, b, "--rtol", "y:10").exit_code == 0
+    missing = graphopt_command("verify", a, tmp_path / "c.onnx")
+    assert missing.exit_code == 3
+    assert "no such file" in missing.stderr
