@@ -1,0 +1,648 @@
+"""Hold every declaration of foreign functions in native/ against the headers that it stands for.
+
+    python scripts/abi_check.py [--pypi] [FOLDER ...]
+
+The native library declares what it calls of ONNX Runtime, HIP, CUDA and their libraries itself, so that it builds
+without any of them. Here the compiler reads each declaration beside the real header: result and parameters of each
+function (class, size, what a pointer points to), the number of each constant, the offset of each member, the index of
+each slot. Nothing is run.
+
+Headers are taken from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's
+driver; 280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
+Declarations are found by what they name, wherever they lie in native/: each function that is looked up in a library,
+and each constant beside them, must belong to an interface below.
+
+Prints for each interface and folder what was compared. Exit code 1 when a declaration disagrees or belongs to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NATIVE = ROOT / "native"
+SYSTEM = Path("/usr/include")
+FETCHED = ROOT / "build" / "headers"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A library that native/ calls through function pointers.
+
+    Attributes:
+        name: for people.
+        header: as a program includes it.
+        functions: a pattern of their names.
+        structs: the structs of native/ in which its numbers stand: each constant, and what the header calls it ("" for
+            one of our own making).
+        members: structs of the library that native/ declares: its own name, the library's, and each member.
+            version: a macro of the header.
+        only_c: in C++ the header has overloads of its functions.
+
+    """
+
+    name: str
+    header: str
+    functions: str
+    structs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    members: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    version: str = ""
+    only_c: bool = False
+
+    def owns(self, function: str) -> bool:
+        return re.fullmatch(self.functions, function) is not None
+
+    @property
+    def inclusion(self) -> str:
+        line = f"#include <{self.header}>"
+        if not self.only_c:
+            return line
+        # What it includes itself is C++ all the same.
+        before = "".join(f"#include <c{name}>\n" for name in ("math", "stddef", "stdint", "stdio", "stdlib", "string"))
+        hidden = '#pragma push_macro("__cplusplus")\n#undef __cplusplus'
+        return f'{before}extern "C" {{\n{hidden}\n{line}\n#pragma pop_macro("__cplusplus")\n}}'
+
+
+_LT_OF_HIP = "hipblasLtMatmulHeuristicResult_t"
+_LT_OF_CUDA = "cublasLtMatmulHeuristicResult_t"
+
+INTERFACES = (
+    Interface(
+        "HIP",
+        "hip/hip_runtime_api.h",
+        r"hip[A-Z](?!las)\w*",
+        {
+            "Hip": {
+                "kOutOfMemory": "hipErrorOutOfMemory",
+                "kDefault": "hipMemcpyDefault",
+                "kClockRate": "hipDeviceAttributeClockRate",
+                "kMemoryBusWidth": "hipDeviceAttributeMemoryBusWidth",
+                "kMemoryClockRate": "hipDeviceAttributeMemoryClockRate",
+                "kMultiprocessors": "hipDeviceAttributeMultiprocessorCount",
+            },
+            "DriverDevice": {"kNonBlocking": "hipStreamNonBlocking", "kDisableTiming": "hipEventDisableTiming"},
+        },
+        version="HIP_VERSION",
+    ),
+    Interface(
+        "CUDA driver",
+        "cuda.h",
+        r"cu[A-Z]\w*",
+        {
+            "Cuda": {
+                "kOutOfMemory": "CUDA_ERROR_OUT_OF_MEMORY",
+                "kClockRate": "CU_DEVICE_ATTRIBUTE_CLOCK_RATE",
+                "kMultiprocessors": "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
+                "kMemoryClockRate": "CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE",
+                "kMemoryBusWidth": "CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH",
+                "kL2CacheSize": "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE",
+                "kMajor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
+                "kMinor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
+                "kSharedSize": "CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES",
+                "kMaxDynamicShared": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+                "kMaxSharedPerBlockOptin": "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            },
+            "DriverDevice": {"kNonBlocking": "CU_STREAM_NON_BLOCKING", "kDisableTiming": "CU_EVENT_DISABLE_TIMING"},
+        },
+        version="CUDA_VERSION",
+    ),
+    Interface(
+        "cuBLAS",
+        "cublas_v2.h",
+        r"cublas(?!Lt)[A-Z]\w*",
+        {
+            "Cublas": {
+                "kFloat": "CUDA_R_32F",
+                "kHalf": "CUDA_R_16F",
+                "kCompute32F": "CUBLAS_COMPUTE_32F",
+                "kDefaultAlgorithm": "CUBLAS_GEMM_DEFAULT",
+            }
+        },
+        version="CUBLAS_VER_MAJOR",
+        only_c=True,
+    ),
+    Interface(
+        "rocBLAS",
+        "rocblas/rocblas.h",
+        r"rocblas_\w+",
+        {
+            "Rocblas": {
+                "kNone": "rocblas_operation_none",
+                "kTranspose": "rocblas_operation_transpose",
+                "kHalf": "rocblas_datatype_f16_r",
+                "kFloat": "rocblas_datatype_f32_r",
+            }
+        },
+        version="ROCBLAS_VERSION_MAJOR",
+    ),
+    Interface(
+        "cuBLASLt",
+        "cublasLt.h",
+        r"cublasLt\w+",
+        {
+            "CublasLt": {
+                "kCompute32F": "CUBLAS_COMPUTE_32F",
+                "kFloat": "CUDA_R_32F",
+                "kHalf": "CUDA_R_16F",
+                "kEpilogue": "CUBLASLT_MATMUL_DESC_EPILOGUE",
+                "kBiasPointer": "CUBLASLT_MATMUL_DESC_BIAS_POINTER",
+                "kBiasType": "",
+                "kAlgorithmBytes": f"offsetof({_LT_OF_CUDA}, workspaceSize)",
+            },
+            "Epilogue": {
+                "kBias": "CUBLASLT_EPILOGUE_BIAS",
+                "kReluBias": "CUBLASLT_EPILOGUE_RELU_BIAS",
+                "kGeluBias": "CUBLASLT_EPILOGUE_GELU_BIAS",
+            },
+            "": {"kMaxWorkspaceBytes": "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES"},
+        },
+        version="CUBLAS_VER_MAJOR",
+    ),
+    Interface(
+        "hipBLASLt",
+        "hipblaslt/hipblaslt.h",
+        r"hipblasLt\w+",
+        {
+            "HipblasLt": {
+                "kCompute32F": "HIPBLAS_COMPUTE_32F",
+                "kFloat": "HIP_R_32F",
+                "kHalf": "HIP_R_16F",
+                "kEpilogue": "HIPBLASLT_MATMUL_DESC_EPILOGUE",
+                "kBiasPointer": "HIPBLASLT_MATMUL_DESC_BIAS_POINTER",
+                "kBiasType": "HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE",
+                "kAlgorithmBytes": f"offsetof({_LT_OF_HIP}, workspaceSize)",
+            },
+            "Epilogue": {
+                "kBias": "HIPBLASLT_EPILOGUE_BIAS",
+                "kReluBias": "HIPBLASLT_EPILOGUE_RELU_BIAS",
+                "kGeluBias": "HIPBLASLT_EPILOGUE_GELU_BIAS",
+            },
+            "": {"kMaxWorkspaceBytes": "HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES"},
+        },
+        version="HIPBLASLT_VERSION_MAJOR",
+    ),
+    Interface(
+        "cuDNN",
+        "cudnn.h",
+        r"cudnn\w+",
+        {
+            "Cudnn": {
+                "kNchw": "CUDNN_TENSOR_NCHW",
+                "kFloat": "CUDNN_DATA_FLOAT",
+                "kHalf": "CUDNN_DATA_HALF",
+                "kCrossCorrelation": "CUDNN_CROSS_CORRELATION",
+                "kTensorOps": "CUDNN_TENSOR_OP_MATH",
+                "kFma": "CUDNN_FMA_MATH",
+                "kMost": "",
+            }
+        },
+        {
+            "Cudnn::Performance": (
+                "cudnnConvolutionFwdAlgoPerf_t",
+                {
+                    "algorithm": "algo",
+                    "status": "status",
+                    "milliseconds": "time",
+                    "workspace": "memory",
+                    "deterministic": "determinism",
+                    "math": "mathType",
+                },
+            )
+        },
+        version="CUDNN_MAJOR",
+    ),
+    Interface(
+        "MIOpen",
+        "miopen/miopen.h",
+        r"miopen\w+",
+        {"Miopen": {"kHalf": "miopenHalf", "kFloat": "miopenFloat", "kConvolution": "miopenConvolution"}},
+        {
+            "Miopen::Solution": (
+                "miopenConvSolution_t",
+                {
+                    "milliseconds": "time",
+                    "workspace": "workspace_size",
+                    "id": "solution_id",
+                    "algorithm": "algorithm",
+                },
+            )
+        },
+        version="MIOPEN_VERSION_MAJOR",
+    ),
+    Interface("ROCTX", "rocprofiler-sdk-roctx/roctx.h", r"roctx\w+", version="ROCTX_VERSION_MAJOR"),
+)
+
+# Of ONNX Runtime: what its header calls what we call otherwise.
+ORT_HEADER = "onnxruntime_c_api.h"
+ORT_FOLDERS = ("", "core/session", "onnxruntime", "onnxruntime/core/session")
+ORT_STRUCTS = {"OrtAllocatorImpl": "OrtAllocator"}
+ORT_MEMBERS = {
+    "OrtCustomOp": {"InferOutputShape": "InferOutputShapeFn"},
+    "OrtAllocatorImpl": {},
+    "": {"version": "ort_version_supported"},
+}
+ORT_ENUMS = {
+    "ErrorCode": {
+        "kFail": "ORT_FAIL",
+        "kInvalidArgument": "ORT_INVALID_ARGUMENT",
+        "kRuntimeException": "ORT_RUNTIME_EXCEPTION",
+        "kNotImplemented": "ORT_NOT_IMPLEMENTED",
+    },
+    "ElementType": {
+        "kUndefined": "ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED",
+        "kFloat": "ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT",
+        "kUint8": "ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8",
+        "kInt8": "ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8",
+        "kInt32": "ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32",
+        "kInt64": "ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64",
+        "kBool": "ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL",
+        "kHalf": "ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16",
+    },
+    "IoKind": {"kRequired": "INPUT_OUTPUT_REQUIRED"},
+    "MemoryType": {
+        "kCpuInput": "OrtMemTypeCPUInput",
+        "kCpuOutput": "OrtMemTypeCPUOutput",
+        "kDefault": "OrtMemTypeDefault",
+    },
+    "AllocatorType": {"kDevice": "OrtDeviceAllocator", "kArena": "OrtArenaAllocator"},
+    "AttributeKind": {
+        "kInt": "ORT_OP_ATTR_INT",
+        "kInts": "ORT_OP_ATTR_INTS",
+        "kFloat": "ORT_OP_ATTR_FLOAT",
+        "kString": "ORT_OP_ATTR_STRING",
+    },
+    "HardwareType": {"kCpu": "OrtHardwareDeviceType_CPU", "kGpu": "OrtHardwareDeviceType_GPU"},
+    "MemoryDeviceType": {"kCpu": "OrtMemoryInfoDeviceType_CPU", "kGpu": "OrtMemoryInfoDeviceType_GPU"},
+    "DeviceMemoryType": {
+        "kDefault": "OrtDeviceMemoryType_DEFAULT",
+        "kHostAccessible": "OrtDeviceMemoryType_HOST_ACCESSIBLE",
+    },
+    "LogSeverity": {
+        "kVerbose": "ORT_LOGGING_LEVEL_VERBOSE",
+        "kInfo": "ORT_LOGGING_LEVEL_INFO",
+        "kWarning": "ORT_LOGGING_LEVEL_WARNING",
+    },
+}
+
+# Whether a declaration of ours would be called as the real one is, on a machine that passes integers and pointers of 64
+# bits alike.
+AGREES = r"""
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+namespace abi_check {
+template <class T> struct is_function_pointer : std::is_function<std::remove_pointer_t<T>> {};
+template <class T, class = void> struct size_of : std::integral_constant<size_t, 0> {};
+template <class T> struct size_of<T, std::enable_if_t<!std::is_function_v<T> && (sizeof(T) > 0)>>
+    : std::integral_constant<size_t, sizeof(T)> {};
+template <class T> constexpr bool is_number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+template <class Ours, class Theirs> struct agree;
+template <class Ours, class Theirs> constexpr bool pointees() {
+  using O = std::remove_cv_t<Ours>;
+  using T = std::remove_cv_t<Theirs>;
+  // What they write is not const for us. Their handles are pointers to structs that nobody reads: void for us.
+  if (std::is_const_v<Ours> && !std::is_const_v<Theirs> && size_of<T>::value > 0) return false;
+  if constexpr (std::is_void_v<O> || std::is_void_v<T>) return true;
+  else if constexpr (is_number<O> || is_number<T> || std::is_pointer_v<O> || std::is_pointer_v<T>)
+    return agree<O, T>::value;
+  else return true;  // tables of functions grow; structs that we read have checks of their own
+}
+template <class Ours, class Theirs> constexpr bool values() {
+  using O = std::remove_cv_t<std::remove_reference_t<Ours>>;
+  using T = std::remove_cv_t<std::remove_reference_t<Theirs>>;
+  if constexpr (std::is_same_v<O, T>) return true;
+  else if constexpr (std::is_pointer_v<O> && std::is_pointer_v<T>) {
+    using OP = std::remove_pointer_t<O>;
+    using TP = std::remove_pointer_t<T>;
+    if constexpr (std::is_function_v<OP> && std::is_function_v<TP>) return agree<O, T>::value;
+    else return pointees<OP, TP>();
+  } else if constexpr (is_number<O> && is_number<T>)
+    return sizeof(O) == sizeof(T) && std::is_floating_point_v<O> == std::is_floating_point_v<T>;
+  else if constexpr (std::is_pointer_v<O> && std::is_integral_v<T>) return sizeof(T) == sizeof(O);  // CUdeviceptr
+  else return false;
+}
+template <class Ours, class Theirs> struct agree : std::bool_constant<values<Ours, Theirs>()> {};
+template <class R, class... A, class S, class... B>
+struct agree<R (*)(A...), S (*)(B...)> {
+  template <class X, class Y> static constexpr bool result() {
+    if constexpr (std::is_void_v<X> || std::is_void_v<Y>) return std::is_same_v<X, Y>;
+    else return values<X, Y>();
+  }
+  template <bool same_count> static constexpr bool all() {
+    if constexpr (same_count) return (values<A, B>() && ... && result<R, S>());
+    else return false;
+  }
+  static constexpr bool value = all<sizeof...(A) == sizeof...(B)>();
+};
+template <class R, class... A, class S, class... B>
+struct agree<R (*)(A...), S (*)(B...) noexcept> : agree<R (*)(A...), S (*)(B...)> {};
+template <class Ours, class Theirs>
+constexpr bool agrees = agree<std::remove_cv_t<Ours>, std::remove_cv_t<Theirs>>::value;
+
+// The index and the signature of a slot.
+template <class T> struct slot;
+template <template <size_t, class> class S, size_t I, class R, class... A> struct slot<const S<I, R(A...)>> {
+  static constexpr size_t index = I;
+  using type = R (*)(A...);
+};
+template <template <class, size_t, class> class S, class Table, size_t I, class R, class... A>
+struct slot<const S<Table, I, R(A...)>> {
+  static constexpr size_t index = I;
+  using type = R (*)(A...);
+};
+}  // namespace abi_check
+"""
+
+
+@dataclass
+class Compared:
+    """One interface against the headers in one folder."""
+
+    interface: str
+    folder: Path
+    version: str = ""
+    functions: int = 0
+    constants: int = 0
+    members: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counts = f"{self.functions} functions, {self.constants} constants, {self.members} members"
+        verdict = "agree" if not self.problems else f"{len(self.problems)} DISAGREE"
+        return f"{self.interface} {self.version} in {self.folder}: {counts}: {verdict}"
+
+
+def sources(native: Path = NATIVE) -> dict[Path, str]:
+    """The files that may declare something."""
+    found = sorted(p for ending in ("*.h", "*.cpp") for p in native.rglob(ending))
+    return {path: path.read_text(encoding="utf-8") for path in found}
+
+
+# find("hipMalloc", malloc_); resolve(library, grown ? "NewName" : "OldName", get_properties); find("Create", create)
+_LOOKUP = re.compile(r'\b\w+\(([^;()]*"\w+"[^;()]*),\s*([A-Za-z_][\w.>-]*)\s*\);')
+_LT_PREFIXES = ("cublasLt", "hipblasLt")
+
+
+def lookups(text: str) -> Iterator[tuple[re.Match[str], list[str], str]]:
+    """Each call that looks functions up: their names, and where the address goes."""
+    prefixed = "kPrefix" in text
+    for match in _LOOKUP.finditer(text):
+        names = re.findall(r'"(\w+)"', match[1])
+        if prefixed and all(re.match("[A-Z]", name) for name in names):
+            names = [prefix + name for prefix in _LT_PREFIXES for name in names]
+        if all(any(i.owns(name) for i in INTERFACES) for name in names):
+            yield match, names, match[2]
+
+
+_STRUCT = re.compile(r"^(?:class|struct|enum) (\w+)[^;{\n]*\{(?:[^\n]*\};$|.*?^\};)", re.M | re.S)
+_CONSTANT = re.compile(r"\b(k[A-Z]\w*) = (-?\d+)(?=[,;\s}])")
+
+
+def constants(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Each number with a name, and the struct at the top level in which it stands ("" for none)."""
+    spans = [(m.start(), m.end(), m[1]) for m in _STRUCT.finditer(text)]
+    for match in _CONSTANT.finditer(text):
+        yield match, next((name for start, end, name in spans if start <= match.start() < end), "")
+
+
+def unknown(files: Mapping[Path, str]) -> list[str]:
+    """Names in the files that declare functions which no interface here knows."""
+    found = []
+    known: dict[str, set[str]] = {}
+    for interface in INTERFACES:
+        for struct, numbers in interface.structs.items():
+            known.setdefault(struct, set()).update(numbers)
+    for path, text in files.items():
+        looked_up = {m.start() for m, _, _ in lookups(text)}
+        for call in re.finditer(r'(?<![.\w])(?:resolve|dlsym|find)\([^;()]*"(\w+)"', text):
+            if call.start() not in looked_up and not call[1].startswith("graphopt_"):
+                found.append(f"{path}: {call[1]} belongs to no interface of this script")
+        if not looked_up:
+            continue
+        for match, struct in constants(text):
+            if struct in known and struct and match[1] not in known[struct]:
+                found.append(f"{path}: {struct}::{match[1]} is in no table of this script")
+    return found
+
+
+def compile_errors(source: Path, includes: Iterable[Path]) -> list[str]:
+    """What the compiler says of a file, one line for each error."""
+    flags = ["-std=c++17", "-fsyntax-only", "-fno-access-control", "-w", "-D__HIP_PLATFORM_AMD__"]
+    flags += ["-D__HIP_DISABLE_CPP_FUNCTIONS__", *(f"-I{folder}" for folder in includes)]
+    done = subprocess.run(["g++", *flags, str(source)], capture_output=True, text=True)
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    if done.returncode != 0 and not errors:
+        errors = done.stderr.splitlines()[-1:]
+    return errors
+
+
+def preprocessed(inclusion: str, includes: Iterable[Path]) -> tuple[str, dict[str, str]]:
+    """The header's declarations, and the macros that it leaves defined."""
+    flags = ["-x", "c++", "-std=c++17", "-w", "-D__HIP_PLATFORM_AMD__", "-D__HIP_DISABLE_CPP_FUNCTIONS__"]
+    flags += [f"-I{folder}" for folder in includes]
+    line = inclusion + "\n"
+    text = subprocess.run(["g++", "-E", "-P", *flags, "-"], input=line, capture_output=True, text=True)
+    if text.returncode != 0:
+        return "", {"": next((e for e in text.stderr.splitlines() if "error:" in e), text.stderr[-200:])}
+    macros = subprocess.run(["g++", "-E", "-dM", *flags, "-"], input=line, capture_output=True, text=True)
+    return text.stdout, dict(re.findall(r"^#define (\w+) (.*)$", macros.stdout, re.M))
+
+
+def compare(interface: Interface, folder: Path, others: Iterable[Path], files: Mapping[Path, str]) -> Compared:
+    """Compiles each file that names functions of the interface, with assertions in place of the look-ups."""
+    compared = Compared(interface.name, folder)
+    includes = [folder] if folder == SYSTEM else [folder, *(other for other in others if other != SYSTEM)]
+    declared, macros = preprocessed(interface.inclusion, includes)
+    if "" in macros:
+        compared.problems.append(f"the header cannot be read: {macros['']}")
+        return compared
+    compared.version = macros.get(interface.version, "").strip('"').strip("( )")
+    if interface.version == "HIP_VERSION":
+        compared.version = ".".join(macros.get(f"HIP_VERSION_{part}", "?") for part in ("MAJOR", "MINOR", "PATCH"))
+    missing: set[str] = set()
+
+    def assertions(names: list[str], pointer: str) -> str:
+        lines = []
+        present = [name for name in names if interface.owns(name)]
+        for name in present:
+            if re.search(rf"\b{macros.get(name, name)}\b", declared) is None:
+                # One of two names, by version, need not be there; a name without a choice must.
+                if len(present) == 1:
+                    missing.add(name)
+                continue
+            compared.functions += 1
+            lines.append(f'static_assert(::abi_check::agrees<decltype({pointer}), decltype(&::{name})>, "{name}");')
+        return " ".join(lines)
+
+    def number(match: re.Match[str], struct: str) -> str:
+        meaning = interface.structs.get(struct, {}).get(match[1], "")
+        if not meaning:
+            return match[0]
+        compared.constants += 1
+        return f"{match[1]} = ::abi_check::Number<{match[2]}, static_cast<long long>({meaning})>::value"
+
+    for path, text in files.items():
+        calls = [(m, names, to) for m, names, to in lookups(text)]
+        ours = any(interface.owns(name) for _, names, _ in calls for name in names)
+        # What two drivers share stands in a file of its own.
+        if not ours and not any(s and re.search(rf"^class {s}\b[^;]*\{{", text, re.M) for s in interface.structs):
+            continue
+        edits = []
+        for match, names, to in calls:
+            if any(map(interface.owns, names)):
+                edits.append((match.start(), match.end(), assertions(names, to)))
+        edits += [(m.start(), m.end(), number(m, struct)) for m, struct in constants(text)]
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        for struct, (theirs, pairs) in interface.members.items():
+            if f"struct {struct.rpartition('::')[2]} " not in text:
+                compared.problems.append(f"{struct} is not declared any more")
+                continue
+            checks = [f"sizeof(graphopt::gpu::{struct}) == sizeof(::{theirs})"]
+            checks += [
+                f"offsetof(graphopt::gpu::{struct}, {a}) == offsetof(::{theirs}, {b}) && "
+                f"sizeof(graphopt::gpu::{struct}::{a}) == sizeof(::{theirs}::{b})"
+                for a, b in pairs.items()
+            ]
+            compared.members += len(pairs)
+            text += "".join(f'\nstatic_assert({check}, "{struct}");' for check in checks)
+        with tempfile.TemporaryDirectory() as temporary:
+            rewritten = Path(temporary) / f"{path.stem}.cpp"
+            prelude = f"{interface.inclusion}\n{AGREES}\nnamespace abi_check {{\n"
+            prelude += "template <long long ours, long long theirs> struct Number {\n"
+            prelude += '  static_assert(ours == theirs, "a number");\n  static constexpr int value = ours;\n};\n}\n'
+            rewritten.write_text(f'{prelude}#line 1 "{path}"\n{text.replace("#pragma once", "")}')
+            compared.problems += compile_errors(rewritten, [NATIVE, path.parent, *includes])
+    compared.problems += [f"{name} is not in this header" for name in sorted(missing)]
+    return compared
+
+
+def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple[str, Compared]:
+    """A file of assertions about each slot, struct and number that native/ declares of ONNX Runtime."""
+    compared = Compared("ONNX Runtime", Path())
+    lines: list[str] = []
+    headers: list[Path] = []
+    for path, text in files.items():
+        if path.suffix != ".h" or not re.search(r"^struct Ort(?:Api|EpApi) \{", text, re.M):
+            continue
+        needed = re.search(r"constexpr uint32_t k\w*ApiRevision = (\d+);", text)
+        if needed is None:
+            compared.problems.append(f"{path}: declares a table, but no revision")
+            continue
+        if revision < int(needed[1]):
+            continue
+        headers.append(path)
+        tables = dict(re.findall(r"using (\w+) = \w+<(\w+), \w+, \w+>;", text))
+        for alias, name in re.findall(r"inline constexpr (\w+)<\s*\d+,[^;]*?>\s*(\w+);", text):
+            table = "OrtEpApi" if tables.get(alias) == "OrtEpApi" else "OrtApi"
+            compared.functions += 1
+            slot = f"::abi_check::slot<decltype(graphopt::abi::{name})>"
+            lines.append(
+                f"static_assert({slot}::index * sizeof(void*) == offsetof(::{table}, {name}) && "
+                f'::abi_check::agrees<{slot}::type, decltype(::{table}::{name})>, "{table}::{name}");'
+            )
+        for struct, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.M | re.S):
+            theirs = ORT_STRUCTS.get(struct, struct)
+            if "slots[" in body or "get_api" in body:
+                continue
+            if re.search(rf"\bstruct {theirs} {{", declared) is None:
+                if struct.startswith("Ort"):
+                    compared.problems.append(f"{path}: {struct} is no struct of the header")
+                continue
+            renamed = ORT_MEMBERS.get(struct, ORT_MEMBERS[""])
+            for member in re.findall(r"^  uint32_t (\w+)(?: = \w+)?;", body, re.M):
+                compared.members += 1
+                lines.append(
+                    f"static_assert(offsetof(graphopt::abi::{struct}, {member}) == "
+                    f'offsetof(::{theirs}, {renamed.get(member, member)}), "{struct}::{member}");'
+                )
+            for member, parameters in re.findall(r"\(\*(\w+)\)\(([^;]*)\);", body):
+                named = renamed.get(member, member)
+                compared.members += 1
+                check = f"offsetof(graphopt::abi::{struct}, {member}) == offsetof(::{theirs}, {named})"
+                if parameters:  # one without any is a place that we fill with null
+                    check += (
+                        f" && ::abi_check::agrees<decltype(graphopt::abi::{struct}::{member}), "
+                        f"decltype(::{theirs}::{named})>"
+                    )
+                lines.append(f'static_assert({check}, "{struct}::{member}");')
+        for enum, body in re.findall(r"^enum class (\w+) : int32_t \{(.*?)\};", text, re.M | re.S):
+            for member in re.findall(r"(\w+) = -?\d+", body):
+                meaning = ORT_ENUMS.get(enum, {}).get(member)
+                if meaning is None:
+                    compared.problems.append(f"{path}: {enum}::{member} is in no table of this script")
+                    continue
+                compared.constants += 1
+                lines.append(
+                    f"static_assert(static_cast<int>(graphopt::abi::{enum}::{member}) == "
+                    f'static_cast<int>(::{meaning}), "{enum}::{member}");'
+                )
+    includes = "".join(f'#include "{path}"\n' for path in headers)
+    return f"#include <{ORT_HEADER}>\n{includes}{AGREES}\n" + "\n".join(lines) + "\n", compared
+
+
+def compare_ort(folder: Path, files: Mapping[Path, str]) -> Compared:
+    declared, macros = preprocessed(f"#include <{ORT_HEADER}>", [folder])
+    if "" in macros:
+        return Compared("ONNX Runtime", folder, problems=[f"the header cannot be read: {macros['']}"])
+    revision = int(macros["ORT_API_VERSION"])
+    source, compared = ort_source(files, declared, revision)
+    compared.folder, compared.version = folder, f"1.{revision}"
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "ort.cpp"
+        path.write_text(source)
+        compared.problems += compile_errors(path, [NATIVE, folder])
+    return compared
+
+
+def triton_headers() -> list[Path]:
+    """The folders of HIP's and CUDA's headers in the newest wheel of triton, downloaded once."""
+    if not FETCHED.exists():
+        with tempfile.TemporaryDirectory() as temporary:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary, "triton"]
+            subprocess.run(command, check=True)
+            (wheel,) = Path(temporary).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                wanted = [n for n in archive.namelist() if re.match(r"triton/backends/(amd|nvidia)/include/.*\.h", n)]
+                archive.extractall(FETCHED, wanted)
+    return [FETCHED / "triton" / "backends" / vendor / "include" for vendor in ("amd", "nvidia")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of headers")
+    parser.add_argument("--pypi", action="store_true", help="also the headers in PyPI's wheel of triton")
+    arguments = parser.parse_args()
+    folders = [SYSTEM, *(triton_headers() if arguments.pypi else []), *(f.resolve() for f in arguments.folders)]
+    files = sources()
+    problems = unknown(files)
+    done: list[Compared] = []
+    for interface in INTERFACES:
+        found = [folder for folder in folders if (folder / interface.header).is_file()]
+        # A library's header may need HIP's or CUDA's from another folder: the newest that was named.
+        done += [compare(interface, folder, [f for f in reversed(folders) if f != folder], files) for folder in found]
+        if not found:
+            print(f"{interface.name}: not compared: no folder has {interface.header}")
+    ort = [f / inner for f in folders for inner in ORT_FOLDERS if (f / inner / ORT_HEADER).is_file()]
+    done += [compare_ort(folder, files) for folder in ort]
+    if not ort:
+        print(f"ONNX Runtime: not compared: no folder has {ORT_HEADER}")
+    for compared in done:
+        print(compared)
+        problems += compared.problems
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
