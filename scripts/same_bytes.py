@@ -1,0 +1,202 @@
+"""Does a change leave every output file as it was? Optimizes the same models with two checkouts and compares the bytes.
+
+    .venv/bin/python scripts/same_bytes.py main              # this tree against a commit
+    .venv/bin/python scripts/same_bytes.py main --verify     # and runs the files that differ against their originals
+    .venv/bin/python scripts/same_bytes.py main --models DIR # models of DIR; they are made there when it is empty
+
+The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all that
+the tests of passes and the conformance tests hand to graphopt. The zoo and the trained models are optimized in every
+way of WAYS, the others at all sites and in one way more. What a commit writes is kept beside DIR's models. Files that
+differ are listed with the sites that one side has and the other has not. The exit code is 1 when there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import onnx
+import pytest
+
+import graphopt
+from graphopt.graph import model as model_module
+from graphopt.ops import DOMAIN
+from models import ZOO
+from models.pypi import TRAINED, fetch
+from models.scale import SHAPES
+
+ROOT = Path(__file__).resolve().parent.parent
+# Name -> arguments of `optimize`.
+WAYS: dict[str, dict[str, Any]] = {
+    "cpu": {"target": "cpu"},
+    "cpu, all sites": {"target": "cpu", "all_sites": True},
+    "rocm": {"target": "rocm"},
+    "cuda, all sites, fp16": {"target": "cuda", "all_sites": True, "precision": "fp16"},
+    "portable": {"target": "portable"},
+    "migraphx": {"target": "migraphx"},
+}
+HARVESTED_TESTS = ("tests/passes", "tests/conformance/test_conformance.py", "tests/test_quantized.py")
+# Of a test's model: larger ones are in the zoo.
+MAX_HARVESTED_BYTES = 4_000_000
+
+# Takes a list of [path, way, arguments]; one JSON line for each: model, way, digest of the output, and what was done.
+WORKER = """
+import hashlib, json, sys
+from collections import Counter
+from pathlib import Path
+import graphopt
+assert Path(graphopt.__file__).is_relative_to(Path.cwd()), graphopt.__file__
+scratch = Path(sys.argv[1])
+for path, way, arguments in json.load(sys.stdin):
+    try:
+        _, report = graphopt.optimize(path, scratch, **arguments)
+        digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
+        sites = Counter(f"{r.pass_name} at {', '.join(r.nodes)}: {r.detail}" for r in report.remarks if r.applied)
+    except Exception as error:
+        digest, sites = f"{type(error).__name__}: {error}", Counter()
+    print(json.dumps([Path(path).stem, way, digest, sites]), flush=True)
+"""
+
+
+# (model, way) -> digest, sites
+Results = dict[tuple[str, str], tuple[str, Counter[str]]]
+
+
+class Harvest:
+    """Keeps each model that tests hand to graphopt, but for those that it has made itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> None:
+        load_unseen = model_module.load
+
+        def load(original: Any) -> model_module.Source:
+            plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
+            data = original.SerializeToString(deterministic=True) if plain else b""
+            if 0 < len(data) <= MAX_HARVESTED_BYTES:
+                (self._folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
+            return load_unseen(original)
+
+        # Before the tests import it.
+        model_module.load = load
+        os.chdir(ROOT)
+        pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
+        model_module.load = load_unseen
+
+
+def make_models(folder: Path, random: int) -> None:
+    """Writes all models to a folder."""
+    Harvest(folder).collect()
+    # Imports what the tests import, so only now.
+    from tests.fuzz.generator import generate
+
+    for name, build in ZOO.items():
+        for dynamic in (False, True):
+            path = folder / f"zoo-{name}-{'dynamic' if dynamic else 'static'}.onnx"
+            onnx.save(build(small=True, dynamic=dynamic), path)
+    for name in TRAINED:
+        try:
+            (folder / f"trained-{name}.onnx").write_bytes(fetch(name).read_bytes())
+        except OSError as error:
+            print(f"left out: {name}: {error}")
+    for name, shape in SHAPES.items():
+        onnx.save(shape(2000), folder / f"scale-{name}.onnx")
+    for seed in range(random):
+        onnx.save(generate(seed).model, folder / f"random-{seed}.onnx")
+
+
+def work_list(folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """Path of a model, name of a way, arguments of `optimize`."""
+    work = []
+    first, *others = [way for way in WAYS if way != "cpu"]
+    for i, path in enumerate(sorted(folder.glob("*.onnx"))):
+        ways = list(WAYS) if path.stem.startswith(("zoo", "trained")) else [first, others[i % len(others)]]
+        work += [(str(path), way, WAYS[way]) for way in ways]
+    return work
+
+
+def optimize_all(tree: Path, folder: Path, scratch: Path) -> Results:
+    """Optimizes all models with the graphopt of a tree."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(scratch)],
+        cwd=tree,
+        env=environment,
+        input=json.dumps(work_list(folder)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = map(json.loads, done.stdout.splitlines())
+    return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in lines}
+
+
+def optimized_by(commit: str, folder: Path, work: Path) -> Results:
+    """What a commit makes of all models, kept in the folder."""
+    kept = folder / f"{commit}.json"
+    if kept.exists():
+        return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in json.loads(kept.read_text())}
+    before = work / "before"
+    before.mkdir()
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
+    results = optimize_all(before, folder, work / "out.onnx")
+    kept.write_text(json.dumps([[*key, *value] for key, value in results.items()]))
+    return results
+
+
+def verdict(path: Path, way: str, out: Path) -> str:
+    """Whether this tree's file still computes what the original computes."""
+    try:
+        graphopt.optimize(path, out, **WAYS[way])
+        return graphopt.verify(path, out).summary
+    except graphopt.GraphoptError as error:
+        return f"not compared: {str(error).splitlines()[0]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="what to compare this tree with")
+    parser.add_argument("--models", type=Path, help="where the models are, or are to be kept")
+    parser.add_argument("--random", type=int, default=200, help="how many random graphs")
+    parser.add_argument("--verify", action="store_true", help="run what differs against its original")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        folder = (arguments.models or work / "models").resolve()
+        folder.mkdir(exist_ok=True)
+        if not any(folder.glob("*.onnx")):
+            make_models(folder, arguments.random)
+        commit = subprocess.run(
+            ["git", "rev-parse", arguments.commit], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        old = optimized_by(commit.stdout.strip(), folder, work)
+        new = optimize_all(ROOT, folder, work / "out.onnx")
+        differing = [key for key in old if old[key][0] != new[key][0]]
+        for model, way in differing:
+            (_, sites_before), (digest, sites_after) = old[model, way], new[model, way]
+            print(f"{model}, {way}" + ("" if len(digest) == 64 else f": {digest[:300]}"))
+            for site, count in (sites_after - sites_before).items():
+                print(f"  + {count} x {site[:200]}")
+            for site, count in (sites_before - sites_after).items():
+                print(f"  - {count} x {site[:200]}")
+            if arguments.verify:
+                print(f"  {verdict(folder / f'{model}.onnx', way, work / 'verified.onnx')}")
+        changed = sum(bool(sites) for _, sites in old.values())
+        print(f"{len(old)} files of {len({m for m, _ in old})} models, {changed} rewritten: {len(differing)} differ")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
