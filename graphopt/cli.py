@@ -19,9 +19,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import graphopt
+from graphopt import files
 from graphopt.__main__ import EXIT_INTERRUPTED
 from graphopt.checking.verify import VerifyReport
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeMissingError
+from graphopt.graph.model import data_files
 from graphopt.measure.bench import BenchReport
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.tables import plain, print_bench, print_selftest, print_tuning, size
@@ -101,6 +103,9 @@ def optimize(
         typer.Option(help="With --precision fp16: a node or operator that stays float32 (repeatable)."),
     ] = None,
     input_shape: ShapeOption = None,
+    freeze_initializers: Annotated[
+        bool, typer.Option("--freeze-initializers", help="Initializers stop being inputs that callers can override.")
+    ] = False,
     all_sites: Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")] = False,
@@ -127,6 +132,8 @@ def optimize(
         raise OptionError("optimize needs an output path (or --dry-run)")
     if (verify or bench) and out is not None and in_place and not dry_run:
         raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
+    reports = {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache}
+    _check_places(model, None if dry_run else out, reports)
     tuning = None
     if tune or tuning_cache is not None:
         with errors.status("") as status:
@@ -153,6 +160,7 @@ def optimize(
             keep_io=not fp16_io,
             keep_float=fp16_keep or (),
             input_shapes=parse_input_shapes(input_shape),
+            freeze_initializers=freeze_initializers,
             all_sites=all_sites,
             check=check,
             external_data=external_data,
@@ -163,7 +171,7 @@ def optimize(
     if tuning is not None:
         report.tuning = tuning.to_dict()
     if json_file is not None:
-        json_file.write_text(report.to_json() + "\n", encoding="utf-8")
+        files.write_report(json_file, report.to_json() + "\n")
     if not quiet:
         _print_report(report, explain=explain)
         if tuning is not None:
@@ -187,6 +195,23 @@ def optimize(
         raise typer.Exit(1)
 
 
+def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
+    """Before any work: no file that is asked for may take the place of the model, of its weights or of another one.
+
+    Raises:
+        ModelSaveError: one would, or cannot be written.
+    """
+    places = {what: path for what, path in reports.items() if path is not None and not files.is_stream(path)}
+    reads = [model]
+    if any(path.exists() for path in places.values()):
+        reads += data_files(model)
+    if out is not None:
+        places["the weights of OUT"] = out.with_name(f"{out.name}.data")
+        if not files.same(out, model):  # which `graphopt.optimize` judges
+            places["OUT"] = out
+    files.check_places(places, reads)
+
+
 def _write_page(
     path: Path,
     report: Report,
@@ -200,10 +225,7 @@ def _write_page(
 
     difference = diff(before, after) if after is not None and not after.samefile(before) else None
     page = render(report, title=before.name, difference=difference, accuracy=accuracy, times=times)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ModelSaveError(f"{path}: cannot be written: {error.strerror}") from None
+    files.write_report(path, page)
 
 
 @app.command(name="explain")
@@ -516,6 +538,11 @@ def _print_remarks(report: Report) -> None:
         console.print("no candidate sites")
 
 
+def _leave(number: int, _frame: object) -> None:
+    """Ends the process as the signal would have, once what is half-written is gone."""
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """The entry point: failures of ours become one line on stderr and their exit code."""
     # One command handles one model and ends: collecting what it leaves behind is work for nobody.
@@ -526,6 +553,7 @@ def main() -> None:
     try:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _leave)
         app()
     except GraphoptError as error:
         errors.print(f"[red]graphopt:[/] {plain(str(error))}", soft_wrap=True)

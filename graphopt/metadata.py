@@ -7,6 +7,8 @@ import enum
 METADATA_TARGET = "graphopt.target"
 METADATA_NUMERICS = "graphopt.numerics"
 METADATA_VERSION = "graphopt.version"
+# Callers could override initializers before, which are constants now.
+METADATA_FROZEN = "graphopt.frozen"
 
 
 class Numerics(enum.IntEnum):

@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 
 import graphopt
-from graphopt import pipeline
+from graphopt import files, pipeline
 from graphopt.errors import ModelSaveError, OptionError
 from graphopt.graph import inference
 from graphopt.graph import model as models
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against
-from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
+from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.passes import PASSES, half_precision
+from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.targets.profit import EveryLegalSite, Profit
 from graphopt.targets.target import parse_target
@@ -56,6 +57,7 @@ def optimize(
     keep_io: bool = True,
     keep_float: Sequence[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze_initializers: bool = False,
     all_sites: bool = False,
     profit: Profit | None = None,
     check: bool = False,
@@ -77,6 +79,8 @@ def optimize(
         keep_io: with a precision, graph inputs and outputs keep their element types.
         keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
+        freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
+            may count on them (old exporters list every weight there).
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass instead of once at the end.
@@ -111,17 +115,23 @@ def optimize(
     if path is None and out is not None:
         raise OptionError("an output path is for models that are given as a path; the result is returned")
     if path is not None and out is not None:
-        _check_out(path, Path(out), in_place)
+        if not in_place and files.same(path, Path(out)):
+            raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
+        files.check_places({"OUT": Path(out)})
 
     say("loading")
     source = models.load(model)
     report = Report(target=str(parsed_target))
     work = source.model
-    newest = work.opset_imports.get("", 0)
-    if newest > NEWEST_KNOWN_OPSET:
-        newer = f"opset {newest} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
-        report.notes.append(f"{newer}: the model is left as it is")
+    if out is not None:
+        files.check_places({"OUT": Path(out)}, {Path(t.path) for t in models.external_tensors(work)})
+    if unknown := _unknown_operators(work):
+        report.notes.append(f"{unknown}: the model is left as it is")
         passes, precision = [], None
+    frozen = models.freeze_initializers(work) if freeze_initializers else []
+    if frozen:
+        work.metadata_props[METADATA_FROZEN] = "true"
+        report.notes.append(f"{len(frozen)} initializers are no inputs any more, so callers cannot override them")
     inference.set_input_shapes(work, input_shapes or {})
     interface = Interface.of(work)
 
@@ -151,7 +161,12 @@ def optimize(
     report.numerics = result.numerics.name.lower()
     if not result.converged:
         report.notes.append(f"the passes still found work after {pipeline.MAX_ROUNDS} rounds")
-    changed = report.changed or bool(input_shapes)
+    changed = report.changed or bool(input_shapes) or bool(frozen)
+    if held := {r.nodes[:1] for r in report.remarks if r.code == Code.OVERRIDABLE.name}:
+        why = "stay as they are for an initializer that callers may override"
+        report.notes.append(
+            f"{len(held)} {'sites' if len(held) > 1 else 'site'} {why}: --freeze-initializers frees them"
+        )
     if report.changed:
         _stamp(work, str(parsed_target), result.numerics)
         check_against(interface, work, "the last pass")
@@ -165,12 +180,12 @@ def optimize(
         assert out is not None
         say("writing")
         if changed or external_data is not None:
-            models.save(source, work, Path(out), external_data=external_data)
+            models.save(work, Path(out), external_data=external_data)
         else:
             models.copy_unchanged(source, Path(out))
         returned = out
     else:
-        returned = models.give_back(source, work)
+        returned = models.give_back(source, work if changed else None)
     report.seconds = time.perf_counter() - start
     return returned, report
 
@@ -199,16 +214,16 @@ def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
     return [p for p in PASSES if (not only or p.name in only) and p.name not in skip]
 
 
-def _check_out(path: Path, out: Path, in_place: bool) -> None:
-    if not out.parent.is_dir():
-        raise ModelSaveError(f"{out}: the folder {out.parent} does not exist")
-    if out.is_dir():
-        raise ModelSaveError(f"{out}: is a folder")
-    same = out.exists() and path.exists() and out.samefile(path)
-    if same and not in_place:
-        raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
-    if not os.access(out.parent, os.W_OK):
-        raise ModelSaveError(f"{out}: the folder {out.parent} is not writable")
+def _unknown_operators(model: ir.Model) -> str:
+    """Why nothing is known of what the model's operators mean, or ""."""
+    opset = model.opset_imports.get("", 0)
+    if opset > NEWEST_KNOWN_OPSET:
+        return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
+    if opset < 1 and any(node.domain == "" for graph in models.graphs(model) for node in graph):
+        return "the model uses ONNX's operators and imports no version of them"
+    if any(function.domain == "" for function in model.functions.values()):
+        return "the model defines operators of ONNX's own domain itself"
+    return ""
 
 
 def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:

@@ -21,7 +21,7 @@ class Code(enum.Enum):
     )
     OVERRIDABLE = (
         "the value is an initializer that callers may override, since it is also a graph input",
-        "remove it from the graph inputs if nobody overrides it",
+        "use --freeze-initializers, if nobody overrides it",
     )
     OTHER_USES = (
         "an intermediate value is read elsewhere, so the nodes that make it must stay",

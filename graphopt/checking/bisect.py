@@ -119,5 +119,5 @@ def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) 
     """
     result = bisect(path, **options)
     if out is not None and result.minimal is not None:
-        models.save(models.Source(result.minimal, result.minimal), result.minimal, out)
+        models.save(result.minimal, out)
     return result

@@ -34,6 +34,16 @@ def interface_difference(before: onnx.ModelProto, after: onnx.ModelProto, *, hal
     return ""
 
 
+def without_overridable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the interface that `--freeze-initializers` leaves: inputs that have a value are none."""
+    frozen = onnx.ModelProto()
+    frozen.CopyFrom(model)
+    defaults = _initializers(model)
+    del frozen.graph.input[:]
+    frozen.graph.input.extend(v for v in model.graph.input if v.name not in defaults)
+    return frozen
+
+
 def fixed_sizes(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, int]:
     """Symbols of BEFORE's inputs that are numbers in AFTER."""
     fixed = {}

@@ -15,12 +15,12 @@ import onnx_ir as ir
 
 from graphopt.checking.compare import OutputComparison, difference, distribution_difference
 from graphopt.checking.inputs import Case, given_cases, make_cases
-from graphopt.checking.interface import fixed_sizes, interface_difference
+from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
 from graphopt.checking.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import model as models
-from graphopt.metadata import METADATA_NUMERICS, Numerics
+from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 from graphopt.runtime.sessions import CPU, provider_name
 
@@ -103,6 +103,8 @@ def verify(
     device = provider_name(provider) if provider is not None else CPU
     before_model, before_proto, _ = _runnable(before)
     after_model, after_proto, after_ir = _runnable(after)
+    if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
+        before_proto = without_overridable(before_proto)
     numerics = _numerics(after_proto, before_proto)
     report = VerifyReport(numerics=numerics.name.lower())
     names = [o.name for o in before_proto.graph.output]

@@ -12,7 +12,6 @@ import errno
 import functools
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnx_ir.passes.common as ir_passes
 
+from graphopt import files
 from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError
 
 # A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
@@ -35,6 +34,8 @@ MIN_EXTERNAL_BYTES = 1024
 _GRAPH, _GRAPHS, _TENSOR = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR
 # From this IR version on an initializer that is also a graph input can be overridden by callers.
 FIRST_OVERRIDABLE_IR_VERSION = 4
+# The other name of the default domain.
+ONNX_DOMAIN = "ai.onnx"
 
 
 @dataclass
@@ -95,8 +96,42 @@ def load(original: Any) -> Source:
             data_files.check(tensor)
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
-        ir_passes.RemoveInitializersFromInputsPass()(model)
-    return Source(model, original, path, proto if in_order else None)
+        freeze_initializers(model)
+        model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
+    as_it_came = _normalize_domains(model, proto) and in_order
+    return Source(model, original, path, proto if as_it_came else None)
+
+
+def freeze_initializers(model: ir.Model) -> list[str]:
+    """Takes initializers off the graph inputs, which makes them constants that callers cannot override; their names."""
+    graph = model.graph
+    frozen = [v for v in graph.inputs if v.is_initializer()]
+    if frozen:
+        kept = [v for v in graph.inputs if not v.is_initializer()]
+        graph.inputs.clear()
+        graph.inputs.extend(kept)
+    return [str(v.name) for v in frozen]
+
+
+def _normalize_domains(model: ir.Model, proto: onnx.ModelProto | None) -> bool:
+    """Spells the default domain "", whose other name is "ai.onnx" (ONNX IR specification); True when it was so.
+
+    Where a domain is imported twice the last version counts, as for the runtimes.
+    """
+    imports = [(o.domain, o.version) for o in proto.opset_import] if proto is not None else None
+    changed = _normalize_imports(model.opset_imports, imports)
+    for function in model.functions.values():
+        changed |= _normalize_imports(function.opset_imports, None)
+    return not changed
+
+
+def _normalize_imports(imports: dict[str, int], in_order: Iterable[tuple[str, int]] | None) -> bool:
+    if ONNX_DOMAIN not in imports:
+        return False
+    versions = [v for d, v in in_order or imports.items() if d in ("", ONNX_DOMAIN)]
+    del imports[ONNX_DOMAIN]
+    imports[""] = versions[-1]
+    return True
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -121,23 +156,30 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def give_back(source: Source, model: ir.Model) -> Any:
-    """The optimized model in the form of `source` (not for paths: those are written with `save`)."""
+def give_back(source: Source, model: ir.Model | None) -> Any:
+    """The optimized model in the form of `source` (not for paths: those are written with `save`).
+
+    None stands for a model with nothing to do, which is a copy of what came.
+    """
     original = source.original
     if isinstance(original, onnx.ModelProto):
-        return _serialize(model)
+        if model is not None:
+            return _serialize(model)
+        proto = onnx.ModelProto()
+        proto.CopyFrom(original)
+        return proto
     if isinstance(original, ir.Model):
-        return model
+        return model or original.clone()
     if isinstance(getattr(original, "model", None), ir.Model):
         program = copy.copy(original)
-        program.model = model
+        program.model = model or original.model.clone()
         return program
     import onnx_graphsurgeon as gs
 
-    return gs.import_onnx(_serialize(model))
+    return original.copy() if model is None else gs.import_onnx(_serialize(model))
 
 
-def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:
+def save(model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:
     """Writes `model` to `out`, whole or not at all.
 
     Weights that the input keeps in data files stay there when `out` lies in the same folder; in another folder the
@@ -145,7 +187,6 @@ def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | No
     with a fresh name. The .onnx file is renamed into place last, so an older model never sees new bytes.
 
     Args:
-        source: what `load` returned.
         model: the optimized model.
         out: the file to write; its folder must exist.
         external_data: True moves all large weights out of the .onnx file, False none, None where needed.
@@ -155,8 +196,10 @@ def save(source: Source, model: ir.Model, out: Path, *, external_data: bool | No
     """
     created: list[Path] = []
     try:
-        _place_external_data(source, model, out, external_data, created)
-        _write_atomically(out, lambda file: _write_message(model, file))
+        _place_external_data(model, out, external_data, created)
+        if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(model):
+            raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
+        files.write(out, lambda file: file.write(_serialize(model).SerializeToString(deterministic=True)))
     except OSError as error:
         for path in created:
             path.unlink(missing_ok=True)
@@ -174,17 +217,12 @@ def copy_unchanged(source: Source, out: Path) -> None:
         ModelSaveError: as `save`.
     """
     assert source.path is not None
-    if out.exists() and out.samefile(source.path):
+    if files.same(out, source.path):
         return
-    same_folder = source.path.resolve().parent == out.resolve().parent
-    if not same_folder and any(True for _ in external_tensors(source.model)):
-        save(source, source.model, out)
+    if not _lie_in(files.target_of(out).parent, source.model):
+        save(source.model, out)
         return
-    data = source.path.read_bytes()
-    try:
-        _write_atomically(out, lambda file: file.write(data))
-    except OSError as error:
-        raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
+    files.write(out, source.path.read_bytes())
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -216,6 +254,22 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
+def _has_external_data(model: ir.Model) -> bool:
+    return any(True for _ in external_tensors(model))
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files beside a model in which it keeps weights.
+
+    Raises:
+        ModelLoadError: as `read_proto`.
+    """
+    graph = read_proto(path).graph
+    external = [t for t in graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    locations = dict.fromkeys(e.value for t in external for e in t.external_data if e.key == "location")
+    return [path.parent / location for location in locations]
+
+
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     for tensor in _tensors(graphs(model)):
         if isinstance(tensor, ir.ExternalTensor):
@@ -244,7 +298,26 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir reports malformed models with many exception types
+        if kind := _unsupported_type(proto.graph):
+            raise ModelLoadError(f"{what}: has values of {kind} type, which graphopt does not support") from None
         raise ModelLoadError(f"{what}: not a valid ONNX model: {_cause(error)}") from None
+
+
+def _unsupported_type(graph: onnx.GraphProto) -> str:
+    """The kind of type, among those of a graph's values, that onnx_ir has no words for; "" when there is none."""
+    work = [info.type for info in (*graph.input, *graph.output, *graph.value_info)]
+    while work:
+        held = work.pop()
+        for kind in ("map", "opaque"):
+            if held.HasField(f"{kind}_type"):
+                return kind
+        work += [t.elem_type for t in (held.sequence_type, held.optional_type) if t.HasField("elem_type")]
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                if found := _unsupported_type(body):
+                    return found
+    return ""
 
 
 def _root(error: BaseException) -> BaseException:
@@ -342,8 +415,9 @@ class _DataFiles:
 
     def __init__(self, model: Path) -> None:
         self._model = model
-        self._folder = model.resolve().parent
-        self._sizes: dict[str, int] = {}
+        # Runtimes look where the path says; a link's target may have its own folder (Hugging Face's cache is so).
+        self._folders = list(dict.fromkeys((model.parent.resolve(), model.resolve().parent)))
+        self._found: dict[str, tuple[Path, int]] = {}
 
     def check(self, tensor: ir.ExternalTensor) -> None:
         """Tells a tensor where its file is.
@@ -351,12 +425,17 @@ class _DataFiles:
         Raises:
             ModelLoadError: a file that is missing or outside the model's folder, or bytes that are not there.
         """
-        tensor.base_dir = self._model.parent
         label = f"{self._model}: external data of '{tensor.name}'"
         location = os.fspath(tensor.location)
-        if location not in self._sizes:
-            self._sizes[location] = self._size(Path(location), label)
-        size, need = self._sizes[location], tensor.nbytes
+        if location not in self._found:
+            self._found[location] = self._find(Path(location), label)
+        folder, size = self._found[location]
+        real = (folder / location).resolve()
+        if not real.is_relative_to(folder):
+            # onnx_ir reads no link out of its folder; we have seen that this one leads to the model's own.
+            folder, tensor._location = real.parent, real.name
+        tensor.base_dir = folder
+        need = tensor.nbytes
         offset = tensor.offset or 0
         length = need if tensor.length is None else tensor.length
         if offset < 0 or length < 0 or offset + length > size:
@@ -364,14 +443,16 @@ class _DataFiles:
         if length != need:
             raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {need}")
 
-    def _size(self, location: Path, label: str) -> int:
-        file = self._folder / location
+    def _find(self, location: Path, label: str) -> tuple[Path, int]:
+        """The folder in which the file is, and its size."""
         try:
-            if location.is_absolute() or ".." in location.parts or not file.resolve().is_relative_to(self._folder):
+            folder = next((f for f in self._folders if (f / location).exists()), self._folders[0])
+            outside = not any((folder / location).resolve().is_relative_to(f) for f in self._folders)
+            if location.is_absolute() or ".." in location.parts or outside:
                 raise ModelLoadError(f"{label} lies outside the model's folder: {str(location)!r}")
-            if not file.is_file():
+            if not (folder / location).is_file():
                 raise ModelLoadError(f"{label} is missing: no file {str(location)!r} beside the model")
-            return file.stat().st_size
+            return folder, (folder / location).stat().st_size
         except (OSError, ValueError) as error:  # not a name that a file can have
             raise ModelLoadError(f"{label} is missing: {str(location)[:80]!r}: {error.args[-1]}") from None
 
@@ -455,34 +536,9 @@ def _serialize(model: ir.Model) -> onnx.ModelProto:
         raise ModelLoadError(f"the model cannot be written as ONNX: {_cause(error)}") from None
 
 
-def _write_message(model: ir.Model, file: Any) -> None:
-    file.write(_serialize(model).SerializeToString(deterministic=True))
-
-
-def _write_atomically(out: Path, write: Any) -> None:
-    """Calls `write(file)` on a temporary file beside `out`, and renames it into place when all of it is on disk."""
-    handle, name = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes the file private; a model is as readable as any file of its user.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _place_external_data(
-    source: Source, model: ir.Model, out: Path, external_data: bool | None, created: list[Path]
-) -> None:
+def _place_external_data(model: ir.Model, out: Path, external_data: bool | None, created: list[Path]) -> None:
     """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
-    folder = out.resolve().parent
+    folder = files.target_of(out).parent
     values = [v for g in graphs(model) for v in g.initializers.data.values() if v.const_value is not None]
     embedded = [v for v in values if not isinstance(v.const_value, ir.ExternalTensor)]
     if external_data is False:
@@ -492,8 +548,8 @@ def _place_external_data(
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
         return
-    if source.path is None or source.path.resolve().parent != folder:
-        _copy_data_files(model, out, created)
+    if not _lie_in(folder, model):
+        _copy_data_files(model, folder, out.name, created)
     outside = len(embedded) < len(values)
     large, total = [], 0
     for value in embedded:
@@ -524,12 +580,16 @@ def _place_external_data(
         os.fsync(file.fileno())
 
 
-def _copy_data_files(model: ir.Model, out: Path, created: list[Path]) -> None:
-    folder = out.resolve().parent
+def _lie_in(folder: Path, model: ir.Model) -> bool:
+    """Whether all external data of a model is in a folder."""
+    return all(Path(tensor.base_dir).resolve() == folder for tensor in external_tensors(model))
+
+
+def _copy_data_files(model: ir.Model, folder: Path, name: str, created: list[Path]) -> None:
     copies: dict[str, Path] = {}
     for tensor in external_tensors(model):
         if tensor.path not in copies:
-            target = _fresh_name(folder, f"{out.name}.{Path(tensor.location).name}")
+            target = _fresh_name(folder, f"{name}.{Path(tensor.location).name}")
             created.append(target)
             _copy_in_kernel(Path(tensor.path), target)
             copies[tensor.path] = target

@@ -244,7 +244,7 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
             for node in unnamed:
                 node.name = f"{node.op_type}->{next((o.name for o in node.outputs if o.name), '?')}"
             path = Path(folder) / f"model_{i}.onnx"
-            models.save(source, source.model, path)
+            models.save(source.model, path)
             paths.append(path)
         yield paths
 

@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
+from graphopt import files
 from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.graph import model as models
@@ -111,7 +112,7 @@ class TuningCache:
             {"machine": asdict(key), "sites": {name: asdict(m) for name, m in sorted(sites.items())}}
             for key, sites in self.entries.items()
         ]
-        path.write_text(json.dumps({"format": CACHE_FORMAT, "entries": entries}, indent=2) + "\n", encoding="utf-8")
+        files.write(path, json.dumps({"format": CACHE_FORMAT, "entries": entries}, indent=2) + "\n")
 
 
 class Measured:
@@ -286,8 +287,7 @@ class _Work:
             optimize(self._original, path, target=self.target, **options)
         else:
             after, _ = optimize(self._original, target=self.target, **options)
-            source = models.load(after)
-            models.save(source, source.model, path)
+            models.save(models.load(after).model, path)
         return path
 
     def runner(self, path: Path, feeds: dict[str, Any]) -> Run:

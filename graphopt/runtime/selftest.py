@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from graphopt.errors import RuntimeMissingError, one_line
+from graphopt.errors import ModelSaveError, RuntimeMissingError, one_line
 from graphopt.ops import OPS, OpSpec
 from graphopt.ops.cases import FAMILIES, cases_of, model_of
 from graphopt.runtime import selftest_record
@@ -149,7 +149,7 @@ def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, s
     failed = {**{r.op: r.detail for r in report.failed}, **more} if instead is None else instead
     try:
         selftest_record.remember(report.provider, report.device, report.library, failed)
-    except OSError as error:
+    except (OSError, ModelSaveError) as error:
         warnings.warn(f"the result of the self-test cannot be remembered: {error}", stacklevel=3)
 
 

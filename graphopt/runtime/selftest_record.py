@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from graphopt import files
 from graphopt.runtime.machine import Device
 
 FORMAT = 1
@@ -30,15 +30,13 @@ def remember(provider: str, device: Device, library: str, failed: Mapping[str, s
     """Replaces what was known of this library on this device and driver.
 
     Raises:
-        OSError: the user's cache directory can't be written.
+        OSError: the user's cache directory can't be made.
+        ModelSaveError: or not written.
     """
     key = _key(provider, device, library)
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, "tested": key, "failed": dict(failed)}, file, indent=2)
-    os.replace(temporary, path)
+    files.write(path, json.dumps({"format": FORMAT, "tested": key, "failed": dict(failed)}, indent=2))
 
 
 def _key(provider: str, device: Device, library: str) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""Every file that graphopt writes: whole or not at all, and never over what it reads or what is no file.
+
+A file is written beside its place and renamed over it when all of it is on disk: whoever reads the place sees the old
+file or the new one. A link stays a link: the file that it points at is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from graphopt.errors import ModelSaveError
+
+
+def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
+    """Looks before any work is done whether files can be written where they are to go.
+
+    Args:
+        places: what the user calls each file ("OUT", "--json") and where it is to go; None is not asked for.
+        reads: files that the run reads.
+
+    Raises:
+        ModelSaveError: a place is a folder or a device, its folder is missing or not writable, it is one of the files
+            that are read, or two files would go to one place.
+    """
+    taken: dict[object, str] = {}
+    for path in reads:
+        taken.setdefault(_identity(path), f"the input {path}")
+    for what, place in places.items():
+        if place is None:
+            continue
+        target = target_of(place)
+        if not target.parent.is_dir():
+            raise ModelSaveError(f"{place}: the folder {target.parent} does not exist")
+        if not os.access(target.parent, os.W_OK):
+            raise ModelSaveError(f"{place}: the folder {target.parent} is not writable")
+        other = taken.setdefault(_identity(target), what)
+        if other is not what:
+            raise ModelSaveError(f"{place}: {what} would overwrite {other}; give another path")
+
+
+def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+    """Puts a file into place, atomically; a failure leaves what was there.
+
+    Args:
+        place: where; a link is followed. A file that is there passes its permissions on.
+        content: all of it, text in UTF-8, or a function that writes it to a file.
+
+    Raises:
+        ModelSaveError: the place is no regular file, or the system refuses.
+    """
+    target = target_of(place)
+    temporary = target.parent / f".graphopt-{secrets.token_hex(8)}.tmp"
+    try:
+        # The kernel applies the user's umask, as to any new file.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(handle, "wb") as file:
+            if target.exists():
+                _inherit(target.stat(), handle)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(handle)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_report(place: Path, text: str) -> None:
+    """Puts a text that people read into place; unlike a model it may go to a terminal or a pipe.
+
+    Raises:
+        ModelSaveError: as `write`.
+    """
+    if not is_stream(place):
+        write(place, text)
+        return
+    try:
+        place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+
+
+def is_stream(place: Path) -> bool:
+    """Whether what is written to `place` runs through it: a pipe, a terminal, /dev/null."""
+    try:
+        mode = place.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def same(a: Path, b: Path) -> bool:
+    """Whether two paths lead to one file, which need not be there yet."""
+    return _identity(a) == _identity(b)
+
+
+def target_of(place: Path) -> Path:
+    """The file that writing to `place` replaces: the end of its links.
+
+    Raises:
+        ModelSaveError: there is something else than a regular file.
+    """
+    try:
+        target = Path(os.path.realpath(place))
+        mode = target.stat().st_mode if os.path.lexists(target) else place.stat().st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+    if stat.S_ISREG(mode):
+        return target
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    raise ModelSaveError(f"{place}: is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file")
+
+
+def _identity(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
+
+
+def _inherit(old: os.stat_result, handle: int) -> None:
+    """Gives a new file the owner and the permissions of the one that it replaces."""
+    with suppress(OSError):  # only the superuser gives files away
+        os.fchown(handle, old.st_uid, old.st_gid)
+    os.fchmod(handle, stat.S_IMODE(old.st_mode))
