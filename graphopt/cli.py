@@ -21,8 +21,15 @@ from rich.table import Table
 import graphopt
 from graphopt import files
 from graphopt.__main__ import EXIT_INTERRUPTED
-from graphopt.checking.verify import VerifyReport
-from graphopt.errors import GraphoptError, ModelSaveError, OptionError, RuntimeMissingError
+from graphopt.checking.verify import Verdict, VerifyReport
+from graphopt.errors import (
+    EXIT_NOT_COVERED,
+    EXIT_RANDOM,
+    GraphoptError,
+    ModelSaveError,
+    OptionError,
+    RuntimeMissingError,
+)
 from graphopt.graph.model import data_files
 from graphopt.measure.bench import BenchReport
 from graphopt.report.data import ModelStats, Report
@@ -191,8 +198,8 @@ def optimize(
             _print_verify(accuracy)
     if report_file is not None:
         _write_page(report_file, report, model, written, accuracy, times)
-    if accuracy is not None and not accuracy.equal:
-        raise typer.Exit(1)
+    if accuracy is not None:
+        _exit_with_verdict(accuracy)
 
 
 def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
@@ -256,10 +263,13 @@ def verify_command(
     provider: Annotated[
         str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
 ) -> None:
-    """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run."""
+    """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run, 8: random."""
     report = graphopt.verify(
         before,
         after,
@@ -274,8 +284,7 @@ def verify_command(
         print(report.to_json())
     elif not quiet:
         _print_verify(report)
-    if not report.equal:
-        raise typer.Exit(1)
+    _exit_with_verdict(report, strict=strict)
 
 
 def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
@@ -292,15 +301,29 @@ def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
 
 def _print_verify(report: VerifyReport) -> None:
     table = Table(title="verify", title_justify="left")
-    for column in ("output", "max abs", "rel. to RMS", "SNR dB", "limit", ""):
+    for column in ("output", "max abs", "rel. to RMS", "SNR dB", "limit", "worst slice", ""):
         table.add_column(column, justify="left" if column in ("output", "") else "right")
     for row in report.worst_outputs():
         verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
         numbers = (f"{row.max_abs:.3g}", f"{row.rel_rms:.3g}", f"{row.snr_db:.1f}", f"{row.limit:.3g}")
-        table.add_row(plain(row.name), *numbers, verdict)
+        worst = f"{plain(row.slice)} {row.slice_error:.2g} of {row.slice_limit:.2g}" if row.slice else ""
+        table.add_row(plain(row.name), *numbers, worst, verdict)
     console.print(table)
-    verdict = "[green]equal[/]" if report.equal else "[red]different[/]"
-    console.print(f"{verdict}: {plain(report.summary)}")
+    colour = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}[report.verdict]
+    console.print(f"[{colour}]{report.verdict.value}[/]: {plain(report.summary)}")
+    for gap in report.not_covered:
+        console.print(f"[yellow]not covered:[/] {plain(gap)}", soft_wrap=True)
+    for note in report.notes:
+        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+
+
+def _exit_with_verdict(report: VerifyReport, *, strict: bool = False) -> None:
+    """Ends with the exit code of what was found; 0 returns."""
+    code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[report.verdict]
+    if code == 0 and strict and report.not_covered:
+        code = EXIT_NOT_COVERED
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command(name="diff")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+# What `verify` found where both models ran and do not differ (1): BEFORE differs from itself; with --strict, that
+# something was not put to the test.
+EXIT_RANDOM = 8
+EXIT_NOT_COVERED = 9
+
 
 class GraphoptError(Exception):
     """Base of all failures of graphopt. The message says what was wrong, where, and what to do."""

@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from graphopt.checking.inputs import Case, Feeds
 from graphopt.errors import VerifyError, one_line
@@ -19,17 +18,19 @@ from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, requir
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
-# Larger models are not copied to measure their sensitivity.
-MAX_PERTURBED_BYTES = 1_500_000_000
 
 
-def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
+def open_session(
+    model: Model, *, library: bool, provider: str = CPU, folder: Path | None = None, optimized: bool = False
+) -> Any:
     """A session with all of the runtime's optimizations off.
 
     Args:
         model: what to run.
         library: with our kernels; a provider other than the CPU's decides for itself (`graphopt.configure`).
         provider: what this one cannot run goes to the CPU.
+        folder: where the weights of a message lie that are not in it.
+        optimized: with the runtime's optimizations, as it has them by default.
 
     Raises:
         VerifyError: the runtime refuses the model; the message is the runtime's.
@@ -37,8 +38,11 @@ def open_session(model: Model, *, library: bool, provider: str = CPU) -> Any:
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     providers = configure(options, [CPU] if provider == CPU else [provider, CPU]) if library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
@@ -63,16 +67,18 @@ def run_cases(
         half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
     """
     session = open_session(model, library=library, provider=provider)
+    return {case.name: run_case(session, case, half_io=half_io) for case in cases}
+
+
+def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | str:
+    """One case in an open session, as `run_cases` does it."""
     narrow = {i.name for i in session.get_inputs() if half_io and i.type == "tensor(float16)"}
-    results: dict[str, Outputs | str] = {}
-    for case in cases:
-        try:
-            feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
-            outputs = _run(session, feeds)
-            results[case.name] = [_widened(o) for o in outputs] if half_io else outputs
-        except Exception as error:  # as above
-            results[case.name] = one_line(error)
-    return results
+    try:
+        feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
+        outputs = _run(session, feeds)
+    except Exception as error:  # as above
+        return one_line(error)
+    return [_widened(o) for o in outputs] if half_io else outputs
 
 
 def _widened(output: Any) -> Any:
@@ -102,34 +108,3 @@ def _array(value: Any) -> Any:
     count = math.prod(shape)
     words = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else ()
     return np.array(words, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
-
-
-def perturbed(model: onnx.ModelProto, seed: int, *, half: bool = False) -> onnx.ModelProto:
-    """A copy in which every float weight has moved by one unit in the last place, up or down at random.
-
-    Args:
-        model: with its weights inside.
-        seed: of the directions.
-        half: the unit is that of half precision, whatever the weights are.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    rng = np.random.default_rng(seed)
-    constants = [a.t for n in copy.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
-    for tensor in (*copy.graph.initializer, *constants):
-        # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
-        if tensor.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) or np.prod(tensor.dims) <= 8:
-            continue
-        array = numpy_helper.to_array(tensor)
-        towards = np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
-        if half:
-            with np.errstate(over="ignore", invalid="ignore"):
-                unit = np.spacing(np.abs(array).astype(np.float16)).astype(array.dtype)
-            moved = array + np.where(np.isfinite(unit), np.copysign(unit, towards), 0)
-        else:
-            moved = np.nextafter(array, towards)
-        # Zeros, infinities and the lowest number of all are masks: one step further they mean something else.
-        kept = (array == 0) | ~np.isfinite(array) | (np.abs(array) >= np.finfo(array.dtype).max / 2)
-        moved = np.where(kept, array, moved)
-        tensor.CopyFrom(numpy_helper.from_array(moved.astype(array.dtype), tensor.name))
-    return copy

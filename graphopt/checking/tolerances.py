@@ -1,27 +1,61 @@
-"""How far outputs may move: the one table of limits. A model's metadata may name a class, never a number."""
+"""How far outputs may move: the one table of numbers. A model's metadata may name a class, never a number.
+
+The limit of an output, or of a slice of it, is the honest error there: how far the original itself moves when it rounds
+at random (`checking/rounding.py`) by FACTOR times the unit of its precision; never less than FLOOR, and what moves by
+more than LARGEST_LIMIT says nothing. All are relative to the RMS of what is judged. LIMITS are for what cannot be
+measured.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from graphopt.metadata import Numerics
 
-# Largest difference of an output, relative to the RMS of the reference output.
+# The limit over the honest error.
+FACTOR = 4.0
+# Eight units in the last place of float32: kernels that are equal in all but the order of two additions reach it.
+FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A precision: its unit relative to a number, and the size below which the unit shrinks no further.
+
+    Attributes:
+        unit: of the noise; FACTOR is in it.
+        floor: noise is unit * (|x| + floor).
+        coarse: so coarse that each elementwise operator counts.
+    """
+
+    unit: float
+    floor: float = 0.0
+    coarse: bool = False
+
+
+# Half a unit in the last place, up or down: all results are rounded to nearest.
+SINGLE = Rounding(FACTOR * 2.0**-24)
+# Below 2**-14 numbers of float16 are 2**-24 apart.
+HALF = Rounding(FACTOR * 2.0**-11, floor=2.0**-14, coarse=True)
+BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True)
+ROUNDING: dict[Numerics, Rounding] = {
+    Numerics.REASSOCIATED: SINGLE,
+    Numerics.APPROXIMATE: SINGLE,
+    Numerics.FP16: HALF,
+    Numerics.BF16: BRAIN,
+}
+# Of a sum of products over the root of the number of terms, in units: rounding n partial sums, on both sides.
+PARTIAL_SUMS = 0.7
+# Polynomials for tanh, erf, exp, ... are exact to units of 1, not of the smaller numbers that they approach.
+FUNCTION_FLOOR = FACTOR * 2.0**-22
+
+# Where the honest error cannot be measured: the largest difference of an output, relative to its RMS.
 LIMITS: dict[Numerics, float] = {
     Numerics.EXACT: 0.0,
     Numerics.REASSOCIATED: 1e-5,
     Numerics.APPROXIMATE: 1e-3,  # F(4x4, 3x3) in float32, over a whole model
     Numerics.FP16: 2e-2,
     Numerics.BF16: 1e-1,
-}
-
-# A model amplifies rounding errors by its depth and by what it computes (a softmax over large logits, say). Where a
-# limit above is exceeded, the model's own sensitivity decides: how far BEFORE moves when every weight moves by one unit
-# in the last place, which is the error that any other order of summation makes at each layer. In half precision that is
-# a unit of half precision, two to three times what a conversion does.
-SENSITIVITY_FACTOR: dict[Numerics, float] = {
-    Numerics.REASSOCIATED: 8.0,
-    Numerics.APPROXIMATE: 8.0,
-    Numerics.FP16: 1.0,
-    Numerics.BF16: 1.0,
 }
 # A limit beyond this would let real faults pass: such an output says nothing for these inputs.
 LARGEST_LIMIT: dict[Numerics, float] = {

@@ -1,11 +1,15 @@
-"""`verify`: do two models compute the same?"""
+"""`verify`: do two models compute the same?
+
+Three parts: plan the probes (`inputs`), run both sides on them (`run`, `default_level`), judge what differs (`judge`)
+by how far rounding alone moves the original (`honest`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,39 +17,117 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from graphopt.checking.compare import OutputComparison, difference, distribution_difference
+from graphopt.checking.compare import Deviation, deviation
+from graphopt.checking.coverage import not_covered
+from graphopt.checking.default_level import run_optimized
+from graphopt.checking.honest import HonestErrors
 from graphopt.checking.inputs import Case, given_cases, make_cases
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
-from graphopt.checking.run import MAX_PERTURBED_BYTES, Outputs, perturbed, run_cases
-from graphopt.checking.tolerances import LARGEST_LIMIT, LIMITS, SENSITIVITY_FACTOR
+from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
+from graphopt.checking.rewritten import Rewritten, rewritten
+from graphopt.checking.run import Model, Outputs, open_session, run_case, run_cases
+from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
+from graphopt.graph import inference
 from graphopt.graph import model as models
-from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
-from graphopt.ops import DOMAIN
+from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.runtime.sessions import CPU, provider_name
 
 Tolerance = float | Mapping[str, float]
 
+# Random draws of rounding for each case, and as many more as decide a case that looks different.
+DRAWS, MORE_DRAWS = 2, 6
+# A difference of so many limits is no matter of luck.
+BEYOND_LUCK = 20.0
+# How many cases run at the runtime's default optimization level, the smallest of them.
+DEFAULT_LEVEL_CASES = 3
+# Their results are another at every run.
+RANDOM = frozenset(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output of one case, run in one way.
+
+    Attributes:
+        name, case: which output, under which inputs.
+        library: whether AFTER ran with our kernels (False: its function bodies).
+        provider: of the session that ran AFTER, its first.
+        optimized: whether the runtime's own optimizations were on, as they are by default.
+        max_abs: largest absolute difference.
+        rel_rms: the same relative to the RMS of BEFORE's output.
+        snr_db: signal to noise ratio; inf when bit-equal.
+        cosine: of the two outputs as vectors; 0 when one of them is all zeros.
+        limit: what rel_rms may be.
+        equal: every slice is within its limit.
+        reason: why not equal, or a remark.
+        slice: the slice that comes closest to its limit or exceeds it most: "" for the whole, else like "[:, 3]".
+        measure: of its error: "largest", or "rms" for the RMS of the error.
+        slice_error: its error relative to its own RMS.
+        slice_limit: what that may be.
+        noise: how far rounding alone moves BEFORE there, relative to the same; None where that was not measured.
+    """
+
+    name: str
+    case: str
+    library: bool
+    provider: str
+    optimized: bool
+    max_abs: float
+    rel_rms: float
+    snr_db: float
+    cosine: float
+    limit: float
+    equal: bool
+    reason: str
+    slice: str = ""
+    measure: str = "largest"
+    slice_error: float = 0.0
+    slice_limit: float = 0.0
+    noise: float | None = None
+
+    @property
+    def severity(self) -> float:
+        """The error over its limit."""
+        if self.slice_error == 0:
+            return 0.0
+        return self.slice_error / self.slice_limit if self.slice_limit else math.inf
+
 
 @dataclass
 class VerifyReport:
-    """Whether two models compute the same, and the evidence.
+    """Whether two models compute the same, and the evidence. True where they do.
 
     Attributes:
-        equal: no output of any case differs by more than its limit.
+        verdict: equal, different, or random where BEFORE differs from itself and nothing else was found.
         numerics: the class of the rewrites that AFTER went through.
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
+        random: outputs that are others at each run of BEFORE; they are not compared.
+        not_covered: what no input that was tried says anything about.
+        notes: what else there is to know.
         summary: a sentence.
     """
 
-    equal: bool = True
+    verdict: Verdict = Verdict.EQUAL
     numerics: str = "exact"
     rows: list[OutputComparison] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
+    random: list[str] = field(default_factory=list)
+    not_covered: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     summary: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.verdict == Verdict.EQUAL
+
+    def __bool__(self) -> bool:
+        return self.equal
 
     def worst_outputs(self) -> list[OutputComparison]:
         """For each output its worst row: unequal ones first, then by difference relative to the limit."""
@@ -56,14 +138,59 @@ class VerifyReport:
         return list(worst.values())
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": 1, **asdict(self)}
+        return {"format": 2, "equal": self.equal, **asdict(self), "verdict": self.verdict.value}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(_without_infinities(self.to_dict()), indent=2, allow_nan=False)
+
+
+def _without_infinities(value: Any) -> Any:
+    """JSON has no infinities: they become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: _without_infinities(v) for k, v in value.items()}
+    return [_without_infinities(v) for v in value] if isinstance(value, list) else value
 
 
 def _severity(row: OutputComparison) -> tuple[bool, float]:
-    return not row.equal, row.rel_rms
+    return not row.equal, row.severity
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to run AFTER."""
+
+    library: bool
+    provider: str = CPU
+    optimized: bool = False
+
+
+@dataclass(frozen=True)
+class _Run:
+    """AFTER on one case in one way: how far each output is from BEFORE's, or the runtime's message."""
+
+    way: _Way
+    case: Case
+    found: list[Deviation] | str
+
+
+@dataclass
+class _Pair:
+    """Both models, and what decides how they are compared."""
+
+    before: Model
+    before_proto: onnx.ModelProto
+    after: Model
+    after_proto: onnx.ModelProto
+    rewritten: Rewritten
+    half_io: bool
+    rtol: Tolerance | None
+    atol: Tolerance | None
+
+    @property
+    def names(self) -> list[str]:
+        return [o.name for o in self.before_proto.graph.output]
 
 
 def verify(
@@ -80,14 +207,15 @@ def verify(
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
 
     AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library. With a provider it
-    runs there as well; BEFORE always runs on the CPU.
+    runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
+    in a process of their own.
 
     Args:
         before: the original, in any form that `optimize` takes.
         after: the rewritten model.
         inputs: a .npz file, a folder, or name -> array; None makes adversarial inputs from the model's own input types.
-        rtol: limit of the difference relative to the RMS of the output, for all outputs or by name ("" for the others);
-            None takes the limit of the class that AFTER's metadata names.
+        rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for the
+            others); None judges by how far rounding moves BEFORE itself, output by output and slice by slice.
         atol: a difference of no more than this is accepted as well.
         seed: of the inputs that are made.
         probe_nan: also tries inputs with NaN and infinities. A rewrite may spread them further than the original
@@ -101,61 +229,48 @@ def verify(
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
     device = provider_name(provider) if provider is not None else CPU
-    before_model, before_proto, _ = _runnable(before)
+    before_model, before_proto, before_ir = _runnable(before)
     after_model, after_proto, after_ir = _runnable(after)
     if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
         before_proto = without_overridable(before_proto)
-    numerics = _numerics(after_proto, before_proto)
-    report = VerifyReport(numerics=numerics.name.lower())
     names = [o.name for o in before_proto.graph.output]
     for tolerance in (rtol, atol):
         unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
         if unknown:
             raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
-    half_io = numerics == Numerics.FP16 and _interface_in_half(before_proto, after_proto)
+    half_io = _interface_in_half(before_proto, after_proto)
     contradiction = interface_difference(before_proto, after_proto, half_io=half_io)
     if contradiction:
-        report.equal = False
-        report.summary = contradiction
-        return report
-    report.fixed = fixed_sizes(before_proto, after_proto)
-    if inputs is None:
-        cases = list(make_cases(before_proto, seed, fixed=report.fixed, probe_nan=probe_nan))
-    else:
-        cases = given_cases(inputs, before_proto)
-    wanted = run_cases(before_model, cases, library=False)
-    report.skipped = {name: r for name, r in wanted.items() if isinstance(r, str)}
-    usable = [c for c in cases if c.name not in report.skipped]
-    if not usable:
-        raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
-    has_ours = any(n.domain == DOMAIN for g in models.graphs(after_ir) for n in g)
-    sensitivity = _Sensitivity(before_model, before_proto, usable, half=numerics == Numerics.FP16)
-    ways = [(False, CPU), *([(True, CPU)] if has_ours else []), *([(True, device)] if device != CPU else [])]
-    for library, where in ways:
-        got = run_cases(after_model, usable, library=library, provider=where, half_io=half_io)
-        kind = min(numerics, Numerics.REASSOCIATED) if not library and numerics == Numerics.APPROXIMATE else numerics
-        if where != CPU:  # its kernels sum in an order of their own, also where nothing was rewritten
-            kind = max(kind, Numerics.REASSOCIATED)
-        for case in usable:
-            want = wanted[case.name]
-            assert not isinstance(want, str)
-            report.rows += _compare(names, case, want, got[case.name], (library, where), kind, rtol, atol, sensitivity)
-    report.equal = all(row.equal for row in report.rows)
-    for name in names:
-        rows = [r for r in report.rows if r.name == name]
-        # Zeros that stay zeros prove nothing about an output that is noise elsewhere.
-        evidence = [r for r in rows if not r.reason.startswith("inconclusive") and r.cosine != 0.0]
-        if not evidence and any(r.reason.startswith("inconclusive") for r in rows):
-            moved = min(r.noise for r in rows if r.reason.startswith("inconclusive"))
-            worst = max(r.rel_rms for r in rows)
-            unit = "one unit in the last place" + (" of half precision" if numerics == Numerics.FP16 else "")
-            raise VerifyError(
-                f"output '{name}' is rounding noise on every input tried: {unit} of every weight moves BEFORE by "
-                f"{moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, or "
-                "a limit with --rtol"
-            )
-    report.summary = _summary(report, len(usable)) + ("; AFTER's interface is float16" if half_io else "")
+        return VerifyReport(Verdict.DIFFERENT, summary=contradiction)
+    inference.infer(before_ir)
+    inference.infer(after_ir)
+    pair = _Pair(
+        before_model, before_proto, after_model, after_proto, rewritten(before_ir, after_ir), half_io, rtol, atol
+    )
+    report = VerifyReport(fixed=fixed_sizes(before_proto, after_proto))
+    classes = [*pair.rewritten.classes.values(), *([Numerics.APPROXIMATE] if pair.rewritten.approximated else [])]
+    report.numerics = max(classes, default=Numerics.EXACT).name.lower()
+
+    cases = _plan(pair, report, inputs, seed, probe_nan=probe_nan)
+    wanted, cases = _run_before(pair, cases, report)
+    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, half_io)
+    ways = [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
+    ways += [_Way(True, device)] if device != CPU else []
+    runs = [run for way in ways for run in _run_after(pair, way, cases, wanted)]
+    runs += _run_at_default_level(pair, cases, wanted, report)
+    _judge(pair, runs, honest, _approximation(pair, runs, wanted), report)
+    report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
+    _conclude(pair, report, len(cases))
     return report
+
+
+# -- planning ------------------------------------------------------------------------------------------------------
+
+
+def _plan(pair: _Pair, report: VerifyReport, inputs: Any, seed: int, *, probe_nan: bool) -> list[Case]:
+    if inputs is not None:
+        return given_cases(inputs, pair.before_proto)
+    return list(make_cases(pair.before_proto, seed, fixed=report.fixed, probe_nan=probe_nan))
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
@@ -165,18 +280,6 @@ def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.M
         return source.path, models.read_proto(source.path), source.model
     proto = model if isinstance(model, onnx.ModelProto) else ir.serde.serialize_model(source.model)
     return proto, proto, source.model
-
-
-def _numerics(after: onnx.ModelProto, before: onnx.ModelProto) -> Numerics:
-    """The class that AFTER names; half-precision models are compared as such whatever was done to them."""
-    name = {p.key: p.value for p in after.metadata_props}.get(METADATA_NUMERICS, "reassociated").upper()
-    numerics = Numerics[name] if name in Numerics.__members__ else Numerics.REASSOCIATED
-    tensors = (t.data_type for m in (before, after) for t in m.graph.initializer)
-    values = (v.type.tensor_type.elem_type for m in (before, after) for v in (*m.graph.input, *m.graph.output))
-    types = {*tensors, *values}
-    if numerics != Numerics.EXACT and onnx.TensorProto.BFLOAT16 in types:
-        return Numerics.BF16
-    return Numerics.FP16 if numerics != Numerics.EXACT and onnx.TensorProto.FLOAT16 in types else numerics
 
 
 def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
@@ -190,82 +293,208 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
     return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
 
 
-class _Sensitivity:
-    """How far BEFORE's outputs move when its weights move by one unit in the last place; measured when first asked.
-
-    Args:
-        model, proto, cases: BEFORE, its message, and what it runs on.
-        half: the unit is that of half precision.
-    """
-
-    def __init__(self, model: Path | onnx.ModelProto, proto: onnx.ModelProto, cases: list[Case], *, half: bool) -> None:
-        self._model, self._proto, self._cases, self._half = model, proto, cases, half
-        self._runs: list[dict[str, Outputs | str]] | None = None
-
-    def of(self, case: Case, index: int, want: Any, measure: Callable[[Any, Any], float | None]) -> float:
-        """The larger of two movements in this measure."""
-        if self._runs is None:
-            self._runs = self._measure()
-        found = 0.0
-        for results in self._runs:
-            moved = results[case.name]
-            if not isinstance(moved, str):
-                relative = measure(want, moved[index])
-                found = max(found, relative if relative is not None and math.isfinite(relative) else 0.0)
-        return found
-
-    def _measure(self) -> list[dict[str, Outputs | str]]:
-        proto = self._proto
-        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer):
-            assert isinstance(self._model, Path)
-            if sum(p.stat().st_size for p in self._model.parent.iterdir() if p.is_file()) > MAX_PERTURBED_BYTES:
-                return []
-            proto = onnx.load(self._model)
-        return [run_cases(perturbed(proto, seed, half=self._half), self._cases, library=False) for seed in (1, 2)]
+# -- running -------------------------------------------------------------------------------------------------------
 
 
-def _compare(
-    names: list[str],
-    case: Case,
-    want: Outputs,
-    got: Outputs | str,
-    way: tuple[bool, str],
-    numerics: Numerics,
-    rtol: Tolerance | None,
-    atol: Tolerance | None,
-    sensitivity: _Sensitivity,
+def _run_before(pair: _Pair, cases: Sequence[Case], report: VerifyReport) -> tuple[dict[str, Outputs], list[Case]]:
+    """BEFORE's outputs, and the cases that it takes; notes outputs that a second run changes."""
+    session = open_session(pair.before, library=False)
+    wanted: dict[str, Outputs] = {}
+    random = set()
+    repeat = 10**9 if _has_random_operators(pair.before_proto) else 1
+    for case in cases:
+        outputs = run_case(session, case)
+        if isinstance(outputs, str):
+            report.skipped[case.name] = outputs
+            continue
+        wanted[case.name] = outputs
+        if len(wanted) <= repeat:
+            again = run_case(session, case)
+            if not isinstance(again, str):
+                found = (deviation(a, b) for a, b in zip(outputs, again))
+                random |= {name for name, d in zip(pair.names, found) if d.structure or d.max_abs}
+    if not wanted:
+        raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
+    report.random = [name for name in pair.names if name in random]
+    return wanted, [case for case in cases if case.name in wanted]
+
+
+def _has_random_operators(model: onnx.ModelProto) -> bool:
+    waiting = [model.graph.node, *(f.node for f in model.functions)]
+    while waiting:
+        for node in waiting.pop():
+            if node.op_type in RANDOM:
+                return True
+            waiting += [a.g.node for a in node.attribute if a.HasField("g")]
+            waiting += [g.node for a in node.attribute for g in a.graphs]
+    return False
+
+
+def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[_Run]:
+    session = open_session(pair.after, library=way.library, provider=way.provider)
+    runs = []
+    for case in cases:
+        got = run_case(session, case, half_io=pair.half_io)
+        runs.append(_Run(way, case, _compared(wanted[case.name], got)))
+    return runs
+
+
+def _compared(want: Outputs, got: Outputs | str) -> list[Deviation] | str:
+    return got if isinstance(got, str) else [deviation(w, g) for w, g in zip(want, got)]
+
+
+def _run_at_default_level(
+    pair: _Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport
+) -> list[_Run]:
+    """A few cases as users run them; what the runtime's optimizations do to BEFORE as well is not AFTER's fault."""
+    few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
+    way = _Way(pair.rewritten.has_ours, optimized=True)
+    got = run_optimized(pair.after, few, library=way.library, half_io=pair.half_io)
+    runs = [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in few]
+    broken = [r for r in runs if isinstance(r.found, str) or any(_is_far(d) for d in r.found)]
+    if not broken:
+        return runs
+    original = run_optimized(pair.before, few, library=False)
+    kept = []
+    for run in runs:
+        found = _compared(wanted[run.case.name], original[run.case.name])
+        if run in broken and (isinstance(found, str) or any(_is_far(d) for d in found)):
+            what = found if isinstance(found, str) else "its outputs change"
+            report.notes.append(f"BEFORE at the runtime's default optimization level, on '{run.case.name}': {what}")
+        else:
+            kept.append(run)
+    return kept
+
+
+def _is_far(found: Deviation) -> bool:
+    return bool(found.structure) or found.relative > 1e-3
+
+
+# -- judging -------------------------------------------------------------------------------------------------------
+
+
+def _approximation(pair: _Pair, runs: Sequence[_Run], wanted: Mapping[str, Outputs]) -> dict[str, list[Deviation]]:
+    """By case: how far another honest implementation of what our kernels approximate is from the function bodies."""
+    if not pair.rewritten.approximated:
+        return {}
+    doubtful = {r.case.name: r.case for r in runs if r.way.library and _is_doubtful(r)}
+    if not doubtful:
+        return {}
+    after = pair.after_proto if isinstance(pair.after, onnx.ModelProto) else onnx.load(pair.after)
+    other = approximated(after)
+    if other is None:
+        return {}
+    cases = list(doubtful.values())
+    bodies = run_cases(pair.after, cases, library=False)
+    try:
+        results = run_cases(other, cases, library=False)
+    except VerifyError:
+        return {}
+    found = {}
+    for name, got in results.items():
+        want = bodies[name]
+        compared = got if isinstance(want, str) else _compared(want, got)
+        if not isinstance(compared, str):
+            found[name] = compared
+    return found
+
+
+def _is_doubtful(run: _Run) -> bool:
+    return not isinstance(run.found, str) and not all(map(is_beyond_doubt, run.found))
+
+
+def _judge(
+    pair: _Pair,
+    runs: Sequence[_Run],
+    honest: HonestErrors,
+    approximation: Mapping[str, list[Deviation]],
+    report: VerifyReport,
+) -> None:
+    """Appends the rows. Cases that look different are measured again, the worst first, until one stays so."""
+    compared = [name for name in pair.names if name not in report.random]
+    by_class: dict[Numerics, list[int]] = {}
+    for i, name in enumerate(pair.names):
+        if name in compared and pair.rewritten.classes[name] != Numerics.EXACT and _for_output(pair.rtol, name) is None:
+            by_class.setdefault(pair.rewritten.classes[name], []).append(i)
+    for numerics, outputs in by_class.items():
+        doubtful = {
+            r.case.name: r.case
+            for r in runs
+            if not isinstance(r.found, str) and any(not is_beyond_doubt(r.found[i]) for i in outputs)
+        }
+        honest.measure(numerics, doubtful.values(), range(DRAWS))
+
+    def rows_of(run: _Run) -> list[OutputComparison]:
+        return _rows(pair, run, honest, approximation.get(run.case.name), compared)
+
+    rows = {id(run): rows_of(run) for run in runs}
+    worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
+    again: set[str] = set()
+    for run in reversed(worst):
+        bad = [r for r in rows[id(run)] if not r.equal]
+        if not bad:
+            continue
+        if max(r.severity for r in bad) > BEYOND_LUCK and not any(r.reason.startswith(("NaN", "shape")) for r in bad):
+            break
+        if run.case.name not in again:
+            again.add(run.case.name)
+            for numerics in by_class:
+                honest.measure(numerics, [run.case], range(DRAWS, DRAWS + MORE_DRAWS))
+        rows[id(run)] = rows_of(run)
+        if any(not r.equal for r in rows[id(run)]):
+            break
+    for run in runs:
+        if run.case.name in again:
+            rows[id(run)] = rows_of(run)
+        report.rows += rows[id(run)]
+
+
+def _rows(
+    pair: _Pair, run: _Run, honest: HonestErrors, approximation: list[Deviation] | None, compared: Sequence[str]
 ) -> list[OutputComparison]:
-    if isinstance(got, str):
-        reason = f"AFTER cannot run: {got}"
-        return [OutputComparison(names[0], case.name, *way, math.inf, math.inf, -math.inf, 0.0, 0.0, False, reason)]
+    way, case = (run.way.library, run.way.provider, run.way.optimized), run.case.name
+    if isinstance(run.found, str):
+        reason = f"AFTER cannot run: {run.found}"
+        name = pair.names[0]
+        nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
+        return [OutputComparison(name, case, *way, *nothing, False, reason, slice_error=math.inf)]
     rows = []
-    for i, name in enumerate(names):
-        structure, max_abs, rel_rms, snr_db, cosine = difference(want[i], got[i])
-        own_limit = _for_output(rtol, name)
-        limit = LIMITS[numerics] if own_limit is None else own_limit
-        noise = 0.0
-        accepted_abs = _for_output(atol, name) or 0.0
-        reason = structure
-        equal = not structure and (rel_rms <= limit or max_abs <= accepted_abs)
-        if not equal and not structure and own_limit is None and numerics != Numerics.EXACT:
-            factor, largest = SENSITIVITY_FACTOR[numerics], LARGEST_LIMIT[numerics]
-            noise = sensitivity.of(case, i, want[i], lambda a, b: difference(a, b)[2]) * factor
-            if noise > limit:
-                limit = min(noise, largest)
-                equal = rel_rms <= limit
-                reason = "limit from the model's own sensitivity to rounding"
-            by_row = distribution_difference(want[i], got[i]) if not equal and noise > largest else None
-            if by_row is not None:
-                rel_rms, noise = by_row, sensitivity.of(case, i, want[i], distribution_difference) * factor
-                limit = max(LIMITS[numerics], min(noise, largest))
-                equal = rel_rms <= limit
-                reason = "a distribution: relative to the norm of its row"
-            if not equal and noise > largest:
-                equal, reason = True, "inconclusive: for these inputs the output is rounding noise"
-        if not equal and not reason.startswith(("type", "shape", "NaN", "inf", "a distribution")):
-            reason = "differs"
+    for i, name in enumerate(pair.names):
+        if name not in compared:
+            continue
+        found = run.found[i]
+        numerics = pair.rewritten.classes[name]
+        if run.way.provider != CPU or run.way.optimized:
+            numerics = max(numerics, Numerics.REASSOCIATED)  # sums in an order of its own, also where nothing changed
+        other = approximation[i] if approximation and run.way.library and name in pair.rewritten.approximated else None
+        if name in pair.rewritten.approximated and run.way.library:
+            numerics = max(numerics, Numerics.APPROXIMATE)
+        own_limit = _for_output(pair.rtol, name)
+        accepted = _for_output(pair.atol, name) or 0.0
+        if own_limit is not None:
+            equal = not found.structure and (found.relative <= own_limit or found.max_abs <= accepted)
+            finding = Finding.EQUAL if equal else Finding.DIFFERENT
+            judged = Judgement(finding, found.structure or ("" if equal else "differs"), found.relative, own_limit)
+        else:
+            judged = judge(found, numerics, honest.of(pair.rewritten.classes[name], case, i), other)
+            if judged.finding == Finding.DIFFERENT and not found.structure and found.max_abs <= accepted:
+                judged = Judgement(Finding.EQUAL, "", judged.error, judged.limit, judged.honest)
+        numbers = (found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine)
         rows.append(
-            OutputComparison(name, case.name, *way, max_abs, rel_rms, snr_db, cosine, limit, equal, reason, noise)
+            OutputComparison(
+                name,
+                case,
+                *way,
+                *numbers,
+                judged.whole_limit if own_limit is None else own_limit,
+                judged.finding != Finding.DIFFERENT,
+                judged.reason,
+                judged.where,
+                judged.measure,
+                judged.error,
+                judged.limit,
+                None if math.isnan(judged.honest) else judged.honest,
+            )
         )
     return rows
 
@@ -274,6 +503,32 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
     if isinstance(tolerance, Mapping):
         return tolerance.get(name, tolerance.get(""))
     return tolerance
+
+
+# -- concluding ----------------------------------------------------------------------------------------------------
+
+
+def _conclude(pair: _Pair, report: VerifyReport, cases: int) -> None:
+    if not all(row.equal for row in report.rows):
+        report.verdict = Verdict.DIFFERENT
+    elif report.random:
+        report.verdict = Verdict.RANDOM
+    report.summary = _summary(report, cases) + ("; AFTER's interface is float16" if pair.half_io else "")
+    if report.verdict == Verdict.DIFFERENT:
+        return
+    for name in pair.names:
+        rows = [r for r in report.rows if r.name == name]
+        # Zeros that stay zeros prove nothing about an output that is noise elsewhere.
+        noise = [r for r in rows if r.reason == NOISE]
+        evidence = [r for r in rows if r.reason != NOISE and r.cosine != 0.0]
+        if noise and not evidence:
+            moved = min((r.noise for r in noise if r.noise is not None), default=math.inf)
+            worst = max(r.slice_error for r in noise)
+            raise VerifyError(
+                f"output '{name}' is rounding noise on every input tried: rounding alone moves BEFORE by {moved:.2g} "
+                f"of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, or a limit "
+                "with --rtol"
+            )
 
 
 def _summary(report: VerifyReport, cases: int) -> str:
@@ -285,17 +540,24 @@ def _summary(report: VerifyReport, cases: int) -> str:
         text += ", with " + ", ".join(f"{s}={n}" for s, n in report.fixed.items()) + " as AFTER has it"
     if report.skipped:
         text += f"; {len(report.skipped)} input sets skipped, which BEFORE refuses"
-    inconclusive = {r.case for r in report.rows if r.reason.startswith("inconclusive")}
-    if inconclusive:
-        text += f"; {len(inconclusive)} inconclusive"
+    if report.random:
+        text += f"; BEFORE differs from itself in {', '.join(report.random)}, which it makes at random"
+    noise = {r.case for r in report.rows if r.reason == NOISE}
+    if noise:
+        text += f"; {len(noise)} inconclusive, where rounding decides"
+    if report.not_covered:
+        text += f"; {len(report.not_covered)} not covered"
     bad = [r for r in report.rows if not r.equal]
     if bad:
         r = max(bad, key=_severity)
         how = "with the library" if r.library else "without the library"
         how = how if r.provider == CPU else f"on {r.provider}"
-        text += f"; worst: output '{r.name}' on '{r.case}', {how}: {r.reason}"
-        text += f", {r.rel_rms:.3g} of RMS (limit {r.limit:.3g})" if math.isfinite(r.rel_rms) else ""
+        how += ", at the runtime's default level" if r.optimized else ""
+        text += f"; worst: output '{r.name}{r.slice}' on '{r.case}', {how}: {r.reason}"
+        what = "RMS of the error" if r.measure == "rms" else "largest error"
+        if math.isfinite(r.slice_error):
+            text += f", {what} {r.slice_error:.3g} of RMS (limit {r.slice_limit:.3g})"
     return text
 
 
-__all__ = ["OutputComparison", "VerifyReport", "verify"]
+__all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

@@ -38,7 +38,7 @@ def test_half_precision_of_a_softmax_over_many_classes() -> None:
     after, _ = graphopt.optimize(onnx.load(path), target="cuda", precision="fp16")
     report = verify(path, after, inputs=feeds)
     assert report.equal, report.summary
-    assert {r.reason for r in report.rows} == {"a distribution: relative to the norm of its row"}
+    assert {r.reason for r in report.rows} == {""}
     weight = max(after.graph.initializer, key=lambda t: math.prod(t.dims))
     assert weight.data_type == TensorProto.FLOAT16
     numbers = numpy_helper.to_array(weight)

@@ -1,0 +1,97 @@
+"""Runs models at the runtime's default optimization level, in a process of its own: a crash there is a finding.
+
+One such process serves all calls; after a crash the next call starts another.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import onnx
+
+import graphopt
+from graphopt.checking.inputs import Case
+from graphopt.checking.run import Model, Outputs, open_session, run_case
+from graphopt.errors import GraphoptError
+
+_process: subprocess.Popen[bytes] | None = None
+
+
+def run_optimized(
+    model: Model, cases: Sequence[Case], *, library: bool, half_io: bool = False
+) -> dict[str, Outputs | str]:
+    """As `run_cases`, with the runtime's optimizations on. A crash is a message, the same for all cases."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = model
+        if isinstance(model, onnx.ModelProto):
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(model.SerializeToString())
+        assert isinstance(path, Path)
+        request = (str(path.resolve()), list(cases), library, half_io)
+        process = _running()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            pickle.dump(request, process.stdin)
+            process.stdin.flush()
+            answer = pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            code = process.wait()
+            how = f"crashes (signal {-code})" if code < 0 else f"ends with code {code}"
+            return {case.name: f"the runtime {how} at its default optimization level" for case in cases}
+    if isinstance(answer, str):
+        return {case.name: f"at the runtime's default optimization level: {answer}" for case in cases}
+    results: dict[str, Outputs | str] = answer
+    return results
+
+
+def _running() -> subprocess.Popen[bytes]:
+    global _process
+    if _process is None or _process.poll() is not None:
+        root = str(Path(graphopt.__file__).resolve().parent.parent)
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
+        _process = subprocess.Popen(
+            [sys.executable, "-c", "from graphopt.checking.default_level import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        atexit.register(_stop, _process)
+    return _process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait()
+
+
+def serve() -> None:
+    """The other process: requests on stdin, answers on what was stdout."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    requests: IO[bytes] = sys.stdin.buffer
+    while True:
+        try:
+            path, cases, library, half_io = pickle.load(requests)
+        except EOFError:
+            return
+        pickle.dump(_answer(Path(path), cases, library, half_io), answers)
+        answers.flush()
+
+
+def _answer(path: Path, cases: Sequence[Case], library: bool, half_io: bool) -> Any:
+    try:
+        session = open_session(path, library=library, optimized=True)
+    except GraphoptError as error:
+        return str(error).removeprefix(f"{path} ")
+    return {case.name: run_case(session, case, half_io=half_io) for case in cases}

@@ -1,0 +1,147 @@
+"""Judges how far AFTER is from BEFORE by how far rounding alone moves BEFORE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from graphopt.checking.compare import MEASURES, Deviation
+from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
+from graphopt.metadata import Numerics
+
+# Below this numbers of float32 lose bits, and kernels round them to zero.
+UNDERFLOW = 1e-30
+NOISE = "rounding noise"
+
+
+class Verdict(Enum):
+    """What became of a comparison."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    RANDOM = "random"
+
+
+class Finding(Enum):
+    """What one output of one case says."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NOISE = "noise"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One output of one case.
+
+    Attributes:
+        finding: noise where the difference is within what rounding does, but that is too much to say anything.
+        reason: why not equal, or a remark.
+        error: of the slice that comes closest to its limit or exceeds it most, relative to the slice's RMS.
+        limit: what the error may be.
+        honest: how far rounding moves BEFORE there; NaN where that was not measured.
+        where: that slice: "" for the whole output, else as an index, [:, 3].
+        measure: "largest" or "rms".
+        whole_limit: what the largest error of the whole output may be, relative to its RMS.
+    """
+
+    finding: Finding
+    reason: str = ""
+    error: float = 0.0
+    limit: float = 0.0
+    honest: float = math.nan
+    where: str = ""
+    measure: str = "largest"
+    whole_limit: float = 0.0
+
+    @property
+    def severity(self) -> float:
+        return math.inf if self.limit == 0 < self.error else self.error / self.limit if self.limit else 0.0
+
+
+def is_beyond_doubt(found: Deviation) -> bool:
+    """Whether the difference is so small that no honest error need be known."""
+    return not found.structure and all(
+        bool((getattr(s, measure) <= FLOOR * s.scale).all()) for s in found.slices for measure in MEASURES
+    )
+
+
+def judge(
+    found: Deviation, numerics: Numerics, honest: Sequence[Deviation], approximation: Deviation | None = None
+) -> Judgement:
+    """One output of one case.
+
+    Args:
+        found: of AFTER.
+        numerics: the class of what was rewritten.
+        honest: of BEFORE, rounding at random; FACTOR is in its noise. Empty where it could not be measured.
+        approximation: of another honest implementation of what approximates, which comes on top.
+    """
+    if numerics == Numerics.EXACT:
+        same = not found.structure and found.max_abs == 0
+        error = math.inf if found.structure else found.relative
+        return Judgement(Finding.EQUAL if same else Finding.DIFFERENT, found.structure or _differs(same), error, 0.0)
+    if found.structure:
+        # Where rounding alone changes how many boxes there are, or which are NaN, nothing can be said of them.
+        if any(
+            h.structure == found.structure or (h.structure and found.structure[:3] == h.structure[:3]) for h in honest
+        ):
+            return Judgement(Finding.NOISE, NOISE, 0.0, 0.0)
+        return Judgement(Finding.DIFFERENT, found.structure, math.inf, 0.0)
+    if not found.slices:
+        return Judgement(Finding.EQUAL)
+    usable = [h for h in honest if not h.structure and len(h.slices) == len(found.slices)]
+    if not usable:
+        limit = LIMITS[numerics]
+        equal = found.relative <= limit
+        error = 0.0 if found.max_abs == 0 else found.relative
+        return Judgement(
+            Finding.EQUAL if equal else Finding.DIFFERENT, _differs(equal), error, limit, whole_limit=limit
+        )
+    judgements = _by_slices(found, numerics, usable, approximation)
+    return replace(max(judgements, key=_order), whole_limit=judgements[0].limit)
+
+
+def _differs(equal: bool) -> str:
+    return "" if equal else "differs"
+
+
+def _order(judgement: Judgement) -> tuple[int, float]:
+    return [Finding.EQUAL, Finding.NOISE, Finding.DIFFERENT].index(judgement.finding), judgement.severity
+
+
+def _by_slices(
+    found: Deviation, numerics: Numerics, honest: Sequence[Deviation], approximation: Deviation | None
+) -> list[Judgement]:
+    judgements = []
+    whole = float(found.slices[0].scale[0])
+    rank = len(found.slices)
+    for i, slices in enumerate(found.slices):
+        distribution = found.typical / whole if whole > 0 else 1.0
+        for measure in MEASURES:
+            error = getattr(slices, measure)
+            limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
+            if approximation is not None and len(approximation.slices) == rank:
+                limit = limit + FACTOR * getattr(approximation.slices[i], measure)
+            measured = limit / FACTOR
+            # A slice of zeros has no scale: there a unit of the whole output is nothing.
+            least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
+            limit = np.maximum(limit, least + UNDERFLOW)
+            if found.discrete:
+                limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
+            largest = LARGEST_LIMIT[numerics] * slices.scale * distribution
+            ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
+            # Of those within their limits, one whose limit says nothing counts first where it uses that.
+            noise = (error > largest) & (error <= limit) & (slices.scale > 0)
+            worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
+            scale = float(slices.scale[worst]) or whole or 1.0
+            finding = Finding.DIFFERENT if ratio[worst] > 1 else Finding.NOISE if noise[worst] else Finding.EQUAL
+            reason = {Finding.DIFFERENT: "differs", Finding.NOISE: NOISE, Finding.EQUAL: ""}[finding]
+            where = "" if slices.axis is None else "[" + ":, " * slices.axis + f"{worst}]"
+            relative, allowed, honestly = (float(x[worst]) / scale for x in (error, limit, measured))
+            judgements.append(Judgement(finding, reason, relative, allowed, honestly, where, measure))
+    return judgements

@@ -1,0 +1,127 @@
+"""What was rewritten, as far as that decides how exactly an output must be the same: from the nodes behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from graphopt.checking.rounding import Precision
+from graphopt.checking.tolerances import BRAIN, HALF, SINGLE
+from graphopt.graph import model as models
+from graphopt.metadata import METADATA_NUMERICS, Numerics
+from graphopt.ops import DOMAIN
+
+WINOGRAD = "WinogradConv"
+_COARSE = {ir.DataType.FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
+
+
+@dataclass
+class _Behind:
+    """The values and nodes that an output depends on."""
+
+    values: set[ir.Value] = field(default_factory=set)
+    nodes: set[ir.Node] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Of a pair of models.
+
+    Attributes:
+        classes: of each output, by the function bodies.
+        approximated: outputs behind which a kernel approximates, which its body does not.
+        coarse: names of values of BEFORE that AFTER rounds to half precision; those that it no longer has count as what
+            reads them.
+        coarse_weights: whether AFTER reads weights in half precision.
+        has_ours: whether an output depends on a node of ours.
+    """
+
+    classes: dict[str, Numerics]
+    approximated: frozenset[str]
+    coarse: frozenset[str]
+    coarse_weights: bool
+    has_ours: bool
+
+    def precision(self, numerics: Numerics, *, inputs_in_half: bool) -> Precision:
+        """Which value of BEFORE is rounded how, for outputs of this class."""
+        coarse = {Numerics.FP16: HALF, Numerics.BF16: BRAIN}.get(numerics, SINGLE)
+        return Precision(
+            activations=lambda name: coarse if name in self.coarse else SINGLE,
+            weights=coarse if self.coarse_weights else SINGLE,
+            inputs=coarse if inputs_in_half or self.coarse else SINGLE,
+        )
+
+
+def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
+    """Both with types inferred."""
+    exact = after.metadata_props.get(METADATA_NUMERICS, "").lower() == "exact"
+    classes, approximated = {}, set()
+    rounded: set[ir.Value] = set()
+    stored: set[ir.Value] = set()
+    ours: set[ir.Node] = set()
+    for old, new in zip(before.graph.outputs, after.graph.outputs):
+        behind = [_behind(old), _behind(new)]
+        halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
+        own = {n for n in behind[1].nodes if n.domain == DOMAIN}
+        numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
+        classes[str(old.name)] = Numerics.EXACT if exact else numerics
+        if not exact and not halves and any(n.op_type.startswith(WINOGRAD) for n in own):
+            approximated.add(str(old.name))
+        ours |= own
+        stored |= {v for v in halves if _is_stored(v)}
+        rounded |= {v for v in halves if not _is_stored(v)}
+    names = {str(v.name) for v in rounded}
+    for value in rounded:
+        # What is read through a Cast to half precision is rounded there, and what comes from one was.
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Cast":
+            names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
+        names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
+    return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), bool(stored), bool(ours))
+
+
+def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
+    """Names of BEFORE's values among these, and of values that AFTER no longer has and that only such are made of."""
+    if not names:
+        return frozenset()
+    left = {v.name for graph in models.graphs(after) for node in graph for v in node.outputs}
+    for graph in [*models.with_subgraphs(before.graph)]:
+        for node in reversed(graph):
+            readers = [o.name for v in node.outputs for u in v.consumers() for o in u.outputs]
+            if any(r in names for r in readers):
+                names |= {str(v.name) for v in node.outputs if v.name not in left}
+    return frozenset(names)
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """A weight, or one that was moved or cast."""
+    producer = value.producer()
+    if producer is None:
+        return value.is_initializer()
+    if producer.op_type == "Constant":
+        return True
+    moves = producer.op_type in ("Cast", "Transpose", "Reshape", "Identity", "Gather", "Unsqueeze", "Squeeze", "Slice")
+    source = producer.inputs[0] if producer.inputs else None
+    return moves and source is not None and _is_stored(source)
+
+
+def _behind(output: ir.Value) -> _Behind:
+    found = _Behind()
+    waiting = [output]
+    while waiting:
+        value = waiting.pop()
+        if value in found.values:
+            continue
+        found.values.add(value)
+        node = value.producer()
+        if node is None or node in found.nodes:
+            continue
+        found.nodes.add(node)
+        waiting += [v for v in (*node.inputs, *node.outputs) if v is not None]
+        for graph in models.bodies(node):
+            for inner in ir.traversal.RecursiveGraphIterator(graph):
+                found.nodes.add(inner)
+                waiting += [v for v in (*inner.inputs, *inner.outputs) if v is not None]
+            waiting += graph.outputs
+    return found

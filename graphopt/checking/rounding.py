@@ -1,0 +1,299 @@
+"""How far rounding moves a model: the honest error of any other order of summation, or of a smaller precision.
+
+`noisy` makes a copy of a model in which every number that is rounded is rounded at random: weights once, results of
+nodes at each run. What its outputs then differ from the model's own is what an honest rewrite may differ, on this
+model, for these inputs, in this output and in each slice of it.
+
+Noise is relative, since rounding is. Some numbers are left alone, because they are not rounded:
+- those that depend on no float of the caller and on no weight: shapes, positions, masks made from integers;
+- integers that come straight from a float input: a mask of 0 and 1, a time step;
+- zeros, infinities, and the lowest numbers of all, which mean "masked".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from graphopt.checking.tolerances import FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
+
+Array = npt.NDArray[Any]
+
+# Sums of products. Each partial sum is rounded, which is an error relative to the terms and not to what is left of
+# them: as if what is multiplied were rounded more coarsely by the root of the number of terms.
+PRODUCTS = frozenset("Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul RNN STFT".split())
+# Terms of a product whose weight is not known.
+USUAL_TERMS = 64
+# Sums, means, interpolations, and sums of two.
+SUMS = frozenset(
+    "Add AveragePool CumSum GlobalAveragePool GlobalLpPool GridSample GroupNormalization InstanceNormalization LRN "
+    "LayerNormalization LogSoftmax LpNormalization LpPool Mean MeanVarianceNormalization RMSNormalization ReduceL1 "
+    "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSum ReduceSumSquare Resize RoiAlign "
+    "RotaryEmbedding Softmax Sub Sum Upsample".split()
+)
+# Approximated, with an error that is relative to 1 where the result is smaller.
+FUNCTIONS = frozenset(
+    "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
+    "Tanh".split()
+)
+# One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
+ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
+# A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
+SMALL_CONSTANT = 8
+FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
+# Noise is added no larger than this: the lowest numbers stay what they are.
+BOUND = 1e30
+OLDEST_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
+_PREFIX = "graphopt_rounding"
+_POOL = 1 << 20
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Which unit of rounding the values of a model have in the model that it is compared with.
+
+    Attributes:
+        activations: name of a value -> its unit, relative to the value.
+        weights: unit of the weights.
+        inputs: unit of the inputs.
+    """
+
+    activations: Callable[[str], Rounding]
+    weights: Rounding
+    inputs: Rounding
+
+
+def noisy(model: onnx.ModelProto, types: dict[str, int], precision: Precision, seed: int) -> onnx.ModelProto | None:
+    """A copy that rounds at random; None where it cannot be made (the opset is too old).
+
+    Args:
+        model: functions inlined; weights that are not inside stay as they are.
+        types: element types of all values by name, subgraphs included.
+        precision: how coarse.
+        seed: of the noise.
+    """
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    if opset < OLDEST_OPSET:
+        return None
+    rng = np.random.default_rng(seed)
+    copy = onnx.ModelProto()
+    for field_ in model.DESCRIPTOR.fields:
+        if field_.name != "graph" and model.IsInitialized():
+            _copy_field(model, copy, field_.name)
+    for name in (f.name for f in model.graph.DESCRIPTOR.fields if f.name != "initializer"):
+        _copy_field(model.graph, copy.graph, name)
+    weights = _Weights(rng, precision.weights.unit)
+    for tensor in model.graph.initializer:
+        copy.graph.initializer.append(weights.moved(tensor))
+    shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    noise = _Noise(types, precision.activations, rng, shapes)
+    known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name not in known:
+            is_float = value.type.tensor_type.elem_type in FLOATS
+            known[value.name] = _Kind(noisy=is_float, raw=is_float)
+    noise.graph(copy.graph, known, weights)
+    copy.graph.initializer.extend(noise.constants())
+    return copy
+
+
+def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:
+    """The inputs, rounded at random."""
+    rng = np.random.default_rng([seed, 1])
+    return {n: moved(a, rounding.unit, rng) if a.dtype.kind in "fV" else a for n, a in feeds.items()}
+
+
+def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
+    """Each number times 1 + unit * uniform(-1, 1), but for infinities and lowest numbers; integers alone stay."""
+    wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    with np.errstate(invalid="ignore"):
+        if bool((wide == np.rint(wide)).all()):
+            return array
+    pool = rng.uniform(-unit, unit, min(_POOL, max(wide.size, 1))).astype(wide.dtype)
+    flat = wide.reshape(-1)
+    result = np.empty_like(flat)
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _POOL):
+            part = flat[start : start + _POOL]
+            kept = ~(np.abs(part) < BOUND)
+            result[start : start + _POOL] = np.where(kept, part, part + part * pool[: part.size])
+        return result.reshape(array.shape).astype(array.dtype)
+
+
+def _copy_field(source: object, target: object, name: str) -> None:
+    value = getattr(source, name)
+    if hasattr(value, "MergeFrom") and hasattr(value, "DESCRIPTOR"):
+        if source.HasField(name):  # type: ignore[attr-defined]
+            getattr(target, name).CopyFrom(value)
+    elif hasattr(value, "extend"):
+        getattr(target, name).extend(value)
+    elif source.HasField(name):  # type: ignore[attr-defined]
+        setattr(target, name, value)
+
+
+@dataclass
+class _Kind:
+    """Of a value: whether rounding moves it, and whether it comes from a float input without any weight."""
+
+    noisy: bool = False
+    raw: bool = False
+
+
+@dataclass
+class _Weights:
+    rng: np.random.Generator
+    unit: float
+
+    def is_weight(self, tensor: onnx.TensorProto) -> bool:
+        return tensor.data_type in FLOATS and int(np.prod(tensor.dims)) > SMALL_CONSTANT
+
+    def moved(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        outside = tensor.data_location == TensorProto.EXTERNAL
+        if outside or not self.is_weight(tensor) or self.unit == 0:
+            return tensor
+        array = numpy_helper.to_array(tensor)
+        return numpy_helper.from_array(moved(array, self.unit, self.rng), tensor.name)
+
+
+@dataclass
+class _Noise:
+    types: dict[str, int]
+    unit_of: Callable[[str], Rounding]
+    rng: np.random.Generator
+    shapes: dict[str, tuple[int, ...]]
+    made: Iterator[int] = field(default_factory=itertools.count)
+    floors: set[float] = field(default_factory=set)
+
+    def constants(self) -> Iterable[onnx.TensorProto]:
+        for name, value in (("low", -BOUND), ("high", BOUND), *((f"floor_{f}", f) for f in sorted(self.floors))):
+            yield helper.make_tensor(f"{_PREFIX}_{name}", TensorProto.FLOAT, (), [value])
+
+    def graph(self, graph: onnx.GraphProto, outer: dict[str, _Kind], weights: _Weights) -> None:
+        known = dict(outer)
+        known |= {t.name: _Kind(noisy=weights.is_weight(t)) for t in graph.initializer if t.name not in known}
+        nodes = []
+        for node in graph.node:
+            self._constant(node, known, weights)
+            kinds = [known.get(name, _Kind()) for name in node.input if name]
+            for attribute in node.attribute:
+                for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                    # What a body gets of its node is as noisy as what the node gets.
+                    given = _Kind(noisy=any(k.noisy for k in kinds))
+                    for value in body.input:
+                        floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
+                        known[value.name] = _Kind(noisy=given.noisy and floating)
+                    self.graph(body, known, weights)
+                    kinds += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
+            noisy_kinds = [k for k in kinds if k.noisy]
+            if node.op_type == "Constant":
+                nodes.append(node)
+                continue
+            kind = _Kind(noisy=bool(noisy_kinds), raw=bool(noisy_kinds) and all(k.raw for k in noisy_kinds))
+            if node.op_type in PRODUCTS and not self._is_coarse(node):
+                nodes += self._rounded_operand(node, known)
+            extra: list[onnx.NodeProto] = []
+            for i, name in enumerate(node.output):
+                floating = self.types.get(name) in FLOATS
+                known[name] = kind if floating or name not in self.types else _Kind()
+                if name and kind.noisy and floating and self._is_rounded(node, name):
+                    node.output[i] = f"{_PREFIX}_{next(self.made)}"
+                    rounding = self.unit_of(name)
+                    extra += self._rounding(node.output[i], name, self.types[name], rounding, node.op_type, kind.raw)
+            nodes += [node, *extra]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _constant(self, node: onnx.NodeProto, known: dict[str, _Kind], weights: _Weights) -> None:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    known[node.output[0]] = _Kind(noisy=weights.is_weight(attribute.t))
+                    attribute.t.CopyFrom(weights.moved(attribute.t))
+
+    def _is_coarse(self, node: onnx.NodeProto) -> bool:
+        return any(self.unit_of(name).coarse for name in node.output if name)
+
+    def _is_rounded(self, node: onnx.NodeProto, name: str) -> bool:
+        if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS:
+            return True
+        return node.op_type in ELEMENTWISE | PRODUCTS and self.unit_of(name).coarse
+
+    def _rounded_operand(self, node: onnx.NodeProto, known: dict[str, _Kind]) -> Iterator[onnx.NodeProto]:
+        """One operand of a product, rounded as coarsely as the partial sums are."""
+        for i, name in enumerate(node.input):
+            kind = known.get(name, _Kind())
+            if kind.noisy and name not in self.shapes and self.types.get(name) in FLOATS:
+                terms = self._terms(node, i)
+                rounding = replace(SINGLE, unit=SINGLE.unit * math.hypot(1, PARTIAL_SUMS * math.sqrt(terms)))
+                node.input[i] = f"{_PREFIX}_{next(self.made)}"
+                yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, kind.raw)
+                return
+
+    def _terms(self, node: onnx.NodeProto, operand: int) -> int:
+        shape = next((self.shapes[n] for n in node.input[1 - operand :] if n in self.shapes), ())
+        if node.op_type == "Conv" and len(shape) > 2:
+            return math.prod(shape[1:])
+        if node.op_type == "ConvTranspose" and len(shape) > 2:
+            return shape[0]
+        if node.op_type == "Gemm" and len(shape) == 2:
+            transposed = any(a.name == "transB" and a.i for a in node.attribute)
+            return shape[1] if transposed else shape[0]
+        if node.op_type == "MatMul" and len(shape) >= 2:
+            return shape[-2]
+        return USUAL_TERMS
+
+    def _rounding(
+        self, exact: str, name: str, type_: int, rounding: Rounding, op_type: str, raw: bool
+    ) -> Iterator[onnx.NodeProto]:
+        """`name` = exact + clip(uniform(-unit, unit) * (|exact| + floor)), in float32 unless it is in float64."""
+        here = f"{_PREFIX}_{next(self.made)}"
+
+        def node(op: str, inputs: list[str], suffix: str, **attributes: Any) -> onnx.NodeProto:
+            return helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes)
+
+        x = exact
+        wide = type_ == TensorProto.DOUBLE
+        if type_ not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            yield node("Cast", [exact], "wide", to=TensorProto.FLOAT)
+            x = f"{here}_wide"
+        unit = rounding.unit * (2.0**-29 if wide and not rounding.coarse else 1.0)
+        seed = float(self.rng.integers(1, 1 << 20))
+        yield node(
+            "RandomUniformLike", [x], "random", low=-unit, high=unit, seed=seed, dtype=TensorProto.DOUBLE if wide else 1
+        )
+        size = x
+        floor = max(rounding.floor, FUNCTION_FLOOR / rounding.unit if op_type in FUNCTIONS else 0.0)
+        if floor and not wide:
+            self.floors.add(floor)
+            yield node("Abs", [x], "abs")
+            yield node("Add", [f"{here}_abs", f"{_PREFIX}_floor_{floor}"], "size")
+            size = f"{here}_size"
+        yield node("Mul", [size, f"{here}_random"], "product")
+        noise = f"{here}_product"
+        if not wide:
+            yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
+            noise = f"{here}_clipped"
+        yield node("Add", [x, noise], "sum")
+        result = f"{here}_sum"
+        if raw:
+            yield node("Floor", [x], "floor")
+            yield node("Equal", [x, f"{here}_floor"], "whole")
+            yield node("Cast", [f"{here}_whole"], "ones", to=TensorProto.FLOAT)
+            yield node("ReduceMin", [f"{here}_ones"], "least", keepdims=0)
+            yield node("Cast", [f"{here}_least"], "integers", to=TensorProto.BOOL)
+            yield node("Where", [f"{here}_integers", x, result], "chosen")
+            result = f"{here}_chosen"
+        to_half = x != exact
+        yield (
+            helper.make_node("Cast", [result], [name], to=type_)
+            if to_half
+            else helper.make_node("Identity", [result], [name])
+        )
