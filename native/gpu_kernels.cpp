@@ -1,6 +1,6 @@
-// GPU kernels as ONNX Runtime calls them: tensors in, a Problem, a launch plan, launches on the node's
-// stream. No synchronisation and no device allocation in compute(), and nothing is shared by nodes but the
-// loaded code.
+// GPU kernels of our domain: a node's attributes and the shapes of a call give a Problem, and that a program
+// of launches. No synchronisation and no device allocation after creation, and nothing is shared by nodes but
+// the loaded code.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,124 +10,54 @@
 #include "gpu/group_norm_plan.h"
 #include "gpu/libraries.h"
 #include "gpu/linear_plan.h"
-#include "gpu/node_scope.h"
+#include "gpu/program.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
 #include "gpu/winograd_conv_plan.h"
 #include "kernels.h"
+#include "operators/implementations.h"
 #include "ops/schema.h"
 
 namespace graphopt {
 namespace {
 
-using abi::Context;
-using abi::ElementType;
-using abi::Error;
-using abi::NodeInfo;
-using abi::OpDescription;
-using abi::Shape;
-
-constexpr size_t kMaxBuffers = 8;
-constexpr size_t kAlignment = 256;
-
-size_t aligned_bytes(int64_t bytes) {
-  return (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// One Compute call.
-struct Run {
-  const Context& context;
-  gpu::Device& device;
-  gpu::NodeScope scope;
-  Shape shapes[kMaxBuffers];
-  const void* inputs[kMaxBuffers] = {};
-  void* outputs[2] = {};
-
-  Run(const Context& c, gpu::Device& d, const std::string& node, size_t input_count)
-      : context(c), device(d), scope(d, node) {
-    const size_t given = context.input_count();
-    if (given != input_count) {
-      throw Error("needs " + std::to_string(input_count) + " inputs, got " + std::to_string(given));
-    }
-    for (size_t i = 0; i < input_count; ++i) {
-      const abi::Tensor tensor = context.input(i);
-      inputs[i] = tensor.data;
-      shapes[i] = tensor.shape;
-    }
-  }
-
-  // Whether 16-byte loads and stores may be used.
-  bool aligned() const {
-    const auto all = [](const auto* begin, const auto* end) {
-      return std::all_of(begin, end, [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
-    };
-    return all(std::begin(inputs), std::end(inputs)) && all(std::begin(outputs), std::end(outputs));
-  }
-
-  // `prepare`, if not null, runs first and its weights live in scratch memory.
-  void enqueue(const gpu::Plan& plan, const abi::HostMemory& host, void* weights, const gpu::Plan* prepare) {
-    size_t bytes = 0;
-    for (const int64_t size : plan.workspace) bytes += aligned_bytes(size);
-    if (prepare != nullptr) bytes += aligned_bytes(prepare->weights);
-    std::optional<abi::DeviceScratch> scratch;
-    std::optional<abi::HostArena> arena;
-    char* next = nullptr;
-    void* stream = context.gpu_stream();
-    if (bytes > 0) {
-      // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
-      if (device.backend() == gpu::Backend::kHost && stream == nullptr) {
-        next = static_cast<char*>(arena.emplace(context, host).allocate(bytes));
-      } else {
-        next = static_cast<char*>(scratch.emplace(context, bytes).data());
-      }
-    }
-    void* workspace[kMaxBuffers] = {};
-    for (size_t i = 0; i < plan.workspace.size(); ++i) {
-      workspace[i] = next;
-      next += aligned_bytes(plan.workspace[i]);
-    }
-    if (prepare != nullptr) {
-      weights = next;
-      device.run(*prepare, {inputs, outputs, workspace, weights}, stream);
-    }
-    device.run(plan, {inputs, outputs, workspace, weights}, stream);
-    scope.finish(stream);
-  }
-};
+using gpu::Program;
+using gpu::Ref;
 
 template <class Op>
-class GpuKernel : public abi::Kernel {
+class GpuKernel : public gpu::DeviceKernel {
  public:
-  GpuKernel(const Op& op, const NodeInfo& info, gpu::Device& device)
-      : op_(op),
-        node_(info.name()),
-        input_count_(op.inputs().size()),
-        half_(info.element_type() == ElementType::kHalf),
-        host_(info.api()),
-        device_(device) {
-    op_.read(info);
+  GpuKernel(const Op& op, const Node& node, gpu::Device& device)
+      : DeviceKernel(device), op_(op), half_(node.type() == ElementType::kHalf) {
+    op_.read(node);
   }
 
  protected:
+  using Problem = typename Op::Problem;
+
+  // Of a call whose outputs are set now.
+  Problem problem(Call& call) const {
+    const Shapes shapes(call.inputs);
+    const Problem p = op_.problem(shapes);
+    const Shape y = op_.output(shapes);
+    for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kDevice);
+    return p;
+  }
+
   Op op_;
-  std::string node_;
-  size_t input_count_;
   bool half_;
-  abi::HostMemory host_;
-  gpu::Device& device_;
 };
 
 // An op whose plan follows from its problem alone: plan(problem, half, aligned, facts).
-template <class Op, auto plan>
+template <class Op, auto plan_of>
 class PlannedKernel final : public GpuKernel<Op> {
  public:
   using GpuKernel<Op>::GpuKernel;
-  void compute(const Context& context) const override {
-    Run run(context, this->device_, this->node_, this->input_count_);
-    const auto p = this->op_.problem(run.shapes);
-    const Shape y = this->op_.output(run.shapes);
-    for (size_t i = 0; i < this->op_.outputs(); ++i) run.outputs[i] = context.output(i, y);
-    run.enqueue(plan(p, this->half_, run.aligned(), this->device_.facts()), this->host_, nullptr, nullptr);
+
+ protected:
+  void plan(Call& call, Program& program) const override {
+    const auto p = this->problem(call);
+    program.launch(plan_of(p, this->half_, call.aligned(), this->device_.facts()), call);
   }
 };
 
@@ -144,14 +74,14 @@ using RowNormKernel = PlannedKernel<RowNormOp, gpu::row_norm_plan>;
 using FusedAttentionKernel = PlannedKernel<FusedAttentionOp, fused_attention_plan>;
 
 // Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
-// may call for; the algorithm is chosen in each run, from the actual N, H and W.
+// may call for; the algorithm is chosen in each plan, from the actual N, H and W.
 class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
  public:
-  WinogradConvKernel(const WinogradConvOp& op, const NodeInfo& info, gpu::Device& device)
-      : GpuKernel(op, info, device) {
-    const auto w = info.constant_input(1);
+  WinogradConvKernel(const WinogradConvOp& op, const Node& node, gpu::Device& device)
+      : GpuKernel(op, node, device) {
+    const auto w = node.constant(1);
     if (!w) return;
-    const auto x = info.input_shape(0);
+    const auto& x = node.inputs[0].shape;
     const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
     for (const gpu::ConvAlgorithm algorithm : algorithms(p)) {
       const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
@@ -164,16 +94,17 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
     device_.synchronize(nullptr);
   }
 
-  void compute(const Context& context) const override {
-    Run run(context, device_, node_, input_count_);
-    const ConvProblem p = op_.problem(run.shapes);
-    run.outputs[0] = context.output(0, op_.output(run.shapes));
+ protected:
+  void plan(Call& call, Program& program) const override {
+    const ConvProblem p = problem(call);
     if (p.N * p.M * p.OH() * p.OW() == 0) return;
     if (weights_.empty()) {
       const gpu::ConvChoice choice = gpu::choose_conv(p, half_, device_.facts());
-      const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, choice.algorithm);
-      run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), choice, device_.facts()), host_, nullptr,
-                  &prepare);
+      gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, choice.algorithm);
+      const Ref weights = program.reserve(prepare.weights);
+      program.launch(std::move(prepare), call, weights);
+      program.launch(gpu::winograd_conv_plan(p, half_, call.aligned(), choice, device_.facts()), call,
+                     weights);
       return;
     }
     const Weights* weights = nullptr;
@@ -184,8 +115,8 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
       weights = &prepared;
       best = choice;
     }
-    run.enqueue(gpu::winograd_conv_plan(p, half_, run.aligned(), best, device_.facts()), host_,
-                weights->memory, nullptr);
+    program.launch(gpu::winograd_conv_plan(p, half_, call.aligned(), best, device_.facts()), call,
+                   Ref::held(weights->memory));
   }
 
  private:
@@ -224,78 +155,110 @@ class WinogradConvKernel final : public GpuKernel<WinogradConvOp> {
   std::map<gpu::ConvAlgorithm, Weights> weights_;  // empty when W may change between runs
 };
 
+// One node's product.
+struct LinearWork {
+  const LinearProblem& p;
+  bool half;
+  const Call& call;
+  gpu::Device& device;
+};
+
+const char* refuse_epilogue(const LinearWork& work) {
+  if (work.p.K == 0) return "no product";
+  if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
+  gpu::BlasLt* library = gpu::blas_lt(work.device);
+  if (library == nullptr) return "the library is not there";
+  return library->linear_workspace(work.p, work.half) ? nullptr : "it has no such product";
+}
+
+void plan_epilogue(const LinearWork& work, Program& program) {
+  gpu::BlasLt* library = gpu::blas_lt(work.device);
+  const size_t bytes = library->linear_workspace(work.p, work.half).value_or(0);
+  const Ref scratch = bytes > 0 ? program.reserve(static_cast<int64_t>(bytes)) : Ref();
+  program.call(
+      [library, p = work.p, half = work.half](const Program::Addresses& at) {
+        return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                               at.outputs[1], at.stream);
+      },
+      {Ref::input(0), Ref::input(1), Ref::input(2), work.p.has_residual ? Ref::input(3) : Ref()},
+      {Ref::output(0), scratch});
+}
+
+const char* refuse_library(const LinearWork& work) {
+  if (work.p.K == 0) return "no product";
+  return gpu::blas(work.device) == nullptr ? "the library is not there" : nullptr;
+}
+
+void plan_library(const LinearWork& work, Program& program) {
+  program.call(
+      [library = gpu::blas(work.device), product = gpu::linear_product(work.p),
+       half = work.half](const Program::Addresses& at) {
+        library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+        return true;
+      },
+      {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
+  program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
+}
+
+const char* take_all(const LinearWork&) { return nullptr; }
+
+void plan_own(const LinearWork& work, Program& program) {
+  program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()), work.call);
+}
+
+constexpr Implementation<LinearWork, Program> kLinear[] = {
+    {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
+    {"cuBLAS or rocBLAS", refuse_library, plan_library},
+    {"own", take_all, plan_own},
+};
+
 class LinearKernel final : public GpuKernel<LinearOp> {
  public:
   using GpuKernel::GpuKernel;
-  void compute(const Context& context) const override {
-    Run run(context, device_, node_, input_count_);
-    const LinearProblem p = op_.problem(run.shapes);
-    run.outputs[0] = context.output(0, op_.output(run.shapes));
-    if (p.rows * p.N == 0) return;
-    if (with_epilogue(run, p)) return;
-    gpu::Blas* blas = p.K > 0 ? gpu::blas(device_) : nullptr;
-    if (blas == nullptr) {
-      run.enqueue(gpu::linear_plan(p, half_, run.aligned(), device_.facts()), host_, nullptr, nullptr);
-      return;
-    }
-    blas->gemm(gpu::linear_product(p), half_, run.inputs[0], run.inputs[1], run.outputs[0],
-               context.gpu_stream());
-    run.enqueue(gpu::linear_rest_plan(p, half_, run.aligned()), host_, nullptr, nullptr);
-  }
 
- private:
-  // In one launch of the vendor's library; false when it has none.
-  bool with_epilogue(Run& run, const LinearProblem& p) const {
-    gpu::BlasLt* library = p.K > 0 ? gpu::blas_lt(device_) : nullptr;
-    if (library == nullptr) return false;
-    std::optional<abi::DeviceScratch> memory;
-    void* stream = run.context.gpu_stream();
-    const auto scratch = [&](size_t bytes) { return memory.emplace(run.context, bytes).data(); };
-    if (!library->linear(p, half_, run.inputs[0], run.inputs[1], run.inputs[2],
-                         p.has_residual ? run.inputs[3] : nullptr, run.outputs[0], scratch, stream)) {
-      return false;
-    }
-    run.scope.finish(stream);
-    return true;
+ protected:
+  void plan(Call& call, Program& program) const override {
+    const LinearProblem p = problem(call);
+    if (p.rows * p.N == 0) return;
+    const LinearWork work{p, half_, call, device_};
+    program.implementation = static_cast<uint32_t>(choose(kLinear, work, call));
+    kLinear[program.implementation].plan(work, program);
   }
 };
 
 // `device` is called when a kernel is created.
-template <class Op, class Kernel, class Device>
-void add(std::vector<OpDescription>& table, const char* provider, const std::string& arch, Device device,
-         abi::Inplace inplace) {
+template <class Op, class KernelOfOp, class Device>
+void add(Table& table, const char* provider, const std::string& arch, Device device, Reuse reuse) {
   for (const Op& op : Op::all()) {
-    for (const ElementType type : {ElementType::kFloat, ElementType::kHalf}) {
-      OpDescription d = describe(op, type, provider);
-      d.device = arch;
-      d.inplace = d.outputs == 1 ? inplace : abi::Inplace::kNone;
-      d.create = [op, device](const NodeInfo& info) { return std::make_unique<Kernel>(op, info, device()); };
-      table.push_back(std::move(d));
-    }
+    Registration& r = table.emplace_back(describe(op));
+    r.provider = provider;
+    r.device = arch;
+    if (r.outputs == 1) r.reuse = reuse;
+    r.create = [op, device](const Node& node) { return std::make_unique<KernelOfOp>(op, node, device()); };
   }
 }
 
 template <class Device>
-std::vector<OpDescription> kernels(const char* provider, const std::string& arch, Device device) {
-  std::vector<OpDescription> table;
-  add<ScaleShiftOp, ScaleShiftKernel>(table, provider, arch, device, abi::Inplace::kInput0);
-  add<WinogradConvOp, WinogradConvKernel>(table, provider, arch, device, abi::Inplace::kNone);
-  add<FusedAttentionOp, FusedAttentionKernel>(table, provider, arch, device, abi::Inplace::kNone);
-  add<GroupNormOp, GroupNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
-  add<RowNormOp, RowNormKernel>(table, provider, arch, device, abi::Inplace::kInput0);
+Table kernels(const char* provider, const std::string& arch, Device device) {
+  Table table;
+  add<ScaleShiftOp, ScaleShiftKernel>(table, provider, arch, device, Reuse::kInplace);
+  add<WinogradConvOp, WinogradConvKernel>(table, provider, arch, device, Reuse::kNone);
+  add<FusedAttentionOp, FusedAttentionKernel>(table, provider, arch, device, Reuse::kNone);
+  add<GroupNormOp, GroupNormKernel>(table, provider, arch, device, Reuse::kInplace);
+  add<RowNormOp, RowNormKernel>(table, provider, arch, device, Reuse::kInplace);
   return table;
 }
 
 }  // namespace
 
-std::vector<OpDescription> gpu_kernels(const char* provider, gpu::Device& device) {
+Table gpu_kernels(const char* provider, gpu::Device& device) {
   const auto get = [&device]() -> gpu::Device& { return device; };
-  std::vector<OpDescription> table = kernels(provider, device.facts().arch, get);
-  add<LinearOp, LinearKernel>(table, provider, device.facts().arch, get, abi::Inplace::kNone);
+  Table table = kernels(provider, device.facts().arch, get);
+  add<LinearOp, LinearKernel>(table, provider, device.facts().arch, get, Reuse::kNone);
   return table;
 }
 
-std::vector<OpDescription> rocm_kernels() {
+Table rocm_kernels() {
   const gpu::Device* current = gpu::usable_rocm_device();
   if (current == nullptr) return {};
   const char* provider = gpu::host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";

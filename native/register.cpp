@@ -14,33 +14,29 @@
 #include <set>
 #include <utility>
 
-#include "abi/custom_op.h"
+#include "abi/error.h"
 #include "cpu/isa.h"
 #include "gpu/devices.h"
 #include "kernels.h"
 #include "ops/name_patterns.h"
 #include "ops/schema.h"
+#include "runtime/custom_op.h"
 
 namespace graphopt {
 namespace {
-
-using abi::OpDescription;
-
-constexpr const char* kDomain = "com.graphopt";
 
 bool log_enabled() {
   const char* value = std::getenv("GRAPHOPT_LOG");
   return value != nullptr && std::string(value) == "1";
 }
 
-void log_kernels(std::vector<OpDescription>& table) {
-  for (OpDescription& op : table) {
+void log_kernels(Table& table) {
+  for (Registration& op : table) {
     const char* device = !op.device.empty() ? op.device.c_str() : cpu::isa_name(cpu::isa());
-    op.create = [create = std::move(op.create), name = op.name, type = op.type,
-                 device](const abi::NodeInfo& info) {
-      auto kernel = create(info);
-      std::fprintf(stderr, "graphopt: %s %s node '%s' on %s\n", name.c_str(), abi::element_type_name(type),
-                   info.name().c_str(), device);
+    op.create = [create = std::move(op.create), name = op.name, device](const Node& node) {
+      auto kernel = create(node);
+      std::fprintf(stderr, "graphopt: %s %s node '%s' on %s\n", name.c_str(), element_type_name(node.type()),
+                   node.name.c_str(), device);
       return kernel;
     };
   }
@@ -57,23 +53,23 @@ const std::set<std::string>& names_without_cpu_kernel() {
 }
 
 // A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
-void disable(std::vector<OpDescription>& table, const std::string& list) {
+void disable(Table& table, const std::string& list) {
   for (const std::string& pattern : split_patterns(list)) {
     const auto rest = std::remove_if(table.begin(), table.end(),
-                                     [&](const OpDescription& op) { return matches(pattern, op.name); });
+                                     [&](const Registration& op) { return matches(pattern, op.name); });
     if (rest == table.end() &&
         std::none_of(names_without_cpu_kernel().begin(), names_without_cpu_kernel().end(),
                      [&](const std::string& name) { return matches(pattern, name); })) {
-      throw abi::Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
+      throw Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
     }
     table.erase(rest, table.end());
   }
 }
 
 // Kernels for the GPU take the CPU kernels' place when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
-bool has_cpu_kernel(const std::vector<OpDescription>& table, const OpDescription& op) {
-  return std::any_of(table.begin(), table.end(), [&](const OpDescription& other) {
-    return other.provider == nullptr && other.name == op.name && other.type == op.type;
+bool has_cpu_kernel(const Table& table, const Registration& op) {
+  return std::any_of(table.begin(), table.end(), [&](const Registration& other) {
+    return other.provider == nullptr && other.name == op.name;
   });
 }
 
@@ -86,37 +82,38 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
 
 // Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
 // that takes longer than many a session, which may want nothing of a GPU.
-std::vector<OpDescription> registered_gpu_kernels(const abi::OrtApiBase* runtime) {
-  return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels()
-                                                                      : std::vector<OpDescription>();
+Table registered_gpu_kernels(const abi::OrtApiBase* runtime) {
+  return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels() : Table();
 }
 
 // What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
 // their end.
 struct Registry {
-  std::vector<OpDescription> table;
-  std::vector<std::unique_ptr<abi::CustomOp>> ops;
+  Table table;
+  std::vector<std::unique_ptr<runtime::CustomOp>> ops;
   abi::OrtCustomOpDomain* domain = nullptr;
 
-  Registry(const abi::OrtApiBase* runtime, const abi::OrtApi* api, const std::string& disabled, bool log) {
-    table = registered_gpu_kernels(runtime);
-    for (OpDescription& op : cpu_kernels()) {
+  Registry(const abi::OrtApiBase* base, const abi::OrtApi* api, const std::string& disabled, bool log) {
+    table = registered_gpu_kernels(base);
+    for (Registration& op : cpu_kernels()) {
       if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
     }
     disable(table, disabled);
+    if (log) log_kernels(table);
+    for (const Registration& op : table) {
+      for (const ElementType type : op.types)
+        ops.push_back(std::make_unique<runtime::CustomOp>(api, op, type));
+    }
     if (log) {
-      log_kernels(table);
-      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", table.size(),
+      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", ops.size(),
                    disabled.empty() ? "" : ", without ", disabled.c_str());
     }
-    ops.reserve(table.size());
-    for (const OpDescription& op : table) ops.push_back(std::make_unique<abi::CustomOp>(api, &op));
-    domain = abi::make_domain(api, kDomain, ops);
+    domain = runtime::make_domain(api, kDomain, ops);
   }
 };
 
 // One for each runtime in the process and each setting, so that repeated registrations cost nothing.
-abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* runtime, const abi::OrtApi* api) {
+abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api) {
   static std::mutex mutex;
   static auto& registries =
       *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
@@ -125,7 +122,7 @@ abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* runtime, const abi::Or
   const bool log = log_enabled();
   const std::lock_guard<std::mutex> lock(mutex);
   auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
-  if (registry == nullptr) registry = std::make_unique<Registry>(runtime, api, disabled, log);
+  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, log);
   return registry->domain;
 }
 

@@ -6,7 +6,7 @@ namespace graphopt::abi {
 
 void check(const OrtApi* api, OrtStatus* status) {
   if (status == nullptr) return;
-  const Error error(GetErrorMessage(api, status), GetErrorCode(api, status));
+  const StatusError error(GetErrorMessage(api, status), GetErrorCode(api, status));
   ReleaseStatus(api, status);
   throw error;
 }
@@ -15,8 +15,10 @@ OrtStatus* current_exception_status(const OrtApi* api, const std::string& where)
   try {
     try {
       throw;
-    } catch (const Error& e) {
+    } catch (const StatusError& e) {
       return CreateStatus(api, e.code, (where + e.what()).c_str());
+    } catch (const Error& e) {
+      return CreateStatus(api, ErrorCode::kInvalidArgument, (where + e.what()).c_str());
     } catch (const std::bad_alloc&) {
       return CreateStatus(api, ErrorCode::kFail, (where + "out of memory").c_str());
     } catch (const std::exception& e) {

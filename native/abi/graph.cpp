@@ -138,47 +138,6 @@ std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph) {
   return nodes;
 }
 
-std::optional<float> KernelAttributes::find_float(const char* name) const {
-  float value = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_float(api_, info_, name, &value))) return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> KernelAttributes::find_int(const char* name) const {
-  int64_t value = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_int64(api_, info_, name, &value))) return std::nullopt;
-  return value;
-}
-
-std::optional<std::vector<int64_t>> KernelAttributes::find_ints(const char* name) const {
-  size_t n = 0;
-  if (!succeeded(api_, KernelInfoGetAttributeArray_int64(api_, info_, name, nullptr, &n)))
-    return std::nullopt;
-  std::vector<int64_t> values(n);
-  if (n > 0) check(api_, KernelInfoGetAttributeArray_int64(api_, info_, name, values.data(), &n));
-  return values;
-}
-
-std::optional<std::string> KernelAttributes::find_string(const char* name) const {
-  size_t n = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_string(api_, info_, name, nullptr, &n))) return std::nullopt;
-  std::string value(n, '\0');
-  check(api_, KernelInfoGetAttribute_string(api_, info_, name, value.data(), &n));
-  while (!value.empty() && value.back() == '\0') value.pop_back();
-  return value;
-}
-
-ElementType input_type(const OrtApi24* api, const OrtKernelInfo* info, size_t i) {
-  size_t n = 0;
-  check(api, KernelInfo_GetInputCount(api, info, &n));
-  if (i >= n) return ElementType::kUndefined;
-  OrtTypeInfo* raw = nullptr;
-  if (!succeeded(api, KernelInfo_GetInputTypeInfo(api, info, i, &raw))) return ElementType::kUndefined;
-  const auto release = [api](OrtTypeInfo* t) { ReleaseTypeInfo(api, t); };
-  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(raw, release);
-  return read_type(api, raw).type;
-}
-
 Tensor read_tensor(const OrtApi24* api, const OrtValue* value) {
   Tensor tensor;
   const int64_t* dims = nullptr;
@@ -186,9 +145,7 @@ Tensor read_tensor(const OrtApi24* api, const OrtValue* value) {
   check(api, GetTensorElementTypeAndShapeDataReference(api, value, &tensor.type, &dims, &rank));
   tensor.shape = Shape(rank);
   std::copy(dims, dims + rank, tensor.shape.data());
-  void* data = nullptr;
-  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &data));
-  tensor.data = data;
+  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
   return tensor;
 }
 

@@ -1,5 +1,4 @@
-// Nodes as a plugin execution provider sees them: in the graph, when it says which it takes, and when the
-// kernel of one is created.
+// Nodes as a plugin execution provider sees them in the graph, when it says which it takes.
 #pragma once
 
 #include <optional>
@@ -20,7 +19,7 @@ struct Edge {
 };
 
 // A node of the graph during GetCapability.
-class GraphNode final : public OptionalAttributes {
+class GraphNode final : public Attributes {
  public:
   GraphNode(const OrtApi24* api, const OrtNode* node);
 
@@ -56,23 +55,6 @@ class GraphNode final : public OptionalAttributes {
 };
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph);
-
-// The attributes of a node whose kernel is being created.
-class KernelAttributes final : public OptionalAttributes {
- public:
-  KernelAttributes(const OrtApi24* api, const OrtKernelInfo* info) : api_(api), info_(info) {}
-  std::optional<float> find_float(const char* name) const override;
-  std::optional<int64_t> find_int(const char* name) const override;
-  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
-  std::optional<std::string> find_string(const char* name) const override;
-
- private:
-  const OrtApi24* api_;
-  const OrtKernelInfo* info_;
-};
-
-// Of input i of the node whose kernel is being created; kUndefined when it is left out.
-ElementType input_type(const OrtApi24* api, const OrtKernelInfo* info, size_t i);
 
 // A tensor, read without allocations.
 Tensor read_tensor(const OrtApi24* api, const OrtValue* value);

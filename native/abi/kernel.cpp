@@ -1,127 +1,111 @@
 #include "abi/kernel.h"
 
+#include <memory>
 #include <new>
 
 namespace graphopt::abi {
 namespace {
 
-Shape read_shape(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
+// Drops the status of a question whose answer may be no.
+bool succeeded(const OrtApi* api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  ReleaseStatus(api, status);
+  return false;
+}
+
+// What is known of an input; it is not present when the node leaves it out.
+Value read_value(const OrtApi* api, const OrtKernelInfo* info, size_t i) {
+  Value value;
+  OrtTypeInfo* raw = nullptr;
+  if (!succeeded(api, KernelInfo_GetInputTypeInfo(api, info, i, &raw))) return value;
+  const auto release = [api](OrtTypeInfo* type) { ReleaseTypeInfo(api, type); };
+  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(raw, release);
+  value.present = true;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(api, CastTypeInfoToTensorInfo(api, raw, &tensor));
+  if (tensor == nullptr) return value;
+  check(api, GetTensorElementType(api, tensor, &value.type));
   size_t rank = 0;
-  check(api, GetDimensionsCount(api, info, &rank));
-  Shape shape(rank);
-  if (rank > 0) check(api, GetDimensions(api, info, shape.data(), rank));
-  return shape;
+  check(api, GetDimensionsCount(api, tensor, &rank));
+  if (rank == 0 || rank > Shape::kMaxRank) return value;  // one that is not known looks like a scalar's
+  value.shape.emplace(rank);
+  check(api, GetDimensions(api, tensor, value.shape->data(), rank));
+  return value;
 }
 
-Tensor read_tensor(const OrtApi* api, const OrtValue* value) {
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  check(api, GetTensorTypeAndShape(api, value, &raw));
-  const auto release = [api](OrtTensorTypeAndShapeInfo* info) { ReleaseTensorTypeAndShapeInfo(api, info); };
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> info(raw, release);
-  Tensor tensor;
-  tensor.shape = read_shape(api, raw);
-  check(api, GetTensorElementType(api, raw, &tensor.type));
-  void* data = nullptr;
-  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &data));
-  tensor.data = data;
-  return tensor;
-}
-
-[[noreturn]] void bad_attribute(const char* name, const char* type, const Error& cause) {
-  throw Error(std::string("attribute '") + name + "' of type " + type + " is required: " + cause.what());
-}
-
-}  // namespace
-
-const char* element_type_name(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat:
-      return "float";
-    case ElementType::kHalf:
-      return "float16";
-    case ElementType::kBool:
-      return "bool";
-    case ElementType::kUint8:
-      return "uint8";
-    case ElementType::kInt8:
-      return "int8";
-    case ElementType::kInt32:
-      return "int32";
-    case ElementType::kInt64:
-      return "int64";
-    case ElementType::kUndefined:
-      break;
-  }
-  return "?";
-}
-
-std::string NodeInfo::name() const {
+std::string read_name(const OrtApi* api, const OrtKernelInfo* info) {
   size_t size = 0;
-  check(api_, KernelInfo_GetNodeName(api_, info_, nullptr, &size));
+  check(api, KernelInfo_GetNodeName(api, info, nullptr, &size));
   std::string name(size, '\0');
-  check(api_, KernelInfo_GetNodeName(api_, info_, name.data(), &size));
+  check(api, KernelInfo_GetNodeName(api, info, name.data(), &size));
   name.resize(size > 0 ? size - 1 : 0);
   return name;
 }
 
-size_t NodeInfo::input_count() const {
+}  // namespace
+
+NodeInfo::NodeInfo(const OrtApi* api, const OrtKernelInfo* info) : api_(api), info_(info) {
+  name = read_name(api, info);
   size_t n = 0;
-  check(api_, KernelInfo_GetInputCount(api_, info_, &n));
-  return n;
+  check(api, KernelInfo_GetInputCount(api, info, &n));
+  for (size_t i = 0; i < n; ++i) inputs.push_back(read_value(api, info, i));
+  check(api, KernelInfo_GetOutputCount(api, info, &n));
+  outputs.resize(n);
 }
 
-float NodeInfo::get_float(const char* name) const {
+std::optional<float> NodeInfo::find_float(const char* attribute) const {
   float value = 0;
-  try {
-    check(api_, KernelInfoGetAttribute_float(api_, info_, name, &value));
-  } catch (const Error& e) {
-    bad_attribute(name, "float", e);
-  }
+  if (!succeeded(api_, KernelInfoGetAttribute_float(api_, info_, attribute, &value))) return std::nullopt;
   return value;
 }
 
-int64_t NodeInfo::get_int(const char* name) const {
+std::optional<int64_t> NodeInfo::find_int(const char* attribute) const {
   int64_t value = 0;
-  try {
-    check(api_, KernelInfoGetAttribute_int64(api_, info_, name, &value));
-  } catch (const Error& e) {
-    bad_attribute(name, "int", e);
-  }
+  if (!succeeded(api_, KernelInfoGetAttribute_int64(api_, info_, attribute, &value))) return std::nullopt;
   return value;
 }
 
-std::vector<int64_t> NodeInfo::get_ints(const char* name) const {
-  std::vector<int64_t> values;
-  try {
-    size_t n = 0;
-    check(api_, KernelInfoGetAttributeArray_int64(api_, info_, name, nullptr, &n));
-    values.resize(n);
-    if (n > 0) check(api_, KernelInfoGetAttributeArray_int64(api_, info_, name, values.data(), &n));
-  } catch (const Error& e) {
-    bad_attribute(name, "ints", e);
+std::optional<std::vector<int64_t>> NodeInfo::find_ints(const char* attribute) const {
+  size_t n = 0;
+  if (!succeeded(api_, KernelInfoGetAttributeArray_int64(api_, info_, attribute, nullptr, &n))) {
+    return std::nullopt;
   }
+  std::vector<int64_t> values(n);
+  if (n > 0) check(api_, KernelInfoGetAttributeArray_int64(api_, info_, attribute, values.data(), &n));
   return values;
 }
 
-std::optional<Shape> NodeInfo::input_shape(size_t i) const {
-  OrtTypeInfo* raw = nullptr;
-  check(api_, KernelInfo_GetInputTypeInfo(api_, info_, i, &raw));
-  const auto release = [this](OrtTypeInfo* info) { ReleaseTypeInfo(api_, info); };
-  const std::unique_ptr<OrtTypeInfo, decltype(release)> info(raw, release);
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(api_, CastTypeInfoToTensorInfo(api_, raw, &tensor));
-  if (tensor == nullptr) return std::nullopt;
-  const Shape shape = read_shape(api_, tensor);
-  if (shape.rank() == 0) return std::nullopt;
-  return shape;
+std::optional<std::string> NodeInfo::find_string(const char* attribute) const {
+  size_t n = 0;
+  if (!succeeded(api_, KernelInfoGetAttribute_string(api_, info_, attribute, nullptr, &n)))
+    return std::nullopt;
+  std::string value(n, '\0');
+  check(api_, KernelInfoGetAttribute_string(api_, info_, attribute, value.data(), &n));
+  while (!value.empty() && value.back() == '\0') value.pop_back();
+  return value;
 }
 
-std::optional<Tensor> NodeInfo::constant_input(size_t i) const {
+std::optional<Tensor> NodeInfo::constant(size_t i) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;
   check(api_, KernelInfoGetConstantInput_tensor(api_, info_, i, &is_constant, &value));
   if (is_constant == 0 || value == nullptr) return std::nullopt;
-  return read_tensor(api_, value);
+  std::optional<Tensor> tensor(std::in_place);
+  read_tensor(api_, value, *tensor);
+  return tensor;
+}
+
+void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor) {
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  check(api, GetTensorTypeAndShape(api, value, &raw));
+  const auto release = [api](OrtTensorTypeAndShapeInfo* info) { ReleaseTensorTypeAndShapeInfo(api, info); };
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> info(raw, release);
+  size_t rank = 0;
+  check(api, GetDimensionsCount(api, raw, &rank));
+  tensor.shape = Shape(rank);
+  if (rank > 0) check(api, GetDimensions(api, raw, tensor.shape.data(), rank));
+  check(api, GetTensorElementType(api, raw, &tensor.type));
+  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
 }
 
 size_t Context::input_count() const {
@@ -130,11 +114,10 @@ size_t Context::input_count() const {
   return n;
 }
 
-Tensor Context::input(size_t i) const {
+const OrtValue* Context::input(size_t i) const {
   const OrtValue* value = nullptr;
   check(api_, KernelContext_GetInput(api_, context_, i, &value));
-  if (value == nullptr) throw Error("input " + std::to_string(i) + " is absent, but every input is required");
-  return read_tensor(api_, value);
+  return value;
 }
 
 void* Context::output(size_t i, const Shape& shape) const {

@@ -1,76 +1,38 @@
-// What a kernel sees of ONNX Runtime: its node when it is created, its tensors when it runs.
+// The runtime's side of kernels: its node when one is created, its tensors and memory when one runs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "abi/error.h"
 #include "abi/ort.h"
-#include "abi/shape.h"
+#include "operators/kernel.h"
 
 namespace graphopt::abi {
 
-struct Tensor {
-  const void* data = nullptr;
-  ElementType type = ElementType::kUndefined;
-  Shape shape;
-};
-
-const char* element_type_name(ElementType type);
-
-// The attributes of a node, wherever they are read from. Throws Error when one is missing or of another type.
-class Attributes {
+// A node whose kernel is being created. Valid until it is.
+class NodeInfo final : public Node {
  public:
-  virtual ~Attributes() = default;
-  // T of the op; kUndefined during shape inference, which serves all types.
-  virtual ElementType element_type() const = 0;
-  virtual float get_float(const char* name) const = 0;
-  virtual int64_t get_int(const char* name) const = 0;
-  virtual std::vector<int64_t> get_ints(const char* name) const = 0;
-};
+  NodeInfo(const OrtApi* api, const OrtKernelInfo* info);
 
-// Attributes that may be absent, as those of standard operators are; nothing when they are.
-class OptionalAttributes {
- public:
-  virtual ~OptionalAttributes() = default;
-  virtual std::optional<float> find_float(const char* name) const = 0;
-  virtual std::optional<int64_t> find_int(const char* name) const = 0;
-  virtual std::optional<std::vector<int64_t>> find_ints(const char* name) const = 0;
-  virtual std::optional<std::string> find_string(const char* name) const = 0;
-};
-
-// Valid during kernel creation.
-class NodeInfo final : public Attributes {
- public:
-  NodeInfo(const OrtApi* api, const OrtKernelInfo* info, ElementType type)
-      : api_(api), info_(info), type_(type) {}
-
-  const OrtApi* api() const { return api_; }
-  std::string name() const;
-  size_t input_count() const;
-  ElementType element_type() const override { return type_; }
-  float get_float(const char* name) const override;
-  int64_t get_int(const char* name) const override;
-  std::vector<int64_t> get_ints(const char* name) const override;
-
-  // -1 where a dim is not known; nothing when the rank is not known.
-  std::optional<Shape> input_shape(size_t i) const;
-
-  // The value of an input that can't change between runs, which stays valid as long as the session; else
-  // nothing.
-  std::optional<Tensor> constant_input(size_t i) const;
+  std::optional<float> find_float(const char* name) const override;
+  std::optional<int64_t> find_int(const char* name) const override;
+  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
+  std::optional<std::string> find_string(const char* name) const override;
+  std::optional<Tensor> constant(size_t i) const override;
 
  private:
   const OrtApi* api_;
   const OrtKernelInfo* info_;
-  ElementType type_;
 };
 
-// Valid during one Compute call.
+// A tensor, in host memory as far as this knows.
+void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
+
+// One Compute call.
 class Context {
  public:
   Context(const OrtApi* api, OrtKernelContext* context) : api_(api), context_(context) {}
@@ -78,7 +40,9 @@ class Context {
   const OrtApi* api() const { return api_; }
   OrtKernelContext* raw() const { return context_; }
   size_t input_count() const;
-  Tensor input(size_t i) const;
+  // Null for one that is left out.
+  const OrtValue* input(size_t i) const;
+  // Null for an output that is left out and for one without elements.
   void* output(size_t i, const Shape& shape) const;
   // The stream of the provider that runs the node; null on the CPU.
   void* gpu_stream() const;
@@ -138,13 +102,6 @@ class DeviceScratch {
   const OrtApi* api_;
   OrtAllocator* allocator_ = nullptr;
   void* data_ = nullptr;
-};
-
-// Called by many threads at once.
-class Kernel {
- public:
-  virtual ~Kernel() = default;
-  virtual void compute(const Context& context) const = 0;
 };
 
 }  // namespace graphopt::abi

@@ -9,7 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "operators/tensor.h"
+
 namespace graphopt::abi {
+
+using graphopt::ElementType;
 
 constexpr uint32_t kApiRevision = 18;
 constexpr size_t kApiSlots = 280;
@@ -40,16 +44,6 @@ enum class ErrorCode : int32_t {
   kInvalidArgument = 2,
   kRuntimeException = 6,
   kNotImplemented = 9
-};
-enum class ElementType : int32_t {
-  kUndefined = 0,
-  kFloat = 1,
-  kUint8 = 2,
-  kInt8 = 3,
-  kInt32 = 6,
-  kInt64 = 7,
-  kBool = 9,
-  kHalf = 10,
 };
 enum class IoKind : int32_t { kRequired = 0 };
 enum class MemoryType : int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 0 };
@@ -103,10 +97,14 @@ inline constexpr Slot<132, void(OrtAllocator*)> ReleaseAllocator;
 inline constexpr Slot<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 inline constexpr Slot<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)>
     KernelInfoGetAttribute_int64;
+// The size counts the final NUL; with a null string only the size is set.
+inline constexpr Slot<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t*)>
+    KernelInfoGetAttribute_string;
 // With a null array only the count is set.
 inline constexpr Slot<163, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*, size_t*)>
     KernelInfoGetAttributeArray_int64;
 inline constexpr Slot<230, OrtStatus*(const OrtKernelInfo*, size_t*)> KernelInfo_GetInputCount;
+inline constexpr Slot<231, OrtStatus*(const OrtKernelInfo*, size_t*)> KernelInfo_GetOutputCount;
 // The result is owned by the caller.
 inline constexpr Slot<234, OrtStatus*(const OrtKernelInfo*, size_t, OrtTypeInfo**)>
     KernelInfo_GetInputTypeInfo;
@@ -117,6 +115,7 @@ inline constexpr Slot<249, OrtStatus*(const OrtKernelInfo*, size_t, int*, const 
     KernelInfoGetConstantInput_tensor;
 
 inline constexpr Slot<88, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetInputCount;
+inline constexpr Slot<89, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetOutputCount;
 inline constexpr Slot<90, OrtStatus*(const OrtKernelContext*, size_t, const OrtValue**)>
     KernelContext_GetInput;
 inline constexpr Slot<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)>

@@ -83,11 +83,6 @@ inline constexpr Slot24<318, OrtStatus*(const OrtValue*, size_t*)> GetTensorSize
 // The dims are owned by the value.
 inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int64_t**, size_t*)>
     GetTensorElementTypeAndShapeDataReference;
-// The size counts the final NUL; with a null string only the size is set.
-inline constexpr Slot24<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t*)>
-    KernelInfoGetAttribute_string;
-inline constexpr Slot24<231, OrtStatus*(const OrtKernelInfo*, size_t*)> KernelInfo_GetOutputCount;
-inline constexpr Slot24<89, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetOutputCount;
 
 // What these hand out belongs to the graph.
 inline constexpr Slot24<341, OrtStatus*(const OrtGraph*, const OrtValueInfo**, size_t)> Graph_GetOutputs;

@@ -8,27 +8,6 @@
 
 namespace graphopt::ep {
 
-using abi::Error;
-
-int64_t bytes_of(ElementType type) {
-  switch (type) {
-    case ElementType::kUint8:
-    case ElementType::kInt8:
-    case ElementType::kBool:
-      return 1;
-    case ElementType::kHalf:
-      return 2;
-    case ElementType::kFloat:
-    case ElementType::kInt32:
-      return 4;
-    case ElementType::kInt64:
-      return 8;
-    case ElementType::kUndefined:
-      break;
-  }
-  return 0;
-}
-
 Operator& add(std::vector<Operator>& table, const char* name, int first, int last,
               decltype(Operator::create) create) {
   Operator& op = table.emplace_back();
@@ -56,7 +35,7 @@ std::string refuse_mixed_floats(const abi::GraphNode& node, const std::vector<si
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     if (!node.has_input(i) || std::count(host_inputs.begin(), host_inputs.end(), i) > 0) continue;
     const ElementType given = node.inputs()[i].type;
-    if (!is_float(given)) return std::string("no kernel for ") + abi::element_type_name(given);
+    if (!is_float(given)) return std::string("no kernel for ") + element_type_name(given);
     if (type != ElementType::kUndefined && given != type) return "float and float16 inputs";
     type = given;
   }
@@ -82,8 +61,6 @@ bool aligned(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(),
                      [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
 }
-
-bool is_float(ElementType type) { return type == ElementType::kFloat || type == ElementType::kHalf; }
 
 Scratch::~Scratch() {
   if (data_ != nullptr) {

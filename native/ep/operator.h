@@ -10,14 +10,9 @@
 
 #include "abi/graph.h"
 #include "gpu/device.h"
+#include "operators/table.h"
 
 namespace graphopt::ep {
-
-using abi::ElementType;
-using abi::Shape;
-using abi::Tensor;
-
-int64_t bytes_of(ElementType type);  // of one element; 0 for a type that we don't know
 
 // Device memory for one run of a node, on whose stream it is used.
 class Scratch {
@@ -51,7 +46,7 @@ class Execution {
   std::vector<int64_t> integers(size_t i) const;
   // An input in host memory that holds one number; `absent` when it is left out.
   float number(size_t i, float absent) const;
-  // Throws abi::Error when there is no memory. Null for an output that is left out and for one
+  // Throws Error when there is no memory. Null for an output that is left out and for one
   // without elements.
   void* output(size_t i, const Shape& shape, ElementType type) const;
   void* output(size_t i, const Shape& shape) const { return output(i, shape, input(0).type); }
@@ -78,12 +73,6 @@ class OpKernel {
   virtual void run(Execution& e) const = 0;
 };
 
-enum class Reuse {
-  kNone,
-  kAlias,    // output 0 has the bytes of input 0 and may be the same memory
-  kInplace,  // output 0 may be written over input 0
-};
-
 // The setters return the operator.
 struct Operator {
   std::string name;
@@ -93,7 +82,7 @@ struct Operator {
   Reuse reuse = Reuse::kNone;
   // Why the provider leaves a node to others; empty when it takes it.
   std::function<std::string(const abi::GraphNode&)> refuse;
-  std::function<std::unique_ptr<OpKernel>(const abi::OptionalAttributes&)> create;
+  std::function<std::unique_ptr<OpKernel>(const Attributes&)> create;
 
   Operator& refused(decltype(refuse) why) {
     refuse = std::move(why);
@@ -119,8 +108,5 @@ Operator& add(std::vector<Operator>& table, const char* name, int first, int las
 
 // Those of the files ops_*.cpp.
 std::vector<Operator> standard_operators();
-
-// Of the types that kernels compute with.
-bool is_float(ElementType type);
 
 }  // namespace graphopt::ep

@@ -16,7 +16,7 @@ void add_shape(std::vector<Operator>& table);
 // The device's tensors of a node must all be float or all be float16: which T kernels need.
 std::string refuse_mixed_floats(const abi::GraphNode& node, const std::vector<size_t>& host_inputs = {});
 
-// From a negative axis, too. Throws abi::Error when it is out of range.
+// From a negative axis, too. Throws Error when it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
 
 // An attribute of a window, where it is given, has `count` numbers and none below `least`.

@@ -13,9 +13,7 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::Error;
 using abi::GraphNode;
-using abi::OptionalAttributes;
 using gpu::ConvolutionProblem;
 
 // The kernels for one and two axes move the window over H and W.
@@ -61,12 +59,12 @@ void multiply_pixels(Execution& e, const ConvolutionProblem& conv, const Tensor&
   copy.bytes = half ? 2 : 4;
   const Scratch pixels = e.scratch(static_cast<size_t>(copy.shape.elements() * copy.bytes));
   e.run(gpu::strided_copy_plan(copy, aligned({x.data, pixels.data()})), {x.data}, {pixels.data()});
-  multiply(e, p, w, {pixels.data(), x.type, {conv.N, conv.C, p.N}}, y);
+  multiply(e, p, w, {pixels.data(), x.type, Place::kDevice, {conv.N, conv.C, p.N}}, y);
 }
 
 class Convolution : public OpKernel {
  public:
-  explicit Convolution(const OptionalAttributes& a) : window_(a), groups_(a.find_int("group").value_or(1)) {}
+  explicit Convolution(const Attributes& a) : window_(a), groups_(a.find_int("group").value_or(1)) {}
 
   void run(Execution& e) const override {
     const Tensor &x = e.input(0), &w = e.input(1);
@@ -118,7 +116,7 @@ class Convolution : public OpKernel {
   }
 
  protected:
-  // Sets C and M, and throws abi::Error where W's do not divide into the groups.
+  // Sets C and M, and throws Error where W's do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
   // Sets `out` and `pad` of axis d, which is axis i of the attributes. No outputs: a negative `out`.
   virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
@@ -169,7 +167,7 @@ class Conv final : public Convolution {
 
 class ConvTranspose final : public Convolution {
  public:
-  explicit ConvTranspose(const OptionalAttributes& a)
+  explicit ConvTranspose(const Attributes& a)
       : Convolution(a),
         output_padding_(a.find_ints("output_padding").value_or(std::vector<int64_t>())),
         output_shape_(a.find_ints("output_shape").value_or(std::vector<int64_t>())) {}
@@ -228,10 +226,10 @@ std::string refuse_conv_transpose(const GraphNode& node) {
 }  // namespace
 
 void add_convolutions(std::vector<Operator>& table) {
-  add(table, "Conv", 1, 22, [](const OptionalAttributes& a) {
+  add(table, "Conv", 1, 22, [](const Attributes& a) {
     return std::make_unique<Conv>(a);
   }).refused(refuse_conv);
-  add(table, "ConvTranspose", 1, 22, [](const OptionalAttributes& a) {
+  add(table, "ConvTranspose", 1, 22, [](const Attributes& a) {
     return std::make_unique<ConvTranspose>(a);
   }).refused(refuse_conv_transpose);
 }

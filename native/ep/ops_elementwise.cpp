@@ -8,7 +8,6 @@ namespace graphopt::ep {
 namespace {
 
 using abi::GraphNode;
-using abi::OptionalAttributes;
 using gpu::ElementwiseProblem;
 
 class Unary final : public OpKernel {
@@ -80,7 +79,7 @@ class Where final : public OpKernel {
   }
 };
 
-float value_or(const OptionalAttributes& attributes, const char* name, float absent) {
+float value_or(const Attributes& attributes, const char* name, float absent) {
   return attributes.find_float(name).value_or(absent);
 }
 
@@ -90,7 +89,7 @@ void add_elementwise(std::vector<Operator>& table) {
   const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
     add(table, name, first, last,
-        [code](const OptionalAttributes&) { return std::make_unique<Unary>(code, 0.0f, 0.0f, false); })
+        [code](const Attributes&) { return std::make_unique<Unary>(code, 0.0f, 0.0f, false); })
         .refused(floats)
         .reuses(Reuse::kInplace);
   };
@@ -98,7 +97,7 @@ void add_elementwise(std::vector<Operator>& table) {
   const auto parametric = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p,
                               float q) {
     add(table, name, first, last,
-        [code, p, q](const OptionalAttributes& a) {
+        [code, p, q](const Attributes& a) {
           return std::make_unique<Unary>(code, value_or(a, "alpha", p), value_or(a, "beta", q), false);
         })
         .refused(floats)
@@ -106,7 +105,7 @@ void add_elementwise(std::vector<Operator>& table) {
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    add(table, name, first, last, [code](const OptionalAttributes&) {
+    add(table, name, first, last, [code](const Attributes&) {
       return std::make_unique<Binary>(code);
     }).refused(floats);
   };
@@ -126,14 +125,14 @@ void add_elementwise(std::vector<Operator>& table) {
   parametric("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   parametric("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
   add(table, "Gelu", 20, 20,
-      [](const OptionalAttributes& a) {
+      [](const Attributes& a) {
         const bool tanh = a.find_string("approximate").value_or("none") == "tanh";
         return std::make_unique<Unary>(tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0.0f, 0.0f, false);
       })
       .refused(floats)
       .reuses(Reuse::kInplace);
   add(table, "Clip", 11, 13,
-      [](const OptionalAttributes&) {
+      [](const Attributes&) {
         const float most = std::numeric_limits<float>::infinity();
         return std::make_unique<Unary>(hip::kClipOp, -most, most, true);
       })
@@ -148,7 +147,7 @@ void add_elementwise(std::vector<Operator>& table) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   binary("Max", 8, 13, hip::kMaxOp);
   binary("Min", 8, 13, hip::kMinOp);
-  add(table, "Where", 9, 16, [](const OptionalAttributes&) {
+  add(table, "Where", 9, 16, [](const Attributes&) {
     return std::make_unique<Where>();
   }).refused([](const GraphNode& node) { return refuse_mixed_floats(node, {0}); });
 }

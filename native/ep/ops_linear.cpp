@@ -30,9 +30,7 @@ void broadcast(Execution& e, const void* x, const Shape& from, bool half, const 
 
 namespace {
 
-using abi::Error;
 using abi::GraphNode;
-using abi::OptionalAttributes;
 
 class MatMul final : public OpKernel {
  public:
@@ -82,7 +80,7 @@ class MatMul final : public OpKernel {
 
 class Gemm final : public OpKernel {
  public:
-  explicit Gemm(const OptionalAttributes& a)
+  explicit Gemm(const Attributes& a)
       : alpha_(a.find_float("alpha").value_or(1.0f)),
         beta_(a.find_float("beta").value_or(1.0f)),
         transpose_a_(a.find_int("transA").value_or(0) != 0),
@@ -119,12 +117,8 @@ class Gemm final : public OpKernel {
 
 void add_linear(std::vector<Operator>& table) {
   const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
-  add(table, "MatMul", 1, 13, [](const OptionalAttributes&) {
-    return std::make_unique<MatMul>();
-  }).refused(floats);
-  add(table, "Gemm", 7, 13, [](const OptionalAttributes& a) {
-    return std::make_unique<Gemm>(a);
-  }).refused(floats);
+  add(table, "MatMul", 1, 13, [](const Attributes&) { return std::make_unique<MatMul>(); }).refused(floats);
+  add(table, "Gemm", 7, 13, [](const Attributes& a) { return std::make_unique<Gemm>(a); }).refused(floats);
 }
 
 }  // namespace graphopt::ep

@@ -13,9 +13,7 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::Error;
 using abi::GraphNode;
-using abi::OptionalAttributes;
 using gpu::StridedCopy;
 
 void strided_copy(Execution& e, const StridedCopy& copy, const void* x, void* y) {
@@ -291,7 +289,7 @@ class Resize final : public OpKernel {
   gpu::Interpolation how_;
 };
 
-std::optional<gpu::Coordinates> coordinates_of(const OptionalAttributes& a) {
+std::optional<gpu::Coordinates> coordinates_of(const Attributes& a) {
   const std::string mode = a.find_string("coordinate_transformation_mode").value_or("half_pixel");
   if (mode == "half_pixel") return gpu::Coordinates::kHalfPixel;
   if (mode == "pytorch_half_pixel") return gpu::Coordinates::kPytorchHalfPixel;
@@ -300,7 +298,7 @@ std::optional<gpu::Coordinates> coordinates_of(const OptionalAttributes& a) {
   return std::nullopt;
 }
 
-std::optional<gpu::Interpolation> interpolation_of(const OptionalAttributes& a) {
+std::optional<gpu::Interpolation> interpolation_of(const Attributes& a) {
   const std::string mode = a.find_string("mode").value_or("nearest");
   if (mode == "linear") return gpu::Interpolation::kLinear;
   if (mode != "nearest") return std::nullopt;
@@ -355,7 +353,7 @@ std::string refuse_gather(const GraphNode& node) {
   return bytes_of(node.inputs()[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
 }
 
-std::optional<gpu::PadMode> pad_mode(const OptionalAttributes& a) {
+std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
   const std::string mode = a.find_string("mode").value_or("constant");
   if (mode == "constant") return gpu::PadMode::kConstant;
   if (mode == "reflect") return gpu::PadMode::kReflect;
@@ -380,34 +378,32 @@ void add_movement(std::vector<Operator>& table) {
   };
   const auto small_input = [small](const GraphNode& node) { return small(node.inputs().front()); };
   const auto small_output = [small](const GraphNode& node) { return small(node.outputs().front()); };
-  add(table, "Transpose", 1, 25, [](const OptionalAttributes& a) {
+  add(table, "Transpose", 1, 25, [](const Attributes& a) {
     return std::make_unique<Transpose>(a.find_ints("perm").value_or(std::vector<int64_t>()));
   }).refused(small_input);
-  add(table, "Expand", 8, 13, [](const OptionalAttributes&) { return std::make_unique<Expand>(); })
+  add(table, "Expand", 8, 13, [](const Attributes&) { return std::make_unique<Expand>(); })
       .refused(small_output)
       .reads_on_host({1});
-  add(table, "Slice", 10, 13, [](const OptionalAttributes&) { return std::make_unique<Slice>(); })
+  add(table, "Slice", 10, 13, [](const Attributes&) { return std::make_unique<Slice>(); })
       .refused(small_input)
       .reads_on_host({1, 2, 3, 4});
   add(table, "Concat", 4, 13,
-      [](const OptionalAttributes& a) { return std::make_unique<Concat>(a.find_int("axis").value_or(0)); });
-  add(table, "Split", 2, 18, [](const OptionalAttributes& a) {
+      [](const Attributes& a) { return std::make_unique<Concat>(a.find_int("axis").value_or(0)); });
+  add(table, "Split", 2, 18, [](const Attributes& a) {
     return std::make_unique<Split>(a.find_int("axis").value_or(0),
                                    a.find_ints("split").value_or(std::vector<int64_t>()));
   }).reads_on_host({1});
-  add(table, "Gather", 1, 13, [](const OptionalAttributes& a) {
+  add(table, "Gather", 1, 13, [](const Attributes& a) {
     return std::make_unique<Gather>(a.find_int("axis").value_or(0));
   }).refused(refuse_gather);
-  add(table, "Pad", 11, 25, [](const OptionalAttributes& a) { return std::make_unique<Pad>(*pad_mode(a)); })
+  add(table, "Pad", 11, 25, [](const Attributes& a) { return std::make_unique<Pad>(*pad_mode(a)); })
       .refused(refuse_pad)
       .reads_on_host({1, 2, 3});
   add(table, "Resize", 11, 19,
-      [](const OptionalAttributes& a) {
-        return std::make_unique<Resize>(*coordinates_of(a), *interpolation_of(a));
-      })
+      [](const Attributes& a) { return std::make_unique<Resize>(*coordinates_of(a), *interpolation_of(a)); })
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3});
-  add(table, "Cast", 6, 25, [](const OptionalAttributes& a) {
+  add(table, "Cast", 6, 25, [](const Attributes& a) {
     return std::make_unique<Cast>(static_cast<ElementType>(a.find_int("to").value_or(0)));
   }).refused(refuse_cast);
 }

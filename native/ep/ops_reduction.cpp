@@ -11,9 +11,7 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::Error;
 using abi::GraphNode;
-using abi::OptionalAttributes;
 
 class Softmax final : public OpKernel {
  public:
@@ -153,8 +151,7 @@ class GlobalPool final : public OpKernel {
 // MaxPool and AveragePool.
 class Pool final : public OpKernel {
  public:
-  Pool(const OptionalAttributes& a, bool average)
-      : window_(a), ceil_(a.find_int("ceil_mode").value_or(0) != 0) {
+  Pool(const Attributes& a, bool average) : window_(a), ceil_(a.find_int("ceil_mode").value_or(0) != 0) {
     if (average) {
       const bool counted = a.find_int("count_include_pad").value_or(0) != 0;
       mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
@@ -233,13 +230,13 @@ std::string refuse_global_pool(const GraphNode& node) {
 
 void add_reductions(std::vector<Operator>& table) {
   const auto softmax = [&](const char* name, bool log) {
-    add(table, name, 1, 13, [log](const OptionalAttributes&) {
+    add(table, name, 1, 13, [log](const Attributes&) {
       return std::make_unique<Softmax>(log);
     }).refused(refuse_softmax);
   };
   const auto reduce = [&](const char* name, gpu::Reduction how) {
     add(table, name, 1, 20,
-        [how](const OptionalAttributes& a) {
+        [how](const Attributes& a) {
           const bool none_is_all = a.find_int("noop_with_empty_axes").value_or(0) == 0;
           return std::make_unique<Reduce>(how, a.find_ints("axes").value_or(std::vector<int64_t>()),
                                           a.find_int("keepdims").value_or(1) != 0, none_is_all);
@@ -248,18 +245,18 @@ void add_reductions(std::vector<Operator>& table) {
         .reads_on_host({1});
   };
   const auto global_pool = [&](const char* name, gpu::Reduction how) {
-    add(table, name, 1, 22, [how](const OptionalAttributes&) {
+    add(table, name, 1, 22, [how](const Attributes&) {
       return std::make_unique<GlobalPool>(how);
     }).refused(refuse_global_pool);
   };
   const auto pool = [&](const char* name, bool average) {
-    add(table, name, 1, 22, [average](const OptionalAttributes& a) {
+    add(table, name, 1, 22, [average](const Attributes& a) {
       return std::make_unique<Pool>(a, average);
     }).refused(refuse_pool);
   };
   softmax("Softmax", false);
   softmax("LogSoftmax", true);
-  add(table, "LayerNormalization", 1, 17, [](const OptionalAttributes& a) {
+  add(table, "LayerNormalization", 1, 17, [](const Attributes& a) {
     return std::make_unique<LayerNormalization>(a.find_float("epsilon").value_or(1e-5f));
   }).refused(refuse_layer_norm);
   reduce("ReduceMean", gpu::Reduction::kMean);

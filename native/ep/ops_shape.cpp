@@ -7,9 +7,6 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::Error;
-using abi::OptionalAttributes;
-
 // Output 0 holds the bytes of input 0.
 class View : public OpKernel {
  public:
@@ -163,31 +160,29 @@ class ShapeOf final : public OpKernel {
 }  // namespace
 
 void add_shape(std::vector<Operator>& table) {
-  add(table, "Identity", 1, 25, [](const OptionalAttributes&) {
+  add(table, "Identity", 1, 25, [](const Attributes&) {
     return std::make_unique<Identity>();
   }).reuses(Reuse::kAlias);
   add(table, "Reshape", 5, 25,
-      [](const OptionalAttributes& a) {
-        return std::make_unique<Reshape>(a.find_int("allowzero").value_or(0) != 0);
-      })
+      [](const Attributes& a) { return std::make_unique<Reshape>(a.find_int("allowzero").value_or(0) != 0); })
       .reuses(Reuse::kAlias)
       .reads_on_host({1});
-  add(table, "Flatten", 1, 25, [](const OptionalAttributes& a) {
+  add(table, "Flatten", 1, 25, [](const Attributes& a) {
     return std::make_unique<Flatten>(a.find_int("axis").value_or(1));
   }).reuses(Reuse::kAlias);
   add(table, "Squeeze", 1, 25,
-      [](const OptionalAttributes& a) {
+      [](const Attributes& a) {
         return std::make_unique<Squeeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
       })
       .reuses(Reuse::kAlias)
       .reads_on_host({1});
   add(table, "Unsqueeze", 1, 25,
-      [](const OptionalAttributes& a) {
+      [](const Attributes& a) {
         return std::make_unique<Unsqueeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
       })
       .reuses(Reuse::kAlias)
       .reads_on_host({1});
-  add(table, "Shape", 1, 25, [](const OptionalAttributes& a) {
+  add(table, "Shape", 1, 25, [](const Attributes& a) {
     return std::make_unique<ShapeOf>(a.find_int("start").value_or(0), a.find_int("end"));
   }).writes_on_host({0});
 }

@@ -15,6 +15,7 @@
 #include "ep/memory.h"
 #include "ep/registry.h"
 #include "gpu/devices.h"
+#include "kernels.h"
 #include "ops/name_patterns.h"
 
 #ifndef GRAPHOPT_VERSION
@@ -183,7 +184,7 @@ struct Factory final : abi::OrtEpFactory {
                   const abi::OrtSessionOptions* options, const abi::OrtLogger* logger, abi::OrtEp** out) {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, "session", [&] {
-        if (count != 1) throw abi::Error("one device for each session, please");
+        if (count != 1) throw Error("one device for each session, please");
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
         *out = new Provider(self->api, self->registry(device), pool(device), logger, self->read(options));
@@ -294,7 +295,7 @@ struct Factory final : abi::OrtEpFactory {
     const std::string given = text(session, name);
     if (given.empty()) return;
     if (given.find_first_not_of("0123456789") != std::string::npos) {
-      throw abi::Error(std::string("option ") + name + " must be a number, not '" + given + "'");
+      throw Error(std::string("option ") + name + " must be a number, not '" + given + "'");
     }
     value = std::strtoull(given.c_str(), nullptr, 10);
   }
@@ -331,7 +332,7 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
     return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
   }
   try {
-    if (most == 0) throw abi::Error("no room for a provider");
+    if (most == 0) throw Error("no room for a provider");
     factories[0] = new ep::Factory(api);
     *count = 1;
     return nullptr;

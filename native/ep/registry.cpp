@@ -6,13 +6,12 @@
 #include "ep/memory.h"
 #include "gpu/node_scope.h"
 #include "kernels.h"
+#include "runtime/run_node.h"
 
 namespace graphopt::ep {
 namespace {
 
-using abi::Error;
 using abi::GraphNode;
-using abi::OpDescription;
 using abi::OrtStatus;
 
 // What the runtime holds for one node.
@@ -21,11 +20,12 @@ struct KernelHandle final : abi::OrtKernelImpl {
   gpu::Device& device;
   std::string what;  // operator and node
   std::string name;  // of the node
-  std::unique_ptr<abi::Kernel> ours;
+  abi::HostMemory memory;
+  runtime::BoundKernel ours;
   std::unique_ptr<OpKernel> standard;
 
   KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text, std::string node)
-      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), name(std::move(node)) {
+      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), name(std::move(node)), memory(a) {
     version = abi::kEpApiRevision;
     Compute = [](OrtKernelImpl* p, abi::OrtKernelContext* context) {
       return static_cast<KernelHandle*>(p)->compute(context);
@@ -44,8 +44,8 @@ struct KernelHandle final : abi::OrtKernelImpl {
     try {
       last_failure();  // forgets those of other nodes
       device.make_current();
-      if (ours != nullptr) {
-        ours->compute(abi::Context(api, context));
+      if (ours.kernel != nullptr) {
+        run_node(ours, abi::Context(api, context), memory);
       } else {
         Execution e(api, context, device);
         gpu::NodeScope scope(device, name);
@@ -65,7 +65,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
         const Execution e(api, context, device);
         for (size_t i = 0; i < e.input_count(); ++i) {
           where += e.has_input(i)
-                       ? std::string(" ") + abi::element_type_name(e.input(i).type) + e.input(i).shape.text()
+                       ? std::string(" ") + element_type_name(e.input(i).type) + e.input(i).shape.text()
                        : " -";
         }
       } catch (const std::exception&) {
@@ -104,17 +104,14 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
   abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
   add_memcpy("MemcpyFromHost", true);
   add_memcpy("MemcpyToHost", false);
-  for (Operator& op : standard_operators()) add({this, std::move(op), {}});
+  for (Operator& op : standard_operators()) add({this, std::move(op), std::nullopt});
   device.make_current();
-  std::map<std::string, std::vector<OpDescription>> ours;
-  for (OpDescription& d : gpu_kernels(kProviderName, device)) ours[d.name].push_back(std::move(d));
-  for (auto& [name, descriptions] : ours) {
+  for (Registration& r : gpu_kernels(kProviderName, device)) {
     Operator op;
-    op.name = name;
+    op.name = r.name;
     op.domain = kDomain;
-    const OpDescription& d = descriptions.front();
-    if (d.inplace == abi::Inplace::kInput0) op.reuse = Reuse::kInplace;
-    add({this, std::move(op), std::move(descriptions)});
+    op.reuse = r.reuse;
+    add({this, std::move(op), std::move(r)});
   }
 }
 
@@ -125,8 +122,8 @@ void Registry::add_memcpy(const char* name, bool from_host) {
   op.name = name;
   (from_host ? op.host_inputs : op.host_outputs) = {0};
   op.refuse = [](const GraphNode&) { return std::string("only the runtime makes such nodes"); };
-  op.create = [from_host](const abi::OptionalAttributes&) { return std::make_unique<CopyKernel>(from_host); };
-  add({this, std::move(op), {}});
+  op.create = [from_host](const Attributes&) { return std::make_unique<CopyKernel>(from_host); };
+  add({this, std::move(op), std::nullopt});
 }
 
 void Registry::add(Entry given) {
@@ -180,11 +177,11 @@ std::string Registry::refuse(const GraphNode& node) const {
   if (node.since_version() < op.first || node.since_version() > op.last) {
     return "version " + std::to_string(node.since_version()) + " of the operator is not known";
   }
-  if (!entry->ours.empty()) {
+  if (entry->ours) {
     const ElementType type = node.inputs().front().type;
-    const bool known = std::any_of(entry->ours.begin(), entry->ours.end(),
-                                   [type](const OpDescription& d) { return d.type == type; });
-    return known ? "" : std::string("no kernel for ") + abi::element_type_name(type);
+    const auto& types = entry->ours->types;
+    const bool known = std::find(types.begin(), types.end(), type) != types.end();
+    return known ? "" : std::string("no kernel for ") + element_type_name(type);
   }
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     const abi::Edge& e = node.inputs()[i];
@@ -222,14 +219,17 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
   try {
     gpu::Device& device = entry.registry->device_;
     device.make_current();
-    const ElementType type = abi::input_type(api, info, 0);
-    const abi::NodeInfo node(api, info, type);
-    what += std::string(" (") + abi::element_type_name(type) + ") node '" + node.name() + "'";
-    auto handle = std::make_unique<KernelHandle>(api, device, what, node.name());
-    for (const OpDescription& d : entry.ours) {
-      if (d.type == type) handle->ours = d.create(node);
+    const abi::NodeInfo node(api, info);
+    what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
+    auto handle = std::make_unique<KernelHandle>(api, device, what, node.name);
+    if (entry.ours) {
+      handle->ours.node = node.name;
+      handle->ours.inputs = entry.ours->inputs.size();
+      handle->ours.outputs = entry.ours->outputs;
+      handle->ours.kernel = entry.ours->create(node);
+    } else {
+      handle->standard = entry.op.create(node);
     }
-    if (handle->ours == nullptr) handle->standard = entry.op.create(abi::KernelAttributes(api, info));
     *out = handle.release();
     return nullptr;
   } catch (...) {

@@ -7,13 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "abi/custom_op.h"
 #include "ep/operator.h"
+#include "operators/table.h"
 
 namespace graphopt::ep {
 
 constexpr const char* kProviderName = "GraphoptExecutionProvider";
-constexpr const char* kDomain = "com.graphopt";
 
 // For one device. Must outlive the sessions that use it.
 class Registry {
@@ -34,11 +33,11 @@ class Registry {
   bool host_output(const abi::GraphNode& node, size_t i) const;
 
  private:
-  // A name with its kernels: one of ours for each element type, or a standard operator.
+  // One of ours, or a standard operator.
   struct Entry {
     const Registry* registry = nullptr;
     Operator op;
-    std::vector<abi::OpDescription> ours;
+    std::optional<Registration> ours;
   };
 
   void add(Entry entry);

@@ -9,7 +9,7 @@ namespace graphopt::ep {
 
 using Integers = std::vector<int64_t>;
 
-Window::Window(const abi::OptionalAttributes& a)
+Window::Window(const Attributes& a)
     : auto_pad_(a.find_string("auto_pad").value_or("NOTSET")),
       kernel_(a.find_ints("kernel_shape").value_or(Integers())),
       strides_(a.find_ints("strides").value_or(Integers())),
@@ -18,7 +18,7 @@ Window::Window(const abi::OptionalAttributes& a)
 
 void Window::check(size_t axes, const Integers& kernel) const {
   require_sizes(axes, kernel, 1);
-  if (!kernel_.empty() && kernel_ != kernel) throw abi::Error("kernel_shape is not that of W");
+  if (!kernel_.empty() && kernel_ != kernel) throw Error("kernel_shape is not that of W");
   require_sizes(axes, strides_, 1);
   require_sizes(axes, dilations_, 1);
   require_sizes(2 * axes, pads_, 0);

@@ -7,9 +7,9 @@ namespace graphopt::ep {
 
 class Window {
  public:
-  explicit Window(const abi::OptionalAttributes& a);
+  explicit Window(const Attributes& a);
 
-  // Throws abi::Error unless what is given fits that many axes of a window of this size.
+  // Throws Error unless what is given fits that many axes of a window of this size.
   void check(size_t axes, const std::vector<int64_t>& kernel) const;
 
   const std::vector<int64_t>& kernel() const { return kernel_; }  // empty when not given

@@ -22,9 +22,6 @@ enum Epilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
 constexpr int kMaxWorkspaceBytes = 1;  // of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
 
-// Allocations of the runtime are aligned to this, and the libraries' heuristics take it for granted.
-constexpr uintptr_t kAlignment = 256;
-
 struct CublasLt {
   static constexpr const char* kPrefix = "cublasLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
@@ -90,39 +87,25 @@ class BlasLtOf final : public BlasLt {
     if (create(&handle_) != 0) throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
   }
 
+  std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
+    const Algorithm* algorithm = algorithm_of(p, half);
+    if (algorithm == nullptr || bytes_of(*algorithm) > kMostWorkspace) return std::nullopt;
+    return bytes_of(*algorithm);
+  }
+
   bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b, const void* r,
-              void* y, const Scratch& scratch, void* stream) override {
-    uint32_t epilogue = 0;
-    if (!epilogue_of(p.act.kind, half, epilogue)) return false;
+              void* y, void* workspace, void* stream) override {
     for (const void* pointer : {x, w, b, r, static_cast<const void*>(y)}) {
       if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
     }
-    const int type = half ? Api::kHalf : Api::kFloat;
-    Descriptor product(destroy_product_), weights(destroy_layout_), rows(destroy_layout_),
-        result(destroy_layout_);
-    const auto layout = [&](Descriptor& d, int64_t height, int64_t width) {
-      return create_layout_(d.address(), type, static_cast<uint64_t>(height), static_cast<uint64_t>(width),
-                            height) == 0;
-    };
-    const auto set = [&](int attribute, const auto& value) {
-      return set_product_(product.get(), attribute, &value, sizeof value) == 0;
-    };
-    if (create_product_(product.address(), Api::kCompute32F, Api::kFloat) != 0 ||
-        !set(Api::kEpilogue, epilogue) || !set(Api::kBiasPointer, b) ||
-        (Api::kBiasType >= 0 && !set(Api::kBiasType, int32_t{type})) || !layout(weights, p.N, p.K) ||
-        !layout(rows, p.K, p.rows) || !layout(result, p.N, p.rows)) {
-      return false;
-    }
-    const Algorithm* algorithm =
-        algorithm_of({p.rows, p.K, p.N, half, epilogue, r != nullptr}, product, weights, rows, result);
+    const Algorithm* algorithm = algorithm_of(p, half);
     if (algorithm == nullptr) return false;
-    size_t bytes = 0;
-    std::memcpy(&bytes, algorithm->data() + Api::kAlgorithmBytes, sizeof bytes);
+    Descriptors d(*this);
+    if (!describe(p, half, b, d)) return false;
     const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
-    return bytes <= kMostWorkspace &&
-           multiply_(handle_, product.get(), &one, w, weights.get(), x, rows.get(), &beta,
-                     r != nullptr ? r : y, result.get(), y, result.get(), algorithm->data(),
-                     bytes > 0 ? scratch(bytes) : nullptr, bytes, stream) == 0;
+    return multiply_(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(), &beta,
+                     r != nullptr ? r : y, d.result.get(), y, d.result.get(), algorithm->data(), workspace,
+                     bytes_of(*algorithm), stream) == 0;
   }
 
  private:
@@ -143,19 +126,56 @@ class BlasLtOf final : public BlasLt {
     return true;
   }
 
+  struct Descriptors {
+    Descriptor product, weights, rows, result;
+    explicit Descriptors(const BlasLtOf& library)
+        : product(library.destroy_product_),
+          weights(library.destroy_layout_),
+          rows(library.destroy_layout_),
+          result(library.destroy_layout_) {}
+  };
+
+  static size_t bytes_of(const Algorithm& algorithm) {
+    size_t bytes = 0;
+    std::memcpy(&bytes, algorithm.data() + Api::kAlgorithmBytes, sizeof bytes);
+    return bytes;
+  }
+
+  // False when the library knows no such problem.
+  bool describe(const LinearProblem& p, bool half, const void* b, Descriptors& d) const {
+    uint32_t epilogue = 0;
+    if (!epilogue_of(p.act.kind, half, epilogue)) return false;
+    const int type = half ? Api::kHalf : Api::kFloat;
+    const auto layout = [&](Descriptor& layout, int64_t height, int64_t width) {
+      return create_layout_(layout.address(), type, static_cast<uint64_t>(height),
+                            static_cast<uint64_t>(width), height) == 0;
+    };
+    const auto set = [&](int attribute, const auto& value) {
+      return set_product_(d.product.get(), attribute, &value, sizeof value) == 0;
+    };
+    return create_product_(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
+           set(Api::kEpilogue, epilogue) && set(Api::kBiasPointer, b) &&
+           (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) && layout(d.weights, p.N, p.K) &&
+           layout(d.rows, p.K, p.rows) && layout(d.result, p.N, p.rows);
+  }
+
   // What the library would run; null when nothing.
-  const Algorithm* algorithm_of(const Key& key, const Descriptor& product, const Descriptor& weights,
-                                const Descriptor& rows, const Descriptor& result) {
+  const Algorithm* algorithm_of(const LinearProblem& p, bool half) {
+    uint32_t epilogue = 0;
+    if (!epilogue_of(p.act.kind, half, epilogue)) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [found, is_new] = algorithms_.try_emplace(key);
+    const auto [found, is_new] = algorithms_.try_emplace({p.rows, p.K, p.N, half, epilogue, p.has_residual});
     if (is_new) {
+      Descriptors d(*this);
       Descriptor preference(destroy_preference_);
       const uint64_t bytes = kMostWorkspace;
       int count = 0;
       Algorithm best{};
-      if (create_preference_(preference.address()) == 0 &&
+      // Which bias it will be does not matter to the choice, but that it is aligned.
+      const void* const bias = reinterpret_cast<const void*>(kAlignment);
+      if (describe(p, half, bias, d) && create_preference_(preference.address()) == 0 &&
           set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
-          choose_(handle_, product.get(), weights.get(), rows.get(), result.get(), result.get(),
+          choose_(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
                   preference.get(), 1, best.data(), &count) == 0 &&
           count > 0) {
         found->second = std::make_unique<Algorithm>(best);
@@ -207,9 +227,10 @@ void require_right_results(BlasLt& library, Device& device, ActivationKind kind,
     device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), nullptr);
   }
   void* y = memory.add(got.size() * sizeof(T));
-  const bool ran = library.linear(
-      p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2], residual ? inputs[3] : nullptr, y,
-      [&](size_t bytes) { return memory.add(bytes); }, nullptr);
+  const std::optional<size_t> bytes = library.linear_workspace(p, sizeof(T) == 2);
+  const bool ran = bytes && library.linear(p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2],
+                                           residual ? inputs[3] : nullptr, y,
+                                           *bytes > 0 ? memory.add(*bytes) : nullptr, nullptr);
   device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
   device.synchronize(nullptr);
   if (!ran) return;

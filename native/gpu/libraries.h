@@ -4,7 +4,6 @@
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -29,12 +28,14 @@ class Blas {
 // once.
 class BlasLt {
  public:
-  using Scratch = std::function<void*(size_t bytes)>;  // device memory for the launch
+  // Memory of tensors that linear takes is aligned to this.
+  static constexpr size_t kAlignment = 256;
   virtual ~BlasLt() = default;
-  // False when the library has nothing for it, or failed: nothing is enqueued then. `r` is null without a
-  // residual.
+  // Bytes of scratch memory that linear needs; nothing when the library has nothing for the problem.
+  virtual std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) = 0;
+  // False when the library failed: nothing is enqueued then. `r` is null without a residual.
   virtual bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b,
-                      const void* r, void* y, const Scratch& scratch, void* stream) = 0;
+                      const void* r, void* y, void* workspace, void* stream) = 0;
 };
 
 class Dnn {

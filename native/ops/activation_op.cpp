@@ -40,7 +40,7 @@ const char* activation_suffix(ActivationKind kind) {
   return "";
 }
 
-Activation read_activation(ActivationKind kind, const abi::Attributes& attributes) {
+Activation read_activation(ActivationKind kind, const Attributes& attributes) {
   Activation act;
   act.kind = kind;
   switch (kind) {

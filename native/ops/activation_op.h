@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "abi/kernel.h"
+#include "operators/kernel.h"
 #include "ops/activation.h"
 
 namespace graphopt {
@@ -12,7 +12,7 @@ namespace graphopt {
 const std::vector<ActivationKind>& all_activations();
 const char* activation_suffix(ActivationKind kind);
 
-// Reads the attributes that the kind has. Throws abi::Error.
-Activation read_activation(ActivationKind kind, const abi::Attributes& attributes);
+// Reads the attributes that the kind has. Throws Error.
+Activation read_activation(ActivationKind kind, const Attributes& attributes);
 
 }  // namespace graphopt

@@ -7,9 +7,6 @@ namespace graphopt {
 namespace {
 
 using abi::Dim;
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
 using abi::SymbolicShape;
 
 bool is_permutation(const std::vector<int64_t>& perm) {
@@ -26,7 +23,7 @@ std::string text(const std::vector<int64_t>& values) {
   return s + "]";
 }
 
-std::vector<int64_t> read_perm(const abi::Attributes& attributes, const char* name) {
+std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   std::vector<int64_t> perm = attributes.get_ints(name);
   if (!is_permutation(perm)) {
     throw Error(std::string("attribute '") + name + "' must permute 2, 3 or 4 axes, got " + text(perm));
@@ -123,12 +120,12 @@ std::vector<Operand> FusedAttentionOp::inputs() const {
   return operands;
 }
 
-void FusedAttentionOp::read(const abi::Attributes& attributes) {
-  scale_ = attributes.get_float("scale");
-  q_perm_ = read_perm(attributes, "q_perm");
-  k_perm_ = read_perm(attributes, "k_perm");
-  v_perm_ = read_perm(attributes, "v_perm");
-  o_perm_ = read_perm(attributes, "o_perm");
+void FusedAttentionOp::read(const Node& node) {
+  scale_ = node.get_float("scale");
+  q_perm_ = read_perm(node, "q_perm");
+  k_perm_ = read_perm(node, "k_perm");
+  v_perm_ = read_perm(node, "v_perm");
+  o_perm_ = read_perm(node, "o_perm");
   const size_t rank = std::max({q_perm_.size(), k_perm_.size(), v_perm_.size()});
   if (o_perm_.size() != rank) {
     throw Error("attribute 'o_perm' " + text(o_perm_) + " must have the rank of the result, " +
@@ -138,14 +135,14 @@ void FusedAttentionOp::read(const abi::Attributes& attributes) {
     throw Error("grouped query attention needs Q, K and V of rank 4");
   }
   if (mask_) {
-    mask_value_ = attributes.get_float("mask_value");
+    mask_value_ = node.get_float("mask_value");
     // The body casts the attribute to T: float's lowest value becomes -inf in float16, and a row of these
     // gives NaN.
-    if (attributes.element_type() == abi::ElementType::kHalf) {
+    if (node.type() == ElementType::kHalf) {
       mask_value_ = static_cast<float>(static_cast<half>(mask_value_));
     }
   }
-  if (softcap_) softcap_value_ = attributes.get_float("softcap");
+  if (softcap_) softcap_value_ = node.get_float("softcap");
 }
 
 struct FusedAttentionOp::Resolved {
@@ -153,7 +150,7 @@ struct FusedAttentionOp::Resolved {
   Shape output;
 };
 
-FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shape* inputs) const {
+FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const {
   const Operand4 q = view("Q", inputs[0], q_perm_);
   const Operand4 k = view("K", inputs[1], k_perm_);  // [b, h, D, T]
   const Operand4 v = view("V", inputs[2], v_perm_);
@@ -213,9 +210,9 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shape* inputs) const 
   return r;
 }
 
-AttentionProblem FusedAttentionOp::problem(const Shape* inputs) const { return resolve(inputs).problem; }
+AttentionProblem FusedAttentionOp::problem(const Shapes& inputs) const { return resolve(inputs).problem; }
 
-Shape FusedAttentionOp::output(const Shape* inputs) const { return resolve(inputs).output; }
+Shape FusedAttentionOp::output(const Shapes& inputs) const { return resolve(inputs).output; }
 
 void FusedAttentionOp::infer(const abi::ShapeInference& node) const {
   const char* const names[3] = {"q_perm", "k_perm", "v_perm"};

@@ -2,10 +2,6 @@
 
 namespace graphopt {
 
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
-
 std::vector<GroupNormOp> GroupNormOp::all() {
   std::vector<GroupNormOp> ops;
   for (ActivationKind kind : all_activations()) {
@@ -20,14 +16,14 @@ std::string GroupNormOp::name() const { return std::string("FusedGroupNorm") + a
 
 std::vector<Operand> GroupNormOp::inputs() const { return std::vector<Operand>(3, Operand::kTensor); }
 
-void GroupNormOp::read(const abi::Attributes& attributes) {
-  act_ = read_activation(act_.kind, attributes);
-  epsilon_ = attributes.get_float("epsilon");
-  groups_ = attributes.get_int("num_groups");
+void GroupNormOp::read(const Node& node) {
+  act_ = read_activation(act_.kind, node);
+  epsilon_ = node.get_float("epsilon");
+  groups_ = node.get_int("num_groups");
   if (groups_ <= 0) throw Error("attribute 'num_groups' must be positive, got " + std::to_string(groups_));
 }
 
-GroupNormProblem GroupNormOp::problem(const Shape* inputs) const {
+GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (x.rank() < 2) throw Error("X must be [N,C,D1,...], got " + x.text());
   if (x[1] % groups_ != 0) {

@@ -2,9 +2,6 @@
 
 namespace graphopt {
 
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
 using abi::SymbolicShape;
 
 std::vector<LinearOp> LinearOp::all() {
@@ -27,9 +24,9 @@ std::string LinearOp::name() const {
 
 std::vector<Operand> LinearOp::inputs() const { return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor); }
 
-void LinearOp::read(const abi::Attributes& attributes) { act_ = read_activation(act_.kind, attributes); }
+void LinearOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
-LinearProblem LinearOp::problem(const Shape* inputs) const {
+LinearProblem LinearOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
   if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
@@ -48,7 +45,7 @@ LinearProblem LinearOp::problem(const Shape* inputs) const {
   return p;
 }
 
-Shape LinearOp::output(const Shape* inputs) const {
+Shape LinearOp::output(const Shapes& inputs) const {
   Shape y = inputs[0];
   y[y.rank() - 1] = inputs[1][1];
   return y;

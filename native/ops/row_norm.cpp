@@ -2,10 +2,6 @@
 
 namespace graphopt {
 
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
-
 std::vector<RowNormOp> RowNormOp::all() {
   std::vector<RowNormOp> ops;
   for (bool rms : {false, true}) {
@@ -28,16 +24,17 @@ std::vector<Operand> RowNormOp::inputs() const {
   return std::vector<Operand>(2 + (add_ ? 1 : 0) + (rms_ ? 0 : 1), Operand::kTensor);
 }
 
-void RowNormOp::read(const abi::Attributes& attributes) { epsilon_ = attributes.get_float("epsilon"); }
+void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
 
-RowNormProblem RowNormOp::problem(const Shape* inputs) const {
+RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
   if (add_ && inputs[1] != x) throw Error("R must be like X " + x.text() + ", got " + inputs[1].text());
   const Shape row = {x[x.rank() - 1]};
-  const Shape* gamma = inputs + (add_ ? 2 : 1);
-  if (gamma[0] != row) throw Error("gamma must be " + row.text() + ", got " + gamma[0].text());
-  if (!rms_ && gamma[1] != row) throw Error("beta must be " + row.text() + ", got " + gamma[1].text());
+  const size_t gamma = add_ ? 2 : 1, beta = gamma + 1;
+  if (inputs[gamma] != row) throw Error("gamma must be " + row.text() + ", got " + inputs[gamma].text());
+  if (!rms_ && inputs[beta] != row)
+    throw Error("beta must be " + row.text() + ", got " + inputs[beta].text());
   RowNormProblem p;
   p.D = row[0];
   p.rows = 1;

@@ -2,10 +2,6 @@
 
 namespace graphopt {
 
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
-
 std::vector<ScaleShiftOp> ScaleShiftOp::all() {
   std::vector<ScaleShiftOp> ops;
   for (bool add : {false, true}) {
@@ -27,9 +23,9 @@ std::vector<Operand> ScaleShiftOp::inputs() const {
   return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
 }
 
-void ScaleShiftOp::read(const abi::Attributes& attributes) { act_ = read_activation(act_.kind, attributes); }
+void ScaleShiftOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
-ScaleShiftProblem ScaleShiftOp::problem(const Shape* inputs) const {
+ScaleShiftProblem ScaleShiftOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (x.rank() < 2) throw Error("X must have rank 2 or more, got " + x.text());
   Shape per_channel(x.rank() - 1);

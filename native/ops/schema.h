@@ -1,21 +1,21 @@
 // The device-independent half of the operators: for each op a class that reads a node's attributes, turns its
-// input shapes into a kernel's Problem (or throws abi::Error with the reason), and infers its output shapes.
+// input shapes into a kernel's Problem (or throws Error with the reason), and infers its output shapes.
 //
 // Every class has
-//   static std::vector<Op> all()                             one for each name, attributes not read yet
+//   static std::vector<Op> all()                  one for each name, attributes not read yet
 //   std::string name() const
-//   std::vector<abi::Operand> inputs() const
+//   std::vector<Operand> inputs() const
 //   size_t outputs() const
-//   void read(const abi::Attributes&)                        throws abi::Error
-//   Problem problem(const abi::Shape* inputs) const          throws abi::Error; the attributes must have been
-//   read abi::Shape output(const abi::Shape* inputs) const        all outputs of an op have the same shape
-//   static or non-static void infer(const abi::ShapeInference&) const
+//   void read(const Node&)                        throws Error
+//   Problem problem(const Shapes& inputs) const   throws Error; the attributes must have been read
+//   Shape output(const Shapes& inputs) const      all outputs of an op have the same shape
+//   void infer(const abi::ShapeInference&) const
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "abi/custom_op.h"
+#include "operators/table.h"
 #include "ops/activation_op.h"
 #include "ops/fused_attention.h"
 #include "ops/linear.h"
@@ -30,11 +30,11 @@ class ScaleShiftOp {
   using Problem = ScaleShiftProblem;
   static std::vector<ScaleShiftOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
-  abi::Shape output(const abi::Shape* inputs) const { return inputs[0]; }
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const { return inputs[0]; }
   void infer(const abi::ShapeInference& node) const;
 
  private:
@@ -47,13 +47,13 @@ class WinogradConvOp {
   using Problem = ConvProblem;
   static std::vector<WinogradConvOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
   // What is known when a kernel is created: x may be null or have dims of -1, which become 0 in the problem.
-  Problem static_problem(const abi::Shape* x, const abi::Shape& w) const;
-  abi::Shape output(const abi::Shape* inputs) const;
+  Problem static_problem(const Shape* x, const Shape& w) const;
+  Shape output(const Shapes& inputs) const;
   void infer(const abi::ShapeInference& node) const;
 
  private:
@@ -67,11 +67,11 @@ class FusedAttentionOp {
   using Problem = AttentionProblem;
   static std::vector<FusedAttentionOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
-  abi::Shape output(const abi::Shape* inputs) const;
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const;
   void infer(const abi::ShapeInference& node) const;
 
   bool has_bias() const { return bias_; }
@@ -79,7 +79,7 @@ class FusedAttentionOp {
 
  private:
   struct Resolved;
-  Resolved resolve(const abi::Shape* inputs) const;
+  Resolved resolve(const Shapes& inputs) const;
 
   bool bias_ = false, mask_ = false, causal_ = false, gqa_ = false, guard_ = false, softcap_ = false;
   float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
@@ -91,11 +91,11 @@ class GroupNormOp {
   using Problem = GroupNormProblem;
   static std::vector<GroupNormOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
-  abi::Shape output(const abi::Shape* inputs) const { return inputs[0]; }
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const { return inputs[0]; }
   void infer(const abi::ShapeInference& node) const;
 
  private:
@@ -110,11 +110,11 @@ class RowNormOp {
   using Problem = RowNormProblem;
   static std::vector<RowNormOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return sum_ ? 2 : 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
-  abi::Shape output(const abi::Shape* inputs) const { return inputs[0]; }
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const { return inputs[0]; }
   void infer(const abi::ShapeInference& node) const;
 
   bool rms() const { return rms_; }
@@ -131,11 +131,11 @@ class LinearOp {
   using Problem = LinearProblem;
   static std::vector<LinearOp> all();
   std::string name() const;
-  std::vector<abi::Operand> inputs() const;
+  std::vector<Operand> inputs() const;
   size_t outputs() const { return 1; }
-  void read(const abi::Attributes& attributes);
-  Problem problem(const abi::Shape* inputs) const;
-  abi::Shape output(const abi::Shape* inputs) const;
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const;
   void infer(const abi::ShapeInference& node) const;
 
  private:

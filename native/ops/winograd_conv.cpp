@@ -3,9 +3,6 @@
 namespace graphopt {
 
 using abi::Dim;
-using abi::Error;
-using abi::Operand;
-using abi::Shape;
 using abi::SymbolicShape;
 
 std::vector<WinogradConvOp> WinogradConvOp::all() {
@@ -29,9 +26,9 @@ std::vector<Operand> WinogradConvOp::inputs() const {
   return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
 }
 
-void WinogradConvOp::read(const abi::Attributes& attributes) {
-  act_ = read_activation(act_.kind, attributes);
-  pads_ = attributes.get_ints("pads");
+void WinogradConvOp::read(const Node& node) {
+  act_ = read_activation(act_.kind, node);
+  pads_ = node.get_ints("pads");
   bool valid = pads_.size() == 4;
   for (int64_t pad : pads_) valid = valid && pad >= 0;
   if (!valid) throw Error("attribute 'pads' must be [top, left, bottom, right], all >= 0");
@@ -57,7 +54,7 @@ ConvProblem WinogradConvOp::static_problem(const Shape* x, const Shape& w) const
   return p;
 }
 
-ConvProblem WinogradConvOp::problem(const Shape* inputs) const {
+ConvProblem WinogradConvOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const Shape& w = inputs[1];
   const ConvProblem p = static_problem(&x, w);
@@ -74,7 +71,7 @@ ConvProblem WinogradConvOp::problem(const Shape* inputs) const {
   return p;
 }
 
-Shape WinogradConvOp::output(const Shape* inputs) const {
+Shape WinogradConvOp::output(const Shapes& inputs) const {
   const ConvProblem p = static_problem(&inputs[0], inputs[1]);
   return {p.N, p.M, p.OH(), p.OW()};
 }

@@ -1,0 +1,160 @@
+// The contract of a kernel: how one node is computed on one device. Whoever runs nodes calls kernels through
+// it: a session's custom operator, the plugin provider, a region of nodes, another kernel, a test. A kernel
+// sees attributes and plain tensors, and nothing of ONNX Runtime.
+//
+//   create   from a Node: attributes, types, what is known of shapes. Constant weights are brought into the
+//            layout that the kernel wants here (cpu/weight_cache.h shares them between sessions).
+//   plan     for the tensors of one call: what the outputs are, how much workspace there must be, and what
+//            run has to do. It reads nothing of the device's memory, and depends on nothing but the types,
+//            shapes and alignment of the tensors and the values of those on the host: its result may be kept
+//            for every call that agrees in these.
+//   run      with all memory in place: computes before it returns (CPU), or enqueues on a stream (device).
+//
+// An operator may have several implementations on a device: operators/implementations.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "operators/tensor.h"
+
+namespace graphopt {
+
+namespace gpu {
+class Device;
+}
+namespace cpu {
+class Parallel;
+class Workspace;
+}  // namespace cpu
+
+// The attributes of a node, wherever they are read from.
+class Attributes {
+ public:
+  virtual ~Attributes() = default;
+  // Nothing when there is no such attribute of this type.
+  virtual std::optional<float> find_float(const char* name) const = 0;
+  virtual std::optional<int64_t> find_int(const char* name) const = 0;
+  virtual std::optional<std::vector<int64_t>> find_ints(const char* name) const = 0;
+  virtual std::optional<std::string> find_string(const char* name) const = 0;
+
+  // Those that must be there. They throw Error.
+  float get_float(const char* name) const;
+  int64_t get_int(const char* name) const;
+  std::vector<int64_t> get_ints(const char* name) const;
+};
+
+// What is known of an input or output before there is a tensor.
+struct Value {
+  bool present = false;                        // the node does not leave it out
+  ElementType type = ElementType::kUndefined;  // kUndefined: not known, or of a type that we don't know
+  std::optional<Shape> shape;                  // -1 where a dim is not known
+};
+
+// A node before it runs.
+class Node : public Attributes {
+ public:
+  std::string name;
+  int version = 0;  // of its operator; 0: not known
+  std::vector<Value> inputs, outputs;
+
+  bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }
+  // Of its first input.
+  ElementType type() const { return inputs.empty() ? ElementType::kUndefined : inputs[0].type; }
+  // The value of an input that never changes, valid as long as the kernel that is made from it; nothing for
+  // other inputs. On the device where that is where the kernel reads it.
+  virtual std::optional<Tensor> constant(size_t i) const = 0;
+};
+
+// What plan leaves for run. Small values are kept in place.
+class State {
+ public:
+  State() = default;
+  ~State() { reset(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  template <class T, class... Args>
+  T& emplace(Args&&... args) {
+    static_assert(sizeof(T) <= kBytes && alignof(T) <= alignof(std::max_align_t));
+    reset();
+    T* value = new (bytes_) T{std::forward<Args>(args)...};
+    if constexpr (!std::is_trivially_destructible_v<T>) {
+      destroy_ = [](void* p) { static_cast<T*>(p)->~T(); };
+    }
+    return *value;
+  }
+  // What was emplaced, which must have been a T.
+  template <class T>
+  const T& get() const {
+    return *std::launder(reinterpret_cast<const T*>(bytes_));
+  }
+
+ private:
+  static constexpr size_t kBytes = 384;
+  void reset() {
+    if (destroy_ != nullptr) destroy_(bytes_);
+    destroy_ = nullptr;
+  }
+
+  alignas(std::max_align_t) unsigned char bytes_[kBytes];
+  void (*destroy_)(void*) = nullptr;
+};
+
+// One call of a kernel. The caller fills in what is above the line, plan what is below, and then the caller
+// the memory of the outputs and the workspace.
+struct Call {
+  Tensors inputs;
+  Tensors outputs;  // as many as the node has
+  // A power of two that divides the addresses of all tensors on the device, outputs included.
+  size_t alignment = 256;
+  // Where a kernel for a device enqueues.
+  void* stream = nullptr;
+  // Whose threads and memory a kernel for the CPU uses.
+  cpu::Parallel* parallel = nullptr;
+  cpu::Workspace* arena = nullptr;
+
+  // Implementations, by their bits, that said they would and then did not.
+  uint32_t failed = 0;
+
+  // ---
+  // Type and shape of each output, and whose memory it needs.
+  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes
+  State state;
+
+  void* workspace = nullptr;
+
+  bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present(); }
+  // Throws Error when it is left out.
+  const Tensor& input(size_t i) const;
+  // An input in host memory that holds integers.
+  std::vector<int64_t> integers(size_t i) const;
+  // An input in host memory that holds one number; `absent` when it is left out.
+  float number(size_t i, float absent) const;
+  // Whether 16-byte loads and stores may be used.
+  bool aligned() const { return alignment >= 16; }
+
+  void set_output(size_t i, const Shape& shape, ElementType type, Place place);
+};
+
+// Methods are called by many threads at once. They throw Error for what is wrong with the node or its
+// tensors.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  // Where run enqueues; null when it computes on the CPU.
+  virtual gpu::Device* device() const { return nullptr; }
+  virtual void plan(Call& call) const = 0;
+  // Outputs that the node leaves out have no memory. False when an implementation failed before it did
+  // anything: `failed` says which, and the call is to be planned again.
+  virtual bool run(Call& call) const = 0;
+};
+
+}  // namespace graphopt

@@ -1,0 +1,65 @@
+// The table of kernels: operator x device x element type -> how a kernel is made.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi/inference.h"
+#include "operators/kernel.h"
+
+namespace graphopt {
+
+enum class Operand {
+  kTensor,  // of the operator's element type
+  kBool,    // a bool tensor
+};
+
+// What the memory of output 0 may be.
+enum class Reuse {
+  kNone,
+  kAlias,    // output 0 has the bytes of input 0 and may be the same memory
+  kInplace,  // output 0 may be written over input 0
+};
+
+// One operator on one device. The setters return it.
+struct Registration {
+  std::string name;
+  std::string domain;                             // "" for ONNX
+  int first = 1, last = 1;                        // versions of the operator
+  std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
+  std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
+  Reuse reuse = Reuse::kNone;
+  // Why a node is left to others; empty when it is taken.
+  std::function<std::string(const Node&)> refuse;
+  std::function<std::unique_ptr<Kernel>(const Node&)> create;
+
+  // What the runtime must know of an operator of our domain.
+  std::vector<Operand> inputs;
+  size_t outputs = 1;
+  std::function<void(const abi::ShapeInference&)> infer;
+  const char* provider = nullptr;  // null: the CPU provider
+  std::string device;              // for the log; empty: this CPU
+
+  Registration& refused(decltype(refuse) why) {
+    refuse = std::move(why);
+    return *this;
+  }
+  Registration& reuses(Reuse how) {
+    reuse = how;
+    return *this;
+  }
+  Registration& reads_on_host(std::vector<size_t> which) {
+    host_inputs = std::move(which);
+    return *this;
+  }
+  Registration& writes_on_host(std::vector<size_t> which) {
+    host_outputs = std::move(which);
+    return *this;
+  }
+};
+
+using Table = std::vector<Registration>;
+
+}  // namespace graphopt

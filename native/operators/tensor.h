@@ -1,0 +1,135 @@
+// Tensors as kernels see them: an address, a type, a shape, and whose memory it is.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace graphopt {
+
+// What is wrong with a node, its attributes or its inputs. Whoever calls the kernel adds the operator, the
+// node and the shapes.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The numbers of ONNX's TensorProto.DataType.
+enum class ElementType : int32_t {
+  kUndefined = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kBool = 9,
+  kHalf = 10,
+};
+
+const char* element_type_name(ElementType type);
+int64_t bytes_of(ElementType type);  // of one element; 0 for a type that we don't know
+// Of the types that kernels compute with.
+bool is_float(ElementType type);
+
+// Without allocation.
+class Shape {
+ public:
+  static constexpr size_t kMaxRank = 16;
+
+  Shape() = default;
+  // Zeros. Throws std::invalid_argument for a rank above kMaxRank.
+  explicit Shape(size_t rank) : rank_(rank) {
+    if (rank > kMaxRank) {
+      throw std::invalid_argument("rank " + std::to_string(rank) + " is not supported, the maximum is " +
+                                  std::to_string(kMaxRank));
+    }
+  }
+  Shape(std::initializer_list<int64_t> dims) : rank_(dims.size()) {
+    std::copy(dims.begin(), dims.end(), dims_);
+  }
+
+  size_t rank() const { return rank_; }
+  const int64_t* data() const { return dims_; }
+  int64_t* data() { return dims_; }
+  int64_t operator[](size_t i) const { return dims_[i]; }
+  int64_t& operator[](size_t i) { return dims_[i]; }
+
+  int64_t elements(size_t first_axis = 0) const {
+    int64_t n = 1;
+    for (size_t i = first_axis; i < rank_; ++i) n *= dims_[i];
+    return n;
+  }
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return a.rank_ == b.rank_ && std::equal(a.dims_, a.dims_ + a.rank_, b.dims_);
+  }
+  friend bool operator!=(const Shape& a, const Shape& b) { return !(a == b); }
+
+  // "[1,64,56,56]"
+  std::string text() const {
+    std::string s = "[";
+    for (size_t i = 0; i < rank_; ++i) s += (i ? "," : "") + std::to_string(dims_[i]);
+    return s + "]";
+  }
+
+ private:
+  size_t rank_ = 0;
+  int64_t dims_[kMaxRank] = {};
+};
+
+enum class Place : uint8_t { kHost, kDevice };
+
+// Contiguous. An optional input that a node leaves out has the type kUndefined.
+struct Tensor {
+  void* data = nullptr;
+  ElementType type = ElementType::kUndefined;
+  Place place = Place::kHost;
+  Shape shape;
+
+  bool present() const { return type != ElementType::kUndefined; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// A list of tensors that is kept in place while it is short.
+class Tensors {
+ public:
+  Tensors() = default;
+  Tensors(const Tensors&) = delete;
+  Tensors& operator=(const Tensors&) = delete;
+
+  size_t size() const { return size_; }
+  void resize(size_t n) {
+    if (n > kInPlace) more_.resize(n);
+    size_ = n;
+  }
+  Tensor& operator[](size_t i) { return begin()[i]; }
+  const Tensor& operator[](size_t i) const { return begin()[i]; }
+  Tensor* begin() { return size_ > kInPlace ? more_.data() : few_; }
+  Tensor* end() { return begin() + size_; }
+  const Tensor* begin() const { return size_ > kInPlace ? more_.data() : few_; }
+  const Tensor* end() const { return begin() + size_; }
+
+ private:
+  static constexpr size_t kInPlace = 5;
+  size_t size_ = 0;
+  Tensor few_[kInPlace];
+  std::vector<Tensor> more_;
+};
+
+// The shapes of a list of tensors.
+class Shapes {
+ public:
+  explicit Shapes(const Tensors& tensors) : tensors_(tensors.begin()) {}
+  const Shape& operator[](size_t i) const { return tensors_[i].shape; }
+
+ private:
+  const Tensor* tensors_;
+};
+
+}  // namespace graphopt

@@ -1,0 +1,28 @@
+// An operator of our domain as ONNX Runtime wants custom operators, its nodes run through the contract of
+// kernels.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "abi/ort.h"
+#include "operators/table.h"
+
+namespace graphopt::runtime {
+
+// One operator on one device for one element type. Must outlive the sessions that use it, and is outlived by
+// the registration.
+class CustomOp final : public abi::OrtCustomOp {
+ public:
+  CustomOp(const abi::OrtApi* api, const Registration& registration, ElementType type);
+
+  const abi::OrtApi* api;
+  const Registration& registration;
+  ElementType type;
+};
+
+// The domain that holds these ops, for AddCustomOpDomain.
+abi::OrtCustomOpDomain* make_domain(const abi::OrtApi* api, const char* name,
+                                    const std::vector<std::unique_ptr<CustomOp>>& ops);
+
+}  // namespace graphopt::runtime

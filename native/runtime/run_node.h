@@ -1,0 +1,25 @@
+// One node through the contract of kernels: the runtime's tensors and memory in, the kernel's call out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "abi/kernel.h"
+#include "operators/kernel.h"
+
+namespace graphopt::runtime {
+
+// What the runtime holds for one node.
+struct BoundKernel {
+  std::unique_ptr<Kernel> kernel;
+  std::string node;
+  size_t inputs = 0, outputs = 0;
+  std::vector<size_t> host_inputs;  // of a kernel on a device
+};
+
+void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);
+
+// " float[2,3] - int64[1]" for the inputs of a call, for messages.
+std::string input_shapes(const abi::Context& context);
+
+}  // namespace graphopt::runtime

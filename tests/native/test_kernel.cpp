@@ -1,0 +1,205 @@
+// Kernels through their contract, without a session: three in a row, where each reads what the one before it
+// wrote, on the CPU and on a device (the kernels compiled for the CPU).
+#include <cstring>
+#include <map>
+
+#include "check.h"
+#include "gpu/device.h"
+#include "kernels.h"
+
+namespace graphopt::test {
+namespace {
+
+class PlainNode final : public Node {
+ public:
+  std::map<std::string, float> floats;
+  std::map<std::string, int64_t> numbers;
+  std::map<std::string, std::vector<int64_t>> lists;
+  std::map<size_t, Tensor> constants;
+
+  PlainNode(ElementType type, size_t count) {
+    name = "plain";
+    inputs.assign(count, {true, type, std::nullopt});
+    outputs.assign(1, {true, type, std::nullopt});
+  }
+  std::optional<float> find_float(const char* key) const override { return find(floats, key); }
+  std::optional<int64_t> find_int(const char* key) const override { return find(numbers, key); }
+  std::optional<std::vector<int64_t>> find_ints(const char* key) const override { return find(lists, key); }
+  std::optional<std::string> find_string(const char*) const override { return std::nullopt; }
+  std::optional<Tensor> constant(size_t i) const override { return find(constants, i); }
+
+ private:
+  template <class Map, class Key>
+  static std::optional<typename Map::mapped_type> find(const Map& map, const Key& key) {
+    const auto found = map.find(key);
+    return found != map.end() ? std::optional(found->second) : std::nullopt;
+  }
+};
+
+// Host memory, or a device's.
+class Machine {
+ public:
+  explicit Machine(gpu::Device* device) : device_(device) {}
+
+  template <class T>
+  Tensor tensor(const std::vector<T>& values, const Shape& shape) {
+    Tensor t = empty(shape, sizeof(T) == 2 ? ElementType::kHalf : ElementType::kFloat);
+    copy(t.data, values.data(), values.size() * sizeof(T));
+    return t;
+  }
+
+  template <class T>
+  std::vector<T> values(const Tensor& t) {
+    std::vector<T> result(static_cast<size_t>(t.shape.elements()));
+    copy(result.data(), t.data, result.size() * sizeof(T));
+    return result;
+  }
+
+  Tensor run(const Kernel& kernel, const std::vector<Tensor>& inputs) {
+    CHECK(kernel.device() == device_);
+    Call call;
+    call.inputs.resize(inputs.size());
+    std::copy(inputs.begin(), inputs.end(), call.inputs.begin());
+    call.outputs.resize(1);
+    call.parallel = &parallel_;
+    call.arena = &arena_;
+    kernel.plan(call);
+    const Tensor planned = call.outputs[0];
+    // A plan may be kept: it is run a second time, at another address.
+    Tensor results[2];
+    for (Tensor& result : results) {
+      result = empty(planned.shape, planned.type);
+      CHECK(result.place == planned.place);
+      call.outputs[0].data = result.data;
+      if (call.workspace_bytes > 0) call.workspace = allocate(call.workspace_bytes);
+      CHECK(kernel.run(call));
+    }
+    CHECK(values<uint16_t>(results[0]) == values<uint16_t>(results[1]));
+    return results[0];
+  }
+
+ private:
+  Tensor empty(const Shape& shape, ElementType type) {
+    const auto bytes = static_cast<size_t>(shape.elements() * bytes_of(type));
+    return {allocate(bytes), type, device_ != nullptr ? Place::kDevice : Place::kHost, shape};
+  }
+  void* allocate(size_t bytes) {
+    return device_ != nullptr ? device_->allocate(bytes) : arena_.allocate(bytes);
+  }
+  void copy(void* to, const void* from, size_t bytes) {
+    if (device_ != nullptr) {
+      device_->copy(to, from, bytes, nullptr);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  gpu::Device* device_;
+  ThreadParallel parallel_{3};
+  HeapWorkspace arena_;
+};
+
+std::unique_ptr<Kernel> create(const Table& table, const std::string& name, const Node& node) {
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const Registration& r) { return r.name == name; });
+  if (row == table.end()) throw std::runtime_error("no kernel " + name);
+  return row->create(node);
+}
+
+constexpr int64_t N = 2, C = 5, M = 6, H = 7, W = 9, kGroups = 3;
+
+// Relu(conv(x, w) + b) normalised by groups, then Y = scale y + shift + conv.
+template <class T>
+std::vector<double> reference(const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& b,
+                              const std::vector<T>& scale, const std::vector<T>& shift) {
+  const auto at = [](const std::vector<T>& values, int64_t i) {
+    return static_cast<double>(static_cast<float>(values[static_cast<size_t>(i)]));
+  };
+  std::vector<double> conv(static_cast<size_t>(N * M * H * W)), y(conv.size());
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t m = 0; m < M; ++m) {
+      for (int64_t h = 0; h < H; ++h) {
+        for (int64_t v = 0; v < W; ++v) {
+          double sum = at(b, m);
+          for (int64_t c = 0; c < C; ++c) {
+            for (int64_t i = 0; i < 9; ++i) {
+              const int64_t row = h + i / 3 - 1, column = v + i % 3 - 1;
+              if (row < 0 || row >= H || column < 0 || column >= W) continue;
+              sum += at(w, (m * C + c) * 9 + i) * at(x, ((n * C + c) * H + row) * W + column);
+            }
+          }
+          conv[static_cast<size_t>(((n * M + m) * H + h) * W + v)] = std::max(sum, 0.0);
+        }
+      }
+    }
+  }
+  const int64_t group = M / kGroups * H * W;
+  for (int64_t first = 0; first < N * M * H * W; first += group) {
+    double mean = 0, square = 0;
+    for (int64_t i = first; i < first + group; ++i) mean += conv[static_cast<size_t>(i)] / group;
+    for (int64_t i = first; i < first + group; ++i) {
+      square += std::pow(conv[static_cast<size_t>(i)] - mean, 2) / group;
+    }
+    for (int64_t i = first; i < first + group; ++i) {
+      const int64_t m = i / (H * W) % M;
+      const auto at_i = static_cast<size_t>(i);
+      const double normal = at(scale, m) * (conv[at_i] - mean) / std::sqrt(square + 1e-5) + at(shift, m);
+      y[at_i] = at(scale, m) * normal + at(shift, m) + conv[at_i];
+    }
+  }
+  return y;
+}
+
+template <class T>
+void run_three(const Table& table, gpu::Device* device) {
+  const ElementType type = sizeof(T) == 2 ? ElementType::kHalf : ElementType::kFloat;
+  const auto x = random_tensor<T>(N * C * H * W, 1), w = random_tensor<T>(M * C * 9, 2, 0.3f),
+             b = random_tensor<T>(M, 3), scale = random_tensor<T>(M, 4), shift = random_tensor<T>(M, 5);
+  Machine machine(device);
+  const Tensor weights = machine.tensor(w, {M, C, 3, 3}), per_channel = machine.tensor(scale, {M}),
+               more = machine.tensor(shift, {M});
+  Tensor planes = per_channel, more_planes = more;
+  planes.shape = more_planes.shape = {M, 1, 1};
+
+  const std::vector<double> expected = reference(x, w, b, scale, shift);
+  for (const bool constant : {true, false}) {
+    PlainNode conv(type, 3), norm(type, 3), sum(type, 4);
+    conv.lists["pads"] = {1, 1, 1, 1};
+    if (constant) conv.constants[1] = weights;
+    norm.floats["epsilon"] = 1e-5f;
+    norm.numbers["num_groups"] = kGroups;
+    const Tensor y = machine.run(*create(table, "WinogradConvRelu", conv),
+                                 {machine.tensor(x, {N, C, H, W}), weights, machine.tensor(b, {M})});
+    const Tensor normal = machine.run(*create(table, "FusedGroupNorm", norm), {y, per_channel, more});
+    const Tensor result = machine.run(*create(table, "ScaleShiftAdd", sum), {normal, planes, more_planes, y});
+    CHECK((result.shape == Shape{N, M, H, W}));
+    const double error = relative_error(machine.values<T>(result), expected);
+    CHECK_MSG(error < (sizeof(T) == 2 ? 1e-2 : 1e-4), "off by " + std::to_string(error));
+  }
+}
+
+GRAPHOPT_TEST(three_kernels_in_a_row_without_a_session) {
+  const Table table = cpu_kernels();
+  run_three<float>(table, nullptr);
+  run_three<half>(table, nullptr);
+}
+
+GRAPHOPT_TEST(three_kernels_in_a_row_on_a_device_without_a_session) {
+  const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
+  const Table table = gpu_kernels("a provider", *device);
+  run_three<float>(table, device.get());
+  run_three<half>(table, device.get());
+}
+
+GRAPHOPT_TEST(attributes_that_must_be_there) {
+  PlainNode node(ElementType::kFloat, 3);
+  try {
+    create(cpu_kernels(), "FusedGroupNorm", node);
+    CHECK(false);
+  } catch (const Error& e) {
+    CHECK(e.what() == std::string("attribute 'epsilon' of type float is required"));
+  }
+}
+
+}  // namespace
+}  // namespace graphopt::test
