@@ -19,7 +19,7 @@ from graphopt.errors import ModelSaveError, OptionError
 from graphopt.graph import inference
 from graphopt.graph import model as models
 from graphopt.graph.editor import Editor
-from graphopt.graph.invariants import Interface, check_against
+from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.passes import PASSES, half_precision
 from graphopt.remarks import Code
@@ -170,6 +170,7 @@ def optimize(
     if report.changed:
         _stamp(work, str(parsed_target), result.numerics)
         check_against(interface, work, "the last pass")
+        checked(lambda: models.load(model).model, work)
     elif not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
     report.notes.append(f"tuned for {parsed_target}; the file runs on every provider, with the library and without it")

@@ -21,6 +21,7 @@ from graphopt.remarks import Remark
 from graphopt.runtime.sessions import library_path
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
+from tests.default_level import assert_runs
 
 Array = npt.NDArray[Any]
 
@@ -86,8 +87,10 @@ def assert_same_outputs(
 ) -> None:
     """Every output agrees relative to its RMS, without the library and, where nodes of ours are present, with it.
 
-    So does every value in between that kept its name: people look at those by name.
+    So does every value in between that kept its name: people look at those by name. And AFTER runs at the runtime's
+    default level.
     """
+    assert_runs(before, after, feeds)
     outputs = {o.name for o in before.graph.output}
     kept = sorted((_made(before) & _made(after)) - outputs)
     before, after = _with_outputs(before, kept), _with_outputs(after, kept)

@@ -171,7 +171,7 @@ class Editor:
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         if value is None:
             return None
-        if value.dtype is not None:
+        if value.dtype not in (None, ir.DataType.UNDEFINED):
             return value.dtype
         tensor = self.tensor(value)
         return None if tensor is None else tensor.dtype
@@ -305,7 +305,7 @@ class Editor:
         )
         for i, output in enumerate(node.outputs):
             output.name = self._unique(f"{node.name}_out{i}", self._names)
-            output.dtype = self.dtype(inputs[0]) or ir.DataType.UNDEFINED
+            output.type = self._type_of(name, inputs)
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in BODY_TYPES]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
@@ -317,6 +317,12 @@ class Editor:
         # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
         self.model.ir_version = max(self.model.ir_version, 8)
         return node
+
+    def _type_of(self, name: str, inputs: Sequence[ir.Value]) -> ir.TensorType | None:
+        """What T is for an operator of ours, as any of its inputs tells; None where none does."""
+        known = (self.dtype(inputs[i]) for i in OPS[name].inputs_of_T)
+        dtype = next((d for d in known if d is not None), None)
+        return None if dtype is None else ir.TensorType(dtype)
 
     def define(self, name: str, T: ir.DataType) -> None:
         """Gives the model the function body of an operator of ours, in place of one that it may have.
@@ -402,13 +408,14 @@ class Editor:
     def bypass(self, node: ir.Node, x: ir.Value) -> bool:
         """Lets the readers of `node`'s first output read its input `x` instead, and removes it.
 
-        False, and nothing is done, when the output is a graph output whose name `x` cannot take.
+        False, and nothing is done, when the output is a graph output whose name `x` cannot take, or which others read:
+        the runtimes' own rewrites forget at times that a value which they fold into its reader is a graph output, too.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():
             self.replace([node], [], {y: x}, anchor=node)
             return True
-        if producer is None or producer.graph is not node.graph or x.is_graph_output():
+        if producer is None or producer.graph is not node.graph or x.is_graph_output() or use_count(x) > 1:
             return False
         self.shapes_may_follow |= not inference.is_certain(x.shape)
         self.replace([node], [producer], {y: x}, anchor=node)

@@ -3,10 +3,16 @@
 onnx's own shape inference, with data propagation, on a copy of the graph without large weights. What it finds is put
 on the values while passes run and taken off again before the model is written, so that a file changes only where it
 was rewritten.
+
+What follows from the graph's inputs counts for more than what a file declares of the values in between, which exporters
+and editors leave behind as it was when an interface changes: a declared number gives way to another number and to a
+symbol of the inputs. Runtimes compare only inputs with what is declared, and of those not the dimensions that say
+nothing (`known_dim`): these stay unknown, each apart from all others.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,16 +20,37 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
-from graphopt.graph.model import bodies, tensor_bytes, tensor_dims
+from graphopt.graph.model import bodies, graphs, tensor_bytes, tensor_dims
+from graphopt.ops import DOMAIN
 
 _DECLARED = "graphopt.declared"
 Dims = Sequence[int | str | None]
 # Smaller initializers may be shapes and axes, which data propagation reads.
 _SMALL_TENSOR_BYTES = 1024
-# What onnx calls a dimension of which it knows nothing.
+# What onnx calls a dimension of which it knows nothing, and what we call one of an input.
 _MADE_SYMBOL = "unk__"
+_INPUT_SYMBOL = "graphopt_unknown"
+_MADE = (_MADE_SYMBOL, _INPUT_SYMBOL)
 # onnx follows each call of a function into its body; calls that call twice would never end.
 _MAX_INLINED_NODES = 1_000_000
+# Words that exporters write for any size: one name, but not one number.
+_ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
+# Beside -1 and 0 some tools write the largest number for any size.
+_LARGEST_DIM = 2**31 - 2
+
+
+def known_dim(dim: int | str | ir.SymbolicDim | None) -> int | str | None:
+    """A declared dimension as far as it says something: a size or a symbol that stands for one; None where it does not.
+
+    Below 1 and beyond 2^31 - 2 are no sizes (an empty tensor is declared so too, and is as good as unknown); nor are
+    symbols without a letter ("?", "-1") and the words for none.
+    """
+    if isinstance(dim, int):
+        return dim if 0 < dim <= _LARGEST_DIM else None
+    name = dim.value if isinstance(dim, ir.SymbolicDim) else dim
+    if name is None or name.strip().lower() in _ANY_SIZE or not any(c.isalpha() for c in name):
+        return None
+    return name
 
 
 def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -38,7 +65,8 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
             raise OptionError(f"--input-shape: the model has no input '{name}'; it has {', '.join(map(str, inputs))}")
         declared = inputs[name].shape
         if declared is not None:
-            fits = len(declared) == len(dims) and all(not isinstance(d, int) or d == n for d, n in zip(declared, dims))
+            known = [known_dim(d) for d in declared]
+            fits = len(known) == len(dims) and all(not isinstance(d, int) or d == n for d, n in zip(known, dims))
             if not fits:
                 raise OptionError(
                     f"--input-shape: '{name}' is {declared}, which {'x'.join(map(str, dims))} does not fit"
@@ -47,28 +75,86 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
 
 
 def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
-    """Puts inferred types and shapes on the model's values; declared ones are refined, never contradicted.
+    """Puts inferred types and shapes on the model's values.
 
     Args:
         model: the model.
         proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
     """
-    stripped = _written(model) if proto is None else _without_large_weights(proto)
-    if proto is not None:
-        for value, info in zip(model.graph.inputs, stripped.graph.input):
-            if value.name == info.name and value.shape is not None:
-                info.CopyFrom(ir.serde.serialize_value(value))
-    try:
-        inferred = onnx.shape_inference.infer_shapes(stripped, check_type=False, strict_mode=False, data_prop=True)
-    except Exception:  # invalid corners of a model are no reason to refuse the rest of it
-        return
-    _Merge(model.meta.setdefault(_DECLARED, {})).graph(model.graph, inferred.graph)
+    declared = model.meta.setdefault(_DECLARED, {})
+    _distrust(model, declared)
+    message = _message(model, proto)
+    merge = _Merge(declared)
+    for _ in range(2):
+        try:
+            inferred = onnx.shape_inference.infer_shapes(message, check_type=False, strict_mode=False, data_prop=True)
+        except Exception:  # invalid corners of a model are no reason to refuse the rest of it
+            return
+        merge.graph(model.graph, inferred.graph)
+        if not merge.only_declared:
+            return
+        # What inference does not know by itself tells it more of what is behind.
+        outputs = {info.name: info for info in message.graph.output}
+        for value in merge.only_declared:
+            ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
+
+
+def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+    """Takes off, for `forget` to put back, what declared types and shapes say without saying anything."""
+    for graph in graphs(model):
+        for value in graph.initializers.data.values():
+            tensor = value.const_value
+            if tensor is None or value.is_graph_input():
+                continue
+            held = tensor_dims(tensor)
+            if value.shape is not None and _dims(value.shape) != held:
+                _put(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
+        for value in (*graph.inputs, *(o for node in graph for o in node.outputs)):
+            if value.dtype == ir.DataType.UNDEFINED and not (value.is_graph_input() or value.is_graph_output()):
+                value.type = None  # runtimes refuse to read it
+            type_, shape = value.type, value.shape
+            if isinstance(type_, ir.TensorType) and type_.dtype == ir.DataType.UNDEFINED:
+                type_ = None
+            if shape is not None:
+                dims = _dims(shape)
+                known = tuple(known_dim(d) for d in dims)
+                shape = shape if known == dims else ir.Shape(known)
+            if type_ is not value.type or shape is not value.shape:
+                _put(value, type_, shape, declared)
+    for i, value in enumerate(model.graph.inputs):
+        if value.shape is not None and not value.is_initializer():
+            dims = _dims(value.shape)
+            if None in dims:
+                named = [f"{_INPUT_SYMBOL}_{i}_{axis}" if d is None else d for axis, d in enumerate(dims)]
+                _put(value, value.type, ir.Shape(named), declared)
+
+
+def _dims(shape: ir.Shape) -> tuple[int | str | None, ...]:
+    return tuple(d if isinstance(d, int) else d.value for d in shape)
+
+
+def _put(
+    value: ir.Value,
+    type_: ir.TypeProtocol | None,
+    shape: ir.Shape | None,
+    declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]],
+) -> None:
+    declared.setdefault(value, (value.type, value.shape))
+    value.type, value.shape = type_, shape
 
 
 def forget(model: ir.Model) -> None:
     """Takes off what `infer` put on."""
     for value, (type_, shape) in model.meta.pop(_DECLARED, {}).items():
         value.type, value.shape = type_, shape
+
+
+def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """The type and shape that a value has in the file."""
+    found: tuple[ir.TypeProtocol | None, ir.Shape | None] = model.meta.get(_DECLARED, {}).get(
+        value, (value.type, value.shape)
+    )
+    return found
 
 
 def is_certain(shape: ir.Shape | None) -> bool:
@@ -90,9 +176,9 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
 def declare(model: ir.Model, value: ir.Value) -> None:
     """Lets `forget` leave on a value what is known of it now, for those who cannot find it out by themselves."""
     shape = value.shape
-    if not is_certain(shape) and shape is not None:
+    if shape is not None:
         symbols = [d if isinstance(d, int) else d.value for d in shape]
-        shape = ir.Shape([None if isinstance(d, str) and d.startswith(_MADE_SYMBOL) else d for d in symbols])
+        shape = ir.Shape([None if isinstance(d, str) and d.startswith(_MADE) else d for d in symbols])
     model.meta.get(_DECLARED, {})[value] = (value.type, shape)
 
 
@@ -105,34 +191,11 @@ def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
         declared[value] = (type_ if type_ is None else value.type, shape)
 
 
-def _without_large_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large initializers are inputs of their type and shape: inference does not read their data."""
-    stripped = onnx.ModelProto(ir_version=max(proto.ir_version, 4))
-    stripped.opset_import.extend(proto.opset_import)
-    if _inlined_nodes(proto.functions) <= _MAX_INLINED_NODES:
-        stripped.functions.extend(proto.functions)
-    graph = stripped.graph
-    graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
-    graph.input.extend(proto.graph.input)
-    graph.output.extend(proto.graph.output)
-    graph.value_info.extend(proto.graph.value_info)
-    inputs = {value.name for value in proto.graph.input}
-    small = []
-    for tensor in proto.graph.initializer:
-        if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
-            small.append(tensor)
-        elif tensor.name not in inputs:
-            _declare(graph, tensor.name, tensor.data_type, tensor.dims)
-    graph.initializer.extend(small)
-    return stripped
-
-
-def _written(model: ir.Model) -> onnx.ModelProto:
-    """The model as a message, without the data of large weights (onnx_ir would write all of it)."""
+def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
+    """The model without the data of large weights, and of what is declared only what inference cannot find."""
     message = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     message.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items())
-    functions = [ir.serde.serialize_function(f) for f in model.functions.values()]
+    functions = [ir.serde.serialize_function(f) for f in model.functions.values()] if proto is None else proto.functions
     if _inlined_nodes(functions) <= _MAX_INLINED_NODES:
         message.functions.extend(functions)
     graph = message.graph
@@ -140,7 +203,38 @@ def _written(model: ir.Model) -> onnx.ModelProto:
     for value in model.graph.inputs:
         ir.serde.serialize_value_into(graph.input.add(), value)
     for value in model.graph.outputs:
-        ir.serde.serialize_value_into(graph.output.add(), value)
+        info = graph.output.add(name=value.name)
+        if value.type is not None:
+            ir.serde.serialize_type_into(info.type, value.type)
+    if proto is None:
+        _write_nodes(model, graph)
+    else:
+        graph.node.extend(proto.graph.node)
+        inputs = {value.name for value in model.graph.inputs}
+        small = []
+        for tensor in proto.graph.initializer:
+            if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
+                small.append(tensor)
+            elif tensor.name not in inputs:
+                _declare(graph, tensor.name, tensor.data_type, tensor.dims)
+        graph.initializer.extend(small)
+    for i, node in enumerate(model.graph):
+        if bodies(node):
+            for body in _body_protos(graph.node[i]):
+                _forget_declared(body)
+        if not _follows(node.domain, node.op_type) and node.op_identifier() not in model.functions:
+            for value in node.outputs:
+                if value.name and value.type is not None:
+                    ir.serde.serialize_value_into(graph.value_info.add(), value)
+    return message
+
+
+def without_weights(model: ir.Model) -> onnx.ModelProto:
+    """The model as a message in which large weights are inputs of their type and shape."""
+    return _message(model, None)
+
+
+def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
     for name, value in model.graph.initializers.data.items():
         tensor = value.const_value
         if tensor is None:
@@ -151,10 +245,30 @@ def _written(model: ir.Model) -> onnx.ModelProto:
             _declare(graph, name, tensor.dtype, tensor_dims(tensor))
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), from_=node)
-        for value in node.outputs:
-            if value.name and value.type is not None and not value.is_graph_output():
-                ir.serde.serialize_value_into(graph.value_info.add(), value)
-    return message
+
+
+def _forget_declared(body: onnx.GraphProto) -> None:
+    """Takes off a body what `_distrust` takes off the values."""
+    del body.value_info[:]
+    for info in (*body.input, *body.output):
+        for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+            if known_dim(dim.dim_value if dim.HasField("dim_value") else dim.dim_param) is None:
+                dim.Clear()
+    for node in body.node:
+        for inner in _body_protos(node):
+            _forget_declared(inner)
+
+
+@functools.cache
+def _follows(domain: str, op_type: str) -> bool:
+    """Whether onnx's inference knows the results of an operator from its inputs."""
+    if domain == DOMAIN:
+        return False  # not through the Reshapes of our bodies
+    try:
+        schema = onnx.defs.get_schema(op_type, domain=domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_type_and_shape_inference_function)
 
 
 def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
@@ -193,23 +307,27 @@ class _Merge:
 
     def __init__(self, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
         self._declared = declared
+        # Values whose declared dimensions say more than inference found, and which somebody reads.
+        self.only_declared: list[ir.Value] = []
         # A large graph has few different shapes: values share them, and nobody can change them.
         self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
         # Nor many different types, which come as messages: (element type, dimensions), None where there are none.
         self._types: dict[bytes, tuple[int, Dims | None]] = {}
 
-    def graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    def graph(self, graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = True) -> None:
         types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
         for i, node in enumerate(graph):
             for value in node.outputs:
                 found = types.get(value.name or "")
-                if found is not None:
-                    self._refine(value, found)
+                more = self._refine(value, found) if found is not None else value.shape is not None
+                if more and main and value.uses():
+                    self.only_declared.append(value)
             if inner := bodies(node):
                 for body, body_proto in zip(inner, _body_protos(proto.node[i])):
-                    self.graph(body, body_proto)
+                    self.graph(body, body_proto, main=False)
 
-    def _refine(self, value: ir.Value, found: onnx.TypeProto) -> None:
+    def _refine(self, value: ir.Value, found: onnx.TypeProto) -> bool:
+        """Whether the value's declared dimensions say more than what inference found."""
         message = found.SerializeToString()
         if message not in self._types:
             self._types[message] = _tensor_type(found)
@@ -217,19 +335,21 @@ class _Merge:
         type_, shape = value.type, value.shape
         if type_ is None and element:
             value.type = ir.TensorType(ir.DataType(element))
-        if dims is not None:
-            if shape is None:
-                value.shape = self._shape(dims)
-            elif len(shape) == len(dims):
-                # A declared static dimension or symbol says at least as much as an inferred one.
-                value.shape = self._shape([_declared_or(d, n) for d, n in zip(shape, dims)])
+        more = False
+        if dims is None:
+            more = shape is not None
+        elif shape is None or len(shape) != len(dims):
+            value.shape = self._shape(dims)
+        else:
+            merged = [_merged(d, n) for d, n in zip(shape, dims)]
+            more = any(m != n and not isinstance(n, int) and _is_made(n) for m, n in zip(merged, dims))
+            value.shape = self._shape(merged)
         if value.type is not type_ or value.shape is not shape:
             self._declared.setdefault(value, (type_, shape))
+        return more
 
-    def _shape(self, dims: Sequence[int | str | None]) -> ir.Shape | None:
-        if any(isinstance(d, int) and d < 0 for d in dims):
-            return None
-        key = tuple(dims)
+    def _shape(self, dims: Dims) -> ir.Shape:
+        key = tuple(d if not isinstance(d, int) or 0 <= d <= _LARGEST_DIM else None for d in dims)
         if key not in self._shapes:
             self._shapes[key] = ir.Shape(key, frozen=True)
         return self._shapes[key]
@@ -250,9 +370,15 @@ def _body_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [g for a in node.attribute for g in ((a.g,) if a.type == onnx.AttributeProto.GRAPH else a.graphs)]
 
 
-def _declared_or(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:
-    if isinstance(declared, int):
-        return declared
+def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:
+    """One dimension of a value. Two symbols stand for one number, so that of the file stays."""
     if isinstance(inferred, int):
         return inferred
+    if isinstance(declared, int):
+        return declared if _is_made(inferred) else inferred
     return declared.value or inferred
+
+
+def _is_made(symbol: str | None) -> bool:
+    """Whether inference gave up there."""
+    return symbol is None or symbol.startswith(_MADE_SYMBOL)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
-from graphopt.errors import InvariantError
-from graphopt.graph.model import graphs
-from graphopt.ops import DOMAIN
+from graphopt.errors import InvariantError, one_line
+from graphopt.graph import inference
+from graphopt.graph.model import FIRST_OVERRIDABLE_IR_VERSION, graphs
+from graphopt.ops import DOMAIN, OPS
+
+# Functions are a part of the format from here on.
+FUNCTIONS_IR_VERSION = 8
 
 Signature = tuple[str | None, ir.DataType | None, tuple[int | str | None, ...] | None]
 
 
-def _signature(value: ir.Value) -> Signature:
-    dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-    return value.name, value.dtype, dims
+def _signature(model: ir.Model, value: ir.Value) -> Signature:
+    type_, shape = inference.as_declared(model, value)
+    dims = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
+    return value.name, None if type_ is None else type_.dtype, dims
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Interface:
     def of(model: ir.Model) -> Interface:
         graph = model.graph
         return Interface(
-            inputs=tuple(_signature(v) for v in graph.inputs),
-            outputs=tuple((v.name, v.dtype) for v in graph.outputs),
+            inputs=tuple(_signature(model, v) for v in graph.inputs),
+            outputs=tuple(_signature(model, v)[:2] for v in graph.outputs),
             overridable=frozenset(str(v.name) for v in graph.inputs if v.is_initializer()),
             metadata=frozenset((k, v) for k, v in model.metadata_props.items() if not k.startswith("graphopt.")),
             functions=frozenset(i for i, f in model.functions.items() if f.domain != DOMAIN),
@@ -51,8 +58,49 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
         a, b = getattr(before, field), getattr(now, field)
         if a != b:
             raise InvariantError(f"after {after}: the model's {field} changed from {a} to {b}; please report this")
+    initializers = model.graph.initializers.data.values()
+    if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION and not all(v.is_graph_input() for v in initializers):
+        raise InvariantError(f"after {after}: IR version {model.ir_version} lists every initializer as an input")
+    if model.ir_version < FUNCTIONS_IR_VERSION and any(domain == DOMAIN for domain, _, _ in model.functions):
+        raise InvariantError(f"after {after}: IR version {model.ir_version} has no functions")
     for graph in graphs(model):
         _check_order(graph, after)
+        for node in graph:
+            _check_types(node, after)
+
+
+def checked(before: Callable[[], ir.Model], model: ir.Model) -> None:
+    """Raises:
+    InvariantError: ONNX's checker refuses the model, and did not refuse it as it came.
+    """
+    why = _complaint(model)
+    if why and not _complaint(before()):
+        raise InvariantError(f"the result is not valid ONNX, which the model was: {why}; please report this")
+
+
+def _complaint(model: ir.Model) -> str:
+    try:
+        onnx.checker.check_model(inference.without_weights(model))
+    except Exception as error:  # the checker's own, and what it makes of text and numbers that it cannot hold
+        return one_line(error) or type(error).__name__
+    return ""
+
+
+def _check_types(node: ir.Node, after: str) -> None:
+    """What we have put in says of its values only what is known of them."""
+    for value in node.outputs:
+        if value.dtype == ir.DataType.UNDEFINED and not value.is_graph_output():
+            raise InvariantError(f"after {after}: '{value.name}' has the element type 0; please report this")
+    if node.domain != DOMAIN or node.op_type not in OPS:
+        return
+    for value in node.outputs:
+        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+            raise InvariantError(f"after {after}: '{value.name}' has a negative dimension; please report this")
+    values = [*(node.inputs[i] for i in OPS[node.op_type].inputs_of_T), *node.outputs]
+    types = {v.dtype for v in values if v is not None and v.dtype is not None}
+    if len(types) > 1:
+        names = " and ".join(sorted(t.name for t in types))
+        raise InvariantError(f"after {after}: '{node.name}' has operands of {names}; please report this")
 
 
 def _check_order(graph: ir.Graph, after: str) -> None:

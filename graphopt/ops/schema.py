@@ -76,6 +76,11 @@ class OpSpec:
         signature = f"{self.name} {attributes} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"
         return onnx.parser.parse_function(f"{header} {signature} {{\n{self.body(dialect)}\n}}")
 
+    @property
+    def inputs_of_T(self) -> list[int]:
+        """The inputs that share the operator's element type: all but masks, which are boolean."""
+        return [i for i, name in enumerate(self.inputs) if name != "mask"]
+
     def function(self, dialect: Dialect) -> ir.Function:
         """The same as an onnx_ir function, to be put into `Model.functions`."""
         return ir.serde.deserialize_function(self.function_proto(dialect))

@@ -64,6 +64,8 @@ class CleanUp(ModelPass):
         for graph in list(editor.graphs()):
             work.remove_unread(graph)
         editor.changed()
+        if cast := cast_before_transposing(editor):
+            work.done["Cast before a product, moved before its Transpose"] += cast
         if unread := remove_unread_definitions(editor):
             work.done["definition of an operator that no node uses, removed"] += unread
         if work.computed:
@@ -180,7 +182,8 @@ class _CleanUp:
         if first is None or first.graph is None:
             bucket[key] = node
             return
-        if any(o.is_graph_output() for o in node.outputs):
+        # A graph output gets no readers that it did not have (see `Editor.bypass`).
+        if any(o.is_graph_output() for o in (*node.outputs, *first.outputs)):
             return
         self.editor.replace([node], [], dict(zip(node.outputs, first.outputs, strict=True)), anchor=node)
         self.done[f"{node.op_type} that repeats another, merged"] += 1
@@ -219,6 +222,35 @@ class _CleanUp:
             if not (use_count(value) or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
                 self.done["initializer that nobody reads, removed"] += 1
+
+
+def cast_before_transposing(editor: Editor) -> int:
+    """Cast(Transpose(x)) of half precision before a product becomes Transpose(Cast(x)); returns how many did.
+
+    The numbers are the same. onnxruntime's own rewrite that moves a Transpose into its product ends the process where a
+    Cast stands in between (1.22.2 and 1.31.1, on the CPU at the default level).
+    """
+    done = 0
+    for node in editor.nodes([("", "Cast")]):
+        value = node.inputs[0]
+        transpose = None if value is None else value.producer()
+        if value is None or transpose is None or (transpose.domain, transpose.op_type) != ("", "Transpose"):
+            continue
+        x, result = transpose.inputs[0], node.outputs[0]
+        wide = editor.dtype(result) == ir.DataType.FLOAT and editor.dtype(x) not in (None, ir.DataType.FLOAT)
+        if x is None or not wide or not any(u.op_type == "MatMul" for u in result.consumers()):
+            continue
+        attributes = {
+            name: a.as_ints() for name, a in transpose.attributes.items() if name == "perm" and not a.is_ref()
+        }
+        if len(attributes) != len(transpose.attributes):
+            continue
+        first = editor.node("Cast", [x], {"to": int(ir.DataType.FLOAT)}, hint=f"{result.name}/cast")
+        first.outputs[0].type, first.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), x.shape
+        second = editor.node("Transpose", [first.outputs[0]], attributes, hint=f"{result.name}/transpose")
+        editor.replace([node], [first, second], {result: second.outputs[0]}, anchor=node)
+        done += 1
+    return done
 
 
 def remove_unread_definitions(editor: Editor) -> int:
@@ -361,11 +393,11 @@ def _takes_everything(node: ir.Node, editor: Editor) -> bool:
         ends = list(node.attributes["ends"].as_ints())
         steps = [1] * len(starts)
     else:
-        arrays = [editor.constant(v) for v in node.inputs[1:3]]
-        step = editor.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else np.ones(1)
-        if arrays[0] is None or arrays[1] is None or step is None:
+        has_steps = len(node.inputs) > 4 and node.inputs[4] is not None
+        arrays = [editor.constant(v) for v in (*node.inputs[1:3], *(node.inputs[4:5] if has_steps else ()))]
+        if any(a is None or a.ndim != 1 for a in arrays):
             return False
-        starts, ends, steps = arrays[0].tolist(), arrays[1].tolist(), step.tolist()
+        starts, ends, steps = [*(a.tolist() for a in arrays if a is not None), [1]][:3]
     # Exporters write "to the end" as INT32_MAX or INT64_MAX.
     return all(s == 0 for s in starts) and all(e >= 2**31 - 1 for e in ends) and all(s == 1 for s in steps)
 

@@ -481,7 +481,8 @@ class _Emission:
         self, op_type: str, inputs: Sequence[ir.Value], hint: str, attributes: dict[str, Attribute] | None = None
     ) -> ir.Value:
         node = self.editor.node(op_type, inputs, attributes, hint=f"{self.label}/{hint}")
-        node.outputs[0].dtype = self.editor.dtype(inputs[0]) or ir.DataType.UNDEFINED
+        if (dtype := self.editor.dtype(inputs[0])) is not None:
+            node.outputs[0].dtype = dtype
         self.nodes.append(node)
         return node.outputs[0]
 

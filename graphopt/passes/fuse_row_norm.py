@@ -156,6 +156,10 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)
     D = _last_dim(x, editor, node)
+    # Below opset 17 LayerNormalization is the runtime's own, which computes float16 data with float32 parameters.
+    types = {d for v in (x, *node.inputs[1:], y) if (d := editor.dtype(v)) is not None}
+    if len(types) > 1:
+        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in types)), node)
     rms = node.op_type == "RMSNormalization"
     gamma = _row_parameter(editor.require_constant(node.inputs[1], "scale", node), D, node)
     beta = None

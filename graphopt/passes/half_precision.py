@@ -42,7 +42,7 @@ from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.model import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
-from graphopt.passes.clean_up import is_matrix, remove_unread_definitions
+from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 
 NAME = "half_precision"
@@ -61,8 +61,6 @@ STATISTICS = frozenset(
 )
 RANDOM = frozenset("Bernoulli Multinomial RandomNormalLike RandomUniformLike".split())
 QUANTIZATION = frozenset("QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split())
-# Operators that move numbers: ONNX Runtime's CPU kernels of both releases take float16.
-MOVES = frozenset("Gather Reshape Transpose Squeeze Unsqueeze Slice Concat Identity Expand Flatten Split Tile".split())
 GROUP_NORM_STASH_OPSET = 21
 _SUFFIX = {FLOAT: "float", HALF: "half"}
 
@@ -166,6 +164,8 @@ class _Conversion:
     stays: dict[tuple[Code, str], list[ir.Node]] = field(default_factory=dict)
     nodes: int = 0
     casts: int = 0
+    # Graph outputs that are what was cast to them before.
+    outputs: int = 0
 
     @property
     def opset(self) -> int:
@@ -231,6 +231,7 @@ class _Conversion:
         if source is None or source.dtype != wanted or not self.editor.bypass(cast, source):
             return False
         inference.retype(self.editor.model, source, wanted)
+        self.outputs += 1
         return True
 
     # -- a node --------------------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class _Conversion:
     def _either(self, node: ir.Node) -> list[int]:
         """The inputs that may be float or float16."""
         if node.domain == DOMAIN and node.op_type in OPS:
-            return [i for i, name in enumerate(OPS[node.op_type].inputs) if name != "mask"]
+            return OPS[node.op_type].inputs_of_T
         types = _half_types(node.op_type, self.editor.opset(node)) if node.domain == "" else None
         if types is None:
             return []
@@ -297,8 +298,8 @@ class _Conversion:
         if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
             return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
         if self.stores_only:
-            moves = node.domain == "" and node.op_type in MOVES
-            if moves and all(self._is_half(node.inputs[i]) for i in takes):
+            # A table stays small in memory where only the rows that were picked are cast.
+            if (node.domain, node.op_type) == ("", "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
                 return None if node not in self.needs_float else (None, "")
             return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
         if self._is_statistics(node):
@@ -561,10 +562,12 @@ class _Conversion:
     def result(self) -> HalfPrecisionResult:
         for value in self.in_half:
             self._drop_unread(value)
+        self.editor.changed()
+        cast_before_transposing(self.editor)
         remove_unread_definitions(self.editor)
         self.editor.changed()
         remarks = []
-        if self.nodes or self.casts or self.in_half or self.converted:
+        if self.nodes or self.casts or self.outputs or self.in_half or self.converted:
             detail = f"{self.nodes} nodes and {len(self.in_half)} initializers in float16, {self.casts} Casts"
             remarks.append(Remark(NAME, "APPLIED", (), detail))
         for (code, detail), nodes in self.stays.items():

@@ -191,12 +191,12 @@ def test_a_scale_tells_how_many_channels_there_are() -> None:
 
 
 def test_a_value_that_takes_a_declared_shape() -> None:
-    """The rank of r, and so of t, is not known until r becomes the graph output y, which has one."""
+    """The rank of r is not known, but that of the graph output y, which r becomes."""
     text = """g (bool c, float[N, 4] x) => (float[N, 1] y, float[N, 1] z) {
         r = If (c) <then_branch = p () => (float a) { a = ReduceMean(x, axes) },
                     else_branch = q () => (float b) { b = ReduceSum(x, axes) }>
         y = Identity (r)
-        t = Neg (r)
+        t = Neg (y)
         z = BatchNormalization (t, s, s, s, s) }"""
     model = model_from_text(text, {"s": np.abs(draw(1)), "axes": np.array([-1])}, opset=18, check=False)
     for attribute in model.graph.node[0].attribute:

@@ -151,7 +151,7 @@ def test_graph_outputs_keep_their_names() -> None:
         z = Identity(t)
         w = Identity(t)
         k = Identity(c) }"""
-    assert sorted(clean(model_from_text(text, {"c": draw(2, 3)}), {"x": draw(2, 3)})) == ["Identity"] * 3 + ["Relu"]
+    assert sorted(clean(model_from_text(text, {"c": draw(2, 3)}), {"x": draw(2, 3)})) == ["Identity"] * 4 + ["Relu"]
 
 
 # -- constants -------------------------------------------------------------------------------------------------

@@ -1,0 +1,398 @@
+"""What files of other projects broke (docs/outside_files.md): the smallest model of each, and of its kind.
+
+Every one ends optimized or refused with a code, is as valid as before, loads at the runtime's default level and agrees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import graphopt
+from graphopt.errors import ModelLoadError
+from graphopt.report.data import Report
+from tests.default_level import assert_runs
+from tests.rewriting import assert_same_outputs, run
+
+Array = npt.NDArray[Any]
+TARGETS = ("cpu", "rocm", "cuda", "migraphx", "portable")
+rng = np.random.default_rng(7)
+
+
+def draw(*shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def parse(
+    text: str, header: str = '<ir_version: 8, opset_import: ["" : 17]>', **initializers: Array
+) -> onnx.ModelProto:
+    model: onnx.ModelProto = onnx.parser.parse_model(f"{header}\n{text}")
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in initializers.items())
+    return model
+
+
+def check(
+    model: onnx.ModelProto, *feeds: dict[str, Array], precision: str | None = None
+) -> dict[str, tuple[onnx.ModelProto, Report]]:
+    """Optimizes for every target and compares on all feeds; what came out."""
+    found = {}
+    for target in TARGETS:
+        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True, precision=precision)
+        if _is_valid(model):
+            onnx.checker.check_model(after)
+        for f in feeds:
+            if precision is None:
+                assert_same_outputs(model, after, f)
+                continue
+            assert_runs(model, after, f)  # values in between have other types
+            for want, got in zip(run(model, f), run(after, f), strict=True):
+                np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
+        found[target] = after, report
+    return found
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError:
+        return False
+    return True
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+# -- B1: dimensions that say nothing -------------------------------------------------------------------------------
+
+UNKNOWN_DIMS = ["-1", "-2", "0", "2147483647", "9223372036854775807", "'?'", "'-1'", "'None'", "'unknown'", "''"]
+
+
+def declare(value: onnx.ValueInfoProto, *dims: str) -> None:
+    """Sets dimensions: a number, or a symbol in quotes."""
+    shape = value.type.tensor_type.shape
+    del shape.dim[:]
+    for text in dims:
+        if text.startswith("'"):
+            shape.dim.add(dim_param=text.strip("'"))
+        else:
+            shape.dim.add(dim_value=int(text))
+
+
+@pytest.mark.parametrize("dim", UNKNOWN_DIMS)
+def test_a_shape_is_not_computed_from_it(dim: str) -> None:
+    model = parse(
+        "g (float[N,4] x) => (int64[1] y) { r = Relu(x)  s = Shape<start=0, end=1>(r)  y = Mul(s, ten) }",
+        ten=np.array([10]),
+    )
+    model.graph.value_info.append(helper.make_tensor_value_info("r", 1, ["N", 4]))
+    interface = model.graph.input[0]
+    for changed in (model.graph.value_info[0], interface):
+        declare(changed, dim, "4")
+        check(model, *[{"x": draw(n, 4)} for n in rows(dim, changed is interface)])
+    after, _ = graphopt.optimize(model, target="cpu")
+    assert after.graph.input == model.graph.input  # the interface keeps what it declared
+
+
+def rows(dim: str, of_input: bool) -> tuple[int, ...]:
+    """The sizes that the runtimes take where it is declared; what they compare is the inputs."""
+    return (3, 1) if not of_input or not dim.isdecimal() else (0,) if dim == "0" else ()
+
+
+@pytest.mark.parametrize("dim", UNKNOWN_DIMS)
+def test_two_of_them_are_not_equal(dim: str) -> None:
+    """A residual of one row is no residual of the shape that FusedLayerNormAdd needs."""
+    model = parse(
+        "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
+        g=draw(8), b=draw(8),
+    )  # fmt: skip
+    for value in model.graph.input:
+        declare(value, dim, "8")
+    check(model, *[{"x": draw(n, 8), "r": draw(m, 8)} for n in rows(dim, True) for m in {n, min(n, 1)}])
+
+
+def test_reshape_and_expand_by_such_a_shape() -> None:
+    model = parse(
+        """g (float[-1,4] x, float[1,4] z) => (float[a,2,2] y, float[b,4] e) {
+        s = Shape<start=0, end=1>(x)  t = Concat<axis=0>(s, tail)  y = Reshape(x, t)  f = Shape(x)
+        e = Expand(z, f) }""",
+        tail=np.array([2, 2]),
+    )
+    declare(model.graph.input[0], "-1", "4")
+    check(model, {"x": draw(3, 4), "z": draw(1, 4)}, {"x": draw(1, 4), "z": draw(1, 4)})
+
+
+def test_an_input_shape_fixes_it() -> None:
+    model = parse(
+        "g (float[N,4] x) => (int64[1] y) { s = Shape<start=0, end=1>(x)  y = Mul(s, ten) }", ten=np.array([10])
+    )
+    declare(model.graph.input[0], "-1", "4")
+    after, _ = graphopt.optimize(model, target="cpu", input_shapes={"x": (3, 4)})
+    assert_same_outputs(model, after, {"x": draw(3, 4)})
+
+
+@pytest.mark.parametrize("batch", ["-1", "'N'", "''", "4"])
+def test_what_is_left_of_an_old_interface(batch: str) -> None:
+    """Whoever changes the batch of the inputs alone leaves the old one on all values in between, and on the outputs."""
+    model = parse(
+        "g (float[1,4] x) => (float[1,4] y, int64[2] n) { r = Relu(x)  t = Tanh(r)  n = Shape(t)  y = Reshape(t, n) }"
+    )
+    model = onnx.shape_inference.infer_shapes(model)
+    declare(model.graph.input[0], batch, "4")
+    check(model, {"x": draw(4, 4)})
+
+
+def test_what_only_the_file_knows_still_counts() -> None:
+    """Behind an operator that inference does not know, declared shapes are all there is."""
+    model = parse(
+        """g (float[N,4,8] x) => (float[N,4,8] y) {
+        q = com.microsoft.QuickGelu(x)  s = Add(q, x)  y = LayerNormalization<axis=-1>(s, g, b) }""",
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>', g=draw(8), b=draw(8),
+    )  # fmt: skip
+    model.graph.value_info.append(helper.make_tensor_value_info("q", 1, ["N", 4, 8]))
+    after, _ = check(model, {"x": draw(2, 4, 8)})["cpu"]
+    assert operators(after) == ["QuickGelu", "FusedLayerNormAdd"]
+
+
+# -- B2: values without a type -------------------------------------------------------------------------------------
+
+MICROSOFT = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+
+
+@pytest.mark.parametrize("untyped", [False, True])
+def test_behind_an_operator_that_onnx_does_not_know(untyped: bool) -> None:
+    convolutions = parse(
+        """g (float[N,16,8,8] x) => (float[N,16,8,8] y) { a = com.microsoft.QuickGelu(x)
+        p = Conv<pads=[1,1,1,1]>(a, w)  q = Tanh(p)  r = Conv<pads=[1,1,1,1]>(q, w)  y = Relu(r) }""",
+        MICROSOFT, w=draw(16, 16, 3, 3),
+    )  # fmt: skip
+    product = parse(
+        """g (float[N,4,8] x) => (float[N,4,8] y) { a = com.microsoft.QuickGelu(x)  m = MatMul(a, w)
+        s = Add(m, b)  t = Relu(s)  y = Add(t, x) }""",
+        MICROSOFT, w=draw(8, 8), b=draw(8),
+    )  # fmt: skip
+    for model, x in ((convolutions, draw(2, 16, 8, 8)), (product, draw(2, 4, 8))):
+        loadable = onnx.ModelProto()
+        loadable.CopyFrom(model)
+        if untyped:
+            model.graph.value_info.append(onnx.ValueInfoProto(name="a"))
+            model.graph.value_info[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
+        for target in TARGETS:
+            after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+            if report.changed:
+                assert all(v.type.tensor_type.elem_type for v in after.graph.value_info)
+                assert_same_outputs(loadable, after, {"x": x})
+
+
+# -- B3: the default domain ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        '"ai.onnx" : 13',
+        '"" : 9, "ai.onnx" : 13',
+        '"ai.onnx" : 9, "" : 13',
+    ],
+)
+def test_the_default_domain_by_its_other_name(imports: str) -> None:
+    header = f"<ir_version: 8, opset_import: [{imports}]>"
+    squeeze = parse(
+        "g (float[1,1] x) => (float[a,b] y) { c = Squeeze(k, zero)  s = Shape(c)  y = Expand(x, s) }",
+        header, k=draw(1, 3, 2), zero=np.array([0]),
+    )  # fmt: skip
+    check(squeeze, {"x": draw(1, 1)})
+    slices = parse("g (float[4,4] x) => (float[a,b] y) { y = Slice(x, s, e, a) }", header,
+                   s=np.array([1]), e=np.array([3]), a=np.array([1]))  # fmt: skip
+    check(slices, {"x": draw(4, 4)})
+    named = parse("""g (float[N,3,8,8] x) => (float[a,b,c,d] y) {
+        t = Conv(x, w)  u = ai.onnx.BatchNormalization(t, s, z, z, s)  y = Relu(u) }""",
+                  header, w=draw(4, 3, 3, 3), s=np.abs(draw(4)) + 1, z=draw(4))  # fmt: skip
+    named.graph.node[1].domain = "ai.onnx"
+    for after, _ in check(named, {"x": draw(2, 3, 8, 8)}).values():
+        assert "BatchNormalization" not in operators(after)
+
+
+def test_the_default_domain_in_a_function() -> None:
+    model = parse(
+        """g (float[N,3,8,8] x) => (float[a,b,c,d] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["ai.onnx" : 17]> f (x) => (y) {
+        w = Constant<value = float[1,3,1,1] {1.0, 2.0, 3.0}>()  o = Constant<value = float[1] {2.0}>()
+        t = Conv(x, w)  y = BatchNormalization(t, o, o, o, o) }""",
+        '<ir_version: 8, opset_import: ["ai.onnx" : 17, "local" : 1]>',
+    )
+    usual = onnx.ModelProto()
+    usual.CopyFrom(model)
+    usual.functions[0].opset_import[0].domain = ""  # the runtimes do not know the other name in a function
+    for target in TARGETS:
+        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+        if report.changed:
+            assert_same_outputs(usual, after, {"x": draw(2, 3, 8, 8)})
+
+
+@pytest.mark.parametrize(
+    "header", ['<ir_version: 8, opset_import: ["com.microsoft" : 1]>', '<ir_version: 8, opset_import: ["" : 0]>']
+)
+def test_no_version_of_the_default_domain(header: str) -> None:
+    """Nobody knows what such a model's operators mean."""
+    model = parse("g (float[N,4] x) => (float[N,4] y) { a = Identity(x)  b = Squeeze(a)  y = Slice(b) }", header)
+    after, report = graphopt.optimize(model, target="cpu", precision="fp16")
+    assert after == model
+    assert any("left as it is" in note for note in report.notes)
+
+
+def test_operators_of_the_default_domain_that_the_model_defines() -> None:
+    model = parse(
+        """g (float[N,4] x) => (float[N,4] y) { a = Identity(x)  y = Identity(a) }
+        <domain: "", opset_import: ["" : 17]> Identity (x) => (y) { y = Add(x, x) }"""
+    )
+    after, report = graphopt.optimize(model, target="cpu")
+    assert after == model
+    assert any("left as it is" in note for note in report.notes)
+
+
+# -- B4, B9: bugs of the runtime's own rewrites ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("perm", ["[1,0,2]", "[0,2,1]"])
+@pytest.mark.parametrize("second", [False, True])
+def test_half_precision_and_the_layout_of_a_product(perm: str, second: bool) -> None:
+    """Transpose of float16, Cast, MatMul ends the process in onnxruntime 1.22.2 and 1.31.1 at its default level."""
+    weight = draw(4, 3) if second else draw(8, 5)
+    operands = "w, t" if second else "t, w"
+    text = f"e = Gather(table, ids)  t = Transpose<perm={perm}>(e)  y = MatMul({operands})"
+    if second or perm == "[0,2,1]":
+        weight = draw(5, 4) if perm == "[1,0,2]" else draw(5, 8) if second else draw(3, 5)
+    model = parse(f"g (int64[4,3] ids) => (float[a,b,c] y) {{ {text} }}", table=draw(9, 8), w=weight)
+    if (perm, second) == ("[1,0,2]", False):
+        weight = draw(8, 5)
+    check(model, {"ids": rng.integers(0, 9, (4, 3))}, precision="fp16")
+
+
+def test_half_precision_kept_behind_a_transpose() -> None:
+    """The same on a GPU's target, where the product stays in float32 for its range, and the model runs on the CPU."""
+    model = parse(
+        "g (float[4,3,8] x) => (float[a,b,c] y) { m = MatMul(x, v)  t = Transpose<perm=[1,0,2]>(m)  y = MatMul(t, w) }",
+        v=draw(8, 8), w=draw(8, 5) * np.float32(1e6),
+    )  # fmt: skip
+    check(model, {"x": draw(4, 3, 8)}, precision="fp16")
+
+
+@pytest.mark.parametrize("op", ["Identity(t)", "Cast<to=1>(t)", "Dropout(t)"])
+def test_a_value_that_is_read_does_not_become_a_graph_output(op: str) -> None:
+    model = parse(
+        f"""g (float[4,3] a, float[5,3] b) => (float[5,5] y, float[3,4] z) {{
+        t = Transpose(a)  u = Transpose(b)  y = Gemm<transA=1>(t, u)  z = {op} }}"""
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 4
+    check(model, {"a": draw(4, 3), "b": draw(5, 3)})
+
+
+def test_a_graph_output_gets_no_other_readers() -> None:
+    model = parse(
+        """g (float[4,3] a, float[5,3] b) => (float[4,5] y, float[3,4] z) {
+        z = Transpose(a)  t = Transpose(a)  u = Transpose(b)  y = Gemm<transA=1>(t, u) }"""
+    )
+    check(model, {"a": draw(4, 3), "b": draw(5, 3)})
+
+
+def test_an_identity_that_alone_reads_goes() -> None:
+    model = parse("g (float[4,3] a) => (float[4,3] z) { t = Relu(a)  z = Identity(t) }")
+    assert [operators(after) for after, _ in check(model, {"a": draw(4, 3)}).values()] == [["Relu"]] * len(TARGETS)
+
+
+# -- B5: versions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ir_version", [3, 4, 7])
+def test_ir_version_and_initializers(ir_version: int) -> None:
+    model = parse(
+        """g (float[N,3,8,8] x, float[4,3,3,3] w, float[4,1,1] b) => (float[a,4,6,6] y) {
+        c = Conv(x, w)  y = Add(c, b) }""",
+        f'<ir_version: {ir_version}, opset_import: ["" : 9]>', w=draw(4, 3, 3, 3), b=draw(4, 1, 1),
+    )  # fmt: skip
+    if ir_version > 3:
+        del model.graph.input[1:]
+    onnx.checker.check_model(model)
+    for after, _ in check(model, {"x": draw(2, 3, 8, 8)}).values():
+        assert after.ir_version == (
+            8 if any(n.domain == "com.graphopt" for n in after.graph.node) else max(ir_version, 4)
+        )
+
+
+def test_a_model_with_nothing_to_do_comes_back_as_it_came() -> None:
+    model = parse("g (float[N,4] x, float[4] b) => (float[N,4] y) { y = Add(x, b) }",
+                  '<ir_version: 3, opset_import: ["" : 9]>', b=draw(4))  # fmt: skip
+    after, _ = graphopt.optimize(model, target="portable")
+    assert after == model
+
+
+# -- B6: operands of two types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [11, 16])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_runtimes_own_layer_normalization(opset: int, residual: bool) -> None:
+    """Below opset 17 it is the runtime's own, which takes a float32 scale with float16 data."""
+    first = "s = Add(a, b)" if residual else "s = Mul(a, b)"
+    model = parse(
+        f"""g (float16[N,4,8] a, float16[N,4,8] b) => (float[N,4,8] y) {{
+        {first}  y = LayerNormalization<axis=-1>(s, g) }}""",
+        f'<ir_version: 8, opset_import: ["" : {opset}]>', g=draw(8),
+    )  # fmt: skip
+    a = draw(2, 4, 8).astype(np.float16)
+    for after, report in check(model, {"a": a, "b": a[::-1].copy()}).values():
+        assert "LayerNormalization" in operators(after)
+        assert "MIXED_DTYPE" in {r.code for r in report.remarks}
+
+
+# -- B7: operands of another rank ------------------------------------------------------------------------------------
+
+
+def test_slice_with_scalars() -> None:
+    """Neither the runtimes nor the specification take them: they pass through."""
+    model = parse(
+        "g (float[4,4] x) => (float[a,b] y) { z = Relu(x)  y = Slice(z, s, e) }", s=np.array(0), e=np.array(2**62)
+    )
+    check(model)
+
+
+@pytest.mark.parametrize("op", ["Unsqueeze(x, n)", "Squeeze(x, n)", "Expand(x, n)", "Reshape(x, n)", "Tile(x, n)",
+                                "Pad(x, n)", "ReduceSum(x, n)", "Slice(x, n, n, n, n)", "Slice(x, m, n)",
+                                "Gather(x, n)", "ConstantOfShape(n)", "Range(m, m, m)", "Resize(x, m, m)",
+                                "Split(x, n)", "TopK(x, n)", "OneHot(n, n, x)", "Clip(x, v, v)",
+                                "Trilu(x, m)"])  # fmt: skip
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_no_traceback_for_operands_of_another_rank(op: str, rank: int) -> None:
+    n = np.zeros((1,) * rank, np.int64)
+    model = parse(
+        f"g (float[1,4] x) => (float[a,b] y) {{ t = {op}  u = Shape(t)  v0 = Squeeze(u, m)  y = Reshape(x, u) }}",
+        n=n, m=np.zeros((1, 1), np.int64), v=draw(1),
+    )  # fmt: skip
+    constants = parse(
+        f"g (float[1,4] z) => (float[a,b] y) {{ t = {op}  u = Shape(t)  y = Reshape(z, u) }}",
+        n=n, m=np.zeros((1, 1), np.int64), v=draw(1), x=draw(1, 4),
+    )  # fmt: skip
+    for m in (model, constants):
+        for target in ("cpu", "portable"):
+            graphopt.optimize(m, target=target, all_sites=True, check=True)
+
+
+# -- B8: types without words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_maps_are_not_supported(nested: bool) -> None:
+    model = parse("g (float[N,2] x) => (float[N,2] y) { y = Identity(x) }")
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    model.graph.node.append(helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]))
+    entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    kind = helper.make_sequence_type_proto(entry) if nested else entry
+    model.graph.output.append(helper.make_value_info("z", kind))
+    with pytest.raises(ModelLoadError, match=r"^the model: has values of map type, which graphopt does not support$"):
+        graphopt.optimize(model, target="cpu")
