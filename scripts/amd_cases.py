@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from tests.hip.case import Case
-from tests.hip.code_objects import build_code_objects, kernels
+from tests.hip.code_objects import build_code_objects, disagreement, kernels, parameters
 from tests.hip.harness import ROOT, Harness
 from tests.hip.registry import all_cases
 
@@ -95,13 +95,18 @@ def main() -> int:
     for arch in archs:
         (out / arch).mkdir()
         home: dict[str, str] = {}
+        takes: dict[str, list[int]] = {}
         for path in objects[arch]:
             shutil.copy(path, out / arch / path.name)
             home |= dict.fromkeys(kernels(path), path.name)
+            takes |= parameters(path)
         shapes: dict[str, set[str]] = defaultdict(set)
         for case in cases:
             entries.append(entry(case, arch, harness, home))
             for launch in entries[-1]["launches"]:
+                wrong = disagreement(launch, takes[launch["kernel"]])
+                if wrong:
+                    raise SystemExit(f"{case.name}-{arch}: {wrong}")
                 shapes[launch["kernel"]].add(json.dumps([launch["args"], [list(x.shape) for x in case.inputs]]))
         for kernel in home:
             if len(shapes[kernel]) < LEAST_CASES:

@@ -4,26 +4,16 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "hip/convolution_args.h"
+
 namespace graphopt::gpu {
 namespace {
-
-constexpr int64_t kThreads = 128, kPixels = 4, kFilters = 8;  // hip/convolution.hip
-
-// Mirrors hip::ConvolutionAxis.
-struct Axis {
-  int32_t in, taps, step, first, tap, filter, out;
-};
-
-// Mirrors hip::ConvolutionStrides.
-struct Offsets {
-  int32_t filter, channel, group, first_tap, first_pixel;
-};
 
 // The outputs of an axis that one launch writes: every one of a convolution, every `stride`-th of a
 // transposed one, which are those that the same taps reach.
 struct Outputs {
   int64_t count = 0, first = 0, first_tap = 0;
-  Axis axis = {};
+  hip::ConvolutionAxis axis = {};
 };
 
 Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
@@ -68,7 +58,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   for (size_t d = 0; d < kSpatialAxes; ++d) {
     to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
   }
-  const int64_t filters = p.M < kFilters / 2 ? 1 : kFilters;
+  const int64_t filters = p.M < hip::kConvolutionFilters / 2 ? 1 : hip::kConvolutionFilters;
   if (p.groups > kMostGrid || divide_up(p.M, filters) > kMostGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
   }
@@ -79,40 +69,39 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   int64_t phases[kSpatialAxes] = {1, 1, 1};
   for (size_t d = 0; d < kSpatialAxes && p.transposed; ++d) phases[d] = std::min(p.stride[d], p.out[d]);
   for (int64_t phase = 0; phase < phases[0] * phases[1] * phases[2]; ++phase) {
-    Offsets offsets = {to_i31(p.transposed ? taps : p.C * taps), to_i31(p.transposed ? p.M * taps : taps),
-                       to_i31(p.C * p.M * taps), 0, 0};
+    hip::ConvolutionArgs args = {};
+    args.strides.filter = to_i31(p.transposed ? taps : p.C * taps);
+    args.strides.channel = to_i31(p.transposed ? p.M * taps : taps);
+    args.strides.group = to_i31(p.C * p.M * taps);
     Outputs outputs[kSpatialAxes];
     for (size_t d = 0; d < kSpatialAxes; ++d) {
       const int64_t rest = d == 0 ? phase / (phases[1] * phases[2]) : d == 1 ? phase / phases[2] : phase;
       Outputs& o = outputs[d] = outputs_of(p, d, rest % phases[d]);
-      offsets.first_tap += to_i31(o.first_tap * along[d]);
-      offsets.first_pixel += to_i31(o.first * across[d]);
+      args.strides.first_tap += to_i31(o.first_tap * along[d]);
+      args.strides.first_pixel += to_i31(o.first * across[d]);
       o.axis.filter *= to_i31(along[d]);
       o.axis.out *= to_i31(across[d]);
+      args.axes[d] = o.axis;
     }
     const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
     if (per_image == 0) continue;
-    const uint32_t pixels = to_u31(p.N * per_image);
-    plan.launches.push_back(Launch(names[filters == 1 ? 0 : 1][half],
-                                   to_u31(divide_up(pixels, kThreads * kPixels)),
-                                   to_u31(divide_up(p.M, filters)), to_u31(p.groups), kThreads)
-                                .add(input(0))
-                                .add(input(1))
-                                .add(p.has_bias ? input(2) : no_buffer())
-                                .add(output(0))
-                                .add(to_i31(p.M))
-                                .add(to_i31(p.C))
-                                .add(to_i31(p.groups))
-                                .add(to_u31(in_plane))
-                                .add(to_u31(out_plane))
-                                .add(outputs[0].axis)
-                                .add(outputs[1].axis)
-                                .add(outputs[2].axis)
-                                .add(offsets)
-                                .add(pixels)
-                                .add(make_divisor(per_image))
-                                .add(make_divisor(per_plane))
-                                .add(make_divisor(outputs[2].count)));
+    args.x = input(0);
+    args.w = input(1);
+    args.bias = p.has_bias ? input(2) : no_buffer();
+    args.y = output(0);
+    args.M = to_i31(p.M);
+    args.C = to_i31(p.C);
+    args.groups = to_i31(p.groups);
+    args.in_plane = to_u31(in_plane);
+    args.out_plane = to_u31(out_plane);
+    args.pixels = to_u31(p.N * per_image);
+    args.per_image = make_divisor(per_image);
+    args.per_plane = make_divisor(per_plane);
+    args.across = make_divisor(outputs[2].count);
+    const int64_t group = hip::kConvolutionThreads * hip::kConvolutionPixels;
+    plan.launch(names[filters == 1 ? 0 : 1][half],
+                {to_u31(divide_up(args.pixels, group)), to_u31(divide_up(p.M, filters)), to_u31(p.groups)},
+                hip::kConvolutionThreads, args);
   }
   return plan;
 }

@@ -1,7 +1,5 @@
 #include "gpu/device.h"
 
-#include <stdexcept>
-
 namespace graphopt::gpu {
 
 std::string architectures(const std::string& prefix) {
@@ -16,40 +14,43 @@ std::string architectures(const std::string& prefix) {
   return names;
 }
 
+namespace {
+
+const void* address(const Buffer& b, const Memory& memory) {
+  const void* base = nullptr;
+  switch (b.role) {
+    case Role::kNull:
+      break;
+    case Role::kInput:
+      base = memory.inputs[b.index];
+      break;
+    case Role::kOutput:
+      base = memory.outputs[b.index];
+      break;
+    case Role::kWeights:
+      base = memory.weights;
+      break;
+    case Role::kWorkspace:
+      base = memory.workspace[b.index];
+      break;
+  }
+  return base == nullptr ? nullptr : static_cast<const char*>(base) + b.offset;
+}
+
+}  // namespace
+
 void Device::run(const Plan& plan, const Memory& memory, void* stream) {
   for (const Launch& launch : plan.launches) {
-    // Pointers are resolved here; the driver copies the values during the call.
-    constexpr size_t kMaxArgs = 32;
-    const void* pointers[kMaxArgs];
-    void* args[kMaxArgs];
-    if (launch.args.size() > kMaxArgs) throw std::runtime_error("a kernel with too many parameters");
-    for (size_t i = 0; i < launch.args.size(); ++i) {
-      const Argument& a = launch.args[i];
-      if (a.kind != Argument::Kind::kPointer) {
-        args[i] = const_cast<unsigned char*>(a.bytes);
-        continue;
-      }
-      const void* base = nullptr;
-      switch (a.role) {
-        case Role::kNull:
-          break;
-        case Role::kInput:
-          base = memory.inputs[a.index];
-          break;
-        case Role::kOutput:
-          base = memory.outputs[a.index];
-          break;
-        case Role::kWeights:
-          base = memory.weights;
-          break;
-        case Role::kWorkspace:
-          base = memory.workspace[a.index];
-          break;
-      }
-      pointers[i] = base == nullptr ? nullptr : static_cast<const char*>(base) + a.offset;
-      args[i] = &pointers[i];
+    // The driver copies the values during the call.
+    const void* pointers[hip::kMostSlots];
+    void* args[hip::kMostSlots + 1];
+    args[0] = const_cast<unsigned char*>(launch.args);
+    for (size_t i = 0; i < launch.slots; ++i) {
+      pointers[i] = address(launch.slot(i), memory);
+      args[i + 1] = &pointers[i];
     }
-    this->launch(launch.kernel, launch.grid, launch.block, launch.lds, args, stream);
+    const uint32_t grid[3] = {launch.grid.x, launch.grid.y, launch.grid.z};
+    this->launch(launch.kernel, grid, launch.block, launch.lds, args, stream);
   }
 }
 

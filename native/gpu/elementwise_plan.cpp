@@ -1,9 +1,10 @@
 #include "gpu/elementwise_plan.h"
 
+#include "hip/elementwise_args.h"
+
 namespace graphopt::gpu {
 
 Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
-  constexpr int64_t kThreads = 256, kPacks = 2;  // hip/elementwise.hip
   const int64_t pack = half ? 8 : 4;
   Plan plan;
   if (p.y.elements() == 0) return plan;
@@ -16,22 +17,23 @@ Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
   walk.simplify();
   const bool vectors = aligned && walk.in_vectors(kY, pack, false) && walk.in_vectors(kA, pack, true) &&
                        walk.in_vectors(kB, pack, true);
-  const uint32_t total = walk.total();
-  plan.launches.push_back(Launch(half ? "elementwise_f16" : "elementwise_f32",
-                                 to_u31(divide_up(total, kThreads * kPacks * pack)), 1, 1, kThreads)
-                              .add(p.masked ? input(2) : no_buffer())
-                              .add(input(0))
-                              .add(p.binary ? input(1) : no_buffer())
-                              .add(output(0))
-                              .add(total)
-                              .add(walk.axes())
-                              .add(walk.strides(kMask))
-                              .add(walk.strides(kA))
-                              .add(walk.strides(kB))
-                              .add(static_cast<int32_t>(p.op))
-                              .add(p.p)
-                              .add(p.q)
-                              .add(int32_t{vectors}));
+  hip::ElementwiseArgs args = {};
+  args.mask = p.masked ? input(2) : no_buffer();
+  args.a = input(0);
+  args.b = p.binary ? input(1) : no_buffer();
+  args.y = output(0);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.mask_strides = walk.strides(kMask);
+  args.a_strides = walk.strides(kA);
+  args.b_strides = walk.strides(kB);
+  args.op = p.op;
+  args.p = p.p;
+  args.q = p.q;
+  args.vectors = vectors;
+  const int64_t group = hip::kElementwiseThreads * hip::kElementwisePacks * pack;
+  plan.launch(half ? "elementwise_f16" : "elementwise_f32", {to_u31(divide_up(args.total, group))},
+              hip::kElementwiseThreads, args);
   return plan;
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "hip/fused_attention_args.h"
+
 namespace graphopt::gpu {
 namespace {
 
@@ -111,17 +113,18 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     int32_t across = 1;
     while (across * pack < p.Dv) across *= 2;
     if (parts > 0) {
-      plan.launches.push_back(Launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
-                                     to_u31(p.B * heads * parts), 1, 1, 256)
-                                  .add(input(2))
-                                  .add(found)
-                                  .add(strides(p.v))
-                                  .add(sizes.T)
-                                  .add(sizes.Dv)
-                                  .add(across)
-                                  .add(int32_t{(scores.flags & hip::kAttentionVectorV) != 0})
-                                  .add(make_divisor(parts))
-                                  .add(make_divisor(heads)));
+      hip::AttentionValuesArgs args = {};
+      args.v = input(2);
+      args.found = found;
+      args.strides = strides(p.v);
+      args.keys = sizes.T;
+      args.Dv = sizes.Dv;
+      args.across = across;
+      args.vectors = (scores.flags & hip::kAttentionVectorV) != 0;
+      args.parts = make_divisor(parts);
+      args.heads = make_divisor(heads);
+      plan.launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
+                  {to_u31(p.B * heads * parts)}, hip::kAttentionThreads, args);
     }
   }
   if (splits > 1) {
@@ -131,42 +134,56 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   }
 
   const uint32_t grid = to_u31(groups * splits);
-  const auto threads = static_cast<uint32_t>(shape.waves * arch.wave);
-  Launch launch(many ? kManyRows[plain][bucket] : kKernels[plain][half][bucket], grid, 1, 1, threads);
+  hip::AttentionArgs args = {};
+  args.q = input(0);
+  args.k = input(1);
+  args.v = input(2);
+  args.bias = p.has_bias ? input(3) : no_buffer();
+  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer();
+  args.o = output(0);
+  args.partial = partial;
+  args.statistics = statistics;
+  args.found = found;
+  args.layout.q = strides(p.q);
+  args.layout.k = strides(p.k);
+  args.layout.v = strides(p.v);
+  args.layout.o = strides(p.o);
+  args.layout.bias = strides(p.bias);
+  args.layout.mask = strides(p.mask);
+  args.layout.sizes = sizes;
+  args.layout.queries = make_divisor(p.S);
+  args.layout.row_blocks = make_divisor(row_blocks);
+  args.layout.heads = make_divisor(heads);
+  args.layout.splits = make_divisor(splits);
+  args.layout.dies = make_divisor(arch.xcds);
+  args.layout.groups_of_die = grid / static_cast<uint32_t>(arch.xcds);
+  args.layout.scores = scores;
+  Launch& launch = plan.launch(many ? kManyRows[plain][bucket] : kKernels[plain][half][bucket], {grid},
+                               static_cast<uint32_t>(shape.waves * arch.wave), args);
   // hip/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma)
     launch.lds = static_cast<uint32_t>(shape.lds_bytes(matrix, true, element));
-  launch.add(input(0)).add(input(1)).add(input(2));
-  launch.add(p.has_bias ? input(3) : no_buffer());
-  launch.add(p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer());
-  launch.add(output(0)).add(partial).add(statistics).add(found);
-  launch.add(strides(p.q)).add(strides(p.k)).add(strides(p.v)).add(strides(p.o));
-  launch.add(strides(p.bias)).add(strides(p.mask)).add(sizes);
-  launch.add(make_divisor(p.S)).add(make_divisor(row_blocks)).add(make_divisor(heads));
-  launch.add(make_divisor(splits)).add(make_divisor(arch.xcds));
-  launch.add(static_cast<uint32_t>(grid / static_cast<uint32_t>(arch.xcds))).add(scores);
-  plan.launches.push_back(launch);
 
   if (splits > 1) {
-    const uint32_t total = to_u31(p.B * heads * rows * p.Dv);
-    plan.launches.push_back(Launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
-                                   to_u31(divide_up(total, 256)), 1, 1, 256)
-                                .add(partial)
-                                .add(statistics)
-                                .add(found)
-                                .add(output(0))
-                                .add(strides(p.o))
-                                .add(sizes)
-                                .add(make_divisor(p.Dv))
-                                .add(make_divisor(rows))
-                                .add(make_divisor(p.S))
-                                .add(make_divisor(heads))
-                                .add(static_cast<int32_t>(splits))
-                                .add(static_cast<int32_t>(shape.block_rows()))
-                                .add(static_cast<int32_t>(head))
-                                .add(total)
-                                .add(scores.exponent)
-                                .add(scores.flags));
+    hip::AttentionCombineArgs combine = {};
+    combine.partial = partial;
+    combine.statistics = statistics;
+    combine.found = found;
+    combine.o = output(0);
+    combine.strides = strides(p.o);
+    combine.sizes = sizes;
+    combine.columns = make_divisor(p.Dv);
+    combine.rows = make_divisor(rows);
+    combine.queries = make_divisor(p.S);
+    combine.heads = make_divisor(heads);
+    combine.splits = static_cast<int32_t>(splits);
+    combine.block_rows = static_cast<int32_t>(shape.block_rows());
+    combine.head_size = head;
+    combine.total = to_u31(p.B * heads * rows * p.Dv);
+    combine.exponent = scores.exponent;
+    combine.flags = scores.flags;
+    plan.launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
+                {to_u31(divide_up(combine.total, hip::kAttentionThreads))}, hip::kAttentionThreads, combine);
   }
   return plan;
 }

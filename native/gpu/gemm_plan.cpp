@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "hip/conv_args.h"
+#include "hip/gemm_args.h"
 #include "hip/product_shape.h"
 
 namespace graphopt::gpu {
@@ -10,7 +12,6 @@ namespace {
 
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
 constexpr int64_t kMostSplits = 16;
-constexpr int64_t kSumThreads = 256;  // hip/gemm.hip
 
 // hip/product_tiles.h
 struct Shape {
@@ -20,12 +21,17 @@ struct Shape {
 };
 
 Shape shape_of(ProductTile tile, bool half, const hip::Architecture& arch) {
+  const auto vector = [](hip::SgemmTile which, const char* gemm, const char* conv) {
+    const hip::SgemmShape s = hip::sgemm_shape(which);
+    return Shape{s.m, s.n, static_cast<uint32_t>(s.threads()), gemm, conv};
+  };
   const bool large = tile == ProductTile::kLarge;
   if (!half) {
-    return large ? Shape{128, 128, 256, "gemm_128x128_f32", "conv_128x128_f32"}
-                 : Shape{64, 32, 128, "gemm_64x32_f32", "conv_64x32_f32"};
+    return large ? vector(hip::SgemmTile::kLarge, "gemm_128x128_f32", "conv_128x128_f32")
+                 : vector(hip::SgemmTile::kSmall, "gemm_64x32_f32", "conv_64x32_f32");
   }
-  if (tile == ProductTile::kVector) return {64, 128, 128, "gemm_vector_f16", "conv_vector_f16"};
+  if (tile == ProductTile::kVector)
+    return vector(hip::SgemmTile::kWide, "gemm_vector_f16", "conv_vector_f16");
   const int side = large ? 128 : 64;
   const auto threads = static_cast<uint32_t>(hip::product_waves(side, arch.wave) * arch.wave);
   return large ? Shape{side, side, threads, "gemm_128x128_f16", "conv_128x128_f16"}
@@ -66,60 +72,47 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   if (batch * splits > kMostGrid || down > kMostGrid) {
     throw std::invalid_argument("a product of too many matrices, or of too many rows");
   }
-  struct Layout {
-    int32_t line, k, packs;
-  };
   // A line is a row of A or a column of B.
   const auto layout = [&](bool along_k, int64_t lines, const std::vector<int64_t>& steps) {
     const int64_t row = along_k ? p.K : lines;
     bool packs = aligned && row % pack == 0;
     for (const int64_t step : steps) packs = packs && step % pack == 0;
-    return along_k ? Layout{to_i31(row), 1, packs} : Layout{1, to_i31(row), packs};
+    return along_k ? hip::OperandLayout{to_i31(row), 1, packs} : hip::OperandLayout{1, to_i31(row), packs};
   };
-  struct {
-    float alpha, beta;
-    int32_t packs;
-    Activation act;
-  } epilogue = {p.alpha, p.beta, aligned && p.N % pack == 0, p.act};
-  struct {
-    Divisor splits;
-    int32_t depth;
-  } parts = {make_divisor(splits), to_i31(depth)};
-  const Buffer bias = p.has_bias ? input(2) : no_buffer();
-  const Buffer residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
-  plan.launches.push_back(
-      Launch(tile.gemm, to_u31(across), to_u31(down), to_u31(batch * splits), tile.threads)
-          .add(input(0))
-          .add(input(1))
-          .add(bias)
-          .add(residual)
-          .add(output(0))
-          .add(splits > 1 ? workspace(0) : no_buffer())
-          .add(to_i31(p.M))
-          .add(to_i31(p.N))
-          .add(to_i31(p.K))
-          .add(layout(!p.transpose_a, p.M, p.a_batch))
-          .add(layout(p.transpose_b, p.N, p.b_batch))
-          .add(walk.axes())
-          .add(walk.strides(0))
-          .add(walk.strides(1))
-          .add(parts)
-          .add(epilogue));
+  hip::GemmArgs args = {};
+  args.a = input(0);
+  args.b = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
+  args.y = output(0);
+  args.partial = splits > 1 ? workspace(0) : no_buffer();
+  args.M = to_i31(p.M);
+  args.N = to_i31(p.N);
+  args.K = to_i31(p.K);
+  args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
+  args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
+  args.batch = walk.axes();
+  args.a_batch = walk.strides(0);
+  args.b_batch = walk.strides(1);
+  args.splits = {make_divisor(splits), to_i31(depth)};
+  args.epilogue = {p.alpha, p.beta, aligned && p.N % pack == 0, p.act};
+  plan.launch(tile.gemm, {to_u31(across), to_u31(down), to_u31(batch * splits)}, tile.threads, args);
   if (splits == 1) return plan;
   plan.workspace = {batch * splits * p.M * p.N * 4};
   const int64_t packs_of_row = divide_up(p.N, pack), packs = packs_of_row * p.M * batch;
-  plan.launches.push_back(
-      Launch(half ? "gemm_sum_f16" : "gemm_sum_f32", to_u31(divide_up(packs, kSumThreads)), 1, 1, kSumThreads)
-          .add(workspace(0))
-          .add(bias)
-          .add(residual)
-          .add(output(0))
-          .add(to_i31(p.N))
-          .add(to_i31(splits))
-          .add(to_u31(packs))
-          .add(make_divisor(packs_of_row))
-          .add(make_divisor(p.M))
-          .add(epilogue));
+  hip::GemmSumArgs sum = {};
+  sum.partial = workspace(0);
+  sum.bias = args.bias;
+  sum.residual = args.residual;
+  sum.y = output(0);
+  sum.N = args.N;
+  sum.splits = to_i31(splits);
+  sum.packs = to_u31(packs);
+  sum.across = make_divisor(packs_of_row);
+  sum.rows = make_divisor(p.M);
+  sum.epilogue = args.epilogue;
+  plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
+              hip::kGemmSumThreads, sum);
   return plan;
 }
 
@@ -129,36 +122,34 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
   if (pixels * p.M * p.groups == 0) return plan;
   const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
-  struct {
-    int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
-  } window;
-  window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
-            to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
   to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);
   const Shape tile = choose(p.M, pixels, p.groups, half, device, wanted);
   if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
   }
-  Launch launch(tile.conv, to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)),
-                to_u31(p.groups), tile.threads);
-  plan.launches.push_back(launch.add(input(0))
-                              .add(input(1))
-                              .add(p.has_bias ? input(2) : no_buffer())
-                              .add(output(0))
-                              .add(to_i31(p.M))
-                              .add(to_i31(p.C))
-                              .add(to_i31(H))
-                              .add(to_i31(W))
-                              .add(to_i31(p.groups))
-                              .add(int32_t{aligned && K % pack == 0})
-                              .add(int32_t{aligned && OH * OW % pack == 0})
-                              .add(window)
-                              .add(to_u31(pixels))
-                              .add(make_divisor(OH * OW))
-                              .add(make_divisor(OW))
-                              .add(make_divisor(taps))
-                              .add(make_divisor(p.kernel[2])));
+  hip::ConvArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.y = output(0);
+  args.M = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.H = to_i31(H);
+  args.W = to_i31(W);
+  args.groups = to_i31(p.groups);
+  args.packs_of_w = aligned && K % pack == 0;
+  args.packs_of_y = aligned && OH * OW % pack == 0;
+  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  args.pixels = to_u31(pixels);
+  args.per_image = make_divisor(OH * OW);
+  args.across = make_divisor(OW);
+  args.taps = make_divisor(taps);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  plan.launch(tile.conv,
+              {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
+              tile.threads, args);
   return plan;
 }
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "hip/group_norm_args.h"
+
 namespace graphopt::gpu {
 
 Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  // hip/group_norm.hip
-  constexpr int64_t kSmall = 16, kLarge = 40, kThreads = 1024, kSplitThreads = 512;
+  constexpr int64_t kSmall = hip::kGroupNormSmallElements, kLarge = hip::kGroupNormLargeElements,
+                    kThreads = hip::kGroupNormMostThreads;
   Plan plan;
   const int64_t groups = p.N * p.groups, channels = p.C / p.groups, size = channels * p.inner;
   if (groups * size == 0) return plan;
@@ -15,7 +17,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   const auto elements = to_u31(size);
 
   // A work-group for a group reads X once, but leaves the device idle when there are few groups.
-  const int64_t part = kSplitThreads * kSmall, parts = divide_up(size, part);
+  const int64_t parts = divide_up(size, hip::kGroupNormPart);
   const bool fills = groups * 4 >= device.compute_units || parts < 4;
   if (vectors && size <= kThreads * kLarge && fills) {
     const bool small = size <= kThreads * kSmall;
@@ -23,45 +25,48 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
         std::max<int64_t>(device.wave, round_up(divide_up(size, small ? kSmall : kLarge), device.wave));
     const char* name = small ? (half ? "group_norm_small_f16" : "group_norm_small_f32")
                              : (half ? "group_norm_large_f16" : "group_norm_large_f32");
-    plan.launches.push_back(Launch(name, to_u31(groups), 1, 1, static_cast<uint32_t>(threads))
-                                .add(input(0))
-                                .add(input(1))
-                                .add(input(2))
-                                .add(output(0))
-                                .add(elements)
-                                .add(static_cast<uint32_t>(channels))
-                                .add(make_divisor(p.groups))
-                                .add(make_divisor(p.inner))
-                                .add(p.epsilon)
-                                .add(static_cast<int32_t>(threads))
-                                .add(p.act));
+    hip::GroupNormArgs args = {};
+    args.x = input(0);
+    args.gamma = input(1);
+    args.beta = input(2);
+    args.y = output(0);
+    args.size = elements;
+    args.group_channels = static_cast<uint32_t>(channels);
+    args.groups = make_divisor(p.groups);
+    args.inner = make_divisor(p.inner);
+    args.epsilon = p.epsilon;
+    args.threads = static_cast<int32_t>(threads);
+    args.act = p.act;
+    plan.launch(name, {to_u31(groups)}, static_cast<uint32_t>(threads), args);
     return plan;
   }
 
   const uint32_t grid = to_u31(groups * parts);
   plan.workspace.push_back(groups * parts * 2 * 4);
-  plan.launches.push_back(
-      Launch(half ? "group_norm_stats_f16" : "group_norm_stats_f32", grid, 1, 1, kSplitThreads)
-          .add(input(0))
-          .add(workspace(0))
-          .add(elements)
-          .add(make_divisor(parts))
-          .add(int32_t{vectors}));
-  plan.launches.push_back(
-      Launch(half ? "group_norm_apply_f16" : "group_norm_apply_f32", grid, 1, 1, kSplitThreads)
-          .add(input(0))
-          .add(input(1))
-          .add(input(2))
-          .add(workspace(0))
-          .add(output(0))
-          .add(elements)
-          .add(static_cast<uint32_t>(channels))
-          .add(make_divisor(p.groups))
-          .add(make_divisor(p.inner))
-          .add(make_divisor(parts))
-          .add(p.epsilon)
-          .add(int32_t{vectors})
-          .add(p.act));
+  hip::GroupNormStatsArgs stats = {};
+  stats.x = input(0);
+  stats.partial = workspace(0);
+  stats.size = elements;
+  stats.parts = make_divisor(parts);
+  stats.vectors = vectors;
+  plan.launch(half ? "group_norm_stats_f16" : "group_norm_stats_f32", {grid}, hip::kGroupNormSplitThreads,
+              stats);
+  hip::GroupNormApplyArgs apply = {};
+  apply.x = input(0);
+  apply.gamma = input(1);
+  apply.beta = input(2);
+  apply.partial = workspace(0);
+  apply.y = output(0);
+  apply.size = elements;
+  apply.group_channels = static_cast<uint32_t>(channels);
+  apply.groups = make_divisor(p.groups);
+  apply.inner = make_divisor(p.inner);
+  apply.parts = make_divisor(parts);
+  apply.epsilon = p.epsilon;
+  apply.vectors = vectors;
+  apply.act = p.act;
+  plan.launch(half ? "group_norm_apply_f16" : "group_norm_apply_f32", {grid}, hip::kGroupNormSplitThreads,
+              apply);
   return plan;
 }
 

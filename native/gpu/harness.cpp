@@ -21,6 +21,7 @@
 #include "gpu/scale_shift_plan.h"
 #include "gpu/strided_copy_plan.h"
 #include "gpu/winograd_conv_plan.h"
+#include "hip/tile_args.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -100,7 +101,11 @@ EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t r
     const LinearProblem p = {rows, K, N, residual != 0, activation(kind, a, b)};
     if (fused != 0) return linear_plan(p, half != 0, true, *device);
     Plan plan = linear_rest_plan(p, half != 0, true);
-    for (Launch& launch : plan.launches) launch.args.front().role = Role::kInput;
+    for (Launch& launch : plan.launches) {
+      Buffer product = launch.slot(0);
+      product.role = Role::kInput;
+      launch.set_slot(0, product);
+    }
     return plan;
   });
 }
@@ -352,13 +357,30 @@ EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, i
                                {"tile_rows_f32", "tile_rows_f16"}};
     const uint32_t down = to_u31(divide_up(M, 16));
     const uint32_t across = kind == 2 ? down : to_u31(divide_up(kind == 1 ? P : N, 16));
-    Launch launch(names[kind][half], across, kind == 2 ? 1 : down, 1, static_cast<uint32_t>(device->wave));
-    launch.add(input(0)).add(input(1));
-    if (kind == 1) launch.add(input(2));
-    launch.add(output(0)).add(M).add(N).add(K);
-    if (kind == 1) launch.add(P);
+    const Grid grid = {across, kind == 2 ? 1 : down};
+    const auto threads = static_cast<uint32_t>(device->wave);
     Plan plan;
-    plan.launches.push_back(launch);
+    if (kind == 1) {
+      hip::TileChainArgs args = {};
+      args.a = input(0);
+      args.b = input(1);
+      args.c = input(2);
+      args.y = output(0);
+      args.M = M;
+      args.N = N;
+      args.K = K;
+      args.P = P;
+      plan.launch(names[kind][half], grid, threads, args);
+    } else {
+      hip::TileArgs args = {};
+      args.a = input(0);
+      args.b = input(1);
+      args.y = output(0);
+      args.M = M;
+      args.N = N;
+      args.K = K;
+      plan.launch(names[kind][half], grid, threads, args);
+    }
     return plan;
   });
 }

@@ -23,6 +23,17 @@ uint32_t to_u31(int64_t value) {
   return static_cast<uint32_t>(value);
 }
 
+Buffer Launch::slot(size_t i) const {
+  uint64_t bits;
+  std::memcpy(&bits, args + 8 * i, sizeof bits);
+  return {static_cast<Role>(bits & 0xff), static_cast<uint8_t>(bits >> 8), static_cast<int64_t>(bits >> 16)};
+}
+
+void Launch::set_slot(size_t i, const Buffer& buffer) {
+  const hip::In slot = buffer;
+  std::memcpy(args + 8 * i, &slot, sizeof slot);
+}
+
 const hip::Architecture& architecture(const std::string& name) {
   for (const hip::Architecture& a : hip::kArchitectures) {
     if (name == a.name) return a;
@@ -63,45 +74,26 @@ DeviceFacts typical_facts(const std::string& arch) {
 
 namespace {
 
-std::string buffer_name(const Argument& a) {
+std::string to_json(const Buffer& b) {
+  if (b.role == Role::kNull) return "{\"u64\": 0}";
   const char* names[] = {"null", "in", "out", "weights", "ws"};
-  return names[static_cast<int>(a.role)] + (a.role == Role::kWeights ? "" : std::to_string(a.index));
+  const std::string name =
+      names[static_cast<int>(b.role)] + (b.role == Role::kWeights ? "" : std::to_string(b.index));
+  return "{\"buffer\": \"" + name + "\"" +
+         (b.offset != 0 ? ", \"offset\": " + std::to_string(b.offset) : "") + "}";
 }
 
-std::string to_json(const Argument& a) {
-  char text[64];
-  switch (a.kind) {
-    case Argument::Kind::kPointer:
-      if (a.role == Role::kNull) return "{\"u64\": 0}";
-      if (a.offset != 0) {
-        return "{\"buffer\": \"" + buffer_name(a) + "\", \"offset\": " + std::to_string(a.offset) + "}";
-      }
-      return "{\"buffer\": \"" + buffer_name(a) + "\"}";
-    case Argument::Kind::kI32: {
-      int32_t value;
-      std::memcpy(&value, a.bytes, sizeof value);
-      return "{\"i32\": " + std::to_string(value) + "}";
-    }
-    case Argument::Kind::kU32: {
-      uint32_t value;
-      std::memcpy(&value, a.bytes, sizeof value);
-      return "{\"u32\": " + std::to_string(value) + "}";
-    }
-    case Argument::Kind::kF32: {
-      float value;
-      std::memcpy(&value, a.bytes, sizeof value);
-      std::snprintf(text, sizeof text, "{\"f32\": %.9g}", static_cast<double>(value));
-      return text;
-    }
-    case Argument::Kind::kBytes:
-      break;
+// The parameters in the order of the kernel: the struct with its slots empty, then the pointers.
+std::string args_to_json(const Launch& launch) {
+  std::string json = "{\"hex\": \"" + std::string(16 * launch.slots, '0');
+  for (size_t i = 8 * launch.slots; i < launch.size; ++i) {
+    char text[3];
+    std::snprintf(text, sizeof text, "%02x", launch.args[i]);
+    json += text;
   }
-  std::string hex;
-  for (int i = 0; i < a.size; ++i) {
-    std::snprintf(text, sizeof text, "%02x", a.bytes[i]);
-    hex += text;
-  }
-  return "{\"hex\": \"" + hex + "\"}";
+  json += "\"}";
+  for (size_t i = 0; i < launch.slots; ++i) json += ", " + to_json(launch.slot(i));
+  return json;
 }
 
 }  // namespace
@@ -115,11 +107,9 @@ std::string to_json(const Plan& plan) {
   bool first = true;
   for (const Launch& launch : plan.launches) {
     json += std::string(first ? "" : ", ") + "{\"kernel\": \"" + launch.kernel + "\", \"grid\": [" +
-            std::to_string(launch.grid[0]) + ", " + std::to_string(launch.grid[1]) + ", " +
-            std::to_string(launch.grid[2]) + "], \"block\": [" + std::to_string(launch.block) +
-            ", 1, 1], \"lds\": " + std::to_string(launch.lds) + ", \"args\": [";
-    for (size_t i = 0; i < launch.args.size(); ++i) json += (i > 0 ? ", " : "") + to_json(launch.args[i]);
-    json += "]}";
+            std::to_string(launch.grid.x) + ", " + std::to_string(launch.grid.y) + ", " +
+            std::to_string(launch.grid.z) + "], \"block\": [" + std::to_string(launch.block) +
+            ", 1, 1], \"lds\": " + std::to_string(launch.lds) + ", \"args\": [" + args_to_json(launch) + "]}";
     first = false;
   }
   return json + "]}";

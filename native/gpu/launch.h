@@ -4,19 +4,17 @@
 
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "hip/args.h"
 #include "hip/traits.h"
 #include "ops/activation.h"
 
 namespace graphopt::gpu {
 
-// Passed to kernels by value; mirrors hip::Divisor (hip/platform.h), which says what it is.
-struct Divisor {
-  uint32_t d, multiplier, shift;
-};
+using hip::Divisor;
 
 // For numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
 Divisor make_divisor(int64_t d);
@@ -41,57 +39,65 @@ const hip::Architecture& architecture(const std::string& name);
 // std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
 
+// Bytes of a kernel's arguments, at most.
+constexpr size_t kMostArgs = 384;
+
 // Workspace is scratch memory of one run; weights are what `prepare` plans make once from a constant input.
 enum class Role : uint8_t { kNull, kInput, kOutput, kWeights, kWorkspace };
 
-struct Argument {
-  enum class Kind : uint8_t { kPointer, kI32, kU32, kF32, kBytes };
-  Kind kind = Kind::kBytes;
-  Role role = Role::kNull;
-  uint8_t index = 0;   // of the input, output or workspace
-  uint8_t size = 0;    // bytes of a value
-  int64_t offset = 0;  // bytes, of a pointer
-  unsigned char bytes[64] = {};
-};
-
+// What a slot of a kernel's arguments (hip/args.h) holds in a plan: a buffer, from some byte on.
 struct Buffer {
   Role role = Role::kNull;
-  uint8_t index = 0;
-  int64_t offset = 0;
+  uint8_t index = 0;   // of the input, output or workspace
+  int64_t offset = 0;  // bytes, below 2^47
+
+  operator hip::In() const { return in_slot<hip::In>(); }
+  operator hip::Constant() const { return in_slot<hip::Constant>(); }
+  operator hip::Out() const { return in_slot<hip::Out>(); }
+
+ private:
+  // In the 8 bytes of a pointer. No buffer is a null pointer.
+  template <class Slot>
+  Slot in_slot() const {
+    const uint64_t bits =
+        static_cast<uint64_t>(offset) << 16 | uint64_t{index} << 8 | static_cast<uint64_t>(role);
+    Slot slot;
+    static_assert(sizeof slot == sizeof bits);
+    std::memcpy(&slot, &bits, sizeof bits);
+    return slot;
+  }
 };
 
+struct Grid {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+// One launch: the arguments are a copy of the struct that the kernel takes.
 struct Launch {
   const char* kernel = nullptr;
-  uint32_t grid[3] = {1, 1, 1};
+  Grid grid;
   uint32_t block = 1;
   uint32_t lds = 0;  // dynamic
-  std::vector<Argument> args;
+  uint16_t slots = 0;
+  uint16_t size = 0;  // of the arguments
+  alignas(8) unsigned char args[kMostArgs] = {};
 
-  Launch(const char* kernel_name, uint32_t x, uint32_t y, uint32_t z, uint32_t threads)
-      : kernel(kernel_name), grid{x, y, z}, block(threads) {}
-
-  Launch& add(const Buffer& buffer) {
-    Argument a;
-    a.kind = Argument::Kind::kPointer;
-    a.role = buffer.role;
-    a.index = buffer.index;
-    a.offset = buffer.offset;
-    args.push_back(a);
-    return *this;
+  template <class Args>
+  Launch(const char* kernel_name, const Grid& groups, uint32_t threads, const Args& arguments)
+      : kernel(kernel_name), grid(groups), block(threads), slots(Args::kSlots), size(sizeof(Args)) {
+    static_assert(hip::is_args<Args>(sizeof(Args)) && sizeof(Args) <= kMostArgs);
+    std::memcpy(args, &arguments, sizeof arguments);
   }
-  // T is what the kernel declares: int32_t, uint32_t, float or a struct.
-  template <class T>
-  Launch& add(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Argument::bytes));
-    Argument a;
-    a.kind = std::is_same_v<T, int32_t>    ? Argument::Kind::kI32
-             : std::is_same_v<T, uint32_t> ? Argument::Kind::kU32
-             : std::is_same_v<T, float>    ? Argument::Kind::kF32
-                                           : Argument::Kind::kBytes;
-    a.size = sizeof(T);
-    std::memcpy(a.bytes, &value, sizeof(T));
-    args.push_back(a);
-    return *this;
+
+  Buffer slot(size_t i) const;
+  void set_slot(size_t i, const Buffer& buffer);
+  // Args must be the type that it was made of.
+  template <class Args>
+  Args arguments() const {
+    if (size != sizeof(Args) || slots != Args::kSlots) throw std::logic_error("arguments of another type");
+    Args result;
+    std::memcpy(static_cast<void*>(&result), args, sizeof result);
+    return result;
   }
 };
 
@@ -99,6 +105,12 @@ struct Plan {
   std::vector<Launch> launches;
   std::vector<int64_t> workspace;  // bytes of each workspace buffer
   int64_t weights = 0;             // bytes that a prepare plan writes
+
+  // Adds a launch of work-groups of `threads`; the kernel must take an Args.
+  template <class Args>
+  Launch& launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
+    return launches.emplace_back(kernel, grid, threads, args);
+  }
 };
 
 // Of convolutions and pools, at most.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hip/linear_args.h"
+
 namespace graphopt::gpu {
 
 GemmProblem linear_product(const LinearProblem& p) {
@@ -22,7 +24,7 @@ Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFa
 }
 
 Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
-  constexpr int64_t kThreads = 256, kBytes = kThreads * 4 * 16;  // hip/linear.hip
+  constexpr int64_t kBytes = hip::kLinearThreads * hip::kLinearVectors * 16;
   Plan plan;
   const int64_t element = half ? 2 : 4;
   if (p.rows * p.N == 0) return plan;
@@ -36,15 +38,16 @@ Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
       return b;
     };
     const auto grid = static_cast<uint32_t>(divide_up(total * element, kBytes));
-    plan.launches.push_back(Launch(half ? "linear_f16" : "linear_f32", grid, 1, 1, kThreads)
-                                .add(part(output(0)))
-                                .add(input(2))
-                                .add(p.has_residual ? part(input(3)) : no_buffer())
-                                .add(part(output(0)))
-                                .add(to_u31(total))
-                                .add(make_divisor(p.N))
-                                .add(int32_t{vectors})
-                                .add(p.act));
+    hip::LinearArgs args = {};
+    args.product = part(output(0));
+    args.bias = input(2);
+    args.residual = p.has_residual ? part(input(3)) : no_buffer();
+    args.y = part(output(0));
+    args.total = to_u31(total);
+    args.columns = make_divisor(p.N);
+    args.vectors = vectors;
+    args.act = p.act;
+    plan.launch(half ? "linear_f16" : "linear_f32", {grid}, hip::kLinearThreads, args);
   }
   return plan;
 }

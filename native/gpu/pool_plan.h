@@ -2,15 +2,13 @@
 #pragma once
 
 #include "gpu/launch.h"
+#include "hip/pool_args.h"
+#include "hip/resize_args.h"
 
 namespace graphopt::gpu {
 
-// Mirrors hip::PoolAxis.
-struct PoolAxis {
-  int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
-};
-
-enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
+using hip::PoolAxis;
+using hip::PoolMode;
 
 // x [planes, in..], y [planes, out..]; what has fewer than three axes has ones in front.
 struct PoolProblem {
@@ -21,13 +19,9 @@ struct PoolProblem {
 
 Plan pool_plan(const PoolProblem& p, bool half);
 
-// Mirror hip::Coordinates, hip::Nearest and hip::ResizeAxis.
-enum class Coordinates : int32_t { kHalfPixel, kPytorchHalfPixel, kAsymmetric, kAlignCorners };
-enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear };
-struct ResizeAxis {
-  int32_t in, out;
-  float scale;
-};
+using hip::Coordinates;
+using hip::Interpolation;
+using hip::ResizeAxis;
 
 struct ResizeProblem {
   int64_t planes = 1;

@@ -2,28 +2,35 @@
 
 #include <algorithm>
 
+#include "hip/row_norm_args.h"
+
 namespace graphopt::gpu {
 
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  constexpr int64_t kVectors = 4, kMaxThreads = 1024, kAnyThreads = 1024;  // hip/row_norm.hip
+  constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
   Plan plan;
   if (p.rows * p.D == 0) return plan;
   const int64_t pack = half ? 8 : 4;
   const uint8_t gamma = p.has_residual ? 2 : 1;
-  const Buffer residual = p.has_residual ? input(1) : no_buffer();
-  const Buffer beta = p.rms ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
-  const Buffer sum = p.writes_sum ? output(1) : no_buffer();
-  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMaxThreads * kVectors;
+  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMostThreads * hip::kRowNormVectors;
   // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
-                                     static_cast<int64_t>(device.wave), kMaxThreads);
+                                     static_cast<int64_t>(device.wave), kMostThreads);
   const char* name =
       registers ? (half ? "row_norm_f16" : "row_norm_f32") : (half ? "row_norm_any_f16" : "row_norm_any_f32");
-  Launch launch(name, to_u31(p.rows), 1, 1, static_cast<uint32_t>(registers ? threads : kAnyThreads));
-  launch.add(input(0)).add(residual).add(input(gamma)).add(beta).add(output(0)).add(sum);
-  launch.add(to_u31(p.D)).add(p.epsilon).add(int32_t{p.rms});
-  if (registers) launch.add(static_cast<int32_t>(threads));
-  plan.launches.push_back(launch);
+  const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
+  hip::RowNormArgs args = {};
+  args.x = input(0);
+  args.residual = p.has_residual ? input(1) : no_buffer();
+  args.gamma = input(gamma);
+  args.beta = p.rms ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
+  args.y = output(0);
+  args.sum = p.writes_sum ? output(1) : no_buffer();
+  args.D = to_u31(p.D);
+  args.epsilon = p.epsilon;
+  args.rms = p.rms;
+  args.threads = static_cast<int32_t>(block);
+  plan.launch(name, {to_u31(p.rows)}, block, args);
   return plan;
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "hip/scale_shift_args.h"
+
 namespace graphopt::gpu {
 
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
-  constexpr int64_t kThreads = 256, kBytes = kThreads * 4 * 16;  // hip/scale_shift.hip
+  constexpr int64_t kBytes = hip::kScaleShiftThreads * hip::kScaleShiftVectors * 16;
   Plan plan;
   const int64_t element = half ? 2 : 4, planes = p.N * p.C;
   if (planes * p.inner == 0) return plan;
@@ -21,18 +23,19 @@ Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
       return b;
     };
     const auto grid = static_cast<uint32_t>(divide_up(total * element, kBytes));
-    plan.launches.push_back(Launch(half ? "scale_shift_f16" : "scale_shift_f32", grid, 1, 1, kThreads)
-                                .add(part(input(0)))
-                                .add(input(1))
-                                .add(input(2))
-                                .add(p.has_residual ? part(input(3)) : no_buffer())
-                                .add(part(output(0)))
-                                .add(to_u31(total))
-                                .add(make_divisor(p.inner))
-                                .add(make_divisor(p.C))
-                                .add(static_cast<uint32_t>(first % p.C))
-                                .add(int32_t{aligned && offset % 16 == 0})
-                                .add(p.act));
+    hip::ScaleShiftArgs args = {};
+    args.x = part(input(0));
+    args.scale = input(1);
+    args.shift = input(2);
+    args.residual = p.has_residual ? part(input(3)) : no_buffer();
+    args.y = part(output(0));
+    args.total = to_u31(total);
+    args.inner = make_divisor(p.inner);
+    args.channels = make_divisor(p.C);
+    args.first_channel = static_cast<uint32_t>(first % p.C);
+    args.vectors = aligned && offset % 16 == 0;
+    args.act = p.act;
+    plan.launch(half ? "scale_shift_f16" : "scale_shift_f32", {grid}, hip::kScaleShiftThreads, args);
   }
   return plan;
 }

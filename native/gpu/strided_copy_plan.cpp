@@ -4,12 +4,6 @@
 #include <stdexcept>
 
 namespace graphopt::gpu {
-namespace {
-
-constexpr int64_t kThreads = 256, kElements = 4;  // hip/strided_copy.hip
-
-}  // namespace
-
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
   Plan plan;
   if (copy.shape.elements() == 0) return plan;
@@ -44,15 +38,17 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
                      : bytes == 2 ? "strided_copy_b16"
                                   : "strided_copy_b8";
   const uint32_t total = walk.total();
-  plan.launches.push_back(Launch(name, to_u31(divide_up(total, kThreads * kElements)), 1, 1, kThreads)
-                              .add(input(0))
-                              .add(output(0))
-                              .add(total)
-                              .add(walk.axes())
-                              .add(walk.strides(0))
-                              .add(walk.strides(1))
-                              .add(to_u31(x_offset))
-                              .add(to_u31(y_offset)));
+  hip::StridedCopyArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = total;
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(0);
+  args.y_strides = walk.strides(1);
+  args.x_offset = to_u31(x_offset);
+  args.y_offset = to_u31(y_offset);
+  plan.launch(name, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
+              args);
   return plan;
 }
 
@@ -72,14 +68,12 @@ Plan pad_plan(const PadProblem& p) {
   if (y.rank() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes");
   if (p.mode != PadMode::kConstant && p.x.elements() == 0) throw std::invalid_argument("nothing to pad with");
   const Walk walk(y, {contiguous(p.x)});
-  struct {
-    int32_t d[kMostAxes];
-  } before = {}, x_dims = {};
+  hip::PadArgs args = {};
   for (size_t k = 0; k < kMostAxes; ++k) {
     const bool inside = k < y.rank();
     const size_t d = y.rank() - 1 - k;
-    before.d[k] = inside ? static_cast<int32_t>(p.before[d]) : 0;
-    x_dims.d[k] = inside ? to_i31(p.x[d]) : 1;
+    args.before.d[k] = inside ? static_cast<int32_t>(p.before[d]) : 0;
+    args.x_dims.d[k] = inside ? to_i31(p.x[d]) : 1;
     // What a reflection may reach; beyond it the kernel would read outside of x.
     if (inside && p.mode == PadMode::kReflect && std::max(p.before[d], p.after[d]) >= p.x[d]) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");
@@ -87,17 +81,15 @@ Plan pad_plan(const PadProblem& p) {
   }
   to_u31(p.x.elements());
   const uint32_t total = walk.total();
-  plan.launches.push_back(Launch(p.bytes == 2 ? "pad_b16" : "pad_b32",
-                                 to_u31(divide_up(total, kThreads * kElements)), 1, 1, kThreads)
-                              .add(input(0))
-                              .add(output(0))
-                              .add(total)
-                              .add(walk.axes())
-                              .add(walk.strides(0))
-                              .add(before)
-                              .add(x_dims)
-                              .add(p.value)
-                              .add(static_cast<int32_t>(p.mode)));
+  args.x = input(0);
+  args.y = output(0);
+  args.total = total;
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(0);
+  args.value = p.value;
+  args.mode = p.mode;
+  plan.launch(p.bytes == 2 ? "pad_b16" : "pad_b32",
+              {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads, args);
   return plan;
 }
 

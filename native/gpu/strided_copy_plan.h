@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/walk.h"
+#include "hip/strided_copy_args.h"
 
 namespace graphopt::gpu {
 
@@ -16,7 +17,7 @@ struct StridedCopy {
 // Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 
-enum class PadMode : int32_t { kConstant, kReflect, kEdge };
+using hip::PadMode;
 
 struct PadProblem {
   abi::Shape x;

@@ -6,15 +6,9 @@
 
 namespace graphopt::gpu {
 
-constexpr size_t kMostAxes = 5;
-
-// Mirror hip::Axes and hip::Strides.
-struct Axes {
-  Divisor inner[kMostAxes - 1];
-};
-struct Strides {
-  int32_t s[kMostAxes];
-};
+using hip::Axes;
+using hip::Strides;
+constexpr size_t kMostAxes = hip::kMostAxes;
 
 // A walk over all elements of a shape with one stride per axis for each of several tensors, in elements.
 class Walk {

@@ -6,38 +6,36 @@
 #include <stdexcept>
 
 #include "hip/matrix_conv.h"
+#include "hip/matrix_conv_args.h"
+#include "hip/winograd_conv_args.h"
 
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kThreads = 256;  // of the transforms
-constexpr int64_t kDepth = 16;     // rows of a step of the product (hip/sgemm.h)
 constexpr double kLaunchSeconds = 2e-6;
 
 struct TileShape {
-  int64_t m, n, threads;
+  hip::SgemmShape tile;
   const char* winograd;
   const char* implicit[2];  // float, float16
   double efficiency;        // fraction of the arithmetic rate that a full device reaches
+
+  int64_t m() const { return tile.m; }
+  int64_t n() const { return tile.n; }
+  uint32_t threads() const { return static_cast<uint32_t>(tile.threads()); }
 };
 
 const TileShape& shape(ConvTile tile) {
   static const TileShape shapes[] = {
-      {128,
-       128,
-       256,
+      {hip::sgemm_shape(hip::SgemmTile::kLarge),
        "winograd_product_128x128_f32",
        {"implicit_product_128x128_f32", "implicit_product_128x128_f16"},
        0.70},
-      {64,
-       128,
-       128,
+      {hip::sgemm_shape(hip::SgemmTile::kWide),
        "winograd_product_64x128_f32",
        {"implicit_product_64x128_f32", "implicit_product_64x128_f16"},
        0.62},
-      {64,
-       32,
-       128,
+      {hip::sgemm_shape(hip::SgemmTile::kSmall),
        "winograd_product_64x32_f32",
        {"implicit_product_64x32_f32", "implicit_product_64x32_f16"},
        0.40},
@@ -73,7 +71,7 @@ WeightShape weight_shape(const ConvProblem& p, ConvAlgorithm algorithm) {
   const int64_t side = out_of(algorithm) + 2;
   // A multiple of 128 where the large tile is worth its padding.
   const int64_t columns = p.M > 64 ? round_up(p.M, 128) : 64;
-  return {round_up(implicit ? 9 * p.C : p.C, kDepth), columns, implicit ? 1 : side * side};
+  return {round_up(implicit ? 9 * p.C : p.C, hip::kSgemmDepth), columns, implicit ? 1 : side * side};
 }
 
 struct TileGrid {
@@ -87,12 +85,12 @@ TileGrid tile_grid(const ConvProblem& p, ConvAlgorithm algorithm) {
 
 double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, int64_t columns, int64_t depth,
                        int64_t positions) {
-  const int64_t groups = divide_up(M, tile.m) * divide_up(columns, tile.n) * positions;
+  const int64_t groups = divide_up(M, tile.m()) * divide_up(columns, tile.n()) * positions;
   // Two work-groups share a compute unit; one alone does not keep its pipes busy.
   const double slots = 2.0 * d.compute_units;
   const double rounds = std::ceil(static_cast<double>(groups) / slots);
   const double occupied = groups <= d.compute_units ? 0.6 : 0.5 * rounds * 2.0;
-  const double group_flops = 2.0 * static_cast<double>(tile.m * tile.n) * static_cast<double>(depth);
+  const double group_flops = 2.0 * static_cast<double>(tile.m() * tile.n()) * static_cast<double>(depth);
   return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz) / 1.0;
 }
 
@@ -160,38 +158,43 @@ Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const Devi
   to_u31(p.H * p.W);
   plan.workspace = {x.elements * 2};
   const uint32_t parts = to_u31(x.elements / 16);
-  plan.launches.push_back(Launch("matrix_pack_f16", to_u31(divide_up(parts, kThreads)), 1, 1, kThreads)
-                              .add(input(0))
-                              .add(workspace(0))
-                              .add(to_i31(p.C))
-                              .add(to_i31(p.H))
-                              .add(to_i31(p.W))
-                              .add(static_cast<int32_t>(p.pad_top))
-                              .add(static_cast<int32_t>(p.pad_left))
-                              .add(parts)
-                              .add(make_divisor(x.H * x.W))
-                              .add(make_divisor(x.W))
-                              .add(make_divisor(x.C / 16)));
+  hip::MatrixPackArgs pack = {};
+  pack.x = input(0);
+  pack.packed = workspace(0);
+  pack.C = to_i31(p.C);
+  pack.H = to_i31(p.H);
+  pack.W = to_i31(p.W);
+  pack.pad_top = static_cast<int32_t>(p.pad_top);
+  pack.pad_left = static_cast<int32_t>(p.pad_left);
+  pack.total = parts;
+  pack.pixels = make_divisor(x.H * x.W);
+  pack.across = make_divisor(x.W);
+  pack.parts = make_divisor(x.C / 16);
+  plan.launch("matrix_pack_f16", {to_u31(divide_up(parts, hip::kMatrixConvThreads))}, hip::kMatrixConvThreads,
+              pack);
+  hip::MatrixProductArgs product = {};
+  product.u = weights();
+  product.packed = workspace(0);
+  product.bias = input(2);
+  product.residual = p.has_residual ? input(3) : no_buffer();
+  product.y = output(0);
+  product.M = to_i31(p.M);
+  product.channels = static_cast<int32_t>(x.C);
+  product.line = to_u31(x.W * x.C);
+  product.image = image;
+  product.pixels = pixels;
+  product.per_image = make_divisor(p.OH() * p.OW());
+  product.across = make_divisor(p.OW());
+  product.act = p.act;
   const auto side = static_cast<int>(tile.side);
-  Launch product(tile.name, to_u31(divide_up(pixels, tile.side)), to_u31(divide_up(p.M, tile.side)), 1,
-                 static_cast<uint32_t>(hip::matrix_conv_waves(side, arch.wave, arch.lds_bytes) * arch.wave));
+  const int threads = hip::matrix_conv_waves(side, arch.wave, arch.lds_bytes) * arch.wave;
+  Launch& launch =
+      plan.launch(tile.name, {to_u31(divide_up(pixels, tile.side)), to_u31(divide_up(p.M, tile.side))},
+                  static_cast<uint32_t>(threads), product);
   // hip/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma) {
-    product.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, arch.lds_bytes));
+    launch.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, arch.lds_bytes));
   }
-  plan.launches.push_back(product.add(weights())
-                              .add(workspace(0))
-                              .add(input(2))
-                              .add(p.has_residual ? input(3) : no_buffer())
-                              .add(output(0))
-                              .add(to_i31(p.M))
-                              .add(static_cast<int32_t>(x.C))
-                              .add(to_u31(x.W * x.C))
-                              .add(image)
-                              .add(pixels)
-                              .add(make_divisor(p.OH() * p.OW()))
-                              .add(make_divisor(p.OW()))
-                              .add(p.act));
   return plan;
 }
 
@@ -255,39 +258,43 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
 
 Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm algorithm) {
   const WeightShape w = weight_shape(p, algorithm);
-  const uint32_t grid = to_u31(divide_up(to_u31(w.rows * w.columns), kThreads));
-  Plan plan;
   const auto rows = static_cast<int32_t>(w.rows);
+  Plan plan;
   const auto M = to_i31(p.M), C = to_i31(p.C);
+  const uint32_t total = to_u31(w.rows * w.columns);
   if (algorithm == ConvAlgorithm::kMatrix) {
     plan.weights = w.rows * w.columns * 2;
-    plan.launches.push_back(Launch("matrix_filter_f16", grid, 1, 1, kThreads)
-                                .add(input(1))
-                                .add(weights())
-                                .add(M)
-                                .add(C)
-                                .add(to_u31(w.rows * w.columns))
-                                .add(make_divisor(w.columns / 9)));
+    hip::MatrixFilterArgs args = {};
+    args.w = input(1);
+    args.u = weights();
+    args.M = M;
+    args.C = C;
+    args.total = total;
+    args.channels = make_divisor(w.columns / 9);
+    plan.launch("matrix_filter_f16", {to_u31(divide_up(total, hip::kMatrixConvThreads))},
+                hip::kMatrixConvThreads, args);
     return plan;
   }
+  const Grid grid = {to_u31(divide_up(total, hip::kWinogradThreads))};
   plan.weights = w.positions * w.rows * w.columns * 4;
   if (algorithm == ConvAlgorithm::kImplicit) {
-    plan.launches.push_back(Launch(half ? "implicit_filter_f16" : "implicit_filter_f32", grid, 1, 1, kThreads)
-                                .add(input(1))
-                                .add(weights())
-                                .add(M)
-                                .add(to_i31(9 * p.C))
-                                .add(rows)
-                                .add(make_divisor(w.columns)));
+    hip::ImplicitFilterArgs args = {};
+    args.w = input(1);
+    args.u = weights();
+    args.M = M;
+    args.depth = to_i31(9 * p.C);
+    args.rows = rows;
+    args.columns = make_divisor(w.columns);
+    plan.launch(half ? "implicit_filter_f16" : "implicit_filter_f32", grid, hip::kWinogradThreads, args);
   } else {
-    const char* name = names(algorithm, half).filter;
-    plan.launches.push_back(Launch(name, grid, 1, 1, kThreads)
-                                .add(input(1))
-                                .add(weights())
-                                .add(M)
-                                .add(C)
-                                .add(rows)
-                                .add(make_divisor(w.columns)));
+    hip::WinogradFilterArgs args = {};
+    args.w = input(1);
+    args.u = weights();
+    args.M = M;
+    args.C = C;
+    args.rows = rows;
+    args.columns = make_divisor(w.columns);
+    plan.launch(names(algorithm, half).filter, grid, hip::kWinogradThreads, args);
   }
   return plan;
 }
@@ -301,7 +308,8 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
   if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice, device);
   const WeightShape w = weight_shape(p, choice.algorithm);
   const TileShape& tile = shape(choice.tile);
-  if (w.columns % tile.m != 0) throw std::invalid_argument("the tile is too tall for these output channels");
+  if (w.columns % tile.m() != 0)
+    throw std::invalid_argument("the tile is too tall for these output channels");
   const Buffer residual = p.has_residual ? input(3) : no_buffer();
   const auto M = to_i31(p.M), C = to_i31(p.C);
   const auto H = to_i31(p.H), W = to_i31(p.W);
@@ -310,36 +318,34 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
   const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);
 
   if (choice.algorithm == ConvAlgorithm::kImplicit) {
-    const uint32_t pixels = to_u31(p.N * OH * OW);
-    plan.launches.push_back(Launch(tile.implicit[half], to_u31(divide_up(pixels, tile.n)),
-                                   to_u31(divide_up(p.M, tile.m)), 1, static_cast<uint32_t>(tile.threads))
-                                .add(weights())
-                                .add(input(0))
-                                .add(input(2))
-                                .add(residual)
-                                .add(output(0))
-                                .add(M)
-                                .add(C)
-                                .add(H)
-                                .add(W)
-                                .add(top)
-                                .add(left)
-                                .add(rows)
-                                .add(columns)
-                                .add(pixels)
-                                .add(make_divisor(OH * OW))
-                                .add(make_divisor(OW))
-                                .add(p.act));
+    hip::ImplicitProductArgs args = {};
+    args.u = weights();
+    args.x = input(0);
+    args.bias = input(2);
+    args.residual = residual;
+    args.y = output(0);
+    args.M = M;
+    args.C = C;
+    args.H = H;
+    args.W = W;
+    args.pad_top = top;
+    args.pad_left = left;
+    args.rows = rows;
+    args.columns = columns;
+    args.pixels = to_u31(p.N * OH * OW);
+    args.per_image = make_divisor(OH * OW);
+    args.across = make_divisor(OW);
+    args.act = p.act;
+    plan.launch(tile.implicit[half],
+                {to_u31(divide_up(args.pixels, tile.n())), to_u31(divide_up(p.M, tile.m()))}, tile.threads(),
+                args);
     return plan;
   }
 
   const bool four = choice.algorithm == ConvAlgorithm::kWinograd4;
   const TileGrid tiles = tile_grid(p, choice.algorithm);
   to_u31(tiles.count);
-  struct {
-    uint32_t first, count;
-    Divisor per_image, across;
-  } part = {0, 0, make_divisor(tiles.down * tiles.across), make_divisor(tiles.across)};
+  hip::Tiles part = {0, 0, make_divisor(tiles.down * tiles.across), make_divisor(tiles.across)};
   const int64_t chunk = std::min(choice.chunk, tiles.count), widest = round_up(chunk, 4);
   plan.workspace = {w.positions * p.C * widest * 4, w.positions * p.M * widest * 4};
   const auto across = OW % 4 == 0 && aligned;
@@ -347,41 +353,45 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
     part.first = static_cast<uint32_t>(first);
     part.count = static_cast<uint32_t>(std::min(chunk, tiles.count - first));
     const int64_t stride = round_up(part.count, 4);
-    plan.launches.push_back(Launch(names(choice.algorithm, half).input,
-                                   to_u31(divide_up(to_u31(p.C * stride), kThreads)), 1, 1, kThreads)
-                                .add(input(0))
-                                .add(workspace(0))
-                                .add(C)
-                                .add(H)
-                                .add(W)
-                                .add(top)
-                                .add(left)
-                                .add(part)
-                                .add(make_divisor(stride)));
-    plan.launches.push_back(Launch(tile.winograd, to_u31(divide_up(stride, tile.n)),
-                                   to_u31(divide_up(p.M, tile.m)), static_cast<uint32_t>(w.positions),
-                                   static_cast<uint32_t>(tile.threads))
-                                .add(weights())
-                                .add(workspace(0))
-                                .add(workspace(1))
-                                .add(M)
-                                .add(C)
-                                .add(rows)
-                                .add(columns)
-                                .add(static_cast<int32_t>(stride)));
-    plan.launches.push_back(Launch(names(choice.algorithm, half).output,
-                                   to_u31(divide_up(to_u31(p.M * stride), kThreads)), 1, 1, kThreads)
-                                .add(workspace(1))
-                                .add(input(2))
-                                .add(residual)
-                                .add(output(0))
-                                .add(M)
-                                .add(static_cast<int32_t>(OH))
-                                .add(static_cast<int32_t>(OW))
-                                .add(part)
-                                .add(make_divisor(stride))
-                                .add(int32_t{four && across})
-                                .add(p.act));
+    hip::WinogradInputArgs in = {};
+    in.x = input(0);
+    in.v = workspace(0);
+    in.C = C;
+    in.H = H;
+    in.W = W;
+    in.pad_top = top;
+    in.pad_left = left;
+    in.tiles = part;
+    in.stride = make_divisor(stride);
+    plan.launch(names(choice.algorithm, half).input,
+                {to_u31(divide_up(to_u31(p.C * stride), hip::kWinogradThreads))}, hip::kWinogradThreads, in);
+    hip::WinogradProductArgs product = {};
+    product.u = weights();
+    product.v = workspace(0);
+    product.z = workspace(1);
+    product.M = M;
+    product.C = C;
+    product.rows = rows;
+    product.columns = columns;
+    product.stride = static_cast<int32_t>(stride);
+    plan.launch(tile.winograd,
+                {to_u31(divide_up(stride, tile.n())), to_u31(divide_up(p.M, tile.m())),
+                 static_cast<uint32_t>(w.positions)},
+                tile.threads(), product);
+    hip::WinogradOutputArgs out = {};
+    out.z = workspace(1);
+    out.bias = input(2);
+    out.residual = residual;
+    out.y = output(0);
+    out.M = M;
+    out.OH = static_cast<int32_t>(OH);
+    out.OW = static_cast<int32_t>(OW);
+    out.tiles = part;
+    out.stride = make_divisor(stride);
+    out.vectors = four && across;
+    out.act = p.act;
+    plan.launch(names(choice.algorithm, half).output,
+                {to_u31(divide_up(to_u31(p.M * stride), hip::kWinogradThreads))}, hip::kWinogradThreads, out);
   }
   return plan;
 }

@@ -2,29 +2,9 @@
 #pragma once
 
 #include "hip/platform.h"
+#include "ops/activation.h"
 
 namespace graphopt::hip {
-
-// Mirrors graphopt::ActivationKind (ops/activation.h).
-enum ActivationKind : int32_t {
-  kNone,
-  kRelu,
-  kLeakyRelu,
-  kClip,
-  kSigmoid,
-  kSilu,
-  kHardSigmoid,
-  kHardSwish,
-  kTanh,
-  kGelu,
-  kGeluTanh,
-  kMish,
-};
-
-struct Activation {
-  int32_t kind;
-  float a, b;
-};
 
 DEVICE float sigmoid(float x) { return rcp_fast(1.0f + exp_fast(-x)); }
 
@@ -58,30 +38,30 @@ DEVICE float clamp01(float x) {
 // Comparisons are written so that NaN passes through.
 DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-DEVICE float activate_one(int32_t kind, float a, float b, float x) {
+DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
   switch (kind) {
-    case kRelu:
+    case ActivationKind::kRelu:
       return relu(x);
-    case kLeakyRelu:
+    case ActivationKind::kLeakyRelu:
       return x < 0.0f ? a * x : x;
-    case kClip:
+    case ActivationKind::kClip:
       x = x < a ? a : x;
       return x > b ? b : x;
-    case kSigmoid:
+    case ActivationKind::kSigmoid:
       return sigmoid(x);
-    case kSilu:
+    case ActivationKind::kSilu:
       return x * sigmoid(x);
-    case kHardSigmoid:
+    case ActivationKind::kHardSigmoid:
       return clamp01(a * x + b);
-    case kHardSwish:
+    case ActivationKind::kHardSwish:
       return x * clamp01(x * 0.16666667f + 0.5f);
-    case kTanh:
+    case ActivationKind::kTanh:
       return tanh_fast(x);
-    case kGelu:
+    case ActivationKind::kGelu:
       return 0.5f * x * (1.0f + erf_fast(x * 0.70710678f));
-    case kGeluTanh:
+    case ActivationKind::kGeluTanh:
       return 0.5f * x * (1.0f + tanh_fast(0.79788456f * (x + 0.044715f * x * x * x)));
-    case kMish: {  // tanh(ln(1 + e)) = (e^2 + 2e) / (e^2 + 2e + 2), without cancellation
+    case ActivationKind::kMish: {  // tanh(ln(1 + e)) = (e^2 + 2e) / (e^2 + 2e + 2), without cancellation
       const float e = exp_fast(x);
       const float n = e * (e + 2.0f);
       return x > 20.0f ? x : x * n * rcp_fast(n + 2.0f);
@@ -94,9 +74,11 @@ DEVICE float activate_one(int32_t kind, float a, float b, float x) {
 // The kind is the same in all lanes: one branch for all of a lane's values.
 template <int kCount>
 DEVICE void activate(const Activation& act, float (&x)[kCount]) {
-#define GRAPHOPT_ACTIVATION_CASE(kind_)                                                     \
-  case kind_:                                                                               \
-    UNROLL for (int i = 0; i < kCount; ++i) x[i] = activate_one(kind_, act.a, act.b, x[i]); \
+#define GRAPHOPT_ACTIVATION_CASE(kind_)                               \
+  case ActivationKind::kind_:                                         \
+    UNROLL for (int i = 0; i < kCount; ++i) {                         \
+      x[i] = activate_one(ActivationKind::kind_, act.a, act.b, x[i]); \
+    }                                                                 \
     break;
   switch (act.kind) {
     GRAPHOPT_ACTIVATION_CASE(kRelu)

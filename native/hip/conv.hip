@@ -6,14 +6,11 @@
 // on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
 // element at a time. The product is that of gemm.hip. scripts/gpu_bench.py sets it beside cuDNN. Launch:
 // gpu/gemm_plan.cpp.
+#include "hip/conv_args.h"
 #include "hip/platform.h"
 #include "hip/product_tiles.h"
 
 namespace graphopt::hip {
-
-struct ConvWindow {
-  int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
-};
 
 // A tap of a channel, which is a k of the product: how far it is from the first tap of the first channel.
 struct ConvTap {
@@ -57,20 +54,20 @@ struct ConvPixel {
   }
 };
 
-// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
-// group. A column of the product is one output pixel of one image. `bias` may be null. `packs_of_w`: the rows
-// of W are whole packs, and begin at multiples of 16 bytes; `packs_of_y`: the images of Y.
 template <class Product, class T>
-DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t H, int32_t W,
-                 int32_t groups, int32_t packs_of_w, int32_t packs_of_y, const ConvWindow& p, uint32_t pixels,
-                 const Divisor& per_image, const Divisor& across, const Divisor& taps,
-                 const Divisor& kernel_w, typename Product::Lds& lds) {
+DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
+  const T *x = args.x, *w = args.w, *bias = args.bias;
+  T* y = args.y;
+  const int32_t M = args.M, C = args.C, H = args.H, W = args.W;
+  const ConvWindow& p = args.window;
+  const uint32_t pixels = args.pixels;
+  const Divisor &per_image = args.per_image, &across = args.across, &taps = args.taps;
   constexpr int kSize = Pack<T>::kSize;
   const int group = block_z();
   const int first_m = block_y() * Product::kM;
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
   const int K = C * static_cast<int>(taps.d);
-  const OperandLayout layout = {K, 1, packs_of_w};
+  const OperandLayout layout = {K, 1, args.packs_of_w};
   OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
       w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
               static_cast<size_t>(K),
@@ -83,7 +80,7 @@ DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t
     ConvPixel<T> pixel;
     pixel.top = static_cast<int>(row) * p.stride_h - p.top;
     pixel.left = static_cast<int>(rest - row * across.d) * p.stride_w - p.left;
-    pixel.at = x + (static_cast<ptrdiff_t>(i) * groups + group) * static_cast<ptrdiff_t>(C) * H * W +
+    pixel.at = x + (static_cast<ptrdiff_t>(i) * args.groups + group) * static_cast<ptrdiff_t>(C) * H * W +
                static_cast<ptrdiff_t>(pixel.top) * W + pixel.left;
     if (n >= pixels) pixel.top = -(1 << 30);  // outside for every tap
     return pixel;
@@ -107,7 +104,7 @@ DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t
         filters.load(first_k);
         UNROLL for (int i = 0; i < kPacks; ++i) {
           const int k = first_k + row_of(i) * (kSize / kPixels);
-          ConvTap tap(k, taps, kernel_w, p, H, W);
+          ConvTap tap(k, taps, args.kernel_w, p, H, W);
           UNROLL for (int j = 0; j < kSize; ++j) {
             if constexpr (Product::kByLine) {
               patches[i].v[j] = pixel[0].load(tap, k + j < K, H, W);
@@ -138,13 +135,13 @@ DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t
     const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
     if (m >= M || n >= pixels) return;
     const size_t channel = static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(m);
-    const size_t channels = static_cast<size_t>(groups) * static_cast<size_t>(M);
+    const size_t channels = static_cast<size_t>(args.groups) * static_cast<size_t>(M);
     const float b = bias != nullptr ? to_float(bias[channel]) : 0.0f;
     const uint32_t image = divide(n, per_image), pixel = n - image * per_image.d;
     T* const at = y + (image * channels + channel) * per_image.d + pixel;
     Pack<T> out;
     UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i] + b);
-    if (packs_of_y != 0) {
+    if (args.packs_of_y != 0) {
       store_pack(at, out);
     } else {
       const size_t next =
@@ -161,14 +158,10 @@ DEVICE void conv(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t
 
 using namespace graphopt::hip;
 
-#define CONV_KERNEL(T, Product, suffix)                                                                 \
-  KERNEL(conv_##suffix, Product::kThreads,                                                              \
-         (const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t H, int32_t W,      \
-          int32_t groups, int32_t packs_of_w, int32_t packs_of_y, ConvWindow window, uint32_t pixels,   \
-          Divisor per_image, Divisor across, Divisor taps, Divisor kernel_w)) {                         \
-    SHARED(Product::Lds, lds);                                                                          \
-    conv<Product>(x, w, bias, y, M, C, H, W, groups, packs_of_w, packs_of_y, window, pixels, per_image, \
-                  across, taps, kernel_w, lds);                                                         \
+#define CONV_KERNEL(T, Product, suffix)                               \
+  KERNEL(conv_##suffix, Product::kThreads, ConvArgs, x, w, bias, y) { \
+    SHARED(Product::Lds, lds);                                        \
+    conv<Product, T>(args, lds);                                      \
   }
 
 FOR_PRODUCT_TILES(CONV_KERNEL)

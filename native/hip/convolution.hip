@@ -6,31 +6,19 @@
 // 1 with the same taps of W, and no product with the zeros between is made (gpu/convolution_plan.cpp).
 //
 // 2 M C FLOPs for each pixel of Y and tap against X, W and Y: bound by arithmetic, on the vector unit alone.
+#include "hip/convolution_args.h"
 #include "hip/platform.h"
 
 namespace graphopt::hip {
 
-constexpr int kConvolutionThreads = 128, kConvolutionPixels = 4;
-
-// One spatial axis: pixel q reads X at q step + first + t tap for its taps t.
-struct ConvolutionAxis {
-  int32_t in, taps, step, first, tap;
-  int32_t filter;  // elements of W between taps
-  int32_t out;     // elements of Y between pixels
-};
-
-// In elements, of W between the filters and channels of a group and between groups, to the first tap; of Y to
-// the first pixel.
-struct ConvolutionStrides {
-  int32_t filter, channel, group, first_tap, first_pixel;
-};
-
 template <int kFilters, class T>
-DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t groups,
-                        uint32_t in_plane, uint32_t out_plane, const ConvolutionAxis& a,
-                        const ConvolutionAxis& b, const ConvolutionAxis& c, const ConvolutionStrides& strides,
-                        uint32_t pixels, const Divisor& per_image, const Divisor& per_plane,
-                        const Divisor& across) {
+DEVICE void convolution(const ConvolutionArgs& args) {
+  const T *x = args.x, *w = args.w, *bias = args.bias;
+  T* y = args.y;
+  const int32_t M = args.M, C = args.C;
+  const ConvolutionAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
+  const ConvolutionStrides& strides = args.strides;
+  const Divisor &per_image = args.per_image, &per_plane = args.per_plane, &across = args.across;
   constexpr int kPixels = kConvolutionPixels;
   const int group = block_z(), first_m = block_y() * kFilters;
   const T* filters = w + static_cast<ptrdiff_t>(group) * strides.group + strides.first_tap;
@@ -46,16 +34,18 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
     const uint32_t n =
         (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(j)) * kConvolutionThreads +
         static_cast<uint32_t>(thread_x());
-    const uint32_t pixel = n < pixels ? n : 0;
+    const uint32_t pixel = n < args.pixels ? n : 0;
     const uint32_t i = divide(pixel, per_image), in_image = pixel - i * per_image.d;
     const uint32_t p = divide(in_image, per_plane), in_plane_at = in_image - p * per_plane.d;
     const uint32_t q = divide(in_plane_at, across), r = in_plane_at - q * across.d;
-    const size_t number = static_cast<size_t>(i) * static_cast<size_t>(groups) + static_cast<size_t>(group);
-    image[j] = x + number * static_cast<size_t>(C) * in_plane;
-    to[j] = n < pixels ? y + number * static_cast<size_t>(M) * out_plane +
-                             static_cast<uint32_t>(strides.first_pixel) + p * static_cast<uint32_t>(a.out) +
-                             q * static_cast<uint32_t>(b.out) + r * static_cast<uint32_t>(c.out)
-                       : nullptr;
+    const size_t number =
+        static_cast<size_t>(i) * static_cast<size_t>(args.groups) + static_cast<size_t>(group);
+    image[j] = x + number * static_cast<size_t>(C) * args.in_plane;
+    to[j] = n < args.pixels
+                ? y + number * static_cast<size_t>(M) * args.out_plane +
+                      static_cast<uint32_t>(strides.first_pixel) + p * static_cast<uint32_t>(a.out) +
+                      q * static_cast<uint32_t>(b.out) + r * static_cast<uint32_t>(c.out)
+                : nullptr;
     at_a[j] = static_cast<int>(p) * a.step + a.first;
     at_b[j] = static_cast<int>(q) * b.step + b.first;
     at_c[j] = static_cast<int>(r) * c.step + c.first;
@@ -73,7 +63,7 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
         UNROLL for (int j = 0; j < kPixels; ++j) {
           const int p = at_a[j] + s * a.tap, q = at_b[j] + t * b.tap;
           const bool in_rows = to[j] != nullptr && inside(p, a.in) && inside(q, b.in);
-          row[j] = in_rows ? image[j] + static_cast<size_t>(channel) * in_plane +
+          row[j] = in_rows ? image[j] + static_cast<size_t>(channel) * args.in_plane +
                                  static_cast<size_t>(p * b.in + q) * static_cast<size_t>(c.in)
                            : nullptr;
         }
@@ -101,7 +91,7 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
     const float first = bias != nullptr ? to_float(bias[group * M + m]) : 0.0f;
     UNROLL for (int j = 0; j < kPixels; ++j) {
       if (to[j] != nullptr) {
-        to[j][static_cast<size_t>(m) * out_plane] = from_float<T>(sum[j][f] + first);
+        to[j][static_cast<size_t>(m) * args.out_plane] = from_float<T>(sum[j][f] + first);
       }
     }
   }
@@ -111,17 +101,13 @@ DEVICE void convolution(const T* x, const T* w, const T* bias, T* y, int32_t M, 
 
 using namespace graphopt::hip;
 
-#define CONVOLUTION_KERNEL(filters, T, suffix)                                                               \
-  KERNEL(                                                                                                    \
-      convolution_##filters##_##suffix, kConvolutionThreads,                                                 \
-      (const T* x, const T* w, const T* bias, T* y, int32_t M, int32_t C, int32_t groups, uint32_t in_plane, \
-       uint32_t out_plane, ConvolutionAxis a, ConvolutionAxis b, ConvolutionAxis c,                          \
-       ConvolutionStrides strides, uint32_t pixels, Divisor per_image, Divisor per_plane, Divisor across)) { \
-    convolution<filters>(x, w, bias, y, M, C, groups, in_plane, out_plane, a, b, c, strides, pixels,         \
-                         per_image, per_plane, across);                                                      \
+#define CONVOLUTION_KERNEL(filters, T, suffix)                                                    \
+  KERNEL(convolution_##filters##_##suffix, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) { \
+    convolution<filters, T>(args);                                                                \
   }
 
 CONVOLUTION_KERNEL(1, float, f32)
 CONVOLUTION_KERNEL(1, half_t, f16)
+static_assert(kConvolutionFilters == 8, "the kernels' names");
 CONVOLUTION_KERNEL(8, float, f32)
 CONVOLUTION_KERNEL(8, half_t, f16)

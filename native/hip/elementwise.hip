@@ -5,14 +5,12 @@
 // the same way (gpu/elementwise_plan.cpp), so that most nodes have one. scripts/gpu_bench.py sets Add beside
 // a copy.
 #include "hip/activation.h"
+#include "hip/elementwise_args.h"
 #include "hip/elementwise_op.h"
 #include "hip/platform.h"
 #include "hip/walk.h"
 
 namespace graphopt::hip {
-
-constexpr int kElementwiseThreads = 256;
-constexpr int kElementwisePacks = 2;
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 
@@ -112,15 +110,15 @@ DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, f
   }
 }
 
-// Element i of y from the elements of a, b and mask that i stands for. b and mask may be null. `vectors`: all
-// pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16 bytes.
 template <class T>
-DEVICE void elementwise(const uint8_t* mask, const T* a, const T* b, T* y, uint32_t total, const Axes& axes,
-                        const Strides& mask_strides, const Strides& a_strides, const Strides& b_strides,
-                        int32_t op, float p, float q, int32_t vectors) {
+DEVICE void elementwise(const ElementwiseArgs& args) {
+  const uint8_t* mask = args.mask;
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
+  const Axes& axes = args.axes;
   constexpr int kSize = Pack<T>::kSize;
-  if (vectors != 0) {
-    const uint32_t packs = total / kSize;
+  if (args.vectors != 0) {
+    const uint32_t packs = args.total / kSize;
     const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks);
     UNROLL for (int k = 0; k < kElementwisePacks; ++k) {
       const uint32_t pack = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
@@ -138,25 +136,26 @@ DEVICE void elementwise(const uint8_t* mask, const T* a, const T* b, T* y, uint3
         UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
         return in;
       };
-      const Pack<T> x = read(a, a_strides), z = read(b, b_strides);
-      const uint32_t at = mask != nullptr ? offset_of(i, axes, mask_strides) : 0;
+      const Pack<T> x = read(a, args.a_strides), z = read(b, args.b_strides);
+      const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
       Pack<T> out;
       UNROLL for (int j = 0; j < kSize; ++j) {
-        const bool m = mask != nullptr && mask[at + static_cast<uint32_t>(j * mask_strides.s[0])] != 0;
-        out.v[j] = from_float<T>(elementwise_one(op, p, q, m, to_float(x.v[j]), to_float(z.v[j])));
+        const bool m = mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0;
+        out.v[j] =
+            from_float<T>(elementwise_one(args.op, args.p, args.q, m, to_float(x.v[j]), to_float(z.v[j])));
       }
       store_pack(y + i, out);
     }
     return;
   }
   const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks * kSize);
-  for (int k = 0; k < kElementwisePacks * kSize; ++k) {
+  NO_UNROLL for (int k = 0; k < kElementwisePacks * kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
-    if (i >= total) return;
-    const bool m = mask != nullptr && mask[offset_of(i, axes, mask_strides)] != 0;
-    const float x = to_float(a[offset_of(i, axes, a_strides)]);
-    const float z = b != nullptr ? to_float(b[offset_of(i, axes, b_strides)]) : 0.0f;
-    y[i] = from_float<T>(elementwise_one(op, p, q, m, x, z));
+    if (i >= args.total) return;
+    const bool m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0;
+    const float x = to_float(a[offset_of(i, axes, args.a_strides)]);
+    const float z = b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f;
+    y[i] = from_float<T>(elementwise_one(args.op, args.p, args.q, m, x, z));
   }
 }
 
@@ -164,13 +163,8 @@ DEVICE void elementwise(const uint8_t* mask, const T* a, const T* b, T* y, uint3
 
 using namespace graphopt::hip;
 
-#define ELEMENTWISE_KERNEL(T, suffix)                                                                      \
-  KERNEL(                                                                                                  \
-      elementwise_##suffix, kElementwiseThreads,                                                           \
-      (const uint8_t* mask, const T* a, const T* b, T* y, uint32_t total, Axes axes, Strides mask_strides, \
-       Strides a_strides, Strides b_strides, int32_t op, float p, float q, int32_t vectors)) {             \
-    elementwise(mask, a, b, y, total, axes, mask_strides, a_strides, b_strides, op, p, q, vectors);        \
-  }
+#define ELEMENTWISE_KERNEL(T, suffix) \
+  KERNEL(elementwise_##suffix, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<T>(args); }
 
 ELEMENTWISE_KERNEL(float, f32)
 ELEMENTWISE_KERNEL(half_t, f16)

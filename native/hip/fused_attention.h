@@ -1,46 +1,8 @@
-// What the kernels of FusedAttention (fused_attention.hip) and their launch plan
-// (gpu/fused_attention_plan.cpp) share: the arguments, and the shape of a work-group for an architecture.
-// Included after hip/platform.h or <cstdint>.
+// The shape of a work-group of FusedAttention (fused_attention.hip) for an architecture, which its launch
+// plan (gpu/fused_attention_plan.cpp) must know too.
 #pragma once
 
 namespace graphopt::hip {
-
-// Element strides of an operand seen as [B, H, rows, columns].
-struct AttentionStrides {
-  int64_t b, h;
-  int32_t row, column;
-};
-
-struct AttentionSizes {
-  uint32_t rows;  // query rows of one key/value head: those of all query heads that read it
-  int32_t S, T, D, Dv;
-  int32_t split_keys;  // keys of a work-group, a multiple of the block
-};
-
-enum AttentionFlags : int32_t {
-  kAttentionCausal = 1,
-  kAttentionGuard = 2,
-  kAttentionSkips = 4,    // causal, and hidden keys have probability 0 whatever the mask: they are not read
-  kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
-  kAttentionVectorK = 16,
-  kAttentionVectorV = 32,
-  kAttentionVectorO = 64,
-  kAttentionKeyMajorK = 128,  // K is stored transposed: neighbouring keys are neighbours in memory
-  kAttentionBias = 256,
-  kAttentionMask = 512,
-  kAttentionSoftcap = 1024,
-  kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
-  kAttentionFound = 4096,  // fused_attention_values_* has run
-};
-
-struct AttentionScores {
-  float scale, softcap, inverse_softcap, mask_value;
-  float exponent;  // p = exp2(exponent (score - highest))
-  int32_t flags;
-};
-
-// Keys whose values one work-group of fused_attention_values_* looks at.
-constexpr int kAttentionValueKeys = 512;
 
 // A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head`
 // elements.

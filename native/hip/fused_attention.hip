@@ -18,9 +18,9 @@
 // are not read, and rows whose softmax is NaN become 0 V under the guard: for both, fused_attention_values_*
 // looks for values that are not finite first. Launch: gpu/fused_attention_plan.cpp.
 #include "hip/activation.h"
-#include "hip/platform.h"
-// After platform.h, for its integers.
 #include "hip/fused_attention.h"
+#include "hip/fused_attention_args.h"
+#include "hip/platform.h"
 #include "hip/tile.h"
 
 namespace graphopt::hip {
@@ -614,28 +614,6 @@ struct VectorAttention {
 // --- What is common
 // ---------------------------------------------------------------------------------------------
 
-template <class T>
-struct AttentionPointers {
-  const T *q, *k, *v, *bias;
-  const uint8_t* mask;
-  T* o;
-  float* partial;        // unnormalised O of each split, null when there is one
-  float* statistics;     // highest score and sum of each split
-  const int32_t* found;  // the last key of each part whose value is not finite, or -1; null when not needed
-};
-
-struct AttentionLayout {
-  AttentionStrides q, k, v, o, bias, mask;
-  AttentionSizes sizes;
-  Divisor queries;     // S: row of a key/value head -> head, query
-  Divisor row_blocks;  // blocks of rows
-  Divisor heads;       // key/value heads
-  Divisor splits;
-  Divisor dies;
-  uint32_t groups_of_die;
-  AttentionScores scores;
-};
-
 // Copies a block element by element: any strides.
 template <class P, class T, class Store>
 DEVICE void copy_elements(const Block<T>& block, bool key_major, const Store& store) {
@@ -676,8 +654,9 @@ DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentio
 
 // kPlain: scores are scale Q K^T, causal or not, and scale > 0.
 template <class T, class P, bool kPlain>
-DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout& layout,
-                            typename P::Lds& lds) {
+DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+  const T *q = args.q, *k = args.k, *v = args.v;
+  const AttentionLayout& layout = args.layout;
   const AttentionSizes& sizes = layout.sizes;
   const AttentionScores& settings = layout.scores;
   const int32_t flags = settings.flags;
@@ -723,8 +702,8 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
   }
 
   const bool vector_k = (flags & kAttentionVectorK) != 0, vector_v = (flags & kAttentionVectorV) != 0;
-  const T* all_keys = x.k + b * layout.k.b + head * layout.k.h;
-  const T* all_values = x.v + b * layout.v.b + head * layout.v.h;
+  const T* all_keys = k + b * layout.k.b + head * layout.k.h;
+  const T* all_values = v + b * layout.v.b + head * layout.v.h;
   const auto keys_from = [&](int t) {
     return Block<T>{all_keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, sizes.T - t,
                     sizes.D};
@@ -748,7 +727,7 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     const bool inside = first_row + r < rows && d < sizes.D;
     const Row row = row_at(min_int(first_row + r, rows - 1));
     const T* p =
-        x.q + b * layout.q.b + (first_head + row.head) * layout.q.h + int64_t{row.query} * layout.q.row;
+        q + b * layout.q.b + (first_head + row.head) * layout.q.h + int64_t{row.query} * layout.q.row;
     if constexpr (P::kDirectQueries) {
       if ((flags & kAttentionVectorQ) != 0) {
         P::copy_query(lds, r, d, inside ? p + d : p, inside);
@@ -768,16 +747,16 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
     P::store_query(lds, r, d, pack);
   }
   if (thread_x() == 0) {
-    lds.extras = {AttentionExtra<T>::of(x.bias, layout.bias, b),
-                  AttentionExtra<uint8_t>::of(x.mask, layout.mask, b),
+    lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, b),
+                  AttentionExtra<uint8_t>::of(args.mask, layout.mask, b),
                   settings.scale,
                   settings.softcap,
                   settings.inverse_softcap,
                   settings.mask_value,
-                  x.o,
-                  x.partial,
-                  x.statistics,
-                  x.found,
+                  args.o,
+                  args.partial,
+                  args.statistics,
+                  args.found,
                   layout.o};
   }
   if constexpr (P::kDirectQueries) wait_for_copies();
@@ -980,15 +959,17 @@ DEVICE void fused_attention(const AttentionPointers<T>& x, const AttentionLayout
   }
 }
 
-// Merges the splits. One work-item for each element of O, columns fastest; there are `total` of them.
 template <class T>
-DEVICE void attention_combine(const float* partial, const float* statistics, const int32_t* found, T* o,
-                              const AttentionStrides& strides, const AttentionSizes& sizes,
-                              const Divisor& columns, const Divisor& rows, const Divisor& queries,
-                              const Divisor& heads, int32_t splits, int32_t block_rows, int32_t head_size,
-                              uint32_t total, float exponent, int32_t flags) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
-  if (i >= total) return;
+DEVICE void attention_combine(const AttentionCombineArgs& args) {
+  const float *partial = args.partial, *statistics = args.statistics;
+  const int32_t* found = args.found;
+  T* o = args.o;
+  const AttentionStrides& strides = args.strides;
+  const AttentionSizes& sizes = args.sizes;
+  const Divisor &columns = args.columns, &rows = args.rows, &queries = args.queries, &heads = args.heads;
+  const int32_t splits = args.splits, block_rows = args.block_rows, head_size = args.head_size;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kAttentionThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
   const uint32_t at = divide(i, columns);
   const auto column = static_cast<int>(i - at * columns.d);
   const uint32_t all_heads = divide(at, rows), r = at - all_heads * rows.d;
@@ -1005,14 +986,14 @@ DEVICE void attention_combine(const float* partial, const float* statistics, con
   const float shift = highest == -infinity() ? 0.0f : highest;
   float sum = 0, value = 0;
   for (int s = 0; s < splits; ++s) {
-    const float factor = exp2_fast((statistics[2 * s * block_rows] - shift) * exponent);
+    const float factor = exp2_fast((statistics[2 * s * block_rows] - shift) * args.exponent);
     sum += statistics[2 * s * block_rows + 1] * factor;
     value += partial[static_cast<size_t>(s) * static_cast<size_t>(block_rows * head_size)] * factor;
   }
   const uint32_t batch = divide(all_heads, heads), group_head = divide(r, queries);
   const uint32_t query = r - group_head * queries.d;
   const auto head = (all_heads - batch * heads.d) * divide(rows.d, queries) + group_head;
-  const int from = first_unread(sum, static_cast<int>(query) + sizes.T - sizes.S + 1, sizes.T, flags);
+  const int from = first_unread(sum, static_cast<int>(query) + sizes.T - sizes.S + 1, sizes.T, args.flags);
   float y = from == 0 ? 0.0f : value / sum;
   if (found != nullptr) {
     const int parts = value_parts(sizes.T);
@@ -1023,24 +1004,27 @@ DEVICE void attention_combine(const float* partial, const float* statistics, con
       from_float<T>(y);
 }
 
-// found [key/value heads][parts][Dv]: the last key of each part of kAttentionValueKeys keys whose value is
-// not finite, or -1. One work-group of 256 for each part: `across` work-items, a power of two, take the packs
-// of a row. `vectors`: rows are whole vectors. Bound by memory: reads V once.
+// Bound by memory: reads V once.
 template <class T>
-DEVICE void attention_values(const T* v, int32_t* found, const AttentionStrides& strides, int32_t keys,
-                             int32_t Dv, int32_t across, int32_t vectors, const Divisor& parts,
-                             const Divisor& heads, int32_t (&lds)[256][Pack<T>::kSize]) {
+DEVICE void attention_values(const AttentionValuesArgs& args,
+                             int32_t (&lds)[kAttentionThreads][Pack<T>::kSize]) {
+  const T* v = args.v;
+  int32_t* found = args.found;
+  const AttentionStrides& strides = args.strides;
+  const int32_t Dv = args.Dv, across = args.across;
+  const Divisor &parts = args.parts, &heads = args.heads;
   constexpr int kSize = Pack<T>::kSize;
   const auto id = static_cast<uint32_t>(block_x());
   const uint32_t all_heads = divide(id, parts), part = id - all_heads * parts.d;
   const uint32_t batch = divide(all_heads, heads);
-  const int d = (thread_x() & (across - 1)) * kSize, first = thread_x() / across, step = 256 / across;
+  const int d = (thread_x() & (across - 1)) * kSize, first = thread_x() / across,
+            step = kAttentionThreads / across;
   v += batch * strides.b + (all_heads - batch * heads.d) * strides.h + int64_t{d} * strides.column;
   const int begin = static_cast<int>(part) * kAttentionValueKeys;
-  const int end = min_int(begin + kAttentionValueKeys, keys);
+  const int end = min_int(begin + kAttentionValueKeys, args.keys);
   int last[kSize];
   UNROLL for (int e = 0; e < kSize; ++e) last[e] = -1;
-  if (d < Dv && vectors != 0) {
+  if (d < Dv && args.vectors != 0) {
     for (int t = begin + first; t < end; t += step) {
       const Pack<T> pack = load_pack(v + int64_t{t} * strides.row);
       UNROLL for (int e = 0; e < kSize; ++e) last[e] = is_finite(pack.v[e]) ? last[e] : t;
@@ -1066,7 +1050,7 @@ DEVICE void attention_values(const T* v, int32_t* found, const AttentionStrides&
 
 template <class T>
 struct AttentionFound {
-  int32_t last[256][Pack<T>::kSize];
+  int32_t last[kAttentionThreads][Pack<T>::kSize];
 };
 
 template <class T, int kHead, bool kPlain, AttentionRows kRows>
@@ -1100,46 +1084,30 @@ using Products =
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name)                                               \
-  KERNEL_SHARING(name, (Products<T, kHead, kPlain, kRows>::kThreads),                                 \
-                 (Products<T, kHead, kPlain, kRows>::kSharing),                                       \
-                 (const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,          \
-                  const T* __restrict__ bias, const uint8_t* __restrict__ mask, T* o, float* partial, \
-                  float* statistics, const int32_t* __restrict__ found, AttentionStrides q_strides,   \
-                  AttentionStrides k_strides, AttentionStrides v_strides, AttentionStrides o_strides, \
-                  AttentionStrides bias_strides, AttentionStrides mask_strides, AttentionSizes sizes, \
-                  Divisor queries, Divisor row_blocks, Divisor heads, Divisor splits, Divisor dies,   \
-                  uint32_t groups_of_die, AttentionScores scores)) {                                  \
-    using P = Products<T, kHead, kPlain, kRows>;                                                      \
-    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                 \
-    LARGE_SHARED(typename P::Lds, lds);                                                               \
-    const AttentionPointers<T> pointers = {q, k, v, bias, mask, o, partial, statistics, found};       \
-    const AttentionLayout layout = {q_strides,    k_strides, v_strides,     o_strides,  bias_strides, \
-                                    mask_strides, sizes,     queries,       row_blocks, heads,        \
-                                    splits,       dies,      groups_of_die, scores};                  \
-    fused_attention<T, P, kPlain>(pointers, layout, lds);                                             \
+#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name)                                                \
+  KERNEL_SHARING(name, (Products<T, kHead, kPlain, kRows>::kThreads),                                  \
+                 (Products<T, kHead, kPlain, kRows>::kSharing), AttentionArgs, q, k, v, bias, mask, o, \
+                 partial, statistics, found) {                                                         \
+    using P = Products<T, kHead, kPlain, kRows>;                                                       \
+    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                  \
+    LARGE_SHARED(typename P::Lds, lds);                                                                \
+    fused_attention<T, P, kPlain>(args, lds);                                                          \
   }
 
-#define ATTENTION_KERNELS(T, suffix)                                                                        \
-  ATTENTION_KERNEL(T, 64, true, AttentionRows::kFew, fused_attention_plain_64_##suffix)                     \
-  ATTENTION_KERNEL(T, 128, true, AttentionRows::kFew, fused_attention_plain_128_##suffix)                   \
-  ATTENTION_KERNEL(T, 256, true, AttentionRows::kFew, fused_attention_plain_256_##suffix)                   \
-  ATTENTION_KERNEL(T, 64, false, AttentionRows::kFew, fused_attention_64_##suffix)                          \
-  ATTENTION_KERNEL(T, 128, false, AttentionRows::kFew, fused_attention_128_##suffix)                        \
-  ATTENTION_KERNEL(T, 256, false, AttentionRows::kFew, fused_attention_256_##suffix)                        \
-  KERNEL(                                                                                                   \
-      fused_attention_combine_##suffix, 256,                                                                \
-      (const float* partial, const float* statistics, const int32_t* found, T* o, AttentionStrides strides, \
-       AttentionSizes sizes, Divisor columns, Divisor rows, Divisor queries, Divisor heads, int32_t splits, \
-       int32_t block_rows, int32_t head_size, uint32_t total, float exponent, int32_t flags)) {             \
-    attention_combine(partial, statistics, found, o, strides, sizes, columns, rows, queries, heads, splits, \
-                      block_rows, head_size, total, exponent, flags);                                       \
-  }                                                                                                         \
-  KERNEL(fused_attention_values_##suffix, 256,                                                              \
-         (const T* __restrict__ v, int32_t* found, AttentionStrides strides, int32_t keys, int32_t Dv,      \
-          int32_t across, int32_t vectors, Divisor parts, Divisor heads)) {                                 \
-    SHARED(AttentionFound<T>, lds);                                                                         \
-    attention_values(v, found, strides, keys, Dv, across, vectors, parts, heads, lds.last);                 \
+#define ATTENTION_KERNELS(T, suffix)                                                                     \
+  ATTENTION_KERNEL(T, 64, true, AttentionRows::kFew, fused_attention_plain_64_##suffix)                  \
+  ATTENTION_KERNEL(T, 128, true, AttentionRows::kFew, fused_attention_plain_128_##suffix)                \
+  ATTENTION_KERNEL(T, 256, true, AttentionRows::kFew, fused_attention_plain_256_##suffix)                \
+  ATTENTION_KERNEL(T, 64, false, AttentionRows::kFew, fused_attention_64_##suffix)                       \
+  ATTENTION_KERNEL(T, 128, false, AttentionRows::kFew, fused_attention_128_##suffix)                     \
+  ATTENTION_KERNEL(T, 256, false, AttentionRows::kFew, fused_attention_256_##suffix)                     \
+  KERNEL(fused_attention_combine_##suffix, kAttentionThreads, AttentionCombineArgs, partial, statistics, \
+         found, o) {                                                                                     \
+    attention_combine<T>(args);                                                                          \
+  }                                                                                                      \
+  KERNEL(fused_attention_values_##suffix, kAttentionThreads, AttentionValuesArgs, v, found) {            \
+    SHARED(AttentionFound<T>, lds);                                                                      \
+    attention_values<T>(args, lds.last);                                                                 \
   }
 
 ATTENTION_KERNELS(float, f32)

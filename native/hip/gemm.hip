@@ -8,20 +8,13 @@
 // K is split among more, and gemm_sum_* adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
 // gpu/gemm_plan.cpp.
 #include "hip/activation.h"
+#include "hip/gemm_args.h"
 #include "hip/hgemm.h"
 #include "hip/platform.h"
 #include "hip/product_tiles.h"
 #include "hip/walk.h"
 
 namespace graphopt::hip {
-
-// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. `bias` and `residual` may be
-// null; bias is [N]. `packs`: the pointers and rows are multiples of 16 bytes.
-struct Epilogue {
-  float alpha, beta;
-  int32_t packs;
-  Activation act;
-};
 
 // A pack of sums of column n on, inside: element `at` of Y.
 template <class T>
@@ -55,30 +48,27 @@ DEVICE void write(const Epilogue& e, const T* bias, const T* residual, T* y, siz
   }
 }
 
-// K is split among `splits` work-groups, which take `depth` of it each.
-struct Splits {
-  Divisor splits;
-  int32_t depth;
-};
-
-// A [M, K], B [K, N]. block_z counts the splits of the matrices of Y. Where there is more than one, the sums
-// go to `partial` [matrices, splits, M, N] as they are.
+// block_z counts the splits of the matrices of Y. Where there is more than one, the sums go to `partial` as
+// they are.
 template <class Product, class T>
-DEVICE void gemm(const T* a, const T* b, const T* bias, const T* residual, T* y, float* partial, int32_t M,
-                 int32_t N, int32_t K, const OperandLayout& a_layout, const OperandLayout& b_layout,
-                 const Axes& batch, const Strides& a_batch, const Strides& b_batch, const Splits& splits,
-                 const Epilogue& epilogue, typename Product::Lds& lds) {
+DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
+  const T *a = args.a, *b = args.b, *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const int32_t M = args.M, N = args.N;
+  const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
+  const Splits& splits = args.splits;
+  const Epilogue& epilogue = args.epilogue;
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
   const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
-  const int depth = min_int(splits.depth, K - first_k);
+  const int depth = min_int(splits.depth, args.K - first_k);
   const int first_m = block_y() * Product::kM, first_n = block_x() * Product::kN;
   const auto offset = [&](const OperandLayout& layout, int line) {
     return static_cast<ptrdiff_t>(line) * layout.line + static_cast<ptrdiff_t>(first_k) * layout.k;
   };
   OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> left(
-      a + offset_of(z, batch, a_batch) + offset(a_layout, first_m), a_layout, M - first_m, depth);
+      a + offset_of(z, args.batch, args.a_batch) + offset(a_layout, first_m), a_layout, M - first_m, depth);
   OperandPart<T, Product::kN, Product::kDepth, Product::kThreads, Product::kByLine> right(
-      b + offset_of(z, batch, b_batch) + offset(b_layout, first_n), b_layout, N - first_n, depth);
+      b + offset_of(z, args.batch, args.b_batch) + offset(b_layout, first_n), b_layout, N - first_n, depth);
   Product product;
   product.run(
       lds, depth,
@@ -100,6 +90,7 @@ DEVICE void gemm(const T* a, const T* b, const T* bias, const T* residual, T* y,
       write(epilogue, bias, residual, y, z * matrix + at, n, N, values);
       return;
     }
+    float* const partial = args.partial;
     float* const to = partial + part * matrix + at;
     if (epilogue.packs != 0) {
       UNROLL for (int i = 0; i < Pack<T>::kSize; i += 4) {
@@ -114,21 +105,25 @@ DEVICE void gemm(const T* a, const T* b, const T* bias, const T* residual, T* y,
   });
 }
 
-// What follows the splits. One work-item for each pack of a row of Y, of which there are `packs` in all and
-// `across` in a row; matrices have `rows`.
+// What follows the splits.
 template <class T>
-DEVICE void gemm_sum(const float* partial, const T* bias, const T* residual, T* y, int32_t N, int32_t splits,
-                     uint32_t packs, const Divisor& across, const Divisor& rows, const Epilogue& epilogue) {
+DEVICE void gemm_sum(const GemmSumArgs& args) {
+  const float* partial = args.partial;
+  const T *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const int32_t N = args.N;
+  const Divisor &across = args.across, &rows = args.rows;
+  const Epilogue& epilogue = args.epilogue;
   constexpr int kSize = Pack<T>::kSize;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
-  if (i >= packs) return;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kGemmSumThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.packs) return;
   const uint32_t row = divide(i, across), matrix = divide(row, rows);
   const auto n = static_cast<int>((i - row * across.d) * kSize);
   const size_t step = static_cast<size_t>(rows.d) * static_cast<size_t>(N);
-  const float* from = partial + matrix * static_cast<size_t>(splits) * step +
+  const float* from = partial + matrix * static_cast<size_t>(args.splits) * step +
                       (row - matrix * rows.d) * static_cast<size_t>(N) + static_cast<size_t>(n);
   float values[kSize] = {};
-  for (int s = 0; s < splits; ++s) {
+  for (int s = 0; s < args.splits; ++s) {
     if (epilogue.packs != 0) {
       UNROLL for (int j = 0; j < kSize; j += 4) {
         const Pack<float> four = load_pack(from + j);
@@ -148,24 +143,16 @@ DEVICE void gemm_sum(const float* partial, const T* bias, const T* residual, T* 
 
 using namespace graphopt::hip;
 
-#define GEMM_KERNEL(T, Product, suffix)                                                                      \
-  KERNEL(gemm_##suffix, Product::kThreads,                                                                   \
-         (const T* a, const T* b, const T* bias, const T* residual, T* y, float* partial, int32_t M,         \
-          int32_t N, int32_t K, OperandLayout a_layout, OperandLayout b_layout, Axes batch, Strides a_batch, \
-          Strides b_batch, Splits splits, Epilogue epilogue)) {                                              \
-    SHARED(Product::Lds, lds);                                                                               \
-    gemm<Product>(a, b, bias, residual, y, partial, M, N, K, a_layout, b_layout, batch, a_batch, b_batch,    \
-                  splits, epilogue, lds);                                                                    \
+#define GEMM_KERNEL(T, Product, suffix)                                                  \
+  KERNEL(gemm_##suffix, Product::kThreads, GemmArgs, a, b, bias, residual, y, partial) { \
+    SHARED(Product::Lds, lds);                                                           \
+    gemm<Product, T>(args, lds);                                                         \
   }
 
 FOR_PRODUCT_TILES(GEMM_KERNEL)
 
-#define GEMM_SUM_KERNEL(T, suffix)                                                                 \
-  KERNEL(gemm_sum_##suffix, 256,                                                                   \
-         (const float* partial, const T* bias, const T* residual, T* y, int32_t N, int32_t splits, \
-          uint32_t packs, Divisor across, Divisor rows, Epilogue epilogue)) {                      \
-    gemm_sum(partial, bias, residual, y, N, splits, packs, across, rows, epilogue);                \
-  }
+#define GEMM_SUM_KERNEL(T, suffix) \
+  KERNEL(gemm_sum_##suffix, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<T>(args); }
 
 GEMM_SUM_KERNEL(float, f32)
 GEMM_SUM_KERNEL(half_t, f16)

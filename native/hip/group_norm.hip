@@ -8,6 +8,7 @@
 // fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
 // (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch: gpu/group_norm_plan.cpp.
 #include "hip/activation.h"
+#include "hip/group_norm_args.h"
 #include "hip/platform.h"
 #include "hip/reduce.h"
 
@@ -108,14 +109,16 @@ struct GroupNormLds {
   WaveSums first, second;
 };
 
-// One work-group for each image and group. `size`: elements of a group, at most threads kVectors kSize, a
-// multiple of kSize; all pointers are multiples of 16.
+// All pointers are multiples of 16.
 template <class T, int kVectors>
-DEVICE void group_norm(const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y,
-                       uint32_t size, uint32_t group_channels, Divisor groups, Divisor inner, float epsilon,
-                       int32_t threads, Activation act, GroupNormLds& lds) {
+DEVICE void group_norm(const GroupNormArgs& args, GroupNormLds& lds) {
+  const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
+  T* y = args.y;
+  const uint32_t size = args.size;
+  const int threads = args.threads;
+  const Divisor& groups = args.groups;
   const auto n = static_cast<uint32_t>(block_x());
-  const uint32_t channel = (n - divide(n, groups) * groups.d) * group_channels;
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * args.group_channels;
   const size_t offset = static_cast<size_t>(n) * size;
   GroupPart<T, kVectors> part;
   part.load(x + offset, size, threads, true);
@@ -123,32 +126,29 @@ DEVICE void group_norm(const T* x, const T* __restrict__ gamma, const T* __restr
   const float pivot = to_float(x[offset]);
   const float mean = pivot + group_sum(part.sum(pivot, size, threads, true), lds.first, threads) / count;
   const float m2 = group_sum(part.squared_deviations(mean, size, threads, true), lds.second, threads);
-  const float scale = rsqrt_exact(m2 / count + epsilon);
-  part.store(y + offset, size, threads, true, 0, mean, scale, gamma + channel, beta + channel, inner, act);
+  const float scale = rsqrt_exact(m2 / count + args.epsilon);
+  part.store(y + offset, size, threads, true, 0, mean, scale, gamma + channel, beta + channel, args.inner,
+             args.act);
 }
 
-// Elements of a work-item.
-constexpr int kGroupNormSmallElements = 16;
-constexpr int kGroupNormLargeElements = 40;
-
-constexpr int kGroupNormSplitThreads = 512;
-
-// `partial` [images groups][parts][2]: mean and sum of squared deviations of each part.
 template <class T>
-DEVICE void group_norm_stats(const T* x, float* partial, uint32_t size, Divisor parts, int32_t vectors,
-                             GroupNormLds& lds) {
-  constexpr uint32_t kPart = kGroupNormSplitThreads * kGroupNormSmallElements;
+DEVICE void group_norm_stats(const GroupNormStatsArgs& args, GroupNormLds& lds) {
+  const T* x = args.x;
+  float* partial = args.partial;
+  const uint32_t size = args.size;
+  const Divisor& parts = args.parts;
+  constexpr uint32_t kPart = kGroupNormPart;
   const auto b = static_cast<uint32_t>(block_x());
   const uint32_t n = divide(b, parts);
   const uint32_t first = (b - n * parts.d) * kPart;
   const uint32_t count = size - first < kPart ? size - first : kPart;
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
   x += static_cast<size_t>(n) * size + first;
-  part.load(x, count, kGroupNormSplitThreads, vectors != 0);
+  part.load(x, count, kGroupNormSplitThreads, args.vectors != 0);
   const float pivot = to_float(x[0]);
-  const float sum = part.sum(pivot, count, kGroupNormSplitThreads, vectors != 0);
+  const float sum = part.sum(pivot, count, kGroupNormSplitThreads, args.vectors != 0);
   const float mean = pivot + group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(count);
-  const float m2 = group_sum(part.squared_deviations(mean, count, kGroupNormSplitThreads, vectors != 0),
+  const float m2 = group_sum(part.squared_deviations(mean, count, kGroupNormSplitThreads, args.vectors != 0),
                              lds.second, kGroupNormSplitThreads);
   if (thread_x() == 0) {
     partial[2 * b] = mean;
@@ -157,18 +157,20 @@ DEVICE void group_norm_stats(const T* x, float* partial, uint32_t size, Divisor 
 }
 
 template <class T>
-DEVICE void group_norm_apply(const T* x, const T* __restrict__ gamma, const T* __restrict__ beta,
-                             const float* partial, T* y, uint32_t size, uint32_t group_channels,
-                             Divisor groups, Divisor inner, Divisor parts, float epsilon, int32_t vectors,
-                             Activation act, GroupNormLds& lds) {
-  constexpr uint32_t kPart = kGroupNormSplitThreads * kGroupNormSmallElements;
+DEVICE void group_norm_apply(const GroupNormApplyArgs& args, GroupNormLds& lds) {
+  const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
+  const float* partial = args.partial;
+  T* y = args.y;
+  const uint32_t size = args.size;
+  const Divisor &groups = args.groups, &parts = args.parts;
+  constexpr uint32_t kPart = kGroupNormPart;
   const auto b = static_cast<uint32_t>(block_x());
   const uint32_t n = divide(b, parts);
   const uint32_t first = (b - n * parts.d) * kPart;
   const uint32_t count = size - first < kPart ? size - first : kPart;
   const size_t offset = static_cast<size_t>(n) * size + first;
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
-  part.load(x + offset, count, kGroupNormSplitThreads, vectors != 0);
+  part.load(x + offset, count, kGroupNormSplitThreads, args.vectors != 0);
 
   const float* mine = partial + static_cast<size_t>(n) * parts.d * 2;
   const auto count_of = [&](uint32_t p) {
@@ -186,45 +188,34 @@ DEVICE void group_norm_apply(const T* x, const T* __restrict__ gamma, const T* _
     m2 += mine[2 * p + 1] + d * d * count_of(p);
   }
   const float variance = group_sum(m2, lds.second, kGroupNormSplitThreads) / static_cast<float>(size);
-  const float scale = rsqrt_exact(variance + epsilon);
-  const uint32_t channel = (n - divide(n, groups) * groups.d) * group_channels;
-  part.store(y + offset, count, kGroupNormSplitThreads, vectors != 0, first, mean, scale, gamma + channel,
-             beta + channel, inner, act);
+  const float scale = rsqrt_exact(variance + args.epsilon);
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * args.group_channels;
+  part.store(y + offset, count, kGroupNormSplitThreads, args.vectors != 0, first, mean, scale,
+             gamma + channel, beta + channel, args.inner, args.act);
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define GROUP_NORM_KERNELS(T, groups_sharing, suffix)                                                        \
-  KERNEL(group_norm_small_##suffix, 1024,                                                                    \
-         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,          \
-          uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,            \
-          Activation act)) {                                                                                 \
-    SHARED(GroupNormLds, lds);                                                                               \
-    group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
-                                                            inner, epsilon, threads, act, lds);              \
-  }                                                                                                          \
-  KERNEL_SHARING(group_norm_large_##suffix, 1024, groups_sharing,                                            \
-                 (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, uint32_t size,  \
-                  uint32_t group_channels, Divisor groups, Divisor inner, float epsilon, int32_t threads,    \
-                  Activation act)) {                                                                         \
-    SHARED(GroupNormLds, lds);                                                                               \
-    group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(x, gamma, beta, y, size, group_channels, groups, \
-                                                            inner, epsilon, threads, act, lds);              \
-  }                                                                                                          \
-  KERNEL(group_norm_stats_##suffix, kGroupNormSplitThreads,                                                  \
-         (const T* x, float* partial, uint32_t size, Divisor parts, int32_t vectors)) {                      \
-    SHARED(GroupNormLds, lds);                                                                               \
-    group_norm_stats(x, partial, size, parts, vectors, lds);                                                 \
-  }                                                                                                          \
-  KERNEL(group_norm_apply_##suffix, kGroupNormSplitThreads,                                                  \
-         (const T* x, const T* __restrict__ gamma, const T* __restrict__ beta, const float* partial, T* y,   \
-          uint32_t size, uint32_t group_channels, Divisor groups, Divisor inner, Divisor parts,              \
-          float epsilon, int32_t vectors, Activation act)) {                                                 \
-    SHARED(GroupNormLds, lds);                                                                               \
-    group_norm_apply(x, gamma, beta, partial, y, size, group_channels, groups, inner, parts, epsilon,        \
-                     vectors, act, lds);                                                                     \
+#define GROUP_NORM_KERNELS(T, groups_sharing, suffix)                                                       \
+  KERNEL(group_norm_small_##suffix, kGroupNormMostThreads, GroupNormArgs, x, gamma, beta, y) {              \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(args, lds);                                     \
+  }                                                                                                         \
+  KERNEL_SHARING(group_norm_large_##suffix, kGroupNormMostThreads, groups_sharing, GroupNormArgs, x, gamma, \
+                 beta, y) {                                                                                 \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(args, lds);                                     \
+  }                                                                                                         \
+  KERNEL(group_norm_stats_##suffix, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial) {               \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm_stats<T>(args, lds);                                                                         \
+  }                                                                                                         \
+  KERNEL(group_norm_apply_##suffix, kGroupNormSplitThreads, GroupNormApplyArgs, x, gamma, beta, partial,    \
+         y) {                                                                                               \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm_apply<T>(args, lds);                                                                         \
   }
 
 GROUP_NORM_KERNELS(float, 1, f32)

@@ -3,24 +3,22 @@
 // Bound by memory: the product (and R) are read once and Y is written once, 16 bytes a lane and instruction,
 // kVectors of them in flight. The product may be where Y goes. Launch: gpu/linear_plan.cpp.
 #include "hip/activation.h"
+#include "hip/linear_args.h"
 #include "hip/platform.h"
 
 namespace graphopt::hip {
 
-constexpr int kLinearThreads = 256;
-constexpr int kLinearVectors = 4;
-
-// `total` elements of whole rows of `columns`. `vectors`: all pointers and rows are multiples of 16 bytes.
-// `residual` may be null.
 template <class T>
-DEVICE void linear(const T* product, const T* __restrict__ bias, const T* residual, T* y, uint32_t total,
-                   Divisor columns, int32_t vectors, Activation act) {
+DEVICE void linear(const LinearArgs& args) {
+  const T *product = args.product, *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const Divisor& columns = args.columns;
   constexpr int kSize = Pack<T>::kSize;
   constexpr uint32_t kTile = kLinearThreads * kLinearVectors * kSize;
   const auto column_of = [&](uint32_t i) { return i - divide(i, columns) * columns.d; };
   const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
 
-  if (vectors != 0 && total - begin >= kTile) {
+  if (args.vectors != 0 && args.total - begin >= kTile) {
     Pack<T> in[kLinearVectors], shift[kLinearVectors], add[kLinearVectors];
     UNROLL for (int k = 0; k < kLinearVectors; ++k) {
       const uint32_t i = begin + static_cast<uint32_t>(k * kLinearThreads + thread_x()) * kSize;
@@ -35,7 +33,7 @@ DEVICE void linear(const T* product, const T* __restrict__ bias, const T* residu
       if (residual != nullptr) {
         UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add[k].v[j]);
       }
-      activate(act, value);
+      activate(args.act, value);
       Pack<T> out;
       UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
       store_pack(y + i, out);
@@ -43,11 +41,11 @@ DEVICE void linear(const T* product, const T* __restrict__ bias, const T* residu
     return;
   }
 
-  const uint32_t end = total - begin < kTile ? total : begin + kTile;
+  const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
   for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kLinearThreads) {
     float value[1] = {to_float(product[i]) + to_float(bias[column_of(i)])};
     if (residual != nullptr) value[0] += to_float(residual[i]);
-    activate(act, value);
+    activate(args.act, value);
     y[i] = from_float<T>(value[0]);
   }
 }
@@ -56,12 +54,8 @@ DEVICE void linear(const T* product, const T* __restrict__ bias, const T* residu
 
 using namespace graphopt::hip;
 
-#define LINEAR_KERNEL(T, suffix)                                                                     \
-  KERNEL(linear_##suffix, kLinearThreads,                                                            \
-         (const T* product, const T* bias, const T* residual, T* y, uint32_t total, Divisor columns, \
-          int32_t vectors, Activation act)) {                                                        \
-    linear(product, bias, residual, y, total, columns, vectors, act);                                \
-  }
+#define LINEAR_KERNEL(T, suffix) \
+  KERNEL(linear_##suffix, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<T>(args); }
 
 LINEAR_KERNEL(float, f32)
 LINEAR_KERNEL(half_t, f16)

@@ -11,15 +11,19 @@
 #include "hip/activation.h"
 #include "hip/hgemm.h"
 #include "hip/matrix_conv.h"
+#include "hip/matrix_conv_args.h"
 #include "hip/platform.h"
 
 namespace graphopt::hip {
 
-// W [M, C, 3, 3] -> U [rows, 9, channels], zeros around.
-DEVICE void matrix_filter(const half_t* w, half_t* u, int32_t M, int32_t C, uint32_t total,
-                          const Divisor& channels) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
-  if (i >= total) return;
+DEVICE void matrix_filter(const MatrixFilterArgs& args) {
+  const half_t* w = args.w;
+  half_t* u = args.u;
+  const int32_t M = args.M, C = args.C;
+  const Divisor& channels = args.channels;
+  const uint32_t i =
+      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
   const uint32_t line = divide(i, channels);
   const auto c = static_cast<int>(i - line * channels.d), m = static_cast<int>(line / 9),
              tap = static_cast<int>(line % 9);
@@ -28,16 +32,19 @@ DEVICE void matrix_filter(const half_t* w, half_t* u, int32_t M, int32_t C, uint
                         : from_float<half_t>(0.0f);
 }
 
-// X [N, C, H, W] -> P [N, PH, PW, Cp]. One work-item for each pixel and 16 channels, pixels fastest.
-DEVICE void matrix_pack(const half_t* x, half_t* packed, int32_t C, int32_t H, int32_t W, int32_t pad_top,
-                        int32_t pad_left, uint32_t total, const Divisor& pixels, const Divisor& across,
-                        const Divisor& parts) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
-  if (i >= total) return;
+DEVICE void matrix_pack(const MatrixPackArgs& args) {
+  const half_t* x = args.x;
+  half_t* packed = args.packed;
+  const int32_t C = args.C, H = args.H, W = args.W;
+  const Divisor &pixels = args.pixels, &across = args.across, &parts = args.parts;
+  const uint32_t i =
+      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
   const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
   const uint32_t n = divide(line, parts), part = line - n * parts.d;
   const uint32_t row = divide(pixel, across);
-  const int h = static_cast<int>(row) - pad_top, w = static_cast<int>(pixel - row * across.d) - pad_left;
+  const int h = static_cast<int>(row) - args.pad_top,
+            w = static_cast<int>(pixel - row * across.d) - args.pad_left;
   const bool inside = h >= 0 && h < H && w >= 0 && w < W;
   const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
   const auto first = static_cast<int>(part * 16);
@@ -55,13 +62,13 @@ DEVICE void matrix_pack(const half_t* x, half_t* packed, int32_t C, int32_t H, i
   }
 }
 
-// P [N, PH, PW, Cp] of which `image` elements are one image and `line` one row; pixels of Y are counted over
-// images, rows, columns, and there are `pixels` of them. Rows of U are whole blocks.
 template <class Product>
-DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* bias, const half_t* residual,
-                           half_t* y, int32_t M, int32_t channels, uint32_t line, uint32_t image,
-                           uint32_t pixels, const Divisor& per_image, const Divisor& across,
-                           const Activation& act, typename Product::Lds& lds) {
+DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
+  const half_t *u = args.u, *packed = args.packed, *bias = args.bias, *residual = args.residual;
+  half_t* y = args.y;
+  const int32_t M = args.M, channels = args.channels;
+  const uint32_t line = args.line, pixels = args.pixels;
+  const Divisor &per_image = args.per_image, &across = args.across;
   using Tile = typename Product::Tile;
   const int first_m = block_y() * Product::kM;
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
@@ -74,7 +81,7 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
     uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
     n = n < pixels ? n : pixels - 1;  // their sums are not stored
     const uint32_t at = divide(n, per_image), rest = n - at * per_image.d, h = divide(rest, across);
-    b[i] = at * image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels);
+    b[i] = at * args.image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels);
   }
 
   Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
@@ -142,7 +149,7 @@ DEVICE void matrix_product(const half_t* u, const half_t* packed, const half_t* 
         if (residual != nullptr) values[i] += to_float(residual[at[i]]);
       }
     }
-    activate(act, values);
+    activate(args.act, values);
     UNROLL for (int i = 0; i < Tile::kSums; ++i) {
       if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
     }
@@ -164,25 +171,15 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 
-KERNEL(matrix_filter_f16, 256,
-       (const half_t* w, half_t* u, int32_t M, int32_t C, uint32_t total, Divisor channels)) {
-  matrix_filter(w, u, M, C, total, channels);
-}
+KERNEL(matrix_filter_f16, kMatrixConvThreads, MatrixFilterArgs, w, u) { matrix_filter(args); }
 
-KERNEL(matrix_pack_f16, 256,
-       (const half_t* x, half_t* packed, int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left,
-        uint32_t total, Divisor pixels, Divisor across, Divisor parts)) {
-  matrix_pack(x, packed, C, H, W, pad_top, pad_left, total, pixels, across, parts);
-}
+KERNEL(matrix_pack_f16, kMatrixConvThreads, MatrixPackArgs, x, packed) { matrix_pack(args); }
 
-#define MATRIX_PRODUCT(Product, groups, suffix)                                                           \
-  KERNEL_SHARING(matrix_product_##suffix, Product::kThreads, groups,                                      \
-                 (const half_t* u, const half_t* packed, const half_t* bias, const half_t* residual,      \
-                  half_t* y, int32_t M, int32_t channels, uint32_t line, uint32_t image, uint32_t pixels, \
-                  Divisor per_image, Divisor across, Activation act)) {                                   \
-    LARGE_SHARED(Product::Lds, lds);                                                                      \
-    matrix_product<Product>(u, packed, bias, residual, y, M, channels, line, image, pixels, per_image,    \
-                            across, act, lds);                                                            \
+#define MATRIX_PRODUCT(Product, groups, suffix)                                                          \
+  KERNEL_SHARING(matrix_product_##suffix, Product::kThreads, groups, MatrixProductArgs, u, packed, bias, \
+                 residual, y) {                                                                          \
+    LARGE_SHARED(Product::Lds, lds);                                                                     \
+    matrix_product<Product>(args, lds);                                                                  \
   }
 
 MATRIX_PRODUCT(MatrixConv<128>, 2, 128x128_f16)

@@ -2,10 +2,10 @@
 // headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
 // (host/hip_on_cpu.h).
 //
-// A kernel is   KERNEL(name, max_threads, (float* y, int n)) { ... }
-// with plain parameters (KERNEL_SHARING(name, max_threads, groups, parameters) when `groups` work-groups
-// should fit on a compute unit of an NVIDIA GPU at the same time): pointers, 32- and 64-bit integers, float,
-// small structs. It may use
+// A kernel is   KERNEL(name, max_threads, Args, x, y) { ... }
+// where Args is a struct of hip/args.h, of which x and y are all slots, in order; its body reads `args`.
+// KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit
+// of an NVIDIA GPU at the same time. It may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
 //   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
@@ -37,20 +37,7 @@
 
 #if GRAPHOPT_ON_NVIDIA
 #include <cuda_fp16.h>
-
-#include <cstdint>
 #elif GRAPHOPT_ON_AMD
-// No header of the host's C library: it would be parsed for the wrong target.
-typedef __INT8_TYPE__ int8_t;
-typedef __UINT8_TYPE__ uint8_t;
-typedef __INT16_TYPE__ int16_t;
-typedef __UINT16_TYPE__ uint16_t;
-typedef __INT32_TYPE__ int32_t;
-typedef __UINT32_TYPE__ uint32_t;
-typedef __INT64_TYPE__ int64_t;
-typedef __UINT64_TYPE__ uint64_t;
-typedef __SIZE_TYPE__ size_t;
-typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
@@ -59,6 +46,8 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #include "hip/host/hip_on_cpu.h"
 #endif
 
+#include "hip/args.h"
+#include "hip/integers.h"
 #include "hip/traits.h"
 
 // --- Kernels and LDS
@@ -66,24 +55,53 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
 
 #if GRAPHOPT_ON_AMD
 #define DEVICE __device__ __forceinline__
-#define KERNEL(name, max_threads, parameters) \
-  extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))) void name parameters
-#define KERNEL_SHARING(name, max_threads, groups, parameters) KERNEL(name, max_threads, parameters)
+#define KERNEL(name, max_threads, Args, ...)                                                           \
+  GRAPHOPT_KERNEL(__global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))), name, Args, \
+                  __VA_ARGS__)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
 #define LARGE_SHARED(Type, name) SHARED(Type, name)
 #elif GRAPHOPT_ON_NVIDIA
 #define DEVICE __device__ __forceinline__
-#define KERNEL(name, max_threads, parameters) \
-  extern "C" __global__ __launch_bounds__(max_threads) void name parameters
-#define KERNEL_SHARING(name, max_threads, groups, parameters) \
-  extern "C" __global__ __launch_bounds__(max_threads, groups) void name parameters
+#define KERNEL(name, max_threads, Args, ...) \
+  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads), name, Args, __VA_ARGS__)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
+  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads, groups), name, Args, __VA_ARGS__)
 #define SHARED(Type, name) __shared__ Type name
 #define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
 #define LARGE_SHARED(Type, name)                                \
   extern __shared__ __align__(16) unsigned char name##_bytes[]; \
   Type& name = *reinterpret_cast<Type*>(name##_bytes)
 #endif
+
+// The kernel, which puts the pointers into the slots, and the head of the function with its body.
+#define GRAPHOPT_KERNEL(attributes, name, Args, ...)                                                 \
+  static_assert(graphopt::hip::are_slots<Args>({GRAPHOPT_EACH(GRAPHOPT_OFFSET, Args, __VA_ARGS__)}), \
+                "all slots, in order");                                                              \
+  DEVICE void name##_body(const Args& args);                                                         \
+  extern "C" attributes void name(Args args GRAPHOPT_EACH(GRAPHOPT_PARAMETER, Args, __VA_ARGS__)) {  \
+    GRAPHOPT_EACH(GRAPHOPT_FILL, Args, __VA_ARGS__)                                                  \
+    name##_body(args);                                                                               \
+  }                                                                                                  \
+  DEVICE void name##_body(const Args& args)
+#define GRAPHOPT_OFFSET(Args, slot) __builtin_offsetof(Args, slot),
+#define GRAPHOPT_PARAMETER(Args, slot) , decltype(Args::slot)::Parameter slot
+#define GRAPHOPT_FILL(Args, slot) args.slot.address = slot;
+
+// F(Args, slot) for each of the slots.
+#define GRAPHOPT_EACH(F, Args, ...) \
+  GRAPHOPT_PICK(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)(F, Args, __VA_ARGS__)
+#define GRAPHOPT_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, count, ...) GRAPHOPT_EACH_##count
+#define GRAPHOPT_EACH_1(F, Args, slot) F(Args, slot)
+#define GRAPHOPT_EACH_2(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_1(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_3(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_2(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_4(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_3(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_5(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_4(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_6(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_5(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_7(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_6(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_8(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_7(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_9(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_8(F, Args, __VA_ARGS__)
 
 // Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
 #if GRAPHOPT_ON_CPU
@@ -276,11 +294,7 @@ DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = 
 DEVICE void wait_for_copies() {}
 #endif
 
-// n / d for n < 2^31 without a division. The host fills it (gpu/launch.h): Granlund and Montgomery, "Division
-// by invariant integers using multiplication", 1994.
-struct Divisor {
-  uint32_t d, multiplier, shift;
-};
+// n / d for n < 2^31 without a division.
 DEVICE uint32_t divide(uint32_t n, const Divisor& d) {
   return (multiply_high(n, d.multiplier) + n) >> d.shift;
 }

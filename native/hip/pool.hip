@@ -3,29 +3,22 @@
 // Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
 // a tap. scripts/gpu_bench.py sets it beside a copy.
 #include "hip/platform.h"
+#include "hip/pool_args.h"
 
 namespace graphopt::hip {
 
-constexpr int kPoolThreads = 256;
-
-// One spatial axis: output q takes in[q stride + first + t dilation] for t < kernel. An average may count the
-// padding up to `last`, which is beyond the axis.
-struct PoolAxis {
-  int32_t in, kernel, stride, first, dilation, last;
-};
-
-enum PoolMode : int32_t { kPoolMax, kPoolAverage, kPoolAverageWithPadding };
-
 template <class T>
-DEVICE void pool(const T* x, T* y, uint32_t total, uint32_t plane, const Divisor& per_plane,
-                 const Divisor& per_slice, const Divisor& across, const PoolAxis& a, const PoolAxis& b,
-                 const PoolAxis& c, int32_t mode) {
+DEVICE void pool(const PoolArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &per_plane = args.per_plane, &per_slice = args.per_slice, &across = args.across;
+  const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
   const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
-  if (i >= total) return;
+  if (i >= args.total) return;
   const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
   const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
   const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
-  const T* from = x + static_cast<size_t>(number) * plane;
+  const T* from = x + static_cast<size_t>(number) * args.plane;
   const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
   float most = -bit_cast<float>(0x7f800000u), sum = 0;
   int count = 0;
@@ -39,7 +32,7 @@ DEVICE void pool(const T* x, T* y, uint32_t total, uint32_t plane, const Divisor
         const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
         if (k >= c.last) break;
         if (!inside(p, a) || !inside(q, b) || !inside(k, c)) {
-          count += mode == kPoolAverageWithPadding ? 1 : 0;
+          count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
           continue;
         }
         const float v = to_float(from[(p * b.in + q) * c.in + k]);
@@ -49,19 +42,15 @@ DEVICE void pool(const T* x, T* y, uint32_t total, uint32_t plane, const Divisor
       }
     }
   }
-  y[i] = from_float<T>(mode == kPoolMax ? most : sum / static_cast<float>(count));
+  y[i] = from_float<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define POOL_KERNEL(T, suffix)                                                                    \
-  KERNEL(pool_##suffix, kPoolThreads,                                                             \
-         (const T* x, T* y, uint32_t total, uint32_t plane, Divisor per_plane, Divisor per_slice, \
-          Divisor across, PoolAxis a, PoolAxis b, PoolAxis c, int32_t mode)) {                    \
-    pool(x, y, total, plane, per_plane, per_slice, across, a, b, c, mode);                        \
-  }
+#define POOL_KERNEL(T, suffix) \
+  KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T>(args); }
 
 POOL_KERNEL(float, f32)
 POOL_KERNEL(half_t, f16)

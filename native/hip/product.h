@@ -3,6 +3,7 @@
 // operand or a column of the right one; a step is kDepth consecutive k of all lines.
 #pragma once
 
+#include "hip/gemm_args.h"
 #include "hip/platform.h"
 
 namespace graphopt::hip {
@@ -24,12 +25,6 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
   }
   multiply(buffer);
 }
-
-// Element (line, k) is at line `line` + k `k`; one of the two strides is 1. `packs`: all lines, or all k, are
-// whole packs that start at multiples of 16 bytes.
-struct OperandLayout {
-  int32_t line, k, packs;
-};
 
 // A work-item's share of a step. kByLine: LDS has a row for each line, else for each k.
 template <class T, int kLines, int kDepth, int kThreads, bool kByLine>

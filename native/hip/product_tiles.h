@@ -1,4 +1,4 @@
-// The tiles that products of any shape (gemm.hip, conv.hip) come in. gpu/gemm_plan.cpp knows their sizes.
+// The tiles that products of any shape (gemm.hip, conv.hip) come in.
 #pragma once
 
 #include "hip/hgemm.h"
@@ -7,8 +7,8 @@
 
 namespace graphopt::hip {
 
-using ProductLarge = Sgemm<128, 128, 8, 8, 64, 64>;
-using ProductSmall = Sgemm<64, 32, 4, 4, 32, 32>;
+using ProductLarge = SgemmOf<SgemmTile::kLarge>;
+using ProductSmall = SgemmOf<SgemmTile::kSmall>;
 template <int kSide>
 using MatrixTile = Hgemm<kSide, kSide, 32, kSide / 2, product_columns(kWave)>;
 using MatrixLarge = MatrixTile<128>;
@@ -16,7 +16,7 @@ using MatrixSmall = MatrixTile<64>;
 static_assert(MatrixLarge::kThreads == product_waves(128, kWave) * kWave &&
                   MatrixSmall::kThreads == product_waves(64, kWave) * kWave,
               "what plans ask for");
-using ProductVector = Sgemm<64, 128, 8, 8, 64, 64>;
+using ProductVector = SgemmOf<SgemmTile::kWide>;
 
 }  // namespace graphopt::hip
 

@@ -3,47 +3,38 @@
 // Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
 // 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
 #include "hip/platform.h"
+#include "hip/resize_args.h"
 
 namespace graphopt::hip {
-
-constexpr int kResizeThreads = 256;
-
-enum Coordinates : int32_t { kHalfPixel, kPytorchHalfPixel, kAsymmetric, kAlignCorners };
-enum Nearest : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear };
-
-struct ResizeAxis {
-  int32_t in, out;
-  float scale;  // out / in as the node says, or 1 divided by (out - 1) / (in - 1) for kAlignCorners
-};
 
 DEVICE float floor_of(float x) {
   const auto whole = static_cast<float>(static_cast<int32_t>(x));
   return whole > x ? whole - 1.0f : whole;
 }
 
-DEVICE float source(const ResizeAxis& a, int at, int32_t coordinates) {
+DEVICE float source(const ResizeAxis& a, int at, Coordinates coordinates) {
   const auto x = static_cast<float>(at);
   switch (coordinates) {
-    case kPytorchHalfPixel:
+    case Coordinates::kPytorchHalfPixel:
       if (a.out <= 1) return 0;
       return (x + 0.5f) / a.scale - 0.5f;
-    case kHalfPixel:
+    case Coordinates::kHalfPixel:
       return (x + 0.5f) / a.scale - 0.5f;
-    case kAlignCorners:
+    case Coordinates::kAlignCorners:
       return a.out <= 1 ? 0 : x * static_cast<float>(a.in - 1) / static_cast<float>(a.out - 1);
     default:
       return x / a.scale;
   }
 }
 
-DEVICE int nearest(const ResizeAxis& a, float x, int32_t how) {
+DEVICE int nearest(const ResizeAxis& a, float x, Interpolation how) {
   float at = floor_of(x);
   const float part = x - at;
-  if (how == kCeil) {
+  if (how == Interpolation::kCeil) {
     at += part > 0 ? 1 : 0;
-  } else if (how == kRoundPreferFloor) {
+  } else if (how == Interpolation::kRoundPreferFloor) {
     at += part > 0.5f ? 1 : 0;
-  } else if (how == kRoundPreferCeil) {
+  } else if (how == Interpolation::kRoundPreferCeil) {
     at += part >= 0.5f ? 1 : 0;
   }
   return max_int(0, min_int(static_cast<int>(at), a.in - 1));
@@ -63,18 +54,21 @@ DEVICE Between between(const ResizeAxis& a, float x) {
 }
 
 template <class T>
-DEVICE void resize(const T* x, T* y, uint32_t total, Divisor per_plane, Divisor across,
-                   const ResizeAxis& rows, const ResizeAxis& columns, int32_t coordinates, int32_t how) {
+DEVICE void resize(const ResizeArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &per_plane = args.per_plane, &across = args.across;
+  const ResizeAxis &rows = args.rows, &columns = args.columns;
   const uint32_t i = static_cast<uint32_t>(block_x()) * kResizeThreads + static_cast<uint32_t>(thread_x());
-  if (i >= total) return;
+  if (i >= args.total) return;
   const uint32_t plane = divide(i, per_plane), rest = i - plane * per_plane.d;
   const uint32_t row = divide(rest, across), column = rest - row * across.d;
   const T* from =
       x + static_cast<size_t>(plane) * static_cast<size_t>(rows.in) * static_cast<size_t>(columns.in);
-  const float h = source(rows, static_cast<int>(row), coordinates);
-  const float w = source(columns, static_cast<int>(column), coordinates);
-  if (how != kLinear) {
-    y[i] = from[nearest(rows, h, how) * columns.in + nearest(columns, w, how)];
+  const float h = source(rows, static_cast<int>(row), args.coordinates);
+  const float w = source(columns, static_cast<int>(column), args.coordinates);
+  if (args.how != Interpolation::kLinear) {
+    y[i] = from[nearest(rows, h, args.how) * columns.in + nearest(columns, w, args.how)];
     return;
   }
   const Between r = between(rows, h), c = between(columns, w);
@@ -88,12 +82,8 @@ DEVICE void resize(const T* x, T* y, uint32_t total, Divisor per_plane, Divisor 
 
 using namespace graphopt::hip;
 
-#define RESIZE_KERNEL(T, suffix)                                                                \
-  KERNEL(resize_##suffix, kResizeThreads,                                                       \
-         (const T* x, T* y, uint32_t total, Divisor per_plane, Divisor across, ResizeAxis rows, \
-          ResizeAxis columns, int32_t coordinates, int32_t how)) {                              \
-    resize(x, y, total, per_plane, across, rows, columns, coordinates, how);                    \
-  }
+#define RESIZE_KERNEL(T, suffix) \
+  KERNEL(resize_##suffix, kResizeThreads, ResizeArgs, x, y) { resize<T>(args); }
 
 RESIZE_KERNEL(float, f32)
 RESIZE_KERNEL(half_t, f16)

@@ -7,6 +7,7 @@
 // a copy's bandwidth. Launch: gpu/row_norm_plan.cpp.
 #include "hip/platform.h"
 #include "hip/reduce.h"
+#include "hip/row_norm_args.h"
 
 namespace graphopt::hip {
 
@@ -14,13 +15,13 @@ struct RowNormLds {
   WaveSums first, second;
 };
 
-constexpr int kRowNormVectors = 4;
-
-// `residual`, `sum` and `beta` may be null. `rms`: no mean is subtracted. All pointers and D are multiples of
-// 16 bytes, D is at most threads kRowNormVectors kSize.
+// All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
 template <class T>
-DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta,
-                     T* y, T* sum, uint32_t D, float epsilon, int32_t rms, int32_t threads, RowNormLds& lds) {
+DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
+  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  T *y = args.y, *sum = args.sum;
+  const uint32_t D = args.D;
+  const int threads = args.threads;
   constexpr int kSize = Pack<T>::kSize;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
@@ -43,7 +44,7 @@ DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma,
   }
 
   float mean = 0;
-  if (rms == 0) {
+  if (args.rms == 0) {
     // The row's first number: with it a large mean costs no digits, and equal numbers give 0.
     float pivot = to_float(x[row]);
     if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(residual[row])));
@@ -62,7 +63,7 @@ DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma,
       s += d * d;
     }
   }
-  const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + epsilon);
+  const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + args.epsilon);
 
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) >= D) continue;
@@ -81,12 +82,11 @@ DEVICE void row_norm(const T* x, const T* residual, const T* __restrict__ gamma,
   }
 }
 
-constexpr int kRowNormAnyThreads = 1024;
-
 template <class T>
-DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ gamma,
-                         const T* __restrict__ beta, T* y, T* sum, uint32_t D, float epsilon, int32_t rms,
-                         RowNormLds& lds) {
+DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
+  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  T *y = args.y, *sum = args.sum;
+  const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto first = static_cast<uint32_t>(thread_x());
   const auto value = [&](uint32_t i) {
@@ -95,7 +95,7 @@ DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ ga
     return v;
   };
   float mean = 0;
-  if (rms == 0) {
+  if (args.rms == 0) {
     const float pivot = value(0);
     float s = 0;
     for (uint32_t i = first; i < D; i += kRowNormAnyThreads) s += value(i) - pivot;
@@ -107,7 +107,7 @@ DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ ga
     s += d * d;
   }
   const float scale =
-      rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + epsilon);
+      rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + args.epsilon);
   for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
     const float v = value(i);
     float out = (v - mean) * scale * to_float(gamma[i]);
@@ -121,18 +121,14 @@ DEVICE void row_norm_any(const T* x, const T* residual, const T* __restrict__ ga
 
 using namespace graphopt::hip;
 
-#define ROW_NORM_KERNELS(T, suffix)                                                                     \
-  KERNEL(row_norm_##suffix, 1024,                                                                       \
-         (const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, \
-          T* sum, uint32_t D, float epsilon, int32_t rms, int32_t threads)) {                           \
-    SHARED(RowNormLds, lds);                                                                            \
-    row_norm(x, residual, gamma, beta, y, sum, D, epsilon, rms, threads, lds);                          \
-  }                                                                                                     \
-  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads,                                                     \
-         (const T* x, const T* residual, const T* __restrict__ gamma, const T* __restrict__ beta, T* y, \
-          T* sum, uint32_t D, float epsilon, int32_t rms)) {                                            \
-    SHARED(RowNormLds, lds);                                                                            \
-    row_norm_any(x, residual, gamma, beta, y, sum, D, epsilon, rms, lds);                               \
+#define ROW_NORM_KERNELS(T, suffix)                                                                  \
+  KERNEL(row_norm_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum) {    \
+    SHARED(RowNormLds, lds);                                                                         \
+    row_norm<T>(args, lds);                                                                          \
+  }                                                                                                  \
+  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum) { \
+    SHARED(RowNormLds, lds);                                                                         \
+    row_norm_any<T>(args, lds);                                                                      \
   }
 
 ROW_NORM_KERNELS(float, f32)

@@ -6,27 +6,24 @@
 // (docs/measurements/gpu_h200.md). Launch: gpu/scale_shift_plan.cpp.
 #include "hip/activation.h"
 #include "hip/platform.h"
+#include "hip/scale_shift_args.h"
 
 namespace graphopt::hip {
 
-constexpr int kScaleShiftThreads = 256;
-constexpr int kScaleShiftVectors = 4;
-
-// `total` elements of consecutive planes (n, c), the first of which is of channel `first_channel`.
-// `vectors`: all pointers are multiples of 16. `residual` may be null.
 template <class T>
-DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __restrict__ shift,
-                        const T* residual, T* y, uint32_t total, Divisor inner, Divisor channels,
-                        uint32_t first_channel, int32_t vectors, Activation act) {
+DEVICE void scale_shift(const ScaleShiftArgs& args) {
+  const T *x = args.x, *scale = args.scale, *shift = args.shift, *residual = args.residual;
+  T* y = args.y;
+  const Divisor &inner = args.inner, &channels = args.channels;
   constexpr int kSize = Pack<T>::kSize;
   constexpr uint32_t kTile = kScaleShiftThreads * kScaleShiftVectors * kSize;
   const auto channel_of = [&](uint32_t plane) {
-    const uint32_t c = plane - divide(plane, channels) * channels.d + first_channel;
+    const uint32_t c = plane - divide(plane, channels) * channels.d + args.first_channel;
     return c < channels.d ? c : c - channels.d;
   };
   const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
 
-  if (vectors != 0 && total - begin >= kTile) {
+  if (args.vectors != 0 && args.total - begin >= kTile) {
     Pack<T> in[kScaleShiftVectors], add[kScaleShiftVectors];
     UNROLL for (int k = 0; k < kScaleShiftVectors; ++k) {
       const uint32_t i = begin + static_cast<uint32_t>(k * kScaleShiftThreads + thread_x()) * kSize;
@@ -57,7 +54,7 @@ DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __rest
       if (residual != nullptr) {
         UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add[k].v[j]);
       }
-      activate(act, value);
+      activate(args.act, value);
       Pack<T> out;
       UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
       store_pack(y + i, out);
@@ -65,12 +62,12 @@ DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __rest
     return;
   }
 
-  const uint32_t end = total - begin < kTile ? total : begin + kTile;
+  const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
   for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
     const uint32_t c = channel_of(divide(i, inner));
     float value[1] = {to_float(x[i]) * to_float(scale[c]) + to_float(shift[c])};
     if (residual != nullptr) value[0] += to_float(residual[i]);
-    activate(act, value);
+    activate(args.act, value);
     y[i] = from_float<T>(value[0]);
   }
 }
@@ -79,16 +76,10 @@ DEVICE void scale_shift(const T* x, const T* __restrict__ scale, const T* __rest
 
 using namespace graphopt::hip;
 
-KERNEL(scale_shift_f32, kScaleShiftThreads,
-       (const float* x, const float* scale, const float* shift, const float* residual, float* y,
-        uint32_t total, Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
-        Activation act)) {
-  scale_shift(x, scale, shift, residual, y, total, inner, channels, first_channel, vectors, act);
+KERNEL(scale_shift_f32, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
+  scale_shift<float>(args);
 }
 
-KERNEL(scale_shift_f16, kScaleShiftThreads,
-       (const half_t* x, const half_t* scale, const half_t* shift, const half_t* residual, half_t* y,
-        uint32_t total, Divisor inner, Divisor channels, uint32_t first_channel, int32_t vectors,
-        Activation act)) {
-  scale_shift(x, scale, shift, residual, y, total, inner, channels, first_channel, vectors, act);
+KERNEL(scale_shift_f16, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
+  scale_shift<half_t>(args);
 }

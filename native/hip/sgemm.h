@@ -5,6 +5,7 @@
 
 #include "hip/platform.h"
 #include "hip/product.h"
+#include "hip/product_shape.h"
 
 namespace graphopt::hip {
 
@@ -23,6 +24,7 @@ struct Sgemm {
 #else
   static constexpr int kDepth = 16;
 #endif
+  static_assert(kSgemmDepth % kDepth == 0, "whole steps");
   static constexpr int kThreads = kM * kN / (kRows * kColumns);
   static_assert((kM / kWaveM) * (kN / kWaveN) * 64 == kThreads, "one part for each wave of 64");
   static constexpr int kPacksA = kDepth * kM / 4 / kThreads;
@@ -177,5 +179,9 @@ struct Sgemm {
     run(lds, depth, begin, finish);
   }
 };
+
+template <SgemmTile kTile>
+using SgemmOf = Sgemm<sgemm_shape(kTile).m, sgemm_shape(kTile).n, sgemm_shape(kTile).rows,
+                      sgemm_shape(kTile).columns, sgemm_shape(kTile).wave_m, sgemm_shape(kTile).wave_n>;
 
 }  // namespace graphopt::hip

@@ -5,6 +5,7 @@
 // sets it beside a copy.
 #include "hip/platform.h"
 #include "hip/reduce.h"
+#include "hip/softmax_args.h"
 
 namespace graphopt::hip {
 
@@ -13,22 +14,25 @@ struct SoftmaxLds {
 };
 
 template <class T>
-DEVICE void softmax(const T* x, T* y, uint32_t D, int32_t log, int32_t threads, SoftmaxLds& lds) {
+DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
-  const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(threads);
+  const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(args.threads);
   float most = to_float(x[row]);
   for (uint32_t i = first; i < D; i += step) {
     const float v = to_float(x[row + i]);
     most = v > most || v != v ? v : most;  // NaN stays
   }
-  most = group_max(most, lds.most, threads);
+  most = group_max(most, lds.most, args.threads);
   float sum = 0;
   for (uint32_t i = first; i < D; i += step) sum += exp_fast(to_float(x[row + i]) - most);
-  sum = group_sum(sum, lds.sum, threads);
+  sum = group_sum(sum, lds.sum, args.threads);
   const float scale = 1.0f / sum, shift = most + 0.69314718f * log2_fast(sum);
   for (uint32_t i = first; i < D; i += step) {
     const float v = to_float(x[row + i]);
-    y[row + i] = from_float<T>(log != 0 ? v - shift : exp_fast(v - most) * scale);
+    y[row + i] = from_float<T>(args.log != 0 ? v - shift : exp_fast(v - most) * scale);
   }
 }
 
@@ -36,10 +40,10 @@ DEVICE void softmax(const T* x, T* y, uint32_t D, int32_t log, int32_t threads, 
 
 using namespace graphopt::hip;
 
-#define SOFTMAX_KERNEL(T, suffix)                                                                \
-  KERNEL(softmax_##suffix, 1024, (const T* x, T* y, uint32_t D, int32_t log, int32_t threads)) { \
-    SHARED(SoftmaxLds, lds);                                                                     \
-    softmax(x, y, D, log, threads, lds);                                                         \
+#define SOFTMAX_KERNEL(T, suffix)                     \
+  KERNEL(softmax_##suffix, 1024, SoftmaxArgs, x, y) { \
+    SHARED(SoftmaxLds, lds);                          \
+    softmax<T>(args, lds);                            \
   }
 
 SOFTMAX_KERNEL(float, f32)

@@ -2,6 +2,7 @@
 // its own. No measure of speed: a wave alone on a compute unit.
 #include "hip/platform.h"
 #include "hip/tile.h"
+#include "hip/tile_args.h"
 
 namespace graphopt::hip {
 
@@ -45,24 +46,26 @@ DEVICE void store_tile(const typename Tile<T>::Sum& sum, T* y, int row, int colu
   }
 }
 
-// Y [M, N] = A B^T. One work-group of one wave for each tile of Y.
 template <class T>
-DEVICE void tile_product(const T* a, const T* b, T* y, int M, int N, int K, TileLds<T>& lds) {
+DEVICE void tile_product(const TileArgs& args, TileLds<T>& lds) {
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
   typename Tile<T>::Sum sum = {};
   const int row = block_y() * 16, column = block_x() * 16;
-  multiply_tiles(sum, a, b, row, column, M, N, K, lds);
-  store_tile<T>(sum, y, row, column, M, N);
+  multiply_tiles(sum, a, b, row, column, args.M, args.N, args.K, lds);
+  store_tile<T>(sum, y, row, column, args.M, args.N);
 }
 
-// Y [M, P] = (A B^T) C, C [N, P], the first product rounded to T.
 template <class T>
-DEVICE void tile_chain(const T* a, const T* b, const T* c, T* y, int M, int N, int K, int P,
-                       TileLds<T>& lds) {
+DEVICE void tile_chain(const TileChainArgs& args, TileLds<T>& lds) {
+  const T *a = args.a, *b = args.b, *c = args.c;
+  T* y = args.y;
+  const int M = args.M, N = args.N, P = args.P;
   typename Tile<T>::Sum total = {};
   const int row = block_y() * 16, column = block_x() * 16;
   for (int n = 0; n < N; n += 16) {
     typename Tile<T>::Sum sum = {};
-    multiply_tiles(sum, a, b, row, n, M, N, K, lds);
+    multiply_tiles(sum, a, b, row, n, M, N, args.K, lds);
     barrier();
     load_tile(lds.a, c, n, column, N, P, !Tile<T>::kLoadsRows);
     barrier();
@@ -77,12 +80,14 @@ DEVICE void tile_chain(const T* a, const T* b, const T* c, T* y, int M, int N, i
   store_tile<T>(total, y, row, column, M, P);
 }
 
-// Largest value and sum of each row of one tile, [M, 2].
 template <class T>
-DEVICE void tile_rows(const T* a, const T* b, T* y, int M, int N, int K, TileLds<T>& lds) {
+DEVICE void tile_rows(const TileArgs& args, TileLds<T>& lds) {
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
+  const int M = args.M, N = args.N;
   typename Tile<T>::Sum sum = {};
   const int row = block_x() * 16;
-  multiply_tiles(sum, a, b, row, 0, M, N, K, lds);
+  multiply_tiles(sum, a, b, row, 0, M, N, args.K, lds);
   UNROLL for (int which = 0; which < Tile<T>::kRows; ++which) {
     float most = -1e30f, total = 0;
     UNROLL for (int i = 0; i < Tile<T>::kSums; ++i) {
@@ -103,19 +108,18 @@ DEVICE void tile_rows(const T* a, const T* b, T* y, int M, int N, int K, TileLds
 
 using namespace graphopt::hip;
 
-#define TILE_KERNELS(T, suffix)                                                                           \
-  KERNEL(tile_product_##suffix, kWave, (const T* a, const T* b, T* y, int32_t M, int32_t N, int32_t K)) { \
-    SHARED(TileLds<T>, lds);                                                                              \
-    tile_product(a, b, y, M, N, K, lds);                                                                  \
-  }                                                                                                       \
-  KERNEL(tile_chain_##suffix, kWave,                                                                      \
-         (const T* a, const T* b, const T* c, T* y, int32_t M, int32_t N, int32_t K, int32_t P)) {        \
-    SHARED(TileLds<T>, lds);                                                                              \
-    tile_chain(a, b, c, y, M, N, K, P, lds);                                                              \
-  }                                                                                                       \
-  KERNEL(tile_rows_##suffix, kWave, (const T* a, const T* b, T* y, int32_t M, int32_t N, int32_t K)) {    \
-    SHARED(TileLds<T>, lds);                                                                              \
-    tile_rows(a, b, y, M, N, K, lds);                                                                     \
+#define TILE_KERNELS(T, suffix)                                   \
+  KERNEL(tile_product_##suffix, kWave, TileArgs, a, b, y) {       \
+    SHARED(TileLds<T>, lds);                                      \
+    tile_product<T>(args, lds);                                   \
+  }                                                               \
+  KERNEL(tile_chain_##suffix, kWave, TileChainArgs, a, b, c, y) { \
+    SHARED(TileLds<T>, lds);                                      \
+    tile_chain<T>(args, lds);                                     \
+  }                                                               \
+  KERNEL(tile_rows_##suffix, kWave, TileArgs, a, b, y) {          \
+    SHARED(TileLds<T>, lds);                                      \
+    tile_rows<T>(args, lds);                                      \
   }
 
 TILE_KERNELS(float, f32)

@@ -17,6 +17,7 @@
 #include "hip/activation.h"
 #include "hip/platform.h"
 #include "hip/sgemm.h"
+#include "hip/winograd_conv_args.h"
 
 namespace graphopt::hip {
 
@@ -77,14 +78,18 @@ struct Winograd<2> {
 // W [M, C, 3, 3] -> U [t, rows, columns], rows >= C, columns >= M, zeros around. One work-item for each (c,
 // m).
 template <class T, int kOut>
-DEVICE void winograd_filter(const T* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns) {
+DEVICE void winograd_filter(const WinogradFilterArgs& args) {
+  const T* w = args.w;
+  float* u = args.u;
+  const int32_t C = args.C, rows = args.rows;
+  const Divisor& columns = args.columns;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
   if (i >= static_cast<uint32_t>(rows) * columns.d) return;
   const auto c = static_cast<int>(divide(i, columns)),
              m = static_cast<int>(i - divide(i, columns) * columns.d);
   float columns_done[kIn][3] = {};
-  if (c < C && m < M) {
+  if (c < C && m < args.M) {
     const T* g = w + (static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9;
     UNROLL for (int s = 0; s < 3; ++s) {
       const float line[3] = {to_float(g[s]), to_float(g[3 + s]), to_float(g[6 + s])};
@@ -101,12 +106,6 @@ DEVICE void winograd_filter(const T* w, float* u, int32_t M, int32_t C, int32_t 
   }
 }
 
-// The tiles of a launch: `count` of them from `first` on, counted over images, then rows, then columns of
-// tiles.
-struct Tiles {
-  uint32_t first, count;
-  Divisor per_image, across;
-};
 struct TileAt {
   int n, row, column;
 };
@@ -132,20 +131,22 @@ DEVICE void store_quad(T* p, const Quad<T>& x) {
   *reinterpret_cast<Quad<T>*>(p) = x;
 }
 
-// X [N, C, H, W] -> V [t, C, stride]. One work-item for each (c, p), p fastest; `stride` >= tiles.count is a
-// multiple of 4, and columns without a tile become 0.
 template <class T, int kOut>
-DEVICE void winograd_input(const T* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top,
-                           int32_t pad_left, Tiles tiles, Divisor stride) {
+DEVICE void winograd_input(const WinogradInputArgs& args) {
+  const T* x = args.x;
+  float* v = args.v;
+  const int32_t C = args.C, H = args.H, W = args.W;
+  const Tiles& tiles = args.tiles;
+  const Divisor& stride = args.stride;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
   const size_t plane = static_cast<size_t>(C) * stride.d;
   if (i >= plane) return;
   const uint32_t c = divide(i, stride), p = i - c * stride.d;
   float d[kIn][kIn];
   if (p < tiles.count) {
     const TileAt tile = tile_at(tiles, p);
-    const int top = tile.row * kOut - pad_top, left = tile.column * kOut - pad_left;
+    const int top = tile.row * kOut - args.pad_top, left = tile.column * kOut - args.pad_left;
     const T* image = x + (static_cast<size_t>(tile.n) * static_cast<size_t>(C) + c) *
                              (static_cast<size_t>(H) * static_cast<size_t>(W));
     UNROLL for (int r = 0; r < kIn; ++r) {
@@ -172,18 +173,20 @@ DEVICE void winograd_input(const T* x, float* v, int32_t C, int32_t H, int32_t W
   }
 }
 
-// Z = U^T V at one of the t positions (block_z). U [t, rows, columns], V [t, C, stride], Z [t, M, stride].
 template <class Gemm>
-DEVICE void winograd_product(const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows,
-                             int32_t columns, int32_t stride, typename Gemm::Lds& lds) {
+DEVICE void winograd_product(const WinogradProductArgs& args, typename Gemm::Lds& lds) {
+  const float *u = args.u, *v = args.v;
+  float* z = args.z;
+  const int32_t M = args.M, C = args.C, columns = args.columns, stride = args.stride;
   const auto position = static_cast<size_t>(block_z());
   const int first_m = block_y() * Gemm::kM, first_p = block_x() * Gemm::kN;
-  u += position * static_cast<size_t>(rows) * static_cast<size_t>(columns) + static_cast<size_t>(first_m);
+  u +=
+      position * static_cast<size_t>(args.rows) * static_cast<size_t>(columns) + static_cast<size_t>(first_m);
   v += position * static_cast<size_t>(C) * static_cast<size_t>(stride) + static_cast<size_t>(first_p);
   z += position * static_cast<size_t>(M) * static_cast<size_t>(stride);
   Gemm gemm;
   gemm.run_packs(
-      lds, rows,
+      lds, args.rows,
       [&](int k, int m) { return load_pack(u + static_cast<size_t>(k) * static_cast<size_t>(columns) + m); },
       [&](int k, int n) {
         Pack<float> zero = {};
@@ -200,14 +203,16 @@ DEVICE void winograd_product(const float* u, const float* v, float* z, int32_t M
   });
 }
 
-// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each (m, p), p
-// fastest. `vectors`: OW is a multiple of kOut = 4, and Y and the residual are multiples of 16. `residual`
-// may be null.
 template <class T, int kOut>
-DEVICE void winograd_output(const float* z, const T* bias, const T* residual, T* y, int32_t M, int32_t OH,
-                            int32_t OW, Tiles tiles, Divisor stride, int32_t vectors, Activation act) {
+DEVICE void winograd_output(const WinogradOutputArgs& args) {
+  const float* z = args.z;
+  const T *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const int32_t M = args.M, OH = args.OH, OW = args.OW;
+  const Tiles& tiles = args.tiles;
+  const Divisor& stride = args.stride;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
   const size_t plane = static_cast<size_t>(M) * stride.d;
   if (i >= plane) return;
   const uint32_t m = divide(i, stride), p = i - m * stride.d;
@@ -232,12 +237,12 @@ DEVICE void winograd_output(const float* z, const T* bias, const T* residual, T*
     const size_t at =
         image + static_cast<size_t>(top + r) * static_cast<size_t>(OW) + static_cast<size_t>(left);
     if constexpr (kOut == 4) {
-      if (vectors != 0) {
+      if (args.vectors != 0) {
         if (residual != nullptr) {
           const Quad<T> add = load_quad(residual + at);
           UNROLL for (int s = 0; s < kOut; ++s) out[s] += to_float(add.v[s]);
         }
-        activate(act, out);
+        activate(args.act, out);
         Quad<T> quad;
         UNROLL for (int s = 0; s < kOut; ++s) quad.v[s] = from_float<T>(out[s]);
         store_quad(y + at, quad);
@@ -249,33 +254,36 @@ DEVICE void winograd_output(const float* z, const T* bias, const T* residual, T*
         if (left + s < OW) out[s] += to_float(residual[at + static_cast<size_t>(s)]);
       }
     }
-    activate(act, out);
+    activate(args.act, out);
     UNROLL for (int s = 0; s < kOut; ++s) {
       if (left + s < OW) y[at + static_cast<size_t>(s)] = from_float<T>(out[s]);
     }
   }
 }
 
-// W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, zeros around: what the implicit product multiplies
-// with.
 template <class T>
-DEVICE void implicit_filter(const T* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * 256 + static_cast<uint32_t>(thread_x());
-  if (i >= static_cast<uint32_t>(rows) * columns.d) return;
+DEVICE void implicit_filter(const ImplicitFilterArgs& args) {
+  const T* w = args.w;
+  float* u = args.u;
+  const int32_t depth = args.depth;
+  const Divisor& columns = args.columns;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
+  if (i >= static_cast<uint32_t>(args.rows) * columns.d) return;
   const auto k = static_cast<int>(divide(i, columns)),
              m = static_cast<int>(i - divide(i, columns) * columns.d);
-  u[i] = k < depth && m < M
+  u[i] = k < depth && m < args.M
              ? to_float(w[static_cast<size_t>(m) * static_cast<size_t>(depth) + static_cast<size_t>(k)])
              : 0.0f;
 }
 
-// Y = act(U^T patches + bias + residual); a column is one output pixel of one image. Pixels are counted over
-// images, rows, columns; there are `pixels` of them.
 template <class Gemm, class T>
-DEVICE void implicit_product(const float* u, const T* x, const T* bias, const T* residual, T* y, int32_t M,
-                             int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows,
-                             int32_t columns, uint32_t pixels, Divisor per_image, Divisor across,
-                             Activation act, typename Gemm::Lds& lds) {
+DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds& lds) {
+  const float* u = args.u;
+  const T *x = args.x, *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const int32_t M = args.M, C = args.C, H = args.H, W = args.W, columns = args.columns;
+  const uint32_t pixels = args.pixels;
+  const Divisor &per_image = args.per_image, &across = args.across;
   const int first_m = block_y() * Gemm::kM;
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Gemm::kN;
   const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
@@ -293,12 +301,12 @@ DEVICE void implicit_product(const float* u, const T* x, const T* bias, const T*
     const uint32_t n = first_n + static_cast<uint32_t>(thread_x() % kAcross * 4 + j);
     const TileAt at = pixel_at(n < pixels ? n : 0);
     image[j] = x + static_cast<size_t>(at.n) * static_cast<size_t>(C) * plane;
-    top[j] = n < pixels ? at.row - pad_top : -4;  // outside for every tap
-    left[j] = at.column - pad_left;
+    top[j] = n < pixels ? at.row - args.pad_top : -4;  // outside for every tap
+    left[j] = at.column - args.pad_left;
   }
   Gemm gemm;
   gemm.run_packs(
-      lds, rows,
+      lds, args.rows,
       [&](int k, int m) {
         return load_pack(u + static_cast<size_t>(k) * static_cast<size_t>(columns) + first_m + m);
       },
@@ -327,35 +335,30 @@ DEVICE void implicit_product(const float* u, const T* x, const T* bias, const T*
       values[j] += b;
       if (residual != nullptr && pixel < pixels) values[j] += to_float(residual[at[j]]);
     }
-    activate(act, values);
+    activate(args.act, values);
     UNROLL for (int j = 0; j < 4; ++j) {
       if (first_n + static_cast<uint32_t>(n + j) < pixels) y[at[j]] = from_float<T>(values[j]);
     }
   });
 }
 
-using GemmLarge = Sgemm<128, 128, 8, 8, 64, 64>;
-using GemmWide = Sgemm<64, 128, 8, 8, 64, 64>;
-using GemmSmall = Sgemm<64, 32, 4, 4, 32, 32>;
+using GemmLarge = SgemmOf<SgemmTile::kLarge>;
+using GemmWide = SgemmOf<SgemmTile::kWide>;
+using GemmSmall = SgemmOf<SgemmTile::kSmall>;
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define WINOGRAD_KERNELS(T, kOut, suffix)                                                            \
-  KERNEL(winograd_filter_##suffix, 256,                                                              \
-         (const T* w, float* u, int32_t M, int32_t C, int32_t rows, Divisor columns)) {              \
-    winograd_filter<T, kOut>(w, u, M, C, rows, columns);                                             \
-  }                                                                                                  \
-  KERNEL(winograd_input_##suffix, 256,                                                               \
-         (const T* x, float* v, int32_t C, int32_t H, int32_t W, int32_t pad_top, int32_t pad_left,  \
-          Tiles tiles, Divisor stride)) {                                                            \
-    winograd_input<T, kOut>(x, v, C, H, W, pad_top, pad_left, tiles, stride);                        \
-  }                                                                                                  \
-  KERNEL(winograd_output_##suffix, 256,                                                              \
-         (const float* z, const T* bias, const T* residual, T* y, int32_t M, int32_t OH, int32_t OW, \
-          Tiles tiles, Divisor stride, int32_t vectors, Activation act)) {                           \
-    winograd_output<T, kOut>(z, bias, residual, y, M, OH, OW, tiles, stride, vectors, act);          \
+#define WINOGRAD_KERNELS(T, kOut, suffix)                                                        \
+  KERNEL(winograd_filter_##suffix, kWinogradThreads, WinogradFilterArgs, w, u) {                 \
+    winograd_filter<T, kOut>(args);                                                              \
+  }                                                                                              \
+  KERNEL(winograd_input_##suffix, kWinogradThreads, WinogradInputArgs, x, v) {                   \
+    winograd_input<T, kOut>(args);                                                               \
+  }                                                                                              \
+  KERNEL(winograd_output_##suffix, kWinogradThreads, WinogradOutputArgs, z, bias, residual, y) { \
+    winograd_output<T, kOut>(args);                                                              \
   }
 
 WINOGRAD_KERNELS(float, 4, f4_f32)
@@ -363,26 +366,20 @@ WINOGRAD_KERNELS(float, 2, f2_f32)
 WINOGRAD_KERNELS(half_t, 4, f4_f16)
 WINOGRAD_KERNELS(half_t, 2, f2_f16)
 
-#define WINOGRAD_PRODUCT(Gemm, groups, suffix)                                                  \
-  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups,                             \
-                 (const float* u, const float* v, float* z, int32_t M, int32_t C, int32_t rows, \
-                  int32_t columns, int32_t stride)) {                                           \
-    SHARED(Gemm::Lds, lds);                                                                     \
-    winograd_product<Gemm>(u, v, z, M, C, rows, columns, stride, lds);                          \
+#define WINOGRAD_PRODUCT(Gemm, groups, suffix)                                                      \
+  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups, WinogradProductArgs, u, v, z) { \
+    SHARED(Gemm::Lds, lds);                                                                         \
+    winograd_product<Gemm>(args, lds);                                                              \
   }
 
 WINOGRAD_PRODUCT(GemmLarge, 2, 128x128_f32)
 WINOGRAD_PRODUCT(GemmWide, 4, 64x128_f32)
 WINOGRAD_PRODUCT(GemmSmall, 7, 64x32_f32)
 
-#define IMPLICIT_PRODUCT(T, Gemm, suffix)                                                                 \
-  KERNEL(implicit_product_##suffix, Gemm::kThreads,                                                       \
-         (const float* u, const T* x, const T* bias, const T* residual, T* y, int32_t M, int32_t C,       \
-          int32_t H, int32_t W, int32_t pad_top, int32_t pad_left, int32_t rows, int32_t columns,         \
-          uint32_t pixels, Divisor per_image, Divisor across, Activation act)) {                          \
-    SHARED(Gemm::Lds, lds);                                                                               \
-    implicit_product<Gemm>(u, x, bias, residual, y, M, C, H, W, pad_top, pad_left, rows, columns, pixels, \
-                           per_image, across, act, lds);                                                  \
+#define IMPLICIT_PRODUCT(T, Gemm, suffix)                                                           \
+  KERNEL(implicit_product_##suffix, Gemm::kThreads, ImplicitProductArgs, u, x, bias, residual, y) { \
+    SHARED(Gemm::Lds, lds);                                                                         \
+    implicit_product<Gemm, T>(args, lds);                                                           \
   }
 
 IMPLICIT_PRODUCT(float, GemmLarge, 128x128_f32)
@@ -392,11 +389,5 @@ IMPLICIT_PRODUCT(half_t, GemmLarge, 128x128_f16)
 IMPLICIT_PRODUCT(half_t, GemmWide, 64x128_f16)
 IMPLICIT_PRODUCT(half_t, GemmSmall, 64x32_f16)
 
-KERNEL(implicit_filter_f32, 256,
-       (const float* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns)) {
-  implicit_filter(w, u, M, depth, rows, columns);
-}
-KERNEL(implicit_filter_f16, 256,
-       (const half_t* w, float* u, int32_t M, int32_t depth, int32_t rows, Divisor columns)) {
-  implicit_filter(w, u, M, depth, rows, columns);
-}
+KERNEL(implicit_filter_f32, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<float>(args); }
+KERNEL(implicit_filter_f16, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<half_t>(args); }

@@ -1,7 +1,7 @@
 // The activation that an op of ours may end with. Mirrors graphopt/ops/activation.py.
 #pragma once
 
-#include <cstdint>
+#include "hip/integers.h"
 
 namespace graphopt {
 

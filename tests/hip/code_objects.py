@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.hip.harness import ROOT, build
 
@@ -45,3 +46,24 @@ def kernels(path: Path) -> list[str]:
     readelf = shutil.which("readelf") or tool("llvm-readelf")
     symbols = subprocess.run([readelf, "-W", "-s", str(path)], check=True, stdout=subprocess.PIPE, text=True).stdout
     return sorted(set(re.findall(r" (\w+)\.kd$", symbols, re.MULTILINE)))
+
+
+def parameters(path: Path) -> dict[str, list[int]]:
+    """What each kernel of a code object takes: the size of each parameter, 0 for a pointer to global memory."""
+    notes = subprocess.run([tool("llvm-readelf"), "--notes", str(path)], check=True, stdout=subprocess.PIPE, text=True)
+    found = {}
+    for block in re.split(r"\n  - (?=\.a(?:gpr_count|rgs):)", notes.stdout)[1:]:
+        symbol = re.search(r"\.symbol:\s+'?(\w+)\.kd", block)
+        if symbol is None:
+            raise RuntimeError(f"{path}: metadata without a symbol")
+        arguments = re.findall(r"\.size:\s+(\d+)\n\s+\.value_kind:\s+(\w+)", block)
+        found[symbol[1]] = [
+            0 if kind == "global_buffer" else int(size) for size, kind in arguments if not kind.startswith("hidden")
+        ]
+    return found
+
+
+def disagreement(launch: dict[str, Any], taken: list[int]) -> str:
+    """An empty string, or how a launch of a plan differs from what its kernel takes."""
+    given = [0 if "hex" not in argument else len(argument["hex"]) // 2 for argument in launch["args"]]
+    return "" if given == taken else f"{launch['kernel']} takes {taken}, the plan gives {given}"

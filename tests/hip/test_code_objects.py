@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from scripts.amd_build import problems, read_kernels
-from tests.hip.code_objects import tool
-from tests.hip.harness import ROOT
+from tests.hip.code_objects import disagreement, parameters, tool
+from tests.hip.harness import ROOT, Harness, build
+from tests.hip.test_kernels_on_cpu import CASES
 
 
 def has_tools() -> bool:
@@ -30,3 +31,18 @@ if ARCHITECTURES and has_tools():
         assert len(kernels) > 90
         found = [f"{k.name}: {p}" for k in kernels for p in problems(arch, k)]
         assert not found, "\n".join(found)
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("arch", ARCHITECTURES)
+    def test_plans_give_what_kernels_take(arch: str) -> None:
+        folder = build(ROOT / "build" / "hip-cpu", ["gpu_harness"], GRAPHOPT_HIP_ARCHS="")
+        harness = Harness(folder / "libgpu_harness.so")
+        facts = harness.typical_facts(arch)
+        taken = {k: v for path in ARCHITECTURES[arch].glob("*.co") for k, v in parameters(path).items()}
+        launched = set()
+        for case in CASES:
+            plans = [case.plan(harness, facts)] + ([case.prepare(harness, facts)] if case.prepare else [])
+            for launch in (launch for plan in plans for launch in plan.launches):
+                assert not disagreement(launch, taken[launch["kernel"]])
+                launched.add(launch["kernel"])
+        assert launched == set(taken)

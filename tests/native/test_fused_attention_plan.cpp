@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "gpu/fused_attention_plan.h"
+#include "hip/fused_attention_args.h"
 #include "hip/traits.h"
 
 namespace graphopt::test {
@@ -38,11 +39,8 @@ const Launch& attention_of(const Plan& plan) {
   throw std::runtime_error("no attention kernel");
 }
 
-// The arguments are nine pointers and six strides first.
 hip::AttentionSizes sizes_of(const Launch& launch) {
-  hip::AttentionSizes sizes{};
-  std::memcpy(&sizes, launch.args[15].bytes, sizeof sizes);
-  return sizes;
+  return launch.arguments<hip::AttentionArgs>().layout.sizes;
 }
 
 bool has(const Plan& plan, const std::string& part) {
@@ -116,7 +114,7 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
           const Plan plan = fused_attention_plan(p, half, true, facts, rows);
           CHECK(plan.launches.size() == 1 && plan.workspace.empty());
           const Launch& launch = plan.launches[0];
-          CHECK(launch.grid[0] == p.H * divide_up(p.S, shape.block_rows()));
+          CHECK(launch.grid.x == p.H * divide_up(p.S, shape.block_rows()));
           CHECK(launch.block == static_cast<uint32_t>(shape.waves * arch.wave) && launch.block <= 256);
           const bool loads_rows = arch.matrix == hip::Matrix::kMma;
           CHECK(shape.lds_bytes(matrix, loads_rows, half ? 2 : 4) <= arch.lds_bytes);
@@ -132,8 +130,8 @@ GRAPHOPT_TEST(attention_splits_the_keys_when_there_are_few_rows) {
   const Plan plan = plan_on("gfx942", p, true);
   CHECK(plan.launches.size() == 2 && has(plan, "combine"));
   const Launch& launch = attention_of(plan);
-  const auto splits = launch.grid[0] / 8;
-  CHECK(splits > 1 && launch.grid[0] == 8 * splits);
+  const auto splits = launch.grid.x / 8;
+  CHECK(splits > 1 && launch.grid.x == 8 * splits);
   // Splits of whole blocks of keys, that together are all keys and none of them empty.
   const hip::AttentionShape shape = hip::attention_shape(true, 64, 65536, 128, 2, true, AttentionRows::kFew);
   const auto sizes = sizes_of(launch);
@@ -155,7 +153,7 @@ GRAPHOPT_TEST(attention_looks_for_values_that_are_not_finite_only_where_they_mat
   CHECK(plan.launches.size() == 2 && std::string(plan.launches[0].kernel) == "fused_attention_values_f16");
   const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
   CHECK(plan.workspace == std::vector<int64_t>({p.B * p.H * parts * p.Dv * 4}));
-  CHECK(plan.launches[0].grid[0] == p.B * p.H * parts);
+  CHECK(plan.launches[0].grid.x == p.B * p.H * parts);
   p.guard = false;
   p.causal = true;
   CHECK(has(plan_on("gfx1100", p, true), "values"));
@@ -189,10 +187,9 @@ GRAPHOPT_TEST(attention_plan_refuses_what_its_numbers_cannot_hold) {
 GRAPHOPT_TEST(attention_reads_vectors_only_where_rows_are_whole_vectors) {
   const auto flags = [](const AttentionProblem& p, bool aligned) {
     const Launch launch = attention_of(fused_attention_plan(p, true, aligned, typical_facts("gfx1100")));
-    hip::AttentionScores scores{};
-    std::memcpy(&scores, launch.args.back().bytes, sizeof scores);
-    return scores.flags & (hip::kAttentionVectorQ | hip::kAttentionVectorK | hip::kAttentionVectorV |
-                           hip::kAttentionVectorO);
+    return launch.arguments<hip::AttentionArgs>().layout.scores.flags &
+           (hip::kAttentionVectorQ | hip::kAttentionVectorK | hip::kAttentionVectorV |
+            hip::kAttentionVectorO);
   };
   const AttentionProblem p = problem(2, 3, 65, 33, 64);
   CHECK(flags(p, true) ==

@@ -6,6 +6,8 @@
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
 #include "gpu/winograd_conv_plan.h"
+#include "hip/scale_shift_args.h"
+#include "hip/winograd_conv_args.h"
 
 namespace graphopt::test {
 namespace {
@@ -15,13 +17,6 @@ using namespace graphopt::gpu;
 // What hip::divide does.
 uint32_t divide(uint32_t n, const Divisor& d) {
   return (static_cast<uint32_t>(uint64_t{n} * d.multiplier >> 32) + n) >> d.shift;
-}
-
-template <class T>
-T value(const Argument& a) {
-  T v;
-  std::memcpy(&v, a.bytes, sizeof v);
-  return v;
 }
 
 GRAPHOPT_TEST(divisors_divide_every_31_bit_number) {
@@ -46,20 +41,22 @@ GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
   CHECK(plan.launches.size() > 1);
   int64_t covered = 0;
   for (const Launch& launch : plan.launches) {
-    CHECK(launch.args[0].offset == covered * 2 && launch.args[4].offset == covered * 2);
-    const auto total = value<uint32_t>(launch.args[5]);
+    const auto args = launch.arguments<hip::ScaleShiftArgs>();
+    CHECK(launch.slot(0).offset == covered * 2 && launch.slot(4).offset == covered * 2);
+    const uint32_t total = args.total;
     CHECK(total % p.inner == 0);
-    CHECK(value<uint32_t>(launch.args[8]) == covered / p.inner % p.C);
+    CHECK(args.first_channel == covered / p.inner % p.C);
     // 256 work-items, 4 vectors of 8 elements each.
-    CHECK(launch.grid[0] == (total + 8191) / 8192);
-    CHECK(value<int32_t>(launch.args[9]) == (covered * 2 % 16 == 0));
+    CHECK(launch.grid.x == (total + 8191) / 8192);
+    CHECK(args.vectors == (covered * 2 % 16 == 0));
     covered += total;
   }
   CHECK(covered == p.N * p.C * p.inner);
 }
 
 GRAPHOPT_TEST(unaligned_pointers_take_the_scalar_path) {
-  CHECK(value<int32_t>(scale_shift_plan({1, 4, 64, false, {}}, false, false).launches[0].args[9]) == 0);
+  const Plan plan = scale_shift_plan({1, 4, 64, false, {}}, false, false);
+  CHECK(plan.launches[0].arguments<hip::ScaleShiftArgs>().vectors == 0);
   const DeviceFacts device = typical_facts("gfx1100");
   CHECK(std::string(
             row_norm_plan({8, 64, 1e-5f, false, false, false}, false, false, device).launches[0].kernel) ==
@@ -115,9 +112,9 @@ GRAPHOPT_TEST(convolution_on_the_matrix_units_covers_pixels_filters_and_its_work
       CHECK(plan.launches.size() == 2);
       // Padding included, channels in whole steps of 32.
       CHECK(plan.workspace == std::vector<int64_t>({3 * 11 * 15 * 64 * 2}));
-      CHECK(plan.launches[0].grid[0] == divide_up(3 * 11 * 15 * 64 / 16, 256));
+      CHECK(plan.launches[0].grid.x == divide_up(3 * 11 * 15 * 64 / 16, 256));
       const Launch& product = plan.launches[1];
-      CHECK(product.grid[0] == divide_up(3 * 9 * 13, side) && product.grid[1] == divide_up(130, side));
+      CHECK(product.grid.x == divide_up(3 * 9 * 13, side) && product.grid.y == divide_up(130, side));
       CHECK(product.block % static_cast<uint32_t>(device.wave) == 0 && product.block <= 256);
       CHECK((product.lds > 0) == (device.arch == "sm_90"));
     }
@@ -133,14 +130,11 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
       const ConvChoice choice = choose_conv(p, false, device, ConvAlgorithm::kWinograd4);
       const Plan plan = winograd_conv_plan(p, false, true, choice, device);
       CHECK(plan.launches.size() % 3 == 0);
-      struct Tiles {
-        uint32_t first, count;
-        Divisor per_image, across;
-      };
       uint32_t next = 0;
       for (size_t i = 0; i < plan.launches.size(); i += 3) {
-        const auto tiles = value<Tiles>(plan.launches[i].args[7]);
-        const auto stride = value<Divisor>(plan.launches[i].args[8]).d;
+        const auto args = plan.launches[i].arguments<hip::WinogradInputArgs>();
+        const hip::Tiles& tiles = args.tiles;
+        const uint32_t stride = args.stride.d;
         CHECK(tiles.first == next && stride % 4 == 0 && stride >= tiles.count);
         CHECK(36 * 64 * int64_t{stride} * 4 <= plan.workspace[0] &&
               36 * 96 * int64_t{stride} * 4 <= plan.workspace[1]);
@@ -150,6 +144,27 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
       CHECK(plan.workspace[0] + plan.workspace[1] < int64_t{300} << 20);
     }
   }
+}
+
+GRAPHOPT_TEST(a_slot_holds_a_buffer_and_arguments_keep_their_type) {
+  hip::ScaleShiftArgs args = {};
+  const Buffer part = {Role::kInput, 3, (int64_t{1} << 46) + 6};
+  args.shift = part;
+  args.y = output(7);
+  Launch launch("scale_shift_f32", {}, 256, args);
+  CHECK(launch.slots == 5 && launch.slot(0).role == Role::kNull && args.x.address == nullptr);
+  CHECK(launch.slot(2).role == Role::kInput && launch.slot(2).index == 3 &&
+        launch.slot(2).offset == part.offset);
+  CHECK(launch.slot(4).role == Role::kOutput && launch.slot(4).index == 7 && launch.slot(4).offset == 0);
+  launch.set_slot(0, workspace(1));
+  CHECK(launch.slot(0).role == Role::kWorkspace && launch.slot(0).index == 1);
+  bool refused = false;
+  try {
+    launch.arguments<hip::WinogradInputArgs>();
+  } catch (const std::logic_error&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 }  // namespace

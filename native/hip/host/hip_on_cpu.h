@@ -15,11 +15,11 @@
 #include "ops/half.h"
 
 #define DEVICE inline
-#define KERNEL(name, max_threads, parameters)                                                   \
-  extern "C" void name parameters;                                                              \
+#define KERNEL(name, max_threads, Args, ...)                                                    \
+  GRAPHOPT_KERNEL(, name, Args, __VA_ARGS__);                                                   \
   static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads); \
-  extern "C" void name parameters
-#define KERNEL_SHARING(name, max_threads, groups, parameters) KERNEL(name, max_threads, parameters)
+  DEVICE void name##_body(const Args& args)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
 #define SHARED(Type, name)                                                                        \
   static_assert(sizeof(Type) <= graphopt::hip::cpu::kLdsBytes, "more LDS than a work-group has"); \
   Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())

@@ -1,0 +1,108 @@
+"""The arguments of kernels lie in memory as the launch plans put them there, whatever compiles the kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hip.code_objects import tool
+from tests.hip.harness import ROOT
+
+HIP = ROOT / "native" / "hip"
+HEADERS = sorted(path.name for path in HIP.glob("*_args.h"))
+
+pytestmark = pytest.mark.once
+
+
+def members() -> list[tuple[str, str]]:
+    """Each struct of the headers with each of its members."""
+    found = []
+    for header in HEADERS:
+        text = re.sub(r"//.*", "", (HIP / header).read_text())
+        for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
+            for line in re.findall(r"^  (?!static)[\w:]+ ([^;()]+);", body, re.MULTILINE):
+                found += [(name, re.match(r"\s*(\w+)", part)[1]) for part in re.sub(r" = [^,]+", "", line).split(",")]  # type: ignore[index]
+    return found
+
+
+def source() -> str:
+    """A table of sizes and offsets as an object file holds it."""
+    structs = sorted({name for name, _ in members()})
+    numbers = [f"sizeof({name})" for name in structs] + [f"__builtin_offsetof({n}, {m})" for n, m in members()]
+    return "\n".join(
+        [
+            *(f'#include "hip/{header}"' for header in HEADERS),
+            "#if defined(__AMDGCN__)",
+            "#define HELD __attribute__((device, used))",
+            "#elif defined(__CUDACC__)",
+            "#define HELD __device__",
+            "#else",
+            "#define HELD",
+            "#endif",
+            "using namespace graphopt::hip;",
+            f'extern "C" {{ HELD uint32_t layout[{len(numbers)}] = {{{", ".join(numbers)}}}; }}',
+        ]
+    )
+
+
+def read_symbol(elf: bytes, wanted: bytes) -> bytes:
+    """The bytes of a variable of a 64-bit little-endian ELF file."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    # type, address, offset, size, link of each section
+    sections = [
+        (struct.unpack_from("<I", elf, at + 4)[0], *struct.unpack_from("<QQQI", elf, at + 16))
+        for at in range(table, table + size * count, size)
+    ]
+    for kind, _, offset, length, link in sections:
+        if kind != 2:  # symbols
+            continue
+        names = sections[link][2]
+        for at in range(offset, offset + length, 24):
+            name, _, _, where, value, bytes_ = struct.unpack_from("<IBBHQQ", elf, at)
+            if elf[names + name : elf.index(b"\0", names + name)] == wanted:
+                _, address, start, _, _ = sections[where]
+                return elf[start + value - address : start + value - address + bytes_]
+    raise KeyError(wanted)
+
+
+def layout(command: list[str], folder: Path) -> tuple[int, ...]:
+    text, result = folder / "layout.cpp", folder / "layout.o"
+    text.write_text(source())
+    subprocess.run([*command, "-std=c++17", f"-I{ROOT / 'native'}", str(text), "-o", str(result)], check=True)
+    held = read_symbol(result.read_bytes(), b"layout")
+    return struct.unpack(f"<{len(held) // 4}I", held)
+
+
+def device_compilers() -> dict[str, list[str]]:
+    """Those of this machine."""
+    found = {}
+    try:
+        flags = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib"
+        found["amd"] = [tool("clang++"), *flags.split(), "--offload-arch=gfx1100"]
+    except RuntimeError:
+        pass
+    if shutil.which("nvcc"):
+        found["nvidia"] = ["nvcc", "-x", "cu", "-arch=sm_90", "-cubin"]
+    return found
+
+
+def test_every_argument_struct_is_read() -> None:
+    declared = re.findall(r"is_args<(\w+)>", "".join((HIP / header).read_text() for header in HEADERS))
+    assert len(declared) > 25
+    assert set(declared) <= {name for name, _ in members()}
+    used = re.findall(r"\b(\w+Args), ", "".join(path.read_text() for path in HIP.glob("*.hip")))
+    assert set(used) - {"Args"} <= set(declared)
+
+
+@pytest.mark.parametrize("compiler", device_compilers())
+def test_host_and_device_agree_on_every_offset(compiler: str, tmp_path: Path) -> None:
+    host = layout(["g++", "-c"], tmp_path)
+    device = layout(device_compilers()[compiler], tmp_path)
+    names = [f"sizeof({name})" for name in sorted({name for name, _ in members()})] + [".".join(m) for m in members()]
+    assert dict(zip(names, device, strict=True)) == dict(zip(names, host, strict=True))
