@@ -396,3 +396,24 @@ def test_maps_are_not_supported(nested: bool) -> None:
     model.graph.output.append(helper.make_value_info("z", kind))
     with pytest.raises(ModelLoadError, match=r"^the model: has values of map type, which graphopt does not support$"):
         graphopt.optimize(model, target="cpu")
+
+
+def test_a_declared_type_that_contradicts_the_node() -> None:
+    """ConstantOfShape makes float32, the output says int64: neither runtime loads it, and nothing else may happen."""
+    model = parse("g () => (int64[2,3] y) { y = ConstantOfShape(n) }", n=np.array([2, 3]))
+    check(model, precision="fp16")
+
+
+# -- what was lost ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_a_product_whose_weight_is_an_input_leaves_a_remark(default: bool) -> None:
+    model = parse(
+        "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { m = MatMul(x, w)  s = Add(m, b)  y = Relu(s) }", b=draw(8)
+    )
+    if default:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(draw(8, 8), "w"))
+    _, report = graphopt.optimize(model, target="cuda", all_sites=True)
+    codes = [r.code for r in report.remarks if r.pass_name == "feed_forward"]
+    assert codes == ["OVERRIDABLE" if default else "NOT_CONSTANT"]

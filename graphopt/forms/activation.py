@@ -40,6 +40,8 @@ _INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "M
 MAX_NODES = 12
 MAX_DEPTH = 6
 SQRT_HALF = math.sqrt(0.5)
+# 1.41421 for sqrt 2 moves Gelu by 0.3 times this at most, three times what rounding its argument does.
+FIVE_DIGITS = 3e-6
 SQRT_2_PI = math.sqrt(2 / math.pi)
 
 
@@ -362,10 +364,26 @@ def _plain(product: _Product, editor: Editor) -> bool:
 
 
 def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:
+    slope = _erf_slope(gate, product, nodes, editor)
+    if slope is None:
+        return None
+    near = _near(slope, SQRT_HALF, product.x, editor) or math.isclose(slope, SQRT_HALF, rel_tol=FIVE_DIGITS)
+    return "Gelu" if near else None
+
+
+def _erf_slope(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> float | None:
+    """The factor a where the product is x (erf(a x) + 1) / 2."""
     if not _half_sum(product, editor):
         return None
     polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
-    return "Gelu" if _matches(polynomial, {1: SQRT_HALF}, product.x, editor) else None
+    found = {k: c for k, c in (polynomial or {}).items() if c != 0.0}
+    return found[1] if found.keys() == {1} else None
+
+
+def almost_gelu(gate: ir.Node, editor: Editor) -> float | None:
+    """The factor a where the Erf `gate` stands in x (erf(a x) + 1) / 2 and a is 1 / sqrt 2 to two digits."""
+    slopes = (_erf_slope(gate, product, [], editor) for product in _products(gate, editor))
+    return next((a for a in slopes if a is not None and math.isclose(a, SQRT_HALF, rel_tol=1e-2)), None)
 
 
 def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> str | None:

@@ -2,8 +2,10 @@
 
     LayerNorm: (X - mean(X)) / sqrt(mean((X - mean(X))^2) + epsilon)
     RMSNorm:   X / sqrt(mean(X^2) + epsilon)
+    factored:  X f + (beta - mean(X) f), f = gamma / sqrt(mean((X - mean(X))^2) + epsilon)
 
-Shared by the passes that make GroupNorm, LayerNorm and RMSNorm of it.
+The factored LayerNorm is how TensorFlow and Keras write it (tf.nn.batch_normalization after tf.nn.moments). Shared by
+the passes that make GroupNorm, LayerNorm and RMSNorm of these.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints, use_count
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,91 @@ class RowNorm:
     rms: bool
 
 
+@dataclass(frozen=True)
+class Factored:
+    """The factored form.
+
+    Attributes:
+        norm: as without scale and shift, but Y has both.
+        gamma, beta: what scales and shifts; None where nothing does.
+
+    """
+
+    norm: RowNorm
+    gamma: ir.Value | None
+    beta: ir.Value | None
+
+
+@dataclass(frozen=True)
+class _Deviation:
+    """sqrt(mean(base^2) + epsilon): `nodes`, the Sqrt last, and the means' axes."""
+
+    nodes: tuple[ir.Node, ...]
+    base: ir.Value
+    epsilon: float
+
+    @property
+    def mean_square(self) -> ir.Node:
+        return self.nodes[1]
+
+
 def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     """Looks around a Sqrt; None when it is not the deviation of a normalisation."""
+    deviation = _deviation(sqrt, editor)
+    division = None if deviation is None else _division(sqrt, deviation.base, editor)
+    if deviation is None or division is None:
+        return None
+    nodes, base = (*deviation.nodes, *division), deviation.base
+    centred = _centred(deviation, editor)
+    if centred is not None:
+        mean, centre, x, axes, rank = centred
+        return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, deviation.epsilon, rms=False)
+    rank = _rank(base, editor)
+    own = reduced_axes(deviation.mean_square, rank, editor)
+    if own is None or not attribute_int(deviation.mean_square, "keepdims", 1):
+        return None
+    return RowNorm(nodes, base, division[-1].outputs[0], own, rank, deviation.epsilon, rms=True)
+
+
+def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
+    """Looks around a Sqrt for the factored form; None when it is not there."""
+    deviation = _deviation(sqrt, editor)
+    centred = None if deviation is None else _centred(deviation, editor)
+    if deviation is None or centred is None:
+        return None
+    mean, centre, x, axes, rank = centred
+    for inverse in sqrt.outputs[0].consumers():
+        if not _inverts(inverse, sqrt.outputs[0], editor):
+            continue
+        factor, gamma = [inverse], None
+        scaled = _only_reader(inverse.outputs[0], "Mul")
+        if scaled is not None:
+            gamma = scaled.inputs[1] if scaled.inputs[0] is inverse.outputs[0] else scaled.inputs[0]
+            factor.append(scaled)
+        f = factor[-1].outputs[0]
+        slope, offset = (_times(f, value) for value in (x, mean.outputs[0]))
+        if slope is None or offset is None:
+            continue
+        shift = _only_reader(offset.outputs[0], "Sub")
+        if shift is None:
+            continue
+        nodes = (mean, centre, *deviation.nodes, *factor, slope, offset, shift)
+        beta, last = None, shift
+        if shift.inputs[1] is not offset.outputs[0]:
+            continue
+        if shift.inputs[0] is not slope.outputs[0]:
+            beta = shift.inputs[0]
+            added = _only_reader(shift.outputs[0], "Add")
+            if added is None or slope.outputs[0] not in added.inputs:
+                continue
+            last = added
+            nodes = (*nodes, added)
+        norm = RowNorm(nodes, x, last.outputs[0], axes, rank, deviation.epsilon, rms=False)
+        return Factored(norm, gamma, beta)
+    return None
+
+
+def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
     variance_eps = sqrt.inputs[0]
     add = variance_eps.producer() if variance_eps is not None else None
     if add is None or (add.domain, add.op_type) != ("", "Add"):
@@ -54,31 +139,47 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     base = _squared(square, editor) if square is not None else None
     if base is None or square is None:
         return None
-    division = _division(sqrt, base, editor)
-    if division is None:
+    return _Deviation((square, mean_square, add, sqrt), base, epsilon)
+
+
+def _centred(
+    deviation: _Deviation, editor: Editor
+) -> tuple[ir.Node, ir.Node, ir.Value, tuple[int, ...], int | None] | None:
+    """The mean, the Sub of it, X, the axes and X's rank where the deviation is that of X - mean(X)."""
+    centre = deviation.base.producer()
+    if centre is None or (centre.domain, centre.op_type) != ("", "Sub"):
         return None
-    nodes = (square, mean_square, add, sqrt, *division)
-    rank = editor.rank(base)
-    centre = base.producer()
-    mean: ir.Node | None = None
-    if centre is not None and (centre.domain, centre.op_type) == ("", "Sub"):
-        x, mean_value = centre.inputs
-        mean = mean_value.producer() if mean_value is not None else None
-        if mean is not None and (mean.domain, mean.op_type) == ("", "ReduceMean") and mean.inputs[0] is x:
-            rank = editor.rank(x) if rank is None else rank
-    axes = reduced_axes(mean_square, rank, editor)
-    if axes is None or not attribute_int(mean_square, "keepdims", 1):
+    x, mean_value = centre.inputs
+    mean = mean_value.producer() if mean_value is not None else None
+    if x is None or mean is None or (mean.domain, mean.op_type) != ("", "ReduceMean") or mean.inputs[0] is not x:
         return None
-    if centre is not None and mean is not None:
-        is_mean = (
-            (mean.domain, mean.op_type) == ("", "ReduceMean")
-            and mean.inputs[0] is x
-            and reduced_axes(mean, rank, editor) == axes
-            and attribute_int(mean, "keepdims", 1) == 1
-        )
-        if is_mean and x is not None:
-            return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, epsilon, rms=False)
-    return RowNorm(nodes, base, division[-1].outputs[0], axes, rank, epsilon, rms=True)
+    rank = _rank(deviation.base, editor)
+    axes = reduced_axes(deviation.mean_square, rank, editor)
+    keep = [attribute_int(node, "keepdims", 1) for node in (mean, deviation.mean_square)]
+    if axes is None or keep != [1, 1] or reduced_axes(mean, rank, editor) != axes:
+        return None
+    return mean, centre, x, axes, rank
+
+
+def _rank(base: ir.Value, editor: Editor) -> int | None:
+    """The rank of X, as X or X - mean(X) shows it."""
+    rank, centre = editor.rank(base), base.producer()
+    if rank is None and centre is not None and (centre.domain, centre.op_type) == ("", "Sub"):
+        rank = editor.rank(centre.inputs[0])
+    return rank
+
+
+def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
+    reader = value.consumers()[0] if use_count(value) == 1 and not value.is_graph_output() else None
+    return reader if reader is not None and (reader.domain, reader.op_type) == ("", op_type) else None
+
+
+def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
+    """The Mul of two values."""
+    for node in factor.consumers():
+        if (node.domain, node.op_type) == ("", "Mul") and set(node.inputs) == {factor, value}:
+            return node
+    return None
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
@@ -121,13 +222,19 @@ def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, .
             continue
         if user.op_type == "Div" and user.inputs[0] is base and user.inputs[1] is deviation:
             return (user,)
-        inverts = user.op_type == "Div" and user.inputs[1] is deviation and editor.scalar(user.inputs[0]) == 1.0
-        if inverts or user.op_type == "Reciprocal":
+        if _inverts(user, deviation, editor):
             inverse = user.outputs[0]
             for product in inverse.consumers():
                 if (product.domain, product.op_type) == ("", "Mul") and base in product.inputs:
                     return (user, product)
     return None
+
+
+def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
+    if (node.domain, node.op_type) == ("", "Reciprocal"):
+        return True
+    divides = (node.domain, node.op_type) == ("", "Div") and node.inputs[1] is value
+    return divides and editor.scalar(node.inputs[0]) == 1.0
 
 
 def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS, GATES, Form, quick_gelu_slope, written_form
+from graphopt.forms.activation import FLOATS, GATES, Form, almost_gelu, quick_gelu_slope, written_form
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
@@ -49,6 +49,8 @@ class Activations(Pass[Form]):
         if form is None and node.op_type == "Sigmoid" and (slope := quick_gelu_slope(node, editor)) is not None:
             what = f"x Sigmoid({slope:.4g} x) is no operator before Swish-24, which ONNX Runtime runs slower than this"
             raise Refusal(Code.NO_GAIN, what, node)
+        if form is None and node.op_type == "Erf" and (slope := almost_gelu(node, editor)) is not None:
+            raise Refusal(Code.ATTRIBUTE, f"erf of {slope:.8g} x, Gelu has 1 / sqrt 2 = 0.70710678 there", node)
         if form is None or form.suffix not in STANDARD:
             return None
         if node.op_type == "HardSigmoid" and editor.opset(node) < STANDARD[form.suffix][1]:

@@ -82,18 +82,21 @@ class FeedForward(Pass[LinearMatch]):
     anchors = frozenset({("", "MatMul"), ("", "Gemm")})
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
-        if not editor.is_constant(node.inputs[1]):
+        w = node.inputs[1]
+        if w is None or not (_is_weight(w, editor) or w.is_graph_input()):
             return None
         bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
         if node.op_type == "MatMul":
             add = _only_add(node.outputs[0], editor)
-            b = None if add is None else next((v for v in add.inputs if editor.is_constant(v)), None)
+            b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
             if add is not None and b is not None:
                 bias = add
+        if not _is_weight(w, editor) and (b is None or not _is_weight(b, editor)):
+            return None  # a product of two inputs like any other
         y = bias.outputs[0]
         form = form_of(y, editor)
         add = _only_add(y, editor) if form is None else None
-        if add is not None and any(editor.is_constant(v) for v in add.inputs):
+        if add is not None and any(_is_weight(v, editor) for v in add.inputs):
             add = None
         if not editor.target.gpu_kernels or b is None:
             if form is None and add is None:
@@ -117,6 +120,8 @@ class FeedForward(Pass[LinearMatch]):
                 raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
             if attribute_int(product, "transB", 0):
                 editor.require_only_use(w, product)  # or the model would grow by its transpose
+        if not editor.is_constant(w):
+            editor.require_constant(w, "the weight", product)
         if editor.rank(w) != 2:
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {editor.rank(w)}", product)
         if editor.dtype(w) not in FLOATS:
@@ -142,6 +147,11 @@ class FeedForward(Pass[LinearMatch]):
         new = editor.emit(match.name, inputs, attributes, anchor=last)
         editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=last)
         return f"{len(match.nodes)} nodes became {match.name}"
+
+
+def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
+    """A constant, or one that callers may override, which `legal` refuses."""
+    return editor.is_constant(value) or (value is not None and value.is_initializer())
 
 
 def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:

@@ -2,6 +2,7 @@
 
     LayerNorm: Y = gamma * (S - mean(S)) / sqrt(var(S) + epsilon) + beta
     RMSNorm:   Y = gamma * S / sqrt(mean(S^2) + epsilon)                      S = X + R
+    factored:  Y = S f + (beta - mean(S) f), f = gamma / sqrt(var(S) + epsilon)   (TensorFlow, Keras)
 
 A written-out LayerNorm becomes the standard LayerNormalization where the model's opset has it (17), and FusedLayerNorm
 below; a written-out RMSNorm becomes FusedRmsNorm (RMSNormalization from opset 23 on for targets without our operators).
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.row_statistics import is_deviation, match_row_norm
+from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -173,6 +174,9 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     core = match_row_norm(node, editor)
+    factored = match_factored_norm(node, editor) if core is None else None
+    if factored is not None:
+        core = factored.norm
     if core is None:
         if is_deviation(node):
             raise Refusal(Code.UNSUPPORTED_OP, "no X / deviation with static axes of the means follows", node)
@@ -189,6 +193,9 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     wanted = editor.dtype(x)
     gamma: Array | None = None
     beta: Array | None = None
+    if factored is not None:
+        gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
+        beta = _factored_parameter(factored.beta, "beta", core, D, editor)
     casted = editor.dtype(core.X) == wanted
     while True:
         user = y.consumers()[0] if len(y.uses()) == 1 and not y.is_graph_output() else None
@@ -213,6 +220,17 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     return RowNormMatch(
         tuple(nodes), x, y, gamma, beta, core.epsilon, core.rms, D, _residual(x, nodes[0], editor), standard=False
     )
+
+
+def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int, editor: Editor) -> Array | None:
+    if value is None:
+        return None
+    node = core.Y.producer()
+    assert node is not None
+    array = editor.require_constant(value, what, node)
+    if array.ndim > 1 and (core.rank is None or array.ndim > core.rank):
+        raise Refusal(Code.BROADCAST_GROWS, f"{what} has shape {array.shape}", node)
+    return _row_parameter(array, D, node)
 
 
 def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:

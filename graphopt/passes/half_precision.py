@@ -460,7 +460,12 @@ class _Conversion:
         to = attribute_int(node, "to", 0)
         if to == HALF and source in self.converted:
             self.editor.bypass(node, source)
-        elif to == FLOAT and source.dtype == ir.DataType.BOOL and not self.stores_only and node not in self.needs_float:
+        elif (
+            to == result.dtype == FLOAT
+            and source.dtype == ir.DataType.BOOL
+            and not self.stores_only
+            and node not in self.needs_float
+        ):
             node.attributes["to"] = ir.AttrInt64("to", int(HALF))
             self._retype(result)
             self.nodes += 1
@@ -468,7 +473,8 @@ class _Conversion:
     def _convert_fill(self, node: ir.Node) -> None:
         value = node.attributes.get("value")
         array = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
-        if array.dtype != np.float32 or self.stores_only or node in self.needs_float:
+        declared = node.outputs[0].dtype  # which may contradict the node
+        if array.dtype != np.float32 or declared != FLOAT or self.stores_only or node in self.needs_float:
             return
         if range_of("", array).fits:
             node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(_to_half(array)))

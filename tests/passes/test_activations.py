@@ -21,6 +21,8 @@ CONSTANTS = {
     "sixth": 1 / 6,
     "a": 0.1,
     "r2": 2**0.5,
+    "r2_five": 1.41421,
+    "r2_four": 1.414,
     "r12": 0.5**0.5,
     "c": (2 / np.pi) ** 0.5,
     "k": 0.044715,
@@ -42,6 +44,7 @@ def values(dtype: type = np.float32) -> Array:
 
 
 FORMS = [
+    ("d = Div(x, r2_five)\n e = Erf(d)\n p = Add(e, one)\n m = Mul(x, p)\n y = Mul(m, half)", "Gelu"),
     ("t = Greater(x, zero)\n n = Mul(a, x)\n y = Where(t, x, n)", "LeakyRelu"),
     ("t = GreaterOrEqual(x, zero)\n n = Mul(x, a)\n y = Where(t, x, n)", "LeakyRelu"),
     ("t = Less(x, zero)\n n = Mul(x, two)\n y = Where(t, n, x)", "LeakyRelu"),
@@ -176,6 +179,7 @@ def test_constants_that_make_the_result_larger() -> None:
 
 CLAMPED = "s = Add(x, three)\n t = Min(s, six)\n w = Max(t, zero)\n u = Mul(x, w)\n y = Div(u, six)"
 LOGARITHM = "e = Exp(x)\n p = Add(e, one)\n l = Log(p)\n t = Tanh(l)\n y = Mul(x, t)"
+ALMOST_GELU = "d = Div(x, r2_four)\n e = Erf(d)\n p = Add(e, one)\n m = Mul(x, p)\n y = Mul(m, half)"
 MISH = "s = Softplus(x)\n t = Tanh(s)\n y = Mul(x, t)"
 
 
@@ -191,6 +195,7 @@ MISH = "s = Softplus(x)\n t = Tanh(s)\n y = Mul(x, t)"
         ("OPSET", "(XT x) => (XT y) { " + LOGARITHM + " }", 17, "cpu"),
         ("TARGET", "(XT x) => (XT y) { " + LOGARITHM + " }", 18, "migraphx"),
         ("OTHER_USES", "(XT x) => (XT y, XT z) { " + LOGARITHM + "\n z = Neg(p) }", 18, "cpu"),
+        ("ATTRIBUTE", "(XT x) => (XT y) { " + ALMOST_GELU + " }", 20, "cpu"),
         ("NO_GAIN", "(XT x) => (XT y) { m = Mul(quick, x)\n s = Sigmoid(m)\n y = Mul(x, s) }", 18, "cpu"),
         ("NO_GAIN", "(XT x) => (XT y) { m = Mul(x, quick)\n s = Sigmoid(m)\n y = Mul(s, x) }", 20, "rocm"),
         ("WRONG_DTYPE", "(double[3] x) => (double[3] y) { " + MISH + " }", 18, "cpu"),

@@ -85,6 +85,66 @@ def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
 
+FACTORED = """
+        eps = Constant <value_float: float = 0.00001> ()
+        m = ReduceMean <axes: ints = [-1]> (x)
+        d = Sub(x, m)
+        q = Mul(d, d)
+        v = ReduceMean <axes: ints = [-1]> (q)
+        ve = Add(v, eps)
+        std = Sqrt(ve)
+"""
+INVERSE = ("r = Reciprocal(std)", "one = Constant <value_float: float = 1.0> ()\n r = Div(one, std)")
+SCALED = "f = Mul(r, gamma)\n a = Mul(x, f)\n b = Mul(m, f)"
+
+
+def factored(tail: str, **parameters: Array) -> onnx.ModelProto:
+    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {FACTORED} {tail} }}"
+    return model_from_text(text, {"gamma": row(), "beta": row()} | parameters)
+
+
+@pytest.mark.parametrize("inverse", INVERSE)
+@pytest.mark.parametrize(
+    "tail",
+    [
+        SCALED + "\n c = Sub(beta, b)\n y = Add(a, c)",
+        SCALED + "\n c = Sub(beta, b)\n y = Add(c, a)",
+        SCALED + "\n y = Sub(a, b)",
+        "a = Mul(r, x)\n b = Mul(m, r)\n c = Sub(beta, b)\n y = Add(a, c)",
+    ],
+)
+def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
+    model = factored(f"{inverse}\n {tail}")
+    result = rewrite(model, [FuseRowNorm()], device="portable")
+    assert [t for t in result.op_types if t != "Constant"] == ["LayerNormalization"]
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "f = Mul(r, gamma)\n a = Mul(x, f)\n b = Mul(v, f)\n c = Sub(beta, b)\n y = Add(a, c)",  # not the mean
+        SCALED + "\n c = Sub(b, beta)\n y = Add(a, c)",  # the other sign
+        SCALED + "\n c = Sub(beta, b)\n y = Sub(a, c)",
+        "f = Mul(r, gamma)\n a = Mul(d, f)\n b = Mul(m, f)\n c = Sub(beta, b)\n y = Add(a, c)",  # subtracted twice
+    ],
+)
+def test_what_only_looks_like_it(tail: str) -> None:
+    model = factored(f"r = Reciprocal(std)\n {tail}")
+    result = rewrite(model, [FuseRowNorm()], device="portable")
+    assert "LayerNormalization" not in result.op_types
+    assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+@pytest.mark.parametrize(
+    ("code", "parameters"),
+    [("WRONG_SHAPE", {"gamma": row(D)[:, None]}), ("BROADCAST_GROWS", {"beta": row(D)[None, None, None]})],
+)
+def test_refuses_parameters_of_the_factored_form(code: str, parameters: dict[str, Array]) -> None:
+    model = factored(f"r = Reciprocal(std)\n {SCALED}\n c = Sub(beta, b)\n y = Add(a, c)", **parameters)
+    assert rewrite(model, [FuseRowNorm()], device="portable").codes() == [code]
+
+
 def test_layer_norm_below_opset_17_becomes_ours() -> None:
     model = layer_norm(opset=13)
     result = rewrite(model, [FuseRowNorm()])

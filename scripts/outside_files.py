@@ -1,0 +1,316 @@
+"""Optimizes every .onnx file under some folders for every target, and holds the results against the originals.
+
+    .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--json results.json]
+
+Made for files that nobody here wrote, such as test suites of other projects (last results: docs/outside_files.md).
+A file fails where `optimize` ends with anything but a result or a line of its own, where ONNX's checker or the runtime
+at its default level refuses a result and not the original, or where outputs differ, with the library or without it.
+Inputs are those of onnx's test data layout beside the model, else made from the declared types and shapes.
+
+Exit code 0: no file failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, numpy_helper
+
+TARGETS = "cpu,rocm,cuda,migraphx,portable"
+# A model that takes longer is said so, and left.
+SECONDS = 120
+SIZES = (2, 1, 4)
+# Relative to the RMS of an output, by the class that the result names for itself.
+LIMITS = {"exact": 1e-5, "reassociated": 1e-4, "approximate": 5e-3, "fp16": 5e-2}
+MAX_ELEMENTS = 50_000_000
+RANDOM = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+ORIGINAL, RESULT = "the original", "the result"
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Any]
+
+
+# -- one file, in a process of its own -----------------------------------------------------------------------------
+
+
+def _feeds(path: Path, model: onnx.ModelProto, size: int) -> Feeds | None:
+    """None where an input is no tensor of numbers, or too large."""
+    initializers = {t.name for t in model.graph.initializer}
+    required = [v for v in model.graph.input if v.name not in initializers]
+    given = sorted(path.parent.glob("test_data_set_0/input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+    if given and len(given) == len(required):
+        try:
+            tensors = [TensorProto.FromString(p.read_bytes()) for p in given]
+            return {v.name: numpy_helper.to_array(t) for v, t in zip(required, tensors)}
+        except Exception:
+            return None
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for value in required:
+        if not value.type.HasField("tensor_type"):
+            return None
+        tensor = value.type.tensor_type
+        shape = [d.dim_value if 0 < d.dim_value < 2**31 - 1 else size for d in tensor.shape.dim]
+        try:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        except KeyError:
+            return None
+        if np.prod(shape, dtype=float) > MAX_ELEMENTS or dtype.kind not in "fiub":
+            return None
+        if dtype.kind == "f":
+            feeds[value.name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
+    return feeds
+
+
+def _run(path: Path, feeds: Feeds, *, library: str | None) -> list[Any] | str:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    if library:
+        options.register_custom_ops_library(library)
+    try:
+        found: list[Any] = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    except Exception as error:
+        return " ".join(str(error).split())[:300] or repr(error)
+    return found
+
+
+def _default_level(path: Path, library: str | None) -> str:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if library:
+        options.register_custom_ops_library(library)
+    try:
+        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return " ".join(str(error).split())[:300] or repr(error)
+    return ""
+
+
+def _checker(path: Path) -> str:
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:
+        return " ".join(str(error).split())[:300]
+    return ""
+
+
+def _difference(a: list[Any], b: list[Any], limit: float) -> str:
+    for i, (want, got) in enumerate(zip(a, b, strict=True)):
+        if not isinstance(want, np.ndarray) or want.dtype.kind not in "fiubc":
+            if str(want) != str(got):
+                return f"output {i} differs"
+            continue
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return f"output {i} is {got.dtype}{list(got.shape)}, it was {want.dtype}{list(want.shape)}"
+        if not want.size:
+            continue
+        x, y = want.astype(np.float64), got.astype(np.float64)
+        if not np.array_equal(np.isnan(x), np.isnan(y)) or not np.array_equal(np.isinf(x), np.isinf(y)):
+            return f"output {i} has other NaN or infinities"
+        finite = np.isfinite(x)
+        rms = float(np.sqrt(np.mean(x[finite] ** 2))) if finite.any() else 0.0
+        worst = float(np.max(np.abs(x - y)[finite], initial=0.0))
+        if worst > limit * (rms or 1.0):
+            return f"output {i} differs by {worst / (rms or 1.0):.2g} of its RMS"
+    return ""
+
+
+class _Examination:
+    """What one file comes to; says when the original runs, so that who ends the process is known."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.path, self.folder = path, folder
+        self.feeds: list[Feeds] | None = None
+        self.loads = self.random = False
+        self.before: list[list[Any] | str] = []
+
+    def of(self, target: str, precision: str | None) -> tuple[str, str]:
+        import graphopt
+        from graphopt.errors import GraphoptError, InvariantError
+        from graphopt.runtime.sessions import library_path
+
+        out = self.folder / "out.onnx"
+        for old in self.folder.iterdir():
+            old.unlink()
+        try:
+            _, report = graphopt.optimize(
+                self.path, out, target=target, precision=precision, all_sites=True, check=True
+            )
+        except InvariantError as error:
+            return "FAILED", f"invariant: {error}"
+        except GraphoptError as error:
+            return "refused", str(error)
+        except Exception as error:
+            return "FAILED", f"traceback: {type(error).__name__}: {error}"
+        if not report.changed:
+            return "unchanged", ""
+        why = _checker(out)
+        if why and not _checker(self.path):
+            return "FAILED", f"checker: {why}"
+        library = str(library_path())
+        if self.feeds is None:
+            _say(ORIGINAL)
+            self.loads = not _default_level(self.path, None)
+            model = onnx.load(self.path, load_external_data=False)
+            self.random = any(n.op_type in RANDOM for n in model.graph.node)
+            sized = [_feeds(self.path, model, size) for size in SIZES]
+            self.feeds = [f for f in sized if f is not None][
+                : 1 if (self.path.parent / "test_data_set_0").exists() else 3
+            ]
+            self.before = [_run(self.path, f, library=None) for f in self.feeds]
+            _say(RESULT)
+        for lib in (None, library):
+            why = _default_level(out, lib) if self.loads else ""
+            if why:
+                return "FAILED", f"default level, library={lib is not None}: {why}"
+        compared = 0
+        limit = LIMITS[report.numerics]
+        for feeds, before in zip(self.feeds, self.before):
+            if isinstance(before, str):
+                continue
+            again = _run(self.path, feeds, library=None)
+            if isinstance(again, str) or _difference(before, again, 0.0):
+                return "random", "the original differs from itself"
+            for lib in (None, library):
+                after = _run(out, feeds, library=lib)
+                if isinstance(after, str):
+                    return "FAILED", f"run, library={lib is not None}: {after}"
+                if difference := _difference(before, after, limit):
+                    if self.random:  # once in a while it agrees with itself
+                        return "random", difference
+                    return "FAILED", f"library={lib is not None}: {difference} ({report.numerics})"
+            compared += 1
+        return ("agrees", "") if compared else ("not run", "the original runs on none of the inputs")
+
+
+def _say(words: object) -> None:
+    print(json.dumps(words), file=sys.__stdout__, flush=True)
+
+
+def _serve() -> None:
+    warnings.simplefilter("ignore")
+    sys.stdout = sys.stderr  # the runtime prints there where a provider fails
+    for line in sys.stdin:
+        path, targets = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            examination = _Examination(Path(path), Path(folder))
+            for target in targets:
+                name, _, precision = target.partition("+")
+                _say(examination.of(name, precision or None))
+
+
+# -- all files -----------------------------------------------------------------------------------------------------
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def examine(self, path: Path, targets: list[str]) -> dict[str, tuple[str, str]]:
+        found: dict[str, tuple[str, str]] = {}
+        while left := [t for t in targets if t not in found]:
+            if self.process is None:
+                self.process = subprocess.Popen(
+                    [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, text=True,
+                )  # fmt: skip
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            self.process.stdin.write(json.dumps([str(path), left]) + "\n")
+            self.process.stdin.flush()
+            for target in left:
+                timer = threading.Timer(SECONDS, self.process.kill)
+                timer.start()
+                whose = RESULT
+                while (line := self.process.stdout.readline()) and isinstance(said := json.loads(line), str):
+                    whose = said
+                timer.cancel()
+                if not line:
+                    code = self.process.wait()
+                    self.process = None
+                    died = ("FAILED" if whose == RESULT else "not run", f"{whose} ends the process with {code}")
+                    found[target] = ("slow", f"more than {SECONDS} s") if code == -signal.SIGKILL else died
+                    break
+                found[target] = (said[0], said[1])
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--targets", default=TARGETS + ",cpu+fp16,rocm+fp16")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        _serve()
+        return 0
+    targets = options.targets.split(",")
+    files: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    paths = sorted({p.resolve() for f in options.folders for p in ([f] if f.is_file() else f.rglob("*.onnx"))})
+    for path in paths:
+        files.put(path)
+    results: dict[str, dict[str, tuple[str, str]]] = {}
+
+    def work() -> None:
+        worker = _Worker()
+        while not files.empty():
+            try:
+                path = files.get_nowait()
+            except queue.Empty:
+                return
+            results[str(path)] = found = worker.examine(path, targets)
+            for target, (outcome, detail) in found.items():
+                if outcome == "FAILED":
+                    print(f"{path} {target}: {detail}", flush=True)
+
+    threads = [threading.Thread(target=work) for _ in range(options.workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"{len(paths)} files")
+    for target in targets:
+        counts = Counter(found[target][0] for found in results.values())
+        print(f"{target:12}", ", ".join(f"{outcome} {n}" for outcome, n in sorted(counts.items())))
+    return int(any(outcome == "FAILED" for found in results.values() for outcome, _ in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
