@@ -42,7 +42,7 @@ class Interface:
         header: as a program includes it.
         functions: a pattern of their names.
         structs: the structs of native/ in which its numbers stand: each constant, and what the header calls it ("" for
-            one of our own making).
+            one of our own making; "X unless Y" where only headers without Y have it).
         members: structs of the library that native/ declares: its own name, the library's, and each member.
             version: a macro of the header.
         only_c: in C++ the header has overloads of its functions.
@@ -87,6 +87,10 @@ INTERFACES = (
                 "kMemoryBusWidth": "hipDeviceAttributeMemoryBusWidth",
                 "kMemoryClockRate": "hipDeviceAttributeMemoryClockRate",
                 "kMultiprocessors": "hipDeviceAttributeMultiprocessorCount",
+                "kIntegrated": "hipDeviceAttributeIntegrated",
+                "kInsufficientDriver": "hipErrorInsufficientDriver",
+                "kArchSinceSix": "offsetof(hipDeviceProp_tR0600, gcnArchName)",
+                "kArchBefore": "offsetof(hipDeviceProp_t, gcnArchName) unless hipDeviceProp_tR0600",
             },
             "DriverDevice": {"kNonBlocking": "hipStreamNonBlocking", "kDisableTiming": "hipEventDisableTiming"},
         },
@@ -108,6 +112,7 @@ INTERFACES = (
                 "kMinor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
                 "kSharedSize": "CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES",
                 "kMaxDynamicShared": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+                "kIntegrated": "CU_DEVICE_ATTRIBUTE_INTEGRATED",
                 "kMaxSharedPerBlockOptin": "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             },
             "DriverDevice": {"kNonBlocking": "CU_STREAM_NON_BLOCKING", "kDisableTiming": "CU_EVENT_DISABLE_TIMING"},
@@ -139,6 +144,7 @@ INTERFACES = (
                 "kTranspose": "rocblas_operation_transpose",
                 "kHalf": "rocblas_datatype_f16_r",
                 "kFloat": "rocblas_datatype_f32_r",
+                "kNotAllowed": "rocblas_atomics_not_allowed",
             }
         },
         version="ROCBLAS_VERSION_MAJOR",
@@ -156,6 +162,7 @@ INTERFACES = (
                 "kBiasPointer": "CUBLASLT_MATMUL_DESC_BIAS_POINTER",
                 "kBiasType": "",
                 "kAlgorithmBytes": f"offsetof({_LT_OF_CUDA}, workspaceSize)",
+                "kResultBytes": f"sizeof({_LT_OF_CUDA})",
             },
             "Epilogue": {
                 "kBias": "CUBLASLT_EPILOGUE_BIAS",
@@ -179,6 +186,7 @@ INTERFACES = (
                 "kBiasPointer": "HIPBLASLT_MATMUL_DESC_BIAS_POINTER",
                 "kBiasType": "HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE",
                 "kAlgorithmBytes": f"offsetof({_LT_OF_HIP}, workspaceSize)",
+                "kResultBytes": f"sizeof({_LT_OF_HIP})",
             },
             "Epilogue": {
                 "kBias": "HIPBLASLT_EPILOGUE_BIAS",
@@ -223,7 +231,15 @@ INTERFACES = (
         "MIOpen",
         "miopen/miopen.h",
         r"miopen\w+",
-        {"Miopen": {"kHalf": "miopenHalf", "kFloat": "miopenFloat", "kConvolution": "miopenConvolution"}},
+        {
+            "Miopen": {
+                "kHalf": "miopenHalf",
+                "kFloat": "miopenFloat",
+                "kConvolution": "miopenConvolution",
+                "kFp16AlternativeAttribute": "MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL",
+                "kDeterministicAttribute": "MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC",
+            }
+        },
         {
             "Miopen::Solution": (
                 "miopenConvSolution_t",
@@ -423,9 +439,11 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
             known.setdefault(struct, set()).update(numbers)
     for path, text in files.items():
         looked_up = {m.start() for m, _, _ in lookups(text)}
-        for call in re.finditer(r'(?<![.\w])(?:resolve|dlsym|find)\([^;()]*"(\w+)"', text):
-            if call.start() not in looked_up and not call[1].startswith("graphopt_"):
-                found.append(f"{path}: {call[1]} belongs to no interface of this script")
+        for call in re.finditer(r'(?<![.\w])(resolve|dlsym|find)\([^;()]*"(\w+)"', text):
+            # Whether a function is there may be asked without calling it.
+            known_to_be = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
+            if call.start() not in looked_up and not call[2].startswith("graphopt_") and not known_to_be:
+                found.append(f"{path}: {call[2]} belongs to no interface of this script")
         if not looked_up:
             continue
         for match, struct in constants(text):
@@ -484,8 +502,13 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
         return " ".join(lines)
 
     def number(match: re.Match[str], struct: str) -> str:
-        meaning = interface.structs.get(struct, {}).get(match[1], "")
-        if not meaning:
+        meaning, _, newer = interface.structs.get(struct, {}).get(match[1], "").partition(" unless ")
+        # A struct or an enumerator that a header does not have yet, or has no more.
+        if (
+            not meaning
+            or (newer and newer in declared)
+            or not all(w in declared for w in re.findall(r"\w+R\d+", meaning))
+        ):
             return match[0]
         compared.constants += 1
         return f"{match[1]} = ::abi_check::Number<{match[2]}, static_cast<long long>({meaning})>::value"
