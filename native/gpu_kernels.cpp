@@ -160,70 +160,76 @@ struct LinearWork {
   const LinearProblem& p;
   bool half;
   const Call& call;
+  Program& program;
   gpu::Device& device;
+  size_t library_bytes = 0;
 };
 
-const char* refuse_epilogue(const LinearWork& work) {
-  if (work.p.K == 0) return "no product";
+const char* refuse_epilogue(LinearWork& work) {
+  if (work.p.K == 0) return "there is nothing to add up";
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
   gpu::BlasLt* library = gpu::blas_lt(work.device);
-  if (library == nullptr) return "the library is not there";
-  return library->linear_workspace(work.p, work.half) ? nullptr : "it has no such product";
+  if (library == nullptr) return "it is not there";
+  const auto bytes = library->linear_workspace(work.p, work.half);
+  if (!bytes) return "it has no such product";
+  work.library_bytes = *bytes;
+  return nullptr;
 }
 
-void plan_epilogue(const LinearWork& work, Program& program) {
-  gpu::BlasLt* library = gpu::blas_lt(work.device);
-  const size_t bytes = library->linear_workspace(work.p, work.half).value_or(0);
-  const Ref scratch = bytes > 0 ? program.reserve(static_cast<int64_t>(bytes)) : Ref();
-  program.call(
-      [library, p = work.p, half = work.half](const Program::Addresses& at) {
+void plan_epilogue(LinearWork& work) {
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [library = gpu::blas_lt(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
         return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
                                at.outputs[1], at.stream);
       },
       {Ref::input(0), Ref::input(1), Ref::input(2), work.p.has_residual ? Ref::input(3) : Ref()},
-      {Ref::output(0), scratch});
+      {Ref::output(0), workspace});
 }
 
-const char* refuse_library(const LinearWork& work) {
-  if (work.p.K == 0) return "no product";
-  return gpu::blas(work.device) == nullptr ? "the library is not there" : nullptr;
+const char* refuse_library(LinearWork& work) {
+  if (work.p.K == 0) return "there is nothing to add up";
+  return gpu::blas(work.device) == nullptr ? "it is not there" : nullptr;
 }
 
-void plan_library(const LinearWork& work, Program& program) {
-  program.call(
+void plan_library(LinearWork& work) {
+  work.program.call(
       [library = gpu::blas(work.device), product = gpu::linear_product(work.p),
        half = work.half](const Program::Addresses& at) {
         library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
         return true;
       },
       {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
-  program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
+  work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
 }
 
-const char* take_all(const LinearWork&) { return nullptr; }
-
-void plan_own(const LinearWork& work, Program& program) {
-  program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()), work.call);
+void plan_own(LinearWork& work) {
+  work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
 }
 
-constexpr Implementation<LinearWork, Program> kLinear[] = {
+constexpr Implementation<LinearWork> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
-    {"cuBLAS or rocBLAS", refuse_library, plan_library},
-    {"own", take_all, plan_own},
+    {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"a product of our own", take_all<LinearWork>, plan_own},
 };
 
 class LinearKernel final : public GpuKernel<LinearOp> {
  public:
-  using GpuKernel::GpuKernel;
+  LinearKernel(const LinearOp& op, const Node& node, gpu::Device& device)
+      : GpuKernel(op, node, device), choice_(node) {}
 
  protected:
   void plan(Call& call, Program& program) const override {
     const LinearProblem p = problem(call);
     if (p.rows * p.N == 0) return;
-    const LinearWork work{p, half_, call, device_};
-    program.implementation = static_cast<uint32_t>(choose(kLinear, work, call));
-    kLinear[program.implementation].plan(work, program);
+    LinearWork work{p, half_, call, program, device_};
+    program.implementation = choice_.plan(kLinear, work, call);
   }
+
+ private:
+  Choice choice_;
 };
 
 // `device` is called when a kernel is created.

@@ -73,11 +73,17 @@ bool has_cpu_kernel(const Table& table, const Registration& op) {
   });
 }
 
+// Major and minor; zeros when it can't be read.
+std::pair<int, int> version_of(const abi::OrtApiBase* runtime) {
+  int major = 0, minor = 0;
+  if (std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) != 2) return {};
+  return {major, minor};
+}
+
 // The last ONNX Runtime with a ROCm provider is 1.22; newer ones have our own (ep/).
 bool has_rocm_provider(const abi::OrtApiBase* runtime) {
-  int major = 0, minor = 0;
-  return std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) == 2 &&
-         std::pair(major, minor) < std::pair(1, 23);
+  const auto version = version_of(runtime);
+  return version != std::pair(0, 0) && version < std::pair(1, 23);
 }
 
 // Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
@@ -100,9 +106,13 @@ struct Registry {
     }
     disable(table, disabled);
     if (log) log_kernels(table);
+    // Asking a runtime for a revision that it lacks makes it print a line.
+    const auto* newer = version_of(base) >= std::pair(1, 24)
+                            ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
+                            : nullptr;
     for (const Registration& op : table) {
       for (const ElementType type : op.types)
-        ops.push_back(std::make_unique<runtime::CustomOp>(api, op, type));
+        ops.push_back(std::make_unique<runtime::CustomOp>(api, newer, op, type));
     }
     if (log) {
       std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", ops.size(),

@@ -1,30 +1,33 @@
 #include "abi/graph.h"
 
-#include <algorithm>
-#include <memory>
-
 namespace graphopt::abi {
 namespace {
 
-struct TypeAndShape {
-  ElementType type = ElementType::kUndefined;
-  std::optional<Shape> shape;
-};
-
-// A tensor of unknown rank looks like a scalar.
-TypeAndShape read_type(const OrtApi* api, const OrtTypeInfo* info) {
-  TypeAndShape result;
+Value read_value(const OrtApi24* api, const OrtValueInfo* info) {
+  Value value;
+  value.present = true;
+  const OrtTypeInfo* type = nullptr;
+  check(api, GetValueInfoTypeInfo(api, info, &type));
+  if (type == nullptr) return value;
   const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(api, CastTypeInfoToTensorInfo(api, info, &tensor));
-  if (tensor == nullptr) return result;
-  check(api, GetTensorElementType(api, tensor, &result.type));
+  check(api, CastTypeInfoToTensorInfo(api, type, &tensor));
+  if (tensor == nullptr) return value;
+  check(api, GetTensorElementType(api, tensor, &value.type));
   size_t rank = 0;
   check(api, GetDimensionsCount(api, tensor, &rank));
-  if (rank > Shape::kMaxRank) return result;
-  Shape shape(rank);
-  if (rank > 0) check(api, GetDimensions(api, tensor, shape.data(), rank));
-  result.shape = shape;
-  return result;
+  if (rank > Shape::kMaxRank) return value;
+  value.shape.emplace(rank);
+  if (rank > 0) check(api, GetDimensions(api, tensor, value.shape->data(), rank));
+  return value;
+}
+
+// Adds what is known of a value, and its name.
+void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& values,
+         std::vector<std::string>& names) {
+  const char* name = "";
+  if (info != nullptr) check(api, GetValueInfoName(api, info, &name));
+  names.emplace_back(name);
+  values.push_back(names.back().empty() ? Value() : read_value(api, info));
 }
 
 // Drops the status of a question whose answer may be no.
@@ -39,47 +42,37 @@ bool succeeded(const OrtApi* api, OrtStatus* status) {
 GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node) : api_(api), node_(node) {
   const char* text = nullptr;
   check(api, Node_GetName(api, node, &text));
-  name_ = text;
+  name = text;
   check(api, Node_GetOperatorType(api, node, &text));
-  op_ = text;
+  op = text;
   check(api, Node_GetDomain(api, node, &text));
   domain_ = text;
   if (domain_ == "ai.onnx") domain_.clear();
-  check(api, Node_GetSinceVersion(api, node, &since_version_));
+  check(api, Node_GetSinceVersion(api, node, &version));
   size_t n = 0;
   check(api, Node_GetNumInputs(api, node, &n));
   raw_inputs_.resize(n);
   check(api, Node_GetInputs(api, node, raw_inputs_.data(), n));
-  for (const OrtValueInfo* value : raw_inputs_) inputs_.push_back(edge(value));
-  check(api, Node_GetNumOutputs(api, node, &n));
-  std::vector<const OrtValueInfo*> outputs(n);
-  check(api, Node_GetOutputs(api, node, outputs.data(), n));
-  for (const OrtValueInfo* value : outputs) outputs_.push_back(edge(value));
-}
-
-Edge GraphNode::edge(const OrtValueInfo* value) const {
-  Edge e;
-  if (value == nullptr) return e;
-  const char* name = nullptr;
-  check(api_, GetValueInfoName(api_, value, &name));
-  e.name = name;
-  const OrtTypeInfo* info = nullptr;
-  check(api_, GetValueInfoTypeInfo(api_, value, &info));
-  if (info != nullptr) {
-    const TypeAndShape read = read_type(api_, info);
-    e.type = read.type;
-    e.shape = read.shape;
+  for (const OrtValueInfo* value : raw_inputs_) {
+    add(api, value, inputs, input_names_);
+    bool is_constant = false;
+    if (value != nullptr) check(api, ValueInfo_IsConstantInitializer(api, value, &is_constant));
+    constant_.push_back(is_constant);
   }
-  check(api_, ValueInfo_IsConstantInitializer(api_, value, &e.constant));
-  return e;
+  check(api, Node_GetNumOutputs(api, node, &n));
+  std::vector<const OrtValueInfo*> values(n);
+  check(api, Node_GetOutputs(api, node, values.data(), n));
+  for (const OrtValueInfo* value : values) add(api, value, outputs, output_names_);
 }
 
-std::optional<Tensor> GraphNode::constant_input(size_t i) const {
-  if (!has_input(i) || !inputs_[i].constant) return std::nullopt;
+std::optional<Tensor> GraphNode::constant(size_t i) const {
+  if (!has_input(i) || !constant_[i]) return std::nullopt;
   const OrtValue* value = nullptr;
   check(api_, ValueInfo_GetInitializerValue(api_, raw_inputs_[i], &value));
   if (value == nullptr) return std::nullopt;
-  return read_tensor(api_, value);
+  std::optional<Tensor> tensor(std::in_place);
+  read_tensor(api_, value, *tensor);
+  return tensor;
 }
 
 const OrtOpAttr* GraphNode::attribute(const char* name) const {
@@ -136,17 +129,6 @@ std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph) {
   nodes.reserve(n);
   for (const OrtNode* node : raw) nodes.emplace_back(api, node);
   return nodes;
-}
-
-Tensor read_tensor(const OrtApi24* api, const OrtValue* value) {
-  Tensor tensor;
-  const int64_t* dims = nullptr;
-  size_t rank = 0;
-  check(api, GetTensorElementTypeAndShapeDataReference(api, value, &tensor.type, &dims, &rank));
-  tensor.shape = Shape(rank);
-  std::copy(dims, dims + rank, tensor.shape.data());
-  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
-  return tensor;
 }
 
 }  // namespace graphopt::abi

@@ -10,37 +10,26 @@
 
 namespace graphopt::abi {
 
-// An edge of the graph. An edge that is left out has no name.
-struct Edge {
-  std::string name;
-  ElementType type = ElementType::kUndefined;  // kUndefined: no tensor, or of a type that we don't know
-  std::optional<Shape> shape;                  // -1 where a dim is not known
-  bool constant = false;
-};
-
-// A node of the graph during GetCapability.
-class GraphNode final : public Attributes {
+// A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
+class GraphNode final : public Node {
  public:
   GraphNode(const OrtApi24* api, const OrtNode* node);
 
   const OrtNode* raw() const { return node_; }
-  const std::string& name() const { return name_; }
-  const std::string& op() const { return op_; }
   const std::string& domain() const { return domain_; }
-  int since_version() const { return since_version_; }
-  const std::vector<Edge>& inputs() const { return inputs_; }
-  const std::vector<Edge>& outputs() const { return outputs_; }
-  bool has_input(size_t i) const { return i < inputs_.size() && !inputs_[i].name.empty(); }
-  // The value of a constant input, in host memory; nothing when it may change.
-  std::optional<Tensor> constant_input(size_t i) const;
+  // Of the values; empty for one that is left out.
+  const std::vector<std::string>& input_names() const { return input_names_; }
+  const std::vector<std::string>& output_names() const { return output_names_; }
+  bool is_constant(size_t i) const { return constant_[i]; }
 
+  // In host memory.
+  std::optional<Tensor> constant(size_t i) const override;
   std::optional<float> find_float(const char* name) const override;
   std::optional<int64_t> find_int(const char* name) const override;
   std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
   std::optional<std::string> find_string(const char* name) const override;
 
  private:
-  Edge edge(const OrtValueInfo* value) const;
   // Null when the node has no such attribute.
   const OrtOpAttr* attribute(const char* name) const;
   template <class T>
@@ -48,15 +37,12 @@ class GraphNode final : public Attributes {
 
   const OrtApi24* api_;
   const OrtNode* node_;
-  std::string name_, op_, domain_;
-  int since_version_ = 0;
+  std::string domain_;
   std::vector<const OrtValueInfo*> raw_inputs_;
-  std::vector<Edge> inputs_, outputs_;
+  std::vector<std::string> input_names_, output_names_;
+  std::vector<bool> constant_;
 };
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph);
-
-// A tensor, read without allocations.
-Tensor read_tensor(const OrtApi24* api, const OrtValue* value);
 
 }  // namespace graphopt::abi

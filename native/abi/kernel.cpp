@@ -1,5 +1,6 @@
 #include "abi/kernel.h"
 
+#include <algorithm>
 #include <memory>
 #include <new>
 
@@ -44,7 +45,9 @@ std::string read_name(const OrtApi* api, const OrtKernelInfo* info) {
 
 }  // namespace
 
-NodeInfo::NodeInfo(const OrtApi* api, const OrtKernelInfo* info) : api_(api), info_(info) {
+NodeInfo::NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name)
+    : api_(api), info_(info) {
+  op = operator_name;
   name = read_name(api, info);
   size_t n = 0;
   check(api, KernelInfo_GetInputCount(api, info, &n));
@@ -105,6 +108,15 @@ void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor) {
   tensor.shape = Shape(rank);
   if (rank > 0) check(api, GetDimensions(api, raw, tensor.shape.data(), rank));
   check(api, GetTensorElementType(api, raw, &tensor.type));
+  check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
+}
+
+void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor) {
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  check(api, GetTensorElementTypeAndShapeDataReference(api, value, &tensor.type, &dims, &rank));
+  tensor.shape = Shape(rank);
+  std::copy(dims, dims + rank, tensor.shape.data());
   check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
 }
 

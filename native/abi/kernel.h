@@ -9,6 +9,7 @@
 
 #include "abi/error.h"
 #include "abi/ort.h"
+#include "abi/ort_ep.h"
 #include "operators/kernel.h"
 
 namespace graphopt::abi {
@@ -16,7 +17,7 @@ namespace graphopt::abi {
 // A node whose kernel is being created. Valid until it is.
 class NodeInfo final : public Node {
  public:
-  NodeInfo(const OrtApi* api, const OrtKernelInfo* info);
+  NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name);
 
   std::optional<float> find_float(const char* name) const override;
   std::optional<int64_t> find_int(const char* name) const override;
@@ -29,16 +30,26 @@ class NodeInfo final : public Node {
   const OrtKernelInfo* info_;
 };
 
-// A tensor, in host memory as far as this knows.
+// A tensor, in host memory as far as this knows. From 1.24 on without allocations.
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
+void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
 
 // One Compute call.
 class Context {
  public:
-  Context(const OrtApi* api, OrtKernelContext* context) : api_(api), context_(context) {}
+  // `newer`: the same table where the runtime is 1.24 or newer, else null.
+  Context(const OrtApi* api, const OrtApi24* newer, OrtKernelContext* context)
+      : api_(api), newer_(newer), context_(context) {}
 
   const OrtApi* api() const { return api_; }
   OrtKernelContext* raw() const { return context_; }
+  void read(const OrtValue* value, Tensor& tensor) const {
+    if (newer_ != nullptr) {
+      read_tensor(newer_, value, tensor);
+    } else {
+      read_tensor(api_, value, tensor);
+    }
+  }
   size_t input_count() const;
   // Null for one that is left out.
   const OrtValue* input(size_t i) const;
@@ -52,6 +63,7 @@ class Context {
 
  private:
   const OrtApi* api_;
+  const OrtApi24* newer_;
   OrtKernelContext* context_;
 };
 

@@ -7,65 +7,97 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::GraphNode;
 using gpu::ElementwiseProblem;
 
-class Unary final : public OpKernel {
- public:
-  Unary(hip::ElementwiseOp op, float p, float q, bool host_limits)
-      : op_(op), p_(p), q_(q), host_limits_(host_limits) {}
+void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, float q) {
+  const Tensor& x = call.input(0);
+  ElementwiseProblem problem;
+  problem.op = op;
+  problem.p = p;
+  problem.q = q;
+  problem.a = problem.y = x.shape;
+  const Ref y = set_output(call, 0, x.shape);
+  program.launch(gpu::elementwise_plan(problem, is_half(x), call.aligned()), {Ref::input(0)}, {y});
+}
 
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    ElementwiseProblem problem;
-    problem.op = op_;
-    problem.p = host_limits_ ? e.number(1, p_) : p_;
-    problem.q = host_limits_ ? e.number(2, q_) : q_;
-    problem.a = problem.y = x.shape;
-    void* y = e.output(0, x.shape);
-    e.run(gpu::elementwise_plan(problem, x.type == ElementType::kHalf, aligned({x.data, y})), {x.data}, {y});
-  }
+// p and q: the attributes alpha and beta where the operator has them, and what they are when absent.
+class Unary final : public gpu::DeviceKernel {
+ public:
+  Unary(const Node& node, gpu::Device& device, hip::ElementwiseOp op, float p, float q)
+      : DeviceKernel(device),
+        op_(op),
+        p_(node.find_float("alpha").value_or(p)),
+        q_(node.find_float("beta").value_or(q)) {}
 
  private:
+  void plan(Call& call, Program& program) const override { plan_unary(call, program, op_, p_, q_); }
+
   hip::ElementwiseOp op_;
   float p_, q_;
-  bool host_limits_;  // inputs 1 and 2 replace p and q
+};
+
+class Gelu final : public gpu::DeviceKernel {
+ public:
+  Gelu(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), tanh_(node.find_string("approximate").value_or("none") == "tanh") {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    plan_unary(call, program, tanh_ ? hip::kGeluTanhOp : hip::kGeluOp, 0, 0);
+  }
+
+  bool tanh_;
+};
+
+// Limits that are left out are none.
+class Clip final : public gpu::DeviceKernel {
+ public:
+  Clip(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    constexpr float kMost = std::numeric_limits<float>::infinity();
+    plan_unary(call, program, hip::kClipOp, call.number(1, -kMost), call.number(2, kMost));
+  }
 };
 
 // Two inputs, or for Max and Min any number.
-class Binary final : public OpKernel {
+class Binary final : public gpu::DeviceKernel {
  public:
-  explicit Binary(hip::ElementwiseOp op) : op_(op) {}
+  Binary(const Node&, gpu::Device& device, hip::ElementwiseOp op) : DeviceKernel(device), op_(op) {}
 
-  void run(Execution& e) const override {
-    const size_t n = e.input_count();
-    Shape shape = e.input(0).shape;
-    for (size_t i = 1; i < n; ++i) shape = gpu::broadcast_shape(shape, e.input(i).shape);
-    void* y = e.output(0, shape);
-    const bool half = e.input(0).type == ElementType::kHalf;
-    Tensor a = e.input(0);
+ private:
+  void plan(Call& call, Program& program) const override {
+    const size_t n = call.inputs.size();
+    Shape shape = call.input(0).shape;
+    for (size_t i = 1; i < n; ++i) shape = gpu::broadcast_shape(shape, call.input(i).shape);
+    const Ref y = set_output(call, 0, shape);
+    Ref a = Ref::input(0);
+    Shape of_a = call.input(0).shape;
     for (size_t i = 1; i < n || i == 1; ++i) {
       ElementwiseProblem problem;
-      problem.a = a.shape;
+      problem.a = of_a;
       problem.y = shape;
-      const Tensor b = n > 1 ? e.input(i) : a;
       problem.op = op_;
-      problem.b = b.shape;
+      problem.b = n > 1 ? call.input(i).shape : of_a;
       problem.binary = true;
-      e.run(gpu::elementwise_plan(problem, half, aligned({a.data, b.data, y})), {a.data, b.data}, {y});
-      a.data = y;
-      a.shape = shape;
+      program.launch(gpu::elementwise_plan(problem, is_half(call.input(0)), call.aligned()),
+                     {a, n > 1 ? Ref::input(i) : a}, {y});
+      a = y;
+      of_a = shape;
     }
   }
 
- private:
   hip::ElementwiseOp op_;
 };
 
-class Where final : public OpKernel {
+class Where final : public gpu::DeviceKernel {
  public:
-  void run(Execution& e) const override {
-    const Tensor &mask = e.input(0), &a = e.input(1), &b = e.input(2);
+  Where(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &mask = call.input(0), &a = call.input(1), &b = call.input(2);
     ElementwiseProblem problem;
     problem.op = hip::kWhereOp;
     problem.masked = problem.binary = true;
@@ -73,41 +105,23 @@ class Where final : public OpKernel {
     problem.a = a.shape;
     problem.b = b.shape;
     problem.y = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
-    void* y = e.output(0, problem.y, a.type);
-    e.run(gpu::elementwise_plan(problem, a.type == ElementType::kHalf, aligned({a.data, b.data, y})),
-          {a.data, b.data, mask.data}, {y});
+    const Ref y = set_output(call, 0, problem.y, a.type);
+    program.launch(gpu::elementwise_plan(problem, is_half(a), call.aligned()),
+                   {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
   }
 };
 
-float value_or(const Attributes& attributes, const char* name, float absent) {
-  return attributes.find_float(name).value_or(absent);
-}
-
 }  // namespace
 
-void add_elementwise(std::vector<Operator>& table) {
-  const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
-  const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    add(table, name, first, last,
-        [code](const Attributes&) { return std::make_unique<Unary>(code, 0.0f, 0.0f, false); })
-        .refused(floats)
-        .reuses(Reuse::kInplace);
-  };
-  // With float attributes and what they are when absent.
-  const auto parametric = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p,
-                              float q) {
-    add(table, name, first, last,
-        [code, p, q](const Attributes& a) {
-          return std::make_unique<Unary>(code, value_or(a, "alpha", p), value_or(a, "beta", q), false);
-        })
-        .refused(floats)
-        .reuses(Reuse::kInplace);
+void add_elementwise(Operators& operators) {
+  const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
+  const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
+                         float q = 0) {
+    operators.add<Unary>(name, first, last, code, p, q).refused(floats).reuses(Reuse::kInplace);
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    add(table, name, first, last, [code](const Attributes&) {
-      return std::make_unique<Binary>(code);
-    }).refused(floats);
+    operators.add<Binary>(name, first, last, code).refused(floats);
   };
   unary("Relu", 6, 14, hip::kReluOp);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
@@ -121,24 +135,11 @@ void add_elementwise(std::vector<Operator>& table) {
   unary("Reciprocal", 6, 13, hip::kReciprocalOp);
   unary("Neg", 6, 13, hip::kNegOp);
   unary("Abs", 6, 13, hip::kAbsOp);
-  parametric("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
-  parametric("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
-  parametric("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  add(table, "Gelu", 20, 20,
-      [](const Attributes& a) {
-        const bool tanh = a.find_string("approximate").value_or("none") == "tanh";
-        return std::make_unique<Unary>(tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0.0f, 0.0f, false);
-      })
-      .refused(floats)
-      .reuses(Reuse::kInplace);
-  add(table, "Clip", 11, 13,
-      [](const Attributes&) {
-        const float most = std::numeric_limits<float>::infinity();
-        return std::make_unique<Unary>(hip::kClipOp, -most, most, true);
-      })
-      .refused(floats)
-      .reuses(Reuse::kInplace)
-      .reads_on_host({1, 2});
+  unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
+  unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
+  unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
+  operators.add<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace);
+  operators.add<Clip>("Clip", 11, 13).refused(floats).reuses(Reuse::kInplace).reads_on_host({1, 2});
   binary("Add", 7, 14, hip::kAddOp);
   binary("Sub", 7, 14, hip::kSubOp);
   binary("Mul", 7, 14, hip::kMulOp);
@@ -147,9 +148,9 @@ void add_elementwise(std::vector<Operator>& table) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   binary("Max", 8, 13, hip::kMaxOp);
   binary("Min", 8, 13, hip::kMinOp);
-  add(table, "Where", 9, 16, [](const Attributes&) {
-    return std::make_unique<Where>();
-  }).refused([](const GraphNode& node) { return refuse_mixed_floats(node, {0}); });
+  operators.add<Where>("Where", 9, 16).refused([](const Node& node) {
+    return refuse_mixed_floats(node, {0});
+  });
 }
 
 }  // namespace graphopt::ep

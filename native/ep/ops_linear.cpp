@@ -1,7 +1,6 @@
 // MatMul and Gemm: the vendor's library where it is installed, else a kernel of our own.
 #include <algorithm>
 
-#include "abi/error.h"
 #include "ep/operators.h"
 #include "gpu/elementwise_plan.h"
 #include "gpu/gemm_plan.h"
@@ -11,31 +10,66 @@ namespace graphopt::ep {
 
 using gpu::GemmProblem;
 
-void multiply(Execution& e, const GemmProblem& p, const Tensor& a, const Tensor& b, void* y) {
-  const bool half = a.type == ElementType::kHalf;
-  if (p.M * p.N * p.batch.elements() == 0) return;
-  if (gpu::Blas* blas = p.K > 0 ? gpu::blas(e.device()) : nullptr) {
-    blas->gemm(p, half, a.data, b.data, y, e.stream());
-  } else {
-    e.run(gpu::gemm_plan(p, half, aligned({a.data, b.data, y}), e.device().facts()), {a.data, b.data}, {y});
-  }
+const char* refuse_library(Product& product) {
+  if (product.problem.K == 0) return "there is nothing to add up";
+  return gpu::blas(product.device) == nullptr ? "it is not there" : nullptr;
 }
 
-void broadcast(Execution& e, const void* x, const Shape& from, bool half, const Shape& to, void* y) {
+void plan_library(Product& product) {
+  product.program.call(
+      [library = gpu::blas(product.device), problem = std::move(product.problem),
+       half = product.half](const Program::Addresses& at) {
+        library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+        return true;
+      },
+      {product.a, product.b}, {product.y});
+}
+
+void plan_own(Product& product) {
+  product.program.launch(
+      gpu::gemm_plan(product.problem, product.half, product.call.aligned(), product.device.facts()),
+      {product.a, product.b}, {product.y});
+}
+
+void broadcast(const Call& call, Program& program, Ref x, const Shape& from, bool half, const Shape& to,
+               Ref y) {
   gpu::ElementwiseProblem p;
   p.a = from;
   p.y = to;
-  e.run(gpu::elementwise_plan(p, half, aligned({x, y})), {x}, {y});
+  program.launch(gpu::elementwise_plan(p, half, call.aligned()), {x}, {y});
 }
 
 namespace {
 
-using abi::GraphNode;
+constexpr Implementation<Product> kProducts[] = {
+    {"cuBLAS or rocBLAS", refuse_library, plan_library},
+    {"a product of our own", take_all<Product>, plan_own},
+};
 
-class MatMul final : public OpKernel {
+// Of inputs 0 and 1.
+class ProductKernel : public gpu::DeviceKernel {
  public:
-  void run(Execution& e) const override {
-    const Tensor &a = e.input(0), &b = e.input(1);
+  ProductKernel(const Node& node, gpu::Device& device) : DeviceKernel(device), choice_(node) {}
+
+ protected:
+  void multiply(GemmProblem p, const Call& call, Program& program) const {
+    if (p.M * p.N * p.batch.elements() == 0) return;
+    Product product{std::move(p), is_half(call.input(0)), call,          program,
+                    device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
+    program.implementation = choice_.plan(kProducts, product, call);
+  }
+
+ private:
+  Choice choice_;
+};
+
+class MatMul final : public ProductKernel {
+ public:
+  using ProductKernel::ProductKernel;
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &a = call.input(0), &b = call.input(1);
     // A vector is a matrix with one row, or one column, that the result lacks.
     const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
     if (a.shape.rank() == 0 || b.shape.rank() == 0) throw Error("A and B must have rank 1 or more");
@@ -63,10 +97,10 @@ class MatMul final : public OpKernel {
       p.a_batch.clear();
       p.b_batch.clear();
     }
-    multiply(e, p, a, b, e.output(0, y));
+    set_output(call, 0, y);
+    multiply(std::move(p), call, program);
   }
 
- private:
   static Shape leading(const Shape& s) {
     Shape result(s.rank() - 2);
     std::copy(s.data(), s.data() + result.rank(), result.data());
@@ -78,16 +112,18 @@ class MatMul final : public OpKernel {
   }
 };
 
-class Gemm final : public OpKernel {
+class Gemm final : public ProductKernel {
  public:
-  explicit Gemm(const Attributes& a)
-      : alpha_(a.find_float("alpha").value_or(1.0f)),
-        beta_(a.find_float("beta").value_or(1.0f)),
-        transpose_a_(a.find_int("transA").value_or(0) != 0),
-        transpose_b_(a.find_int("transB").value_or(0) != 0) {}
+  Gemm(const Node& node, gpu::Device& device)
+      : ProductKernel(node, device),
+        alpha_(node.find_float("alpha").value_or(1.0f)),
+        beta_(node.find_float("beta").value_or(1.0f)),
+        transpose_a_(node.find_int("transA").value_or(0) != 0),
+        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
 
-  void run(Execution& e) const override {
-    const Tensor &a = e.input(0), &b = e.input(1);
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &a = call.input(0), &b = call.input(1);
     if (a.shape.rank() != 2 || b.shape.rank() != 2) throw Error("A and B must be matrices");
     GemmProblem p;
     p.transpose_a = transpose_a_;
@@ -100,25 +136,24 @@ class Gemm final : public OpKernel {
     }
     p.alpha = alpha_;
     const Shape shape = {p.M, p.N};
-    void* y = e.output(0, shape);
-    if (e.has_input(2) && shape.elements() > 0) {
+    const Ref y = set_output(call, 0, shape);
+    if (call.has_input(2) && shape.elements() > 0) {
       p.beta = beta_;
-      broadcast(e, e.input(2).data, e.input(2).shape, a.type == ElementType::kHalf, shape, y);
+      broadcast(call, program, Ref::input(2), call.input(2).shape, is_half(a), shape, y);
     }
-    multiply(e, p, a, b, y);
+    multiply(std::move(p), call, program);
   }
 
- private:
   float alpha_, beta_;
   bool transpose_a_, transpose_b_;
 };
 
 }  // namespace
 
-void add_linear(std::vector<Operator>& table) {
-  const auto floats = [](const GraphNode& node) { return refuse_mixed_floats(node); };
-  add(table, "MatMul", 1, 13, [](const Attributes&) { return std::make_unique<MatMul>(); }).refused(floats);
-  add(table, "Gemm", 7, 13, [](const Attributes& a) { return std::make_unique<Gemm>(a); }).refused(floats);
+void add_linear(Operators& operators) {
+  const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
+  operators.add<MatMul>("MatMul", 1, 13).refused(floats);
+  operators.add<Gemm>("Gemm", 7, 13).refused(floats);
 }
 
 }  // namespace graphopt::ep

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "abi/error.h"
 #include "ep/operators.h"
 #include "gpu/gather_plan.h"
 #include "gpu/pool_plan.h"
@@ -13,19 +12,20 @@
 namespace graphopt::ep {
 namespace {
 
-using abi::GraphNode;
 using gpu::StridedCopy;
 
-void strided_copy(Execution& e, const StridedCopy& copy, const void* x, void* y) {
-  e.run(gpu::strided_copy_plan(copy, aligned({x, y})), {x}, {y});
+void strided_copy(const Call& call, Program& program, const StridedCopy& copy, size_t x, Ref y) {
+  program.launch(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(x)}, {y});
 }
 
-class Transpose final : public OpKernel {
+class Transpose final : public gpu::DeviceKernel {
  public:
-  explicit Transpose(std::vector<int64_t> perm) : perm_(std::move(perm)) {}
+  Transpose(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), perm_(node.find_ints("perm").value_or(std::vector<int64_t>())) {}
 
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
     StridedCopy copy;
     copy.shape = Shape(rank);
@@ -42,18 +42,20 @@ class Transpose final : public OpKernel {
       copy.x_strides[d] = strides[from];
     }
     copy.y_strides = gpu::contiguous(copy.shape);
-    strided_copy(e, copy, x.data, e.output(0, copy.shape));
+    strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 
- private:
   std::vector<int64_t> perm_;
 };
 
-class Expand final : public OpKernel {
+class Expand final : public gpu::DeviceKernel {
  public:
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    const std::vector<int64_t> dims = e.integers(1);
+  Expand(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const std::vector<int64_t> dims = call.integers(1);
     Shape wanted(dims.size());
     std::copy(dims.begin(), dims.end(), wanted.data());
     StridedCopy copy;
@@ -61,21 +63,24 @@ class Expand final : public OpKernel {
     copy.bytes = bytes_of(x.type);
     copy.x_strides = gpu::broadcast(x.shape, copy.shape);
     copy.y_strides = gpu::contiguous(copy.shape);
-    strided_copy(e, copy, x.data, e.output(0, copy.shape));
+    strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 };
 
 // Starts, ends, axes and steps are inputs 1 to 4.
-class Slice final : public OpKernel {
+class Slice final : public gpu::DeviceKernel {
  public:
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
+  Slice(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
-    const std::vector<int64_t> starts = e.integers(1), ends = e.integers(2);
+    const std::vector<int64_t> starts = call.integers(1), ends = call.integers(2);
     std::vector<int64_t> axes(starts.size()), steps(starts.size(), 1);
     for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
-    if (e.has_input(3)) axes = e.integers(3);
-    if (e.has_input(4)) steps = e.integers(4);
+    if (call.has_input(3)) axes = call.integers(3);
+    if (call.has_input(4)) steps = call.integers(4);
     if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
       throw Error("starts, ends, axes and steps must have one length");
     }
@@ -98,54 +103,59 @@ class Slice final : public OpKernel {
       copy.x_strides[axis] *= step;
     }
     copy.y_strides = gpu::contiguous(copy.shape);
-    strided_copy(e, copy, x.data, e.output(0, copy.shape));
+    strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 };
 
-class Concat final : public OpKernel {
+class Concat final : public gpu::DeviceKernel {
  public:
-  explicit Concat(int64_t axis) : axis_(axis) {}
+  Concat(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
 
-  void run(Execution& e) const override {
-    Shape y = e.input(0).shape;
+ private:
+  void plan(Call& call, Program& program) const override {
+    Shape y = call.input(0).shape;
     const size_t axis = axis_of(axis_, y.rank());
     y[axis] = 0;
-    for (size_t i = 0; i < e.input_count(); ++i) {
-      Shape x = e.input(i).shape;
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      Shape x = call.input(i).shape;
       if (x.rank() != y.rank()) throw Error("inputs of different ranks");
       y[axis] += x[axis];
       x[axis] = y[axis];
       if (!(x == y)) throw Error("inputs differ in another axis than the one that is joined");
     }
-    void* out = e.output(0, y);
+    const Ref out = set_output(call, 0, y);
     const std::vector<int64_t> strides = gpu::contiguous(y);
     int64_t at = 0;
-    for (size_t i = 0; i < e.input_count(); ++i) {
-      const Tensor& x = e.input(i);
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      const Tensor& x = call.input(i);
       StridedCopy copy;
       copy.shape = x.shape;
       copy.bytes = bytes_of(x.type);
       copy.x_strides = gpu::contiguous(x.shape);
       copy.y_strides = strides;
       copy.y_offset = at * strides[axis];
-      strided_copy(e, copy, x.data, out);
+      strided_copy(call, program, copy, i, out);
       at += x.shape[axis];
     }
   }
 
- private:
   int64_t axis_;
 };
 
 // The sizes are input 1, an attribute below opset 13, or equal.
-class Split final : public OpKernel {
+class Split final : public gpu::DeviceKernel {
  public:
-  Split(int64_t axis, std::vector<int64_t> sizes) : axis_(axis), sizes_(std::move(sizes)) {}
+  Split(const Node& node, gpu::Device& device)
+      : DeviceKernel(device),
+        axis_(node.find_int("axis").value_or(0)),
+        sizes_(node.find_ints("split").value_or(std::vector<int64_t>())) {}
 
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    const size_t axis = axis_of(axis_, x.shape.rank()), outputs = e.output_count();
-    std::vector<int64_t> sizes = e.has_input(1) ? e.integers(1) : sizes_;
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const size_t axis = axis_of(axis_, x.shape.rank()), outputs = call.outputs.size();
+    std::vector<int64_t> sizes = call.has_input(1) ? call.integers(1) : sizes_;
     if (sizes.empty()) {
       const auto n = static_cast<int64_t>(outputs);
       const int64_t each = (x.shape[axis] + n - 1) / n;
@@ -163,23 +173,23 @@ class Split final : public OpKernel {
       copy.x_strides = strides;
       copy.x_offset = at * strides[axis];
       copy.y_strides = gpu::contiguous(copy.shape);
-      void* y = e.output(i, copy.shape);
-      if (y != nullptr) strided_copy(e, copy, x.data, y);
+      strided_copy(call, program, copy, 0, set_output(call, i, copy.shape));
       at += sizes[i];
     }
   }
 
- private:
   int64_t axis_;
   std::vector<int64_t> sizes_;
 };
 
-class Gather final : public OpKernel {
+class Gather final : public gpu::DeviceKernel {
  public:
-  explicit Gather(int64_t axis) : axis_(axis) {}
+  Gather(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
 
-  void run(Execution& e) const override {
-    const Tensor &x = e.input(0), &index = e.input(1);
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &index = call.input(1);
     const size_t axis = axis_of(axis_, x.shape.rank()), added = index.shape.rank();
     Shape y(x.shape.rank() - 1 + added);
     for (size_t d = 0; d < axis; ++d) y[d] = x.shape[d];
@@ -192,30 +202,38 @@ class Gather final : public OpKernel {
     p.indices = index.shape.elements();
     p.bytes = bytes_of(x.type);
     p.narrow = index.type == ElementType::kInt32;
-    void* out = e.output(0, y);
-    e.run(gpu::gather_plan(p, aligned({x.data, out})), {x.data, index.data}, {out});
+    const Ref out = set_output(call, 0, y);
+    program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   }
 
- private:
   int64_t axis_;
 };
 
-// Pads, value and axes are inputs 1 to 3.
-class Pad final : public OpKernel {
- public:
-  explicit Pad(gpu::PadMode mode) : mode_(mode) {}
+std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
+  const std::string mode = a.find_string("mode").value_or("constant");
+  if (mode == "constant") return gpu::PadMode::kConstant;
+  if (mode == "reflect") return gpu::PadMode::kReflect;
+  if (mode == "edge") return gpu::PadMode::kEdge;
+  return std::nullopt;
+}
 
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
+// Pads, value and axes are inputs 1 to 3.
+class Pad final : public gpu::DeviceKernel {
+ public:
+  Pad(const Node& node, gpu::Device& device) : DeviceKernel(device), mode_(pad_mode(node).value()) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
-    const std::vector<int64_t> pads = e.integers(1);
+    const std::vector<int64_t> pads = call.integers(1);
     gpu::PadProblem p;
     p.x = x.shape;
     p.before.assign(rank, 0);
     p.after.assign(rank, 0);
     std::vector<int64_t> axes(pads.size() / 2);
     for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
-    if (e.has_input(3)) axes = e.integers(3);
+    if (call.has_input(3)) axes = call.integers(3);
     if (pads.size() != 2 * axes.size()) throw Error("two pads for each axis are needed");
     for (size_t i = 0; i < axes.size(); ++i) {
       p.before[axis_of(axes[i], rank)] = pads[i];
@@ -223,70 +241,18 @@ class Pad final : public OpKernel {
     }
     p.mode = mode_;
     p.bytes = bytes_of(x.type);
-    const float value = e.number(2, 0.0f);
-    if (x.type == ElementType::kHalf) {
+    const float value = call.number(2, 0.0f);
+    if (is_half(x)) {
       const half h = value;
       std::memcpy(&p.value, &h, sizeof h);
     } else {
       std::memcpy(&p.value, &value, sizeof value);
     }
-    void* y = e.output(0, p.y());
-    e.run(gpu::pad_plan(p), {x.data}, {y});
+    const Ref y = set_output(call, 0, p.y());
+    program.launch(gpu::pad_plan(p), {Ref::input(0)}, {y});
   }
 
- private:
   gpu::PadMode mode_;
-};
-
-// Scales and sizes are inputs 2 and 3; all axes but the last two stay.
-class Resize final : public OpKernel {
- public:
-  Resize(gpu::Coordinates coordinates, gpu::Interpolation how) : coordinates_(coordinates), how_(how) {}
-
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    const size_t rank = x.shape.rank();
-    if (rank < 3) throw Error("X must have rank 3 or more");
-    Shape y = x.shape;
-    std::vector<float> scales(rank, 1.0f);
-    if (e.has_input(3) && e.input(3).shape.elements() > 0) {
-      const std::vector<int64_t> sizes = e.integers(3);
-      for (size_t d = 0; d < rank; ++d) {
-        y[d] = sizes.at(d);
-        scales[d] = static_cast<float>(y[d]) / static_cast<float>(x.shape[d]);
-      }
-    } else {
-      const Tensor& given = e.input(2);
-      if (given.shape.elements() != static_cast<int64_t>(rank))
-        throw Error("one scale for each axis is needed");
-      const auto* p = static_cast<const float*>(given.data);
-      for (size_t d = 0; d < rank; ++d) {
-        scales[d] = p[d];
-        y[d] = static_cast<int64_t>(std::floor(static_cast<float>(x.shape[d]) * p[d]));
-      }
-    }
-    gpu::ResizeProblem p;
-    for (size_t d = 0; d < rank; ++d) {
-      if (y[d] < 0 || (x.shape[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
-    }
-    for (size_t d = 0; d + 2 < rank; ++d) {
-      if (y[d] != x.shape[d]) throw Error("only the last two axes can change");
-      p.planes *= y[d];
-    }
-    const auto axis = [&](size_t d) {
-      return gpu::ResizeAxis{gpu::to_i31(x.shape[d]), gpu::to_i31(y[d]), scales[d]};
-    };
-    p.rows = axis(rank - 2);
-    p.columns = axis(rank - 1);
-    p.coordinates = coordinates_;
-    p.how = how_;
-    void* out = e.output(0, y);
-    e.run(gpu::resize_plan(p, x.type == ElementType::kHalf), {x.data}, {out});
-  }
-
- private:
-  gpu::Coordinates coordinates_;
-  gpu::Interpolation how_;
 };
 
 std::optional<gpu::Coordinates> coordinates_of(const Attributes& a) {
@@ -310,17 +276,71 @@ std::optional<gpu::Interpolation> interpolation_of(const Attributes& a) {
   return std::nullopt;
 }
 
+// Scales and sizes are inputs 2 and 3; all axes but the last two stay.
+class Resize final : public gpu::DeviceKernel {
+ public:
+  Resize(const Node& node, gpu::Device& device)
+      : DeviceKernel(device),
+        coordinates_(coordinates_of(node).value()),
+        how_(interpolation_of(node).value()) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const size_t rank = x.shape.rank();
+    if (rank < 3) throw Error("X must have rank 3 or more");
+    Shape y = x.shape;
+    std::vector<float> scales(rank, 1.0f);
+    if (call.has_input(3) && call.input(3).shape.elements() > 0) {
+      const std::vector<int64_t> sizes = call.integers(3);
+      for (size_t d = 0; d < rank; ++d) {
+        y[d] = sizes.at(d);
+        scales[d] = static_cast<float>(y[d]) / static_cast<float>(x.shape[d]);
+      }
+    } else {
+      const Tensor& given = call.input(2);
+      if (given.shape.elements() != static_cast<int64_t>(rank))
+        throw Error("one scale for each axis is needed");
+      const auto* p = static_cast<const float*>(given.data);
+      for (size_t d = 0; d < rank; ++d) {
+        scales[d] = p[d];
+        y[d] = static_cast<int64_t>(std::floor(static_cast<float>(x.shape[d]) * p[d]));
+      }
+    }
+    gpu::ResizeProblem p;
+    for (size_t d = 0; d < rank; ++d) {
+      if (y[d] < 0 || (x.shape[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
+    }
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      if (y[d] != x.shape[d]) throw Error("only the last two axes can change");
+      p.planes *= y[d];
+    }
+    const auto axis = [&](size_t d) {
+      return gpu::ResizeAxis{gpu::to_i31(x.shape[d]), gpu::to_i31(y[d]), scales[d]};
+    };
+    p.rows = axis(rank - 2);
+    p.columns = axis(rank - 1);
+    p.coordinates = coordinates_;
+    p.how = how_;
+    const Ref out = set_output(call, 0, y);
+    program.launch(gpu::resize_plan(p, is_half(x)), {Ref::input(0)}, {out});
+  }
+
+  gpu::Coordinates coordinates_;
+  gpu::Interpolation how_;
+};
+
 // Resizing of the first two of four axes, or with a window or an antialiasing filter, is left to others.
-std::string refuse_resize(const GraphNode& node) {
-  if (!is_float(node.inputs().front().type)) return "only float and float16";
+std::string refuse_resize(const Node& node) {
+  if (!is_float(node.inputs.front().type)) return "only float and float16";
   if (!coordinates_of(node) || !interpolation_of(node)) return "this mode is not known";
   if (node.find_int("antialias").value_or(0) != 0 || node.find_ints("axes") ||
       node.find_int("exclude_outside").value_or(0) != 0 ||
       node.find_string("keep_aspect_ratio_policy").value_or("stretch") != "stretch") {
     return "antialias, axes, exclude_outside and keep_aspect_ratio_policy are not known";
   }
-  const auto& x = node.inputs().front().shape;
-  const auto& y = node.outputs().front().shape;
+  const auto& x = node.inputs.front().shape;
+  const auto& y = node.outputs.front().shape;
   if (!x || !y || x->rank() < 3 || x->rank() != y->rank()) return "ranks of 3 and more only";
   for (size_t d = 0; d + 2 < x->rank(); ++d) {
     if ((*x)[d] < 0 || (*y)[d] < 0) continue;
@@ -329,83 +349,57 @@ std::string refuse_resize(const GraphNode& node) {
   return "";
 }
 
-class Cast final : public OpKernel {
+class Cast final : public gpu::DeviceKernel {
  public:
-  explicit Cast(ElementType to) : to_(to) {}
-
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    void* y = e.output(0, x.shape, to_);
-    e.run(gpu::cast_plan(x.shape.elements(), x.type, to_), {x.data}, {y});
-  }
+  Cast(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), to_(static_cast<ElementType>(node.find_int("to").value_or(0))) {}
 
  private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const Ref y = set_output(call, 0, x.shape, to_);
+    program.launch(gpu::cast_plan(x.shape.elements(), x.type, to_), {Ref::input(0)}, {y});
+  }
+
   ElementType to_;
 };
 
-std::string refuse_cast(const GraphNode& node) {
+std::string refuse_cast(const Node& node) {
   const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kInt8; };
   const auto to = static_cast<ElementType>(node.find_int("to").value_or(0));
-  return known(node.inputs().front().type) && known(to) ? "" : "a type not known";
+  return known(node.inputs.front().type) && known(to) ? "" : "a type not known";
 }
 
-std::string refuse_gather(const GraphNode& node) {
-  return bytes_of(node.inputs()[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
+std::string refuse_gather(const Node& node) {
+  return bytes_of(node.inputs[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
 }
 
-std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
-  const std::string mode = a.find_string("mode").value_or("constant");
-  if (mode == "constant") return gpu::PadMode::kConstant;
-  if (mode == "reflect") return gpu::PadMode::kReflect;
-  if (mode == "edge") return gpu::PadMode::kEdge;
-  return std::nullopt;
-}
-
-std::string refuse_pad(const GraphNode& node) {
-  const auto& x = node.inputs().front().shape;
-  if (!is_float(node.inputs().front().type)) return "only float and float16";
+std::string refuse_pad(const Node& node) {
+  const auto& x = node.inputs.front().shape;
+  if (!is_float(node.inputs.front().type)) return "only float and float16";
   if (!x || x->rank() > gpu::kMostAxes) return "rank above 5";
   return pad_mode(node) ? "" : "this mode is not known";
 }
 
 }  // namespace
 
-void add_movement(std::vector<Operator>& table) {
+void add_movement(Operators& operators) {
   // Kernels walk five axes; elements of 8 bytes take one of them.
-  const auto small = [](const abi::Edge& e) {
-    const size_t most = bytes_of(e.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
-    return !e.shape || e.shape->rank() > most ? "rank above " + std::to_string(most) : std::string();
+  const auto small = [](const Value& v) {
+    const size_t most = bytes_of(v.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
+    return !v.shape || v.shape->rank() > most ? "rank above " + std::to_string(most) : std::string();
   };
-  const auto small_input = [small](const GraphNode& node) { return small(node.inputs().front()); };
-  const auto small_output = [small](const GraphNode& node) { return small(node.outputs().front()); };
-  add(table, "Transpose", 1, 25, [](const Attributes& a) {
-    return std::make_unique<Transpose>(a.find_ints("perm").value_or(std::vector<int64_t>()));
-  }).refused(small_input);
-  add(table, "Expand", 8, 13, [](const Attributes&) { return std::make_unique<Expand>(); })
-      .refused(small_output)
-      .reads_on_host({1});
-  add(table, "Slice", 10, 13, [](const Attributes&) { return std::make_unique<Slice>(); })
-      .refused(small_input)
-      .reads_on_host({1, 2, 3, 4});
-  add(table, "Concat", 4, 13,
-      [](const Attributes& a) { return std::make_unique<Concat>(a.find_int("axis").value_or(0)); });
-  add(table, "Split", 2, 18, [](const Attributes& a) {
-    return std::make_unique<Split>(a.find_int("axis").value_or(0),
-                                   a.find_ints("split").value_or(std::vector<int64_t>()));
-  }).reads_on_host({1});
-  add(table, "Gather", 1, 13, [](const Attributes& a) {
-    return std::make_unique<Gather>(a.find_int("axis").value_or(0));
-  }).refused(refuse_gather);
-  add(table, "Pad", 11, 25, [](const Attributes& a) { return std::make_unique<Pad>(*pad_mode(a)); })
-      .refused(refuse_pad)
-      .reads_on_host({1, 2, 3});
-  add(table, "Resize", 11, 19,
-      [](const Attributes& a) { return std::make_unique<Resize>(*coordinates_of(a), *interpolation_of(a)); })
-      .refused(refuse_resize)
-      .reads_on_host({1, 2, 3});
-  add(table, "Cast", 6, 25, [](const Attributes& a) {
-    return std::make_unique<Cast>(static_cast<ElementType>(a.find_int("to").value_or(0)));
-  }).refused(refuse_cast);
+  const auto small_input = [small](const Node& node) { return small(node.inputs.front()); };
+  const auto small_output = [small](const Node& node) { return small(node.outputs.front()); };
+  operators.add<Transpose>("Transpose", 1, 25).refused(small_input);
+  operators.add<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
+  operators.add<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
+  operators.add<Concat>("Concat", 4, 13);
+  operators.add<Split>("Split", 2, 18).reads_on_host({1});
+  operators.add<Gather>("Gather", 1, 13).refused(refuse_gather);
+  operators.add<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3});
+  operators.add<Resize>("Resize", 11, 19).refused(refuse_resize).reads_on_host({1, 2, 3});
+  operators.add<Cast>("Cast", 6, 25).refused(refuse_cast);
 }
 
 }  // namespace graphopt::ep

@@ -1,40 +1,46 @@
 // Operators that change a tensor's shape but not its bytes, and Shape itself.
 #include <algorithm>
 
-#include "abi/error.h"
 #include "ep/operators.h"
 
 namespace graphopt::ep {
 namespace {
 
 // Output 0 holds the bytes of input 0.
-class View : public OpKernel {
+class View : public gpu::DeviceKernel {
  public:
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    const Shape y = shape(e);
+  View(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const Shape y = shape(call);
     if (y.elements() != x.shape.elements()) {
       throw Error("the shape " + y.text() + " does not hold the elements of " + x.shape.text());
     }
-    e.copy(e.output(0, y), x.data, x.shape.elements() * bytes_of(x.type));
+    program.copy(set_output(call, 0, y), Ref::input(0), x.shape.elements() * bytes_of(x.type));
   }
 
- private:
-  virtual Shape shape(const Execution& e) const = 0;
+  virtual Shape shape(const Call& call) const = 0;
 };
 
 class Identity final : public View {
-  Shape shape(const Execution& e) const override { return e.input(0).shape; }
+ public:
+  using View::View;
+
+ private:
+  Shape shape(const Call& call) const override { return call.input(0).shape; }
 };
 
 class Reshape final : public View {
  public:
-  explicit Reshape(bool allow_zero) : allow_zero_(allow_zero) {}
+  Reshape(const Node& node, gpu::Device& device)
+      : View(node, device), allow_zero_(node.find_int("allowzero").value_or(0) != 0) {}
 
  private:
-  Shape shape(const Execution& e) const override {
-    const Shape& x = e.input(0).shape;
-    const std::vector<int64_t> wanted = e.integers(1);
+  Shape shape(const Call& call) const override {
+    const Shape& x = call.input(0).shape;
+    const std::vector<int64_t> wanted = call.integers(1);
     Shape y(wanted.size());
     int64_t known = 1;
     size_t open = wanted.size();
@@ -63,11 +69,12 @@ class Reshape final : public View {
 
 class Flatten final : public View {
  public:
-  explicit Flatten(int64_t axis) : axis_(axis) {}
+  Flatten(const Node& node, gpu::Device& device)
+      : View(node, device), axis_(node.find_int("axis").value_or(1)) {}
 
  private:
-  Shape shape(const Execution& e) const override {
-    const Shape& x = e.input(0).shape;
+  Shape shape(const Call& call) const override {
+    const Shape& x = call.input(0).shape;
     // All axes may be flattened into the first: this one may be behind the last.
     const auto rank = static_cast<int64_t>(x.rank());
     const size_t axis = axis_ == rank ? x.rank() : axis_of(axis_, x.rank());
@@ -89,10 +96,11 @@ std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
 // Squeeze and Unsqueeze: the axes are input 1, or an attribute below opset 13.
 class AxesView : public View {
  public:
-  explicit AxesView(std::vector<int64_t> axes) : axes_(std::move(axes)) {}
+  AxesView(const Node& node, gpu::Device& device)
+      : View(node, device), axes_(node.find_ints("axes").value_or(std::vector<int64_t>())) {}
 
  protected:
-  std::vector<int64_t> axes(const Execution& e) const { return e.has_input(1) ? e.integers(1) : axes_; }
+  std::vector<int64_t> axes(const Call& call) const { return call.has_input(1) ? call.integers(1) : axes_; }
 
  private:
   std::vector<int64_t> axes_;
@@ -103,9 +111,9 @@ class Unsqueeze final : public AxesView {
   using AxesView::AxesView;
 
  private:
-  Shape shape(const Execution& e) const override {
-    const Shape& x = e.input(0).shape;
-    const std::vector<int64_t> added = axes(e);
+  Shape shape(const Call& call) const override {
+    const Shape& x = call.input(0).shape;
+    const std::vector<int64_t> added = axes(call);
     const std::vector<bool> is_new = marked(added, x.rank() + added.size());
     Shape y(is_new.size());
     size_t from = 0;
@@ -119,9 +127,9 @@ class Squeeze final : public AxesView {
   using AxesView::AxesView;
 
  private:
-  Shape shape(const Execution& e) const override {
-    const Shape& x = e.input(0).shape;
-    const std::vector<int64_t> given = axes(e);
+  Shape shape(const Call& call) const override {
+    const Shape& x = call.input(0).shape;
+    const std::vector<int64_t> given = axes(call);
     std::vector<bool> dropped = marked(given, x.rank());
     size_t rank = 0;
     for (size_t d = 0; d < x.rank(); ++d) {
@@ -137,54 +145,50 @@ class Squeeze final : public AxesView {
   }
 };
 
-class ShapeOf final : public OpKernel {
+// In host memory; nothing is enqueued.
+class ShapeOf final : public Kernel {
  public:
-  ShapeOf(int64_t start, std::optional<int64_t> end) : start_(start), end_(end) {}
+  ShapeOf(const Node& node, gpu::Device& device)
+      : device_(device), start_(node.find_int("start").value_or(0)), end_(node.find_int("end")) {}
 
-  void run(Execution& e) const override {
-    const Shape& x = e.input(0).shape;
-    const auto rank = static_cast<int64_t>(x.rank());
-    const auto clamp = [rank](int64_t i) {
-      return std::min(std::max<int64_t>(i < 0 ? i + rank : i, 0), rank);
-    };
-    const int64_t begin = clamp(start_), end = std::max(begin, clamp(end_.value_or(rank)));
-    auto* y = static_cast<int64_t*>(e.output(0, {end - begin}, ElementType::kInt64));
-    std::copy(x.data() + begin, x.data() + end, y);
+  gpu::Device* device() const override { return &device_; }
+
+  void plan(Call& call) const override {
+    const auto [begin, end] = range(call);
+    call.set_output(0, {end - begin}, ElementType::kInt64, Place::kHost);
+  }
+
+  bool run(Call& call) const override {
+    const int64_t* dims = call.inputs[0].shape.data();
+    const auto [begin, end] = range(call);
+    std::copy(dims + begin, dims + end, call.outputs[0].as<int64_t>());
+    return true;
   }
 
  private:
+  std::pair<int64_t, int64_t> range(const Call& call) const {
+    const auto rank = static_cast<int64_t>(call.input(0).shape.rank());
+    const auto clamp = [rank](int64_t i) {
+      return std::min(std::max<int64_t>(i < 0 ? i + rank : i, 0), rank);
+    };
+    const int64_t begin = clamp(start_);
+    return {begin, std::max(begin, clamp(end_.value_or(rank)))};
+  }
+
+  gpu::Device& device_;
   int64_t start_;
   std::optional<int64_t> end_;
 };
 
 }  // namespace
 
-void add_shape(std::vector<Operator>& table) {
-  add(table, "Identity", 1, 25, [](const Attributes&) {
-    return std::make_unique<Identity>();
-  }).reuses(Reuse::kAlias);
-  add(table, "Reshape", 5, 25,
-      [](const Attributes& a) { return std::make_unique<Reshape>(a.find_int("allowzero").value_or(0) != 0); })
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1});
-  add(table, "Flatten", 1, 25, [](const Attributes& a) {
-    return std::make_unique<Flatten>(a.find_int("axis").value_or(1));
-  }).reuses(Reuse::kAlias);
-  add(table, "Squeeze", 1, 25,
-      [](const Attributes& a) {
-        return std::make_unique<Squeeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
-      })
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1});
-  add(table, "Unsqueeze", 1, 25,
-      [](const Attributes& a) {
-        return std::make_unique<Unsqueeze>(a.find_ints("axes").value_or(std::vector<int64_t>()));
-      })
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1});
-  add(table, "Shape", 1, 25, [](const Attributes& a) {
-    return std::make_unique<ShapeOf>(a.find_int("start").value_or(0), a.find_int("end"));
-  }).writes_on_host({0});
+void add_shape(Operators& operators) {
+  operators.add<Identity>("Identity", 1, 25).reuses(Reuse::kAlias);
+  operators.add<Reshape>("Reshape", 5, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  operators.add<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias);
+  operators.add<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  operators.add<Unsqueeze>("Unsqueeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  operators.add<ShapeOf>("Shape", 1, 25).writes_on_host({0});
 }
 
 }  // namespace graphopt::ep

@@ -96,10 +96,10 @@ struct Provider final : abi::OrtEp {
       const GraphNode& node = nodes[i];
       refusals[i] = disabled(node) ? "it is disabled" : registry.refuse(node);
       if (refusals[i].empty() && computes_shapes(node, on_host)) refusals[i] = "it computes a shape";
-      for (size_t k = 0; k < node.outputs().size(); ++k) {
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
         const bool host =
             refusals[i].empty() ? registry.host_output(node, k) : computes_shapes(node, on_host);
-        if (host) on_host.insert(node.outputs()[k].name);
+        if (host) on_host.insert(node.output_names()[k]);
       }
     }
     drop_lonely(nodes, refusals);
@@ -107,24 +107,23 @@ struct Provider final : abi::OrtEp {
       if (refusals[i].empty()) {
         check(api, abi::EpGraphSupportInfo_AddSingleNode(abi::GetEpApi(api), out, nodes[i].raw()));
       } else {
-        log(abi::LogSeverity::kInfo, std::string(kProviderName) + " leaves node '" + nodes[i].name() + "' (" +
-                                         nodes[i].op() + ") to the CPU: " + refusals[i]);
+        log(abi::LogSeverity::kInfo, std::string(kProviderName) + " leaves node '" + nodes[i].name + "' (" +
+                                         nodes[i].op + ") to the CPU: " + refusals[i]);
       }
     }
   }
 
   bool disabled(const GraphNode& node) const {
     return node.domain() == kDomain && std::any_of(options.disabled.begin(), options.disabled.end(),
-                                                   [&](const auto& p) { return matches(p, node.op()); });
+                                                   [&](const auto& p) { return matches(p, node.op); });
   }
 
   // Whether everything that the node would read on the device is a value that shapes are made of.
   bool computes_shapes(const GraphNode& node, const std::set<std::string>& on_host) const {
     bool any = false;
-    for (size_t i = 0; i < node.inputs().size(); ++i) {
-      const abi::Edge& e = node.inputs()[i];
-      if (e.name.empty() || e.constant || registry.host_input(node, i)) continue;
-      if (on_host.count(e.name) == 0) return false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!node.has_input(i) || node.is_constant(i) || registry.host_input(node, i)) continue;
+      if (on_host.count(node.input_names()[i]) == 0) return false;
       any = true;
     }
     return any;
@@ -141,11 +140,11 @@ struct Provider final : abi::OrtEp {
     std::map<std::string, size_t> producer;
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (!refusals[i].empty()) continue;
-      for (const abi::Edge& e : nodes[i].inputs()) {
-        const auto found = producer.find(e.name);
+      for (const std::string& name : nodes[i].input_names()) {
+        const auto found = producer.find(name);
         if (found != producer.end()) group[root(i)] = root(found->second);
       }
-      for (const abi::Edge& e : nodes[i].outputs()) producer[e.name] = i;
+      for (const std::string& name : nodes[i].output_names()) producer[name] = i;
     }
     std::map<size_t, size_t> sizes;
     for (size_t i = 0; i < nodes.size(); ++i) {

@@ -4,7 +4,7 @@
 
 #include "abi/error.h"
 #include "ep/memory.h"
-#include "gpu/node_scope.h"
+#include "ep/operators.h"
 #include "kernels.h"
 #include "runtime/run_node.h"
 
@@ -19,16 +19,15 @@ struct KernelHandle final : abi::OrtKernelImpl {
   const abi::OrtApi24* api;
   gpu::Device& device;
   std::string what;  // operator and node
-  std::string name;  // of the node
   abi::HostMemory memory;
-  runtime::BoundKernel ours;
-  std::unique_ptr<OpKernel> standard;
+  runtime::BoundKernel bound;
 
-  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text, std::string node)
-      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), name(std::move(node)), memory(a) {
+  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text)
+      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), memory(a) {
     version = abi::kEpApiRevision;
     Compute = [](OrtKernelImpl* p, abi::OrtKernelContext* context) {
-      return static_cast<KernelHandle*>(p)->compute(context);
+      return static_cast<KernelHandle*>(p)->compute(
+          abi::Context(static_cast<KernelHandle*>(p)->api, static_cast<KernelHandle*>(p)->api, context));
     };
     Release = [](OrtKernelImpl* p) {
       auto* handle = static_cast<KernelHandle*>(p);
@@ -40,37 +39,20 @@ struct KernelHandle final : abi::OrtKernelImpl {
     };
   }
 
-  OrtStatus* compute(abi::OrtKernelContext* context) const noexcept {
+  OrtStatus* compute(const abi::Context& context) const noexcept {
     try {
       last_failure();  // forgets those of other nodes
       device.make_current();
-      if (ours.kernel != nullptr) {
-        run_node(ours, abi::Context(api, context), memory);
-      } else {
-        Execution e(api, context, device);
-        gpu::NodeScope scope(device, name);
-        standard->run(e);
-        scope.finish(e.stream());
-      }
+      run_node(bound, context, memory);
       return nullptr;
     } catch (...) {
       return status(context);
     }
   }
 
-  OrtStatus* status(abi::OrtKernelContext* context) const noexcept {
+  OrtStatus* status(const abi::Context& context) const noexcept {
     try {
-      std::string where = what + ", inputs";
-      try {
-        const Execution e(api, context, device);
-        for (size_t i = 0; i < e.input_count(); ++i) {
-          where += e.has_input(i)
-                       ? std::string(" ") + element_type_name(e.input(i).type) + e.input(i).shape.text()
-                       : " -";
-        }
-      } catch (const std::exception&) {
-        where += " ?";  // the failure that is being reported matters more
-      }
+      const std::string where = what + ", inputs" + runtime::input_shapes(context);
       // The runtime hides why there is no memory.
       const std::string reason = last_failure();
       if (!reason.empty()) {
@@ -84,19 +66,33 @@ struct KernelHandle final : abi::OrtKernelImpl {
 };
 
 // Nodes that the runtime puts between us and other providers.
-class CopyKernel final : public OpKernel {
+class CopyKernel final : public Kernel {
  public:
-  explicit CopyKernel(bool from_host) : from_host_(from_host) {}
-  void run(Execution& e) const override {
-    const Tensor& x = e.input(0);
-    const int64_t bytes = x.shape.elements() * bytes_of(x.type);
-    e.copy(e.output(0, x.shape), x.data, bytes);
-    if (!from_host_) e.device().synchronize(e.stream());
+  CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {}
+
+  gpu::Device* device() const override { return &device_; }
+
+  void plan(Call& call) const override {
+    const Tensor& x = call.input(0);
+    call.set_output(0, x.shape, x.type, from_host_ ? Place::kDevice : Place::kHost);
+  }
+
+  bool run(Call& call) const override {
+    const Tensor& x = call.inputs[0];
+    const auto bytes = static_cast<size_t>(x.shape.elements() * bytes_of(x.type));
+    if (bytes > 0) device_.copy(call.outputs[0].data, x.data, bytes, call.stream);
+    if (!from_host_) device_.synchronize(call.stream);
+    return true;
   }
 
  private:
+  gpu::Device& device_;
   bool from_host_;
 };
+
+bool contains(const std::vector<size_t>& numbers, size_t i) {
+  return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
+}
 
 }  // namespace
 
@@ -104,32 +100,28 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
   abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
   add_memcpy("MemcpyFromHost", true);
   add_memcpy("MemcpyToHost", false);
-  for (Operator& op : standard_operators()) add({this, std::move(op), std::nullopt});
+  for (Registration& op : standard_operators(device)) add(std::move(op));
   device.make_current();
-  for (Registration& r : gpu_kernels(kProviderName, device)) {
-    Operator op;
-    op.name = r.name;
-    op.domain = kDomain;
-    op.reuse = r.reuse;
-    add({this, std::move(op), std::move(r)});
-  }
+  for (Registration& op : gpu_kernels(kProviderName, device)) add(std::move(op));
 }
 
 Registry::~Registry() { abi::ReleaseKernelRegistry(abi::GetEpApi(api_), registry_); }
 
 void Registry::add_memcpy(const char* name, bool from_host) {
-  Operator op;
+  Registration op;
   op.name = name;
   (from_host ? op.host_inputs : op.host_outputs) = {0};
-  op.refuse = [](const GraphNode&) { return std::string("only the runtime makes such nodes"); };
-  op.create = [from_host](const Attributes&) { return std::make_unique<CopyKernel>(from_host); };
-  add({this, std::move(op), std::nullopt});
+  op.refuse = [](const Node&) { return std::string("only the runtime makes such nodes"); };
+  op.create = [&device = device_, from_host](const Node&) {
+    return std::make_unique<CopyKernel>(device, from_host);
+  };
+  add(std::move(op));
 }
 
-void Registry::add(Entry given) {
-  auto owner = std::make_unique<Entry>(std::move(given));
+void Registry::add(Registration given) {
+  auto owner = std::make_unique<Entry>(Entry{this, std::move(given)});
   Entry& entry = *owner;
-  const Operator& op = entry.op;
+  const Registration& op = entry.op;
   if (!entries_.emplace(std::pair(op.domain, op.name), std::move(owner)).second) {
     throw Error("two kernels for " + op.name);
   }
@@ -166,50 +158,45 @@ void Registry::add(Entry given) {
 }
 
 const Registry::Entry* Registry::find(const GraphNode& node) const {
-  const auto found = entries_.find({node.domain(), node.op()});
+  const auto found = entries_.find({node.domain(), node.op});
   return found != entries_.end() ? found->second.get() : nullptr;
 }
 
 std::string Registry::refuse(const GraphNode& node) const {
   const Entry* entry = find(node);
   if (entry == nullptr) return "no kernel for this operator";
-  const Operator& op = entry->op;
-  if (node.since_version() < op.first || node.since_version() > op.last) {
-    return "version " + std::to_string(node.since_version()) + " of the operator is not known";
+  const Registration& op = entry->op;
+  if (node.version < op.first || node.version > op.last) {
+    return "version " + std::to_string(node.version) + " of the operator is not known";
   }
-  if (entry->ours) {
-    const ElementType type = node.inputs().front().type;
-    const auto& types = entry->ours->types;
-    const bool known = std::find(types.begin(), types.end(), type) != types.end();
-    return known ? "" : std::string("no kernel for ") + element_type_name(type);
+  if (!op.types.empty() && std::find(op.types.begin(), op.types.end(), node.type()) == op.types.end()) {
+    return std::string("no kernel for ") + element_type_name(node.type());
   }
-  for (size_t i = 0; i < node.inputs().size(); ++i) {
-    const abi::Edge& e = node.inputs()[i];
-    if (e.name.empty()) continue;
-    if (bytes_of(e.type) == 0) return "an input's type is not known";
+  for (size_t i = 0; i < node.inputs.size() && !op.host_inputs.empty(); ++i) {
     for (const size_t host : op.host_inputs) {
       // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
       // the value, its own nodes on the CPU among them.
-      if (host != i && node.has_input(host) && node.inputs()[host].name == e.name && !host_input(node, i)) {
+      if (host != i && node.has_input(i) && node.has_input(host) &&
+          node.input_names()[host] == node.input_names()[i] && !host_input(node, i)) {
         return "an input is read on the host and on the device";
       }
     }
+  }
+  if (!op.refuse) return "";
+  for (const Value& value : node.inputs) {
+    if (value.present && bytes_of(value.type) == 0) return "an input's type is not known";
   }
   return op.refuse(node);
 }
 
 bool Registry::host_input(const GraphNode& node, size_t i) const {
   const Entry* entry = find(node);
-  if (entry == nullptr) return false;
-  const auto& host = entry->op.host_inputs;
-  return std::find(host.begin(), host.end(), i) != host.end();
+  return entry != nullptr && contains(entry->op.host_inputs, i);
 }
 
 bool Registry::host_output(const GraphNode& node, size_t i) const {
   const Entry* entry = find(node);
-  if (entry == nullptr) return false;
-  const auto& host = entry->op.host_outputs;
-  return std::find(host.begin(), host.end(), i) != host.end();
+  return entry != nullptr && contains(entry->op.host_outputs, i);
 }
 
 OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out) {
@@ -219,17 +206,11 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
   try {
     gpu::Device& device = entry.registry->device_;
     device.make_current();
-    const abi::NodeInfo node(api, info);
+    const abi::NodeInfo node(api, info, entry.op.name);
     what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
-    auto handle = std::make_unique<KernelHandle>(api, device, what, node.name);
-    if (entry.ours) {
-      handle->ours.node = node.name;
-      handle->ours.inputs = entry.ours->inputs.size();
-      handle->ours.outputs = entry.ours->outputs;
-      handle->ours.kernel = entry.ours->create(node);
-    } else {
-      handle->standard = entry.op.create(node);
-    }
+    auto handle = std::make_unique<KernelHandle>(api, device, what);
+    handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
+                     entry.op.host_inputs};
     *out = handle.release();
     return nullptr;
   } catch (...) {

@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "ep/operator.h"
+#include "abi/graph.h"
+#include "gpu/device.h"
 #include "operators/table.h"
 
 namespace graphopt::ep {
@@ -33,14 +34,12 @@ class Registry {
   bool host_output(const abi::GraphNode& node, size_t i) const;
 
  private:
-  // One of ours, or a standard operator.
   struct Entry {
     const Registry* registry = nullptr;
-    Operator op;
-    std::optional<Registration> ours;
+    Registration op;
   };
 
-  void add(Entry entry);
+  void add(Registration op);
   void add_memcpy(const char* name, bool from_host);
   const Entry* find(const abi::GraphNode& node) const;
   static abi::OrtStatus* create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out);

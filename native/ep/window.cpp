@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "abi/error.h"
 #include "ep/operators.h"
 
 namespace graphopt::ep {

@@ -1,7 +1,10 @@
 // The attributes that Conv, ConvTranspose and the pools share, for one to three spatial axes.
 #pragma once
 
-#include "ep/operator.h"
+#include <string>
+#include <vector>
+
+#include "operators/kernel.h"
 
 namespace graphopt::ep {
 

@@ -1,29 +1,57 @@
 // Several ways to compute one operator on one device.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <string>
 
 #include "operators/kernel.h"
 
 namespace graphopt {
 
-// One of them, in a list in order of preference. Problem is the operator's own: what there is to compute, and
-// where.
-template <class Problem, class Result>
+// One of them, in a list in order of preference, of which the last takes whatever the operator allows. Work
+// is what there is to do in one call, and where.
+template <class Work>
 struct Implementation {
   const char* name;
-  // Why it does not take a problem; null when it does.
-  const char* (*refuse)(const Problem& problem);
-  void (*plan)(const Problem& problem, Result& result);
+  // Why it does not take it; null when it does. It may keep in the work what plan needs.
+  const char* (*refuse)(Work& work);
+  void (*plan)(Work& work);
 };
 
-// The first of a list that takes the problem and has not failed in this call. The last one takes all.
-template <class Problem, class Result, size_t n>
-size_t choose(const Implementation<Problem, Result> (&list)[n], const Problem& problem, const Call& call) {
-  for (size_t i = 0; i + 1 < n; ++i) {
-    if ((call.failed >> i & 1) == 0 && list[i].refuse(problem) == nullptr) return i;
-  }
-  return n - 1;
+template <class Work>
+const char* take_all(Work&) {
+  return nullptr;
 }
+
+// What one node chooses from.
+class Choice {
+ public:
+  explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
+
+  // Plans with the first of the list that takes the work and has not failed in this call; returns its number.
+  template <class Work, size_t n>
+  uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call) const {
+    const bool log = log_enabled();
+    std::string refused;
+    uint32_t i = 0;
+    for (; i + 1 < n; ++i) {
+      const char* why = (call.failed >> i & 1) != 0 ? "it has failed" : list[i].refuse(work);
+      if (why == nullptr) break;
+      if (log) refused += std::string("; not ") + list[i].name + ": " + why;
+    }
+    if (log) say(i, list[i].name, refused, call);
+    list[i].plan(work);
+    return i;
+  }
+
+ private:
+  static bool log_enabled();
+  // Once for each number.
+  void say(uint32_t number, const char* name, const std::string& refused, const Call& call) const;
+
+  std::string op_, name_;
+  mutable std::atomic<uint32_t> said_{0};
+};
 
 }  // namespace graphopt

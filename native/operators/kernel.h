@@ -61,7 +61,7 @@ struct Value {
 // A node before it runs.
 class Node : public Attributes {
  public:
-  std::string name;
+  std::string op, name;
   int version = 0;  // of its operator; 0: not known
   std::vector<Value> inputs, outputs;
 

@@ -35,7 +35,7 @@ OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, co
   const CustomOp& op = custom_op(raw);
   try {
     auto handle = std::make_unique<KernelHandle>(api, op);
-    const abi::NodeInfo node(api, info);
+    const abi::NodeInfo node(api, info, op.registration.name);
     handle->bound.node = node.name;
     try {
       const size_t inputs = op.registration.inputs.size();
@@ -57,7 +57,7 @@ OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, co
 
 OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
   const KernelHandle& handle = *static_cast<KernelHandle*>(raw_handle);
-  const abi::Context context(handle.op.api, raw_context);
+  const abi::Context context(handle.op.api, handle.op.newer, raw_context);
   try {
     run_node(handle.bound, context, handle.memory);
     return nullptr;
@@ -91,8 +91,9 @@ size_t inplace_input0(int** inputs, int** outputs) {
 
 }  // namespace
 
-CustomOp::CustomOp(const abi::OrtApi* api, const Registration& registration, ElementType type)
-    : OrtCustomOp{}, api(api), registration(registration), type(type) {
+CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Registration& registration,
+                   ElementType type)
+    : OrtCustomOp{}, api(api), newer(newer), registration(registration), type(type) {
   version = abi::kApiRevision;
   GetName = [](const OrtCustomOp* op) { return custom_op(op).registration.name.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* op) { return custom_op(op).registration.provider; };

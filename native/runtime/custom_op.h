@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "abi/ort.h"
+#include "abi/ort_ep.h"
 #include "operators/table.h"
 
 namespace graphopt::runtime {
@@ -14,9 +15,12 @@ namespace graphopt::runtime {
 // the registration.
 class CustomOp final : public abi::OrtCustomOp {
  public:
-  CustomOp(const abi::OrtApi* api, const Registration& registration, ElementType type);
+  // `newer`: null before 1.24.
+  CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Registration& registration,
+           ElementType type);
 
   const abi::OrtApi* api;
+  const abi::OrtApi24* newer;
   const Registration& registration;
   ElementType type;
 };

@@ -80,7 +80,7 @@ void read_inputs(const BoundKernel& bound, const Context& context, Call& call, P
   for (size_t i = 0; i < bound.inputs; ++i) {
     const abi::OrtValue* value = context.input(i);
     if (value == nullptr) continue;
-    abi::read_tensor(context.api(), value, call.inputs[i]);
+    context.read(value, call.inputs[i]);
     call.inputs[i].place = place;
   }
   for (const size_t i : bound.host_inputs) {
@@ -164,7 +164,7 @@ std::string input_shapes(const Context& context) {
     for (size_t i = 0; i < n; ++i) {
       const abi::OrtValue* value = context.input(i);
       Tensor t;
-      if (value != nullptr) abi::read_tensor(context.api(), value, t);
+      if (value != nullptr) context.read(value, t);
       text += value == nullptr ? " -" : std::string(" ") + element_type_name(t.type) + t.shape.text();
     }
   } catch (const std::exception&) {
