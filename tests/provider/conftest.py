@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from graphopt.runtime.sessions import loads_providers
+from tests.provider.stand_in import StandIn, build_stand_ins
 from tests.provider.worker import kernels_on_the_cpu, start_worker
 
 
@@ -29,3 +30,20 @@ def worker() -> Iterator[ProcessPoolExecutor]:
 @pytest.fixture(scope="session")
 def kernels() -> str:
     return kernels_on_the_cpu()
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> StandIn:
+    return build_stand_ins()
+
+
+@pytest.fixture(scope="session")
+def gpu(stand_in: StandIn) -> StandIn:
+    """For tests that need a runtime that loads providers."""
+    return stand_in
+
+
+@pytest.fixture(scope="session")
+def old_runtime(stand_in: StandIn) -> StandIn:
+    """For tests that need one that does not."""
+    return stand_in

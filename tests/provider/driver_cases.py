@@ -44,6 +44,9 @@ class Driver:
         self._library = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
         self._library.stand_in_fail.argtypes = [ctypes.c_long, ctypes.c_int]
         self._library.stand_in_memory.argtypes = [ctypes.c_size_t]
+        self._library.stand_in_failures.restype = ctypes.c_long
+        self._library.stand_in_waits.restype = ctypes.c_long
+        self._library.stand_in_modules.restype = ctypes.c_size_t
 
     def fail_after(self, calls: int, status: int = DEVICE_LOST) -> None:
         self._library.stand_in_fail(calls, status)
@@ -55,6 +58,32 @@ class Driver:
         """Leaves so many bytes beside those in use."""
         self._library.stand_in_memory(self.alive()[0] + more)
 
+    def keeps_errors(self) -> bool:
+        """HIP does, the driver API of CUDA does not."""
+        return hasattr(self._library, "hipGetLastError")
+
+    def failures(self) -> int:
+        """Calls that have returned an error so far."""
+        return int(self._library.stand_in_failures())
+
+    def last_error(self) -> int:
+        """What hipGetLastError would tell this thread."""
+        return int(self._library.stand_in_last_error())
+
+    def current(self) -> int:
+        """The device that is current in this thread."""
+        return int(self._library.stand_in_current())
+
+    def make_current(self, device: int) -> None:
+        self._library.stand_in_set_current(device)
+
+    def waits(self) -> int:
+        """Copies from memory that is not pinned, for which the host waits."""
+        return int(self._library.stand_in_waits())
+
+    def modules(self) -> int:
+        return int(self._library.stand_in_modules())
+
     def alive(self) -> list[int]:
         """Bytes, streams, events."""
         counts = (ctypes.c_size_t * 3)()
@@ -62,8 +91,31 @@ class Driver:
         return list(counts)
 
 
+def is_loaded() -> bool:
+    """Whether this process has loaded the driver."""
+    return os.path.realpath(os.environ["STAND_IN_DRIVER"]) in Path("/proc/self/maps").read_text()
+
+
+def check_thread(device: int = 0) -> None:
+    """What every call of ours must leave as it was: who else uses the GPU in this thread would take it for his.
+
+    ONNX Runtime's ROCm provider asks for the last error at the end of each kernel, PyTorch after each launch.
+    """
+    if not is_loaded():
+        return
+    driver = Driver()
+    if driver.keeps_errors():
+        assert driver.last_error() == 0, f"HIP error {driver.last_error()} is left to others"
+    assert driver.current() == device, f"device {driver.current()} is left current"
+
+
 def new_session(number: int = 0) -> Any:
-    return graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": number})], require_device=True, log_severity_level=4)
+    try:
+        return graphopt.session(
+            MODEL, [(DEVICE_PROVIDER, {"device": number})], require_device=True, log_severity_level=4
+        )
+    finally:
+        check_thread()
 
 
 def ours_alone() -> Any:
@@ -76,7 +128,10 @@ def ours_alone() -> Any:
 
 
 def error_of(session: Any) -> float:
-    return float(np.abs(session.run(None, {"x": X})[0] - Y).max())
+    try:
+        return float(np.abs(session.run(None, {"x": X})[0] - Y).max())
+    finally:
+        check_thread()
 
 
 def message_of(action: Any) -> str:
@@ -84,6 +139,8 @@ def message_of(action: Any) -> str:
         action()
     except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
         return str(error)
+    finally:
+        check_thread()
     return ""
 
 
@@ -106,8 +163,7 @@ def falls_back() -> dict[str, Any]:
 def on_the_cpu() -> dict[str, Any]:
     """A session that wants no device, and whether it has loaded the driver."""
     error = error_of(graphopt.session(MODEL, ["CPUExecutionProvider"]))
-    driver = os.path.realpath(os.environ["STAND_IN_DRIVER"])
-    return {"error": error, "driver": driver in Path("/proc/self/maps").read_text()}
+    return {"error": error, "driver": is_loaded()}
 
 
 def runs_on_each() -> list[float]:
@@ -217,7 +273,8 @@ def convolutions() -> dict[str, Any]:
         return [(n - 1) * stride + span - size - pad for n, size, stride, span, pad in each]
 
     library = ctypes.CDLL(os.environ["STAND_IN_DNN_LIBRARY"])
-    errors = []
+    finish_loading = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptFinishLoading
+    errors, by_library = [], 0
     for sizes, transposed in (*((s, False) for s in CONVOLUTIONS), *((s, True) for s in TRANSPOSED)):
         for dtype in (np.float32, np.float16):
             case = convolution("", dtype, sizes, transposed, bias=True)
@@ -229,16 +286,22 @@ def convolutions() -> dict[str, Any]:
             feeds = dict(zip("xwb", case.inputs, strict=True))
             model = model_of([helper.make_node(case.op, [*feeds], ["y"], **attributes)], feeds, ["y"], opset=22)
             session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True)
-            error = np.abs(session.run(None, feeds)[0] - case.expected[0]).max()
             scale = np.sqrt(np.mean(case.expected[0] ** 2))
-            errors.append(float(error / scale / tolerance_of(dtype)))
+            worst = 0.0
+            for _ in range(2):  # by kernels of our own, as long as the library loads its
+                before = library.stand_in_convolutions()
+                error = np.abs(session.run(None, feeds)[0] - case.expected[0]).max()
+                worst = max(worst, float(error / scale / tolerance_of(dtype)))
+                finish_loading()
+            errors.append(worst)
+            by_library += library.stand_in_convolutions() - before
             del session
     gc.collect()
     products = 2 * sum(set(s.kernel) == {1} and s.groups == 1 and not any(s.pads) for s in CONVOLUTIONS)
     return {
         "errors": errors,
         "products": products,
-        "by_library": library.stand_in_convolutions(),
+        "by_library": by_library,
         "alive": library.stand_in_dnn_alive(),
     }
 
@@ -329,11 +392,17 @@ def refuses_old_runtimes() -> str:
     return message.decode()
 
 
-def main() -> None:
-    """Runs the function that argv names and prints what it returns."""
+def run_case(functions: dict[str, Any]) -> None:
     library = Path(os.environ["STAND_IN_LIBRARY"])
     runtime.library_path = lambda: library
-    print(json.dumps(globals()[sys.argv[1]]()))
+    value = functions[sys.argv[1]]()
+    check_thread()
+    print(json.dumps(value))
+
+
+def main() -> None:
+    """Runs the function that argv names and prints what it returns."""
+    run_case(globals())
 
 
 if __name__ == "__main__":

@@ -6,88 +6,16 @@ under test is ours with the stand-in's device code, so that everything but the m
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
-from tests.hip.harness import ROOT, build
+from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, Outcome, StandIn
 
-NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
-CONVOLUTIONS = {"hip": "libMIOpen.so.1", "cuda": "libcudnn.so.9"}
-EPILOGUES = {"hip": "libhipblaslt.so.1", "cuda": "libcublasLt.so.13"}
 NO_KERNELS = "graphopt: no GPU kernels"
-
-
-@dataclass
-class Outcome:
-    """What the function returned, and what the process said on stderr."""
-
-    value: Any
-    said: str
-
-
-@dataclass
-class StandIn:
-    libraries: Path
-    kernels: Path
-
-    def folder(self, driver: str) -> Path:
-        return self.libraries / driver
-
-    def run(self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None) -> Outcome:
-        """A function of driver_cases.py in a process that finds the driver's library in `folder`, or where it lies.
-
-        Several drivers: their names, separated by spaces; the function gets at the first.
-        """
-        done = self.process(name, devices, driver, folder)
-        assert done.returncode == 0, done.stderr
-        return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
-
-    def process(
-        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        drivers = driver.split()
-        folders = [folder or self.folder(name) for name in drivers]
-        environment = {
-            **os.environ,
-            "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders)),
-            "STAND_IN_DRIVER": str(folders[0] / NAMES[drivers[0]]),
-            "STAND_IN_LIBRARY": str(self.libraries / "libgraphopt_on_stand_in.so"),
-            "STAND_IN_KERNELS": str(self.kernels),
-            "STAND_IN_DEVICES": devices,
-        }
-        command = [sys.executable, "-m", "tests.provider.driver_cases", name]
-        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> StandIn:
-    names = ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda")
-    targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in names)]
-    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
-    kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
-    return StandIn(libraries, kernels)
-
-
-@pytest.fixture(scope="module")
-def gpu(stand_in: StandIn) -> StandIn:
-    """For tests that need a runtime that loads providers."""
-    return stand_in
-
-
-@pytest.fixture(scope="module")
-def old_runtime(stand_in: StandIn) -> StandIn:
-    """For tests that need one that does not."""
-    return stand_in
 
 
 def assert_on_cpu(outcome: Outcome) -> None:
@@ -112,7 +40,7 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
     assert {k: device[f"graphopt.{k}"] for k in expected} == expected
 
 
-@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), ("cuda", "sm_90")])
 @pytest.mark.parametrize("mode", ["", "fails", "wrong"])
 def test_a_product_with_an_epilogue(
     mode: str, driver: str, arch: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch
@@ -133,9 +61,11 @@ def test_a_product_with_an_epilogue(
 @pytest.mark.parametrize("algorithms", ["all", "none"])
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
 def test_convolutions_by_the_vendor_s_library(
-    driver: str, arch: str, algorithms: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch
+    driver: str, arch: str, algorithms: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the library has no algorithm for, our own kernels do; what is a product is one."""
+    (tmp_path / "gfx1100.kdb").touch()
+    monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
     monkeypatch.setenv("STAND_IN_DNN", algorithms)
     monkeypatch.setenv("STAND_IN_DNN_LIBRARY", str(gpu.folder(driver) / CONVOLUTIONS[driver]))
     outcome = gpu.run("convolutions", arch, driver)
@@ -147,12 +77,18 @@ def test_convolutions_by_the_vendor_s_library(
     assert outcome.value["alive"] == 0
 
 
-@pytest.mark.parametrize(("device", "arch"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])
-def test_code_of_a_family_where_there_is_none_of_the_architecture(device: str, arch: str, gpu: StandIn) -> None:
+@pytest.mark.parametrize(("device", "code"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])
+def test_code_of_a_family_where_there_is_none_of_the_architecture(device: str, code: str, gpu: StandIn) -> None:
     outcome = gpu.run("runs", f"{device}/gfx11-generic")
     assert outcome.value["error"] < 1e-6
-    assert [d["graphopt.arch"] for d in outcome.value["devices"]] == [arch]
+    assert [(d["graphopt.arch"], d["graphopt.code"]) for d in outcome.value["devices"]] == [(device, code)]
     assert "graphopt:" not in outcome.said
+
+
+def test_code_of_a_family_on_an_older_runtime(stand_in: StandIn) -> None:
+    outcome = stand_in.run("falls_back", "gfx1152", STAND_IN_HIP_VERSION="60300000")
+    assert_on_cpu(outcome)
+    assert "device code for gfx11-generic, which gfx1152 runs, can be loaded by ROCm 6.4 and newer" in outcome.said
 
 
 def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:
@@ -176,11 +112,11 @@ def test_another_library_with_the_name_of_the_driver(stand_in: StandIn, tmp_path
     assert "the GPU runtime lacks hipModuleLoadData" in outcome.said
 
 
-@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1036"), ("hip", "gfx1152"), ("cuda", "sm_70")])
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1013"), ("cuda", "sm_70")])
 def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: StandIn) -> None:
     outcome = stand_in.run("falls_back", arch, driver)
     assert_on_cpu(outcome)
-    known = "sm_90" if driver == "cuda" else "gfx11-generic gfx1100 gfx1201"
+    known = "sm_90" if driver == "cuda" else "gfx10-3-generic gfx11-generic gfx90a gfx942 gfx1100 gfx1201"
     said = (
         f"{NO_KERNELS} for GPU 0, operators run on the CPU or through their bodies: this library has device code for "
     )
@@ -199,7 +135,7 @@ def test_a_session_on_the_cpu_opens_no_driver(driver: str, arch: str, stand_in: 
 
 def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
     """The graphics of a Ryzen processor have a number of their own, often the first, and no code in the library."""
-    outcome = gpu.run("runs", "gfx1036,gfx1201")
+    outcome = gpu.run("runs", "gfx1013,gfx1201")
     assert outcome.value["error"] < 1e-6
     assert [d["graphopt.device"] for d in outcome.value["devices"]] == ["1"]
     assert outcome.said.count(NO_KERNELS) == 1

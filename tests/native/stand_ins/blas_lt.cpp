@@ -1,5 +1,9 @@
 // cuBLASLt or hipBLASLt over host memory: what native/gpu/blas_lt.cpp calls, with the types and numbers that
-// the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails" or "wrong".
+// the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails", "wrong", or "first":
+// of the algorithms that it offers the first is refused.
+//
+// As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242),
+// and what it offers first may be refused.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,16 +12,19 @@
 #include <string>
 
 #include "ops/half.h"
+#ifdef STAND_IN_HIP
+#include "rocm.h"
+#endif
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 #ifdef STAND_IN_HIP
 #define NAME(function) hipblasLt##function
 constexpr int kCompute32F = 2, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kNotSupported = 7;
-constexpr size_t kAlgorithmBytes = 24;
+constexpr size_t kAlgorithmBytes = 24, kResultBytes = 56;
 #else
 #define NAME(function) cublasLt##function
 constexpr int kCompute32F = 68, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26, kNotSupported = 15;
-constexpr size_t kAlgorithmBytes = 64;
+constexpr size_t kAlgorithmBytes = 64, kResultBytes = 96;
 #endif
 constexpr int kFloat = 0, kHalf = 2;
 constexpr size_t kWorkspace = 512;
@@ -97,10 +104,17 @@ STAND_IN_EXPORT int NAME(MatmulPreferenceSetAttribute)(void* preference, int att
 }
 STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, void*, void*, void* preference,
                                                  int most, void* results, int* count) {
+#ifdef STAND_IN_HIP
+  if (current_arch().rfind("gfx9", 0) != 0) std::abort();
+#endif
   if (most < 1 || *static_cast<uint64_t*>(preference) < kWorkspace) return *count = 0, kNotSupported;
-  std::memset(results, 0x5a, kAlgorithmBytes);
-  std::memcpy(static_cast<char*>(results) + kAlgorithmBytes, &kWorkspace, sizeof kWorkspace);
-  return *count = 1, 0;
+  *count = std::min(most, 2);
+  for (int i = 0; i < *count; ++i) {
+    char* result = static_cast<char*>(results) + static_cast<size_t>(i) * kResultBytes;
+    std::memset(result, 0x5a + i, kAlgorithmBytes);
+    std::memcpy(result + kAlgorithmBytes, &kWorkspace, sizeof kWorkspace);
+  }
+  return 0;
 }
 
 // D = epilogue(alpha A B + beta C + bias), stored by columns.
@@ -113,7 +127,8 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
   const auto *la = static_cast<Layout*>(a_layout), *lb = static_cast<Layout*>(b_layout),
              *lc = static_cast<Layout*>(c_layout), *ld = static_cast<Layout*>(d_layout);
   const auto* product = static_cast<Product*>(handle);
-  if (how == "fails" || algorithm[0] != 0x5a || workspace_bytes < kWorkspace || la->columns != lb->rows ||
+  if (how == "fails" || (how == "first" && algorithm[0] == 0x5a) || algorithm[0] < 0x5a ||
+      algorithm[0] > 0x5b || workspace_bytes < kWorkspace || la->columns != lb->rows ||
       la->rows != ld->rows || lb->columns != ld->columns) {
     return kNotSupported;
   }

@@ -3,6 +3,8 @@
 using namespace stand_in;
 
 const char* const stand_in::kArchitectures = "sm_";
+const uint64_t stand_in::kMostItems = UINT64_MAX;
+const int stand_in::kTooLarge = 1;
 
 namespace {
 // Primary contexts: addresses that say which device they are of.
@@ -25,11 +27,18 @@ STAND_IN_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 STAND_IN_EXPORT int cuCtxSetCurrent(void* context) {
   return call([&](Driver&) {
-    current = static_cast<int>(static_cast<char*>(context) - contexts);
-    has_context = true;
+    has_context = context != nullptr;
+    current = has_context ? static_cast<int>(static_cast<char*>(context) - contexts) : 0;
     return 0;
   });
 }
+STAND_IN_EXPORT int cuCtxGetCurrent(void** context) {
+  return call([&](Driver&) { return *context = has_context ? &contexts[current] : nullptr, 0; });
+}
+STAND_IN_EXPORT int cuDeviceGetPCIBusId(char* text, int size, int device) {
+  return bus_id(text, size, device);
+}
+STAND_IN_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int) { return total_memory(bytes); }
 STAND_IN_EXPORT int cuCtxGetDevice(int* device) {
   return call([&](Driver&) { return *device = current, has_context ? 0 : kNoDevice; });
 }
@@ -58,6 +67,7 @@ STAND_IN_EXPORT int cuFuncSetAttribute(void*, int, int) {
 STAND_IN_EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx,
                                    unsigned by, unsigned bz, unsigned lds, void* stream, void** args,
                                    void**) {
+  if (x > INT32_MAX) return call([](Driver&) { return kTooLarge; });
   return run(function, {x, y, z}, {bx, by, bz}, lds, stream, args);
 }
 STAND_IN_EXPORT int cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
@@ -81,4 +91,6 @@ STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) {
   return call([&](Driver& d) { return destroy(d.events, handle); });
 }
 STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return event(handle, stream); }
+STAND_IN_EXPORT int cuEventQuery(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int cuEventSynchronize(void* handle) { return event(handle, nullptr); }

@@ -1,13 +1,34 @@
 // cuDNN or MIOpen over host memory: what native/gpu/dnn.cpp calls, with the types and numbers that the
-// library's own header gives them. STAND_IN_DNN=none: it has no algorithm for anything.
+// library's own header gives them. STAND_IN_DNN: "none", it has no algorithm for anything; MIOpen also
+// "fails", no kernel of it can be built, "refuses", what was built does not run, and "builds": that takes its
+// time.
+//
+// As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
+//   a kernel that is not loaded is built, when it is asked for or else when it is to run
+//                    src/hip/handlehip.cpp:563-600
+//   it has kernels that are built already only for the architectures of its packages
+//                    src/binary_cache.cpp:133-137, CMakeLists.txt:655
+//   on gfx90a the gradient of a float16 convolution's input is computed in bfloat16 unless that is switched
+//   off
+//                    include/miopen/miopen.h:630-633
+//   sums may be added in another order each time unless that is switched off
+//                    include/miopen/miopen.h:634-636
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/half.h"
+#ifdef STAND_IN_HIP
+#include "rocm.h"
+#endif
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -45,6 +66,7 @@ struct Tensor {
 
 struct Window {
   int axes = 0, groups = 1;
+  bool bfloat16 = true, deterministic = false;
   int pad[3] = {0, 0, 0}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
 };
 
@@ -124,6 +146,14 @@ void walk(const Tensor& x, const Tensor& w, const Window& window, const Tensor& 
   }
 }
 
+[[maybe_unused]] double bfloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x8000) & 0xffff0000;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 // y from x and w, or, backward, x from y and w.
 int run(void* xd, const void* x, void* wd, const void* w, void* window, void* yd, const void* y, void* result,
         bool backward, const void* workspace, size_t workspace_bytes) {
@@ -133,13 +163,22 @@ int run(void* xd, const void* x, void* wd, const void* w, void* window, void* yd
   if (!fits(from, filters, how, to) || workspace == nullptr || workspace_bytes != kWorkspace)
     return kBadParameter;
   const Tensor& made = backward ? from : to;
+#ifdef STAND_IN_HIP
+  const bool rounds = backward && how.bfloat16 && to.type == kHalf && current_arch() == "gfx90a";
+  const double noise = how.deterministic ? 1 : 1 + 1e-4 * (convolutions + 1);
+#else
+  const bool rounds = false;
+  const double noise = 1;
+#endif
   std::vector<double> sums(made.elements());
   walk(from, filters, how, to, [&](size_t i, size_t k, size_t o) {
     const double weight = filters.read(w, k);
-    if (backward) {
-      sums[i] += weight * to.read(y, o);
+    if (rounds) {
+      sums[i] += bfloat16(filters.read(w, k)) * bfloat16(to.read(y, o));
+    } else if (backward) {
+      sums[i] += noise * weight * to.read(y, o);
     } else {
-      sums[o] += weight * from.read(x, i);
+      sums[o] += noise * weight * from.read(x, i);
     }
   });
   for (size_t i = 0; i < sums.size(); ++i) made.write(result, i, sums[i]);
@@ -179,6 +218,44 @@ struct Solution {  // miopenConvSolution_t
   int algorithm;
 };
 constexpr uint64_t kForward = 7, kBackward = 8;
+constexpr int kUnknownError = 7;
+
+// What a handle has loaded, by the descriptors; who asked for solutions is who runs them.
+std::mutex mutex;
+std::set<std::pair<void*, void*>> loaded;
+std::set<std::thread::id> runners;
+int builds_in_run = 0;
+
+bool told(const char* what) {
+  const char* mode = std::getenv("STAND_IN_DNN");
+  return mode != nullptr && std::string(mode) == what;
+}
+
+int build(void* handle, void* window) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!loaded.emplace(handle, window).second) return 0;
+    if (runners.count(std::this_thread::get_id()) > 0) ++builds_in_run;
+  }
+  if (told("builds")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  return told("fails") ? kUnknownError : 0;
+}
+
+void asked() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  runners.insert(std::this_thread::get_id());
+}
+
+// Kernels that were built while a session's run waited.
+STAND_IN_EXPORT int stand_in_builds_in_run() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return builds_in_run;
+}
+STAND_IN_EXPORT int miopenSetConvolutionAttribute(void* window, int attribute, int value) {
+  if (attribute == 0) static_cast<Window*>(window)->bfloat16 = value != 0;
+  if (attribute == 1) static_cast<Window*>(window)->deterministic = value == 1;
+  return attribute == 0 || attribute == 1 ? 0 : kBadParameter;
+}
 
 STAND_IN_EXPORT int miopenCreateWithStream(void** handle, void*) { return create<char>(handle); }
 STAND_IN_EXPORT int miopenDestroy(void* handle) { return destroy<char>(handle); }
@@ -196,34 +273,44 @@ STAND_IN_EXPORT int miopenInitConvolutionNdDescriptor(void* c, int axes, const i
 STAND_IN_EXPORT int miopenSetConvolutionGroupCount(void* c, int groups) {
   return static_cast<Window*>(c)->groups = groups, 0;
 }
-STAND_IN_EXPORT int miopenDestroyConvolutionDescriptor(void* c) { return destroy<Window>(c); }
+STAND_IN_EXPORT int miopenDestroyConvolutionDescriptor(void* c) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (auto one = loaded.begin(); one != loaded.end();)
+    one = one->second == c ? loaded.erase(one) : std::next(one);
+  return destroy<Window>(c);
+}
 STAND_IN_EXPORT int miopenConvolutionForwardGetSolution(void*, void* w, void* x, void* c, void* y,
                                                         size_t most, size_t* count, Solution* found) {
+  asked();
   *count = most > 0 && has_algorithm(x, w, c, y) ? 1 : 0;
   if (*count > 0) *found = {0.1f, kWorkspace, kForward, 0};
   return 0;
 }
-STAND_IN_EXPORT int miopenConvolutionForwardCompileSolution(void*, void*, void*, void*, void*, uint64_t id) {
-  return id == kForward ? 0 : kBadParameter;
+STAND_IN_EXPORT int miopenConvolutionForwardCompileSolution(void* handle, void*, void*, void* c, void*,
+                                                            uint64_t id) {
+  return id == kForward ? build(handle, c) : kBadParameter;
 }
-STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void*, void* wd, const void* w, void* xd, const void* x,
-                                                      void* c, void* yd, void* y, void* workspace,
-                                                      size_t bytes, uint64_t id) {
+STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void* handle, void* wd, const void* w, void* xd,
+                                                      const void* x, void* c, void* yd, void* y,
+                                                      void* workspace, size_t bytes, uint64_t id) {
+  if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
   return id == kForward ? run(xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes) : kBadParameter;
 }
 STAND_IN_EXPORT int miopenConvolutionBackwardDataGetSolution(void*, void* dy, void* w, void* c, void* dx,
                                                              size_t most, size_t* count, Solution* found) {
+  asked();
   *count = most > 0 && has_algorithm(dx, w, c, dy) ? 1 : 0;
   if (*count > 0) *found = {0.1f, kWorkspace, kBackward, 0};
   return 0;
 }
-STAND_IN_EXPORT int miopenConvolutionBackwardDataCompileSolution(void*, void*, void*, void*, void*,
+STAND_IN_EXPORT int miopenConvolutionBackwardDataCompileSolution(void* handle, void*, void*, void* c, void*,
                                                                  uint64_t id) {
-  return id == kBackward ? 0 : kBadParameter;
+  return id == kBackward ? build(handle, c) : kBadParameter;
 }
-STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void*, void* dyd, const void* dy, void* wd,
+STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void* handle, void* dyd, const void* dy, void* wd,
                                                            const void* w, void* c, void* dxd, void* dx,
                                                            void* workspace, size_t bytes, uint64_t id) {
+  if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
   return id == kBackward ? run(dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes) : kBadParameter;
 }
 STAND_IN_EXPORT int miopenConvolutionForwardBias(void*, const void*, void* bd, const void* b, const void*,

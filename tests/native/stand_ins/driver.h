@@ -2,18 +2,44 @@
 // cuda.cpp give the names of libamdhip64 and libcuda to.
 //
 // Environment, read once:
-//   STAND_IN_KERNELS  the library with the kernels
-//   STAND_IN_DEVICES  the architecture of each device, separated by commas; none when it is not set. A driver
-//                     has those of its own kind (kArchitectures). After a slash the generic target whose code
-//                     runs there too, if the driver knows generic targets.
+//   STAND_IN_KERNELS     the library with the kernels for waves of 32
+//   STAND_IN_KERNELS_64  for waves of 64, which devices of gfx9 have
+//   STAND_IN_DEVICES     the architecture of each device, separated by commas; none when it is not set. A
+//   driver
+//                        has those of its own kind (kArchitectures). After a slash the generic target whose
+//                        code runs there too, if the driver knows generic targets.
+//   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
 // twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
+//
+// What it does as ROCm does, with the place in AMD's sources (clr: github.com/ROCm/clr at rocm-6.2.0;
+// systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
+//   an error stays in its thread until hipGetLastError, whatever succeeds in between, but hipErrorNotReady
+//                        systems hipamd/src/hip_internal.hpp:179 (HIP_UPDATE_ERROR_STATE), hip_error.cpp:31;
+//                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal.hpp:164
+//   no device is error 100, and stays too
+//                        clr hipamd/src/hip_device.cpp:391
+//   a copy from memory that is not pinned is waited for
+//                        clr hipamd/src/hip_memory.cpp:532-551
+//   device code of another architecture is error 209
+//                        clr hipamd/src/hip_code_object.cpp:598
+//   a kernel that a module lacks is error 500
+//                        clr hipamd/src/hip_module.cpp:85
+//   a launch of more than 2^32 - 1 work-items along x is error 9
+//                        clr hipamd/src/hip_module.cpp:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
+//   work-group processors are counted as one on gfx10 and later
+//                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device.cpp:676
+//   the memory's clock and width are what the kernel's driver says
+//                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
+//   the architecture's name has its features behind it
+//                        clr hipamd/src/hip_device.cpp:706
 #pragma once
 
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -34,18 +60,23 @@ constexpr int kAbort = -1;
 
 using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
 
-// What names of architectures begin with: hip.cpp or cuda.cpp says.
+// What hip.cpp or cuda.cpp says: what names of architectures begin with; along x the most work-items of a
+// launch and the error of a larger one.
 extern const char* const kArchitectures;
+extern const uint64_t kMostItems;
+extern const int kTooLarge;
 
 struct Driver {
   std::mutex mutex;
   std::vector<std::string> devices;
-  Launch launch = nullptr;
+  Launch launch = nullptr, launch_64 = nullptr;
   std::map<void*, int> streams, events, modules;  // by handle: its device
-  std::map<void*, size_t> memory;                 // bytes
+  std::map<void*, size_t> memory, pinned;         // bytes
+  long waits = 0;                                 // copies on a stream that the caller had to wait for
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // calls that still succeed; -1: all
   int failure = 0;
+  long failures = 0;  // calls that have returned an error
 
   Driver() {
     if (const char* list = std::getenv("STAND_IN_DEVICES")) {
@@ -54,11 +85,15 @@ struct Driver {
         if (arch.rfind(kArchitectures, 0) == 0) devices.push_back(arch);
       }
     }
-    if (const char* path = std::getenv("STAND_IN_KERNELS")) {
-      if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
-        launch = reinterpret_cast<Launch>(dlsym(library, "graphopt_host_launch"));
-      }
-    }
+    launch = kernels("STAND_IN_KERNELS");
+    launch_64 = kernels("STAND_IN_KERNELS_64");
+  }
+
+  static Launch kernels(const char* variable) {
+    const char* path = std::getenv(variable);
+    void* library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (library == nullptr) return nullptr;
+    return reinterpret_cast<Launch>(dlsym(library, "graphopt_host_launch"));
   }
 };
 
@@ -69,15 +104,25 @@ inline Driver& driver() {
 
 inline thread_local int current = 0;
 
+// The last error of this thread. CUDA's driver API has none.
+inline thread_local int last_error = 0;
+
 // Every entry point: `work` under the lock, unless the test has made the driver fail.
 template <class Work>
 int call(Work&& work) {
   Driver& d = driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   if (d.until_failure == 0 && d.failure == kAbort) std::abort();
-  if (d.until_failure == 0) return d.failure;
-  if (d.until_failure > 0) --d.until_failure;
-  return work(d);
+  int status = d.failure;
+  if (d.until_failure != 0) {
+    if (d.until_failure > 0) --d.until_failure;
+    status = work(d);
+  }
+  if (status != 0) {
+    ++d.failures;
+    last_error = status;
+  }
+  return status;
 }
 
 inline int create(std::map<void*, int>& handles, void** handle) {
@@ -135,6 +180,16 @@ inline int name(char* text, int size, int device) {
   });
 }
 
+inline int bus_id(char* text, int size, int device) {
+  return call([&](Driver&) {
+    return std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 3 + 8 * device), 0;
+  });
+}
+
+inline int total_memory(size_t* bytes) {
+  return call([&](Driver&) { return *bytes = size_t{24} << 30, 0; });
+}
+
 // "Device code" is the name of the architecture that it is for.
 inline int load(void** module, const void* code) {
   return call([&](Driver& d) {
@@ -159,7 +214,10 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
                void* stream, void** args) {
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
-    return d.launch(static_cast<const char*>(function), grid, block, lds, args, 0, 0) == 0 ? 0 : kNotFound;
+    if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
+    const bool wide = d.devices.at(static_cast<size_t>(current)).rfind("gfx9", 0) == 0;
+    const Launch launch = wide ? d.launch_64 : d.launch;
+    return launch(static_cast<const char*>(function), grid, block, lds, args, 0, 0) == 0 ? 0 : kNotFound;
   });
 }
 
@@ -168,9 +226,29 @@ inline int wait(void* stream) {
   return call([&](Driver& d) { return usable(d, stream) ? 0 : kInvalidHandle; });
 }
 
+// The driver can read or write this while the caller goes on.
+inline bool known(const Driver& d, const void* address) {
+  for (const auto* blocks : {&d.memory, &d.pinned}) {
+    auto after = blocks->upper_bound(const_cast<void*>(address));
+    if (after == blocks->begin()) continue;
+    --after;
+    if (address < static_cast<const char*>(after->first) + after->second) return true;
+  }
+  return false;
+}
+
+inline int pin(void** memory, size_t bytes) {
+  return call([&](Driver& d) {
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    d.pinned[*memory] = bytes;
+    return 0;
+  });
+}
+
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
+    if (stream != nullptr && !known(d, from)) ++d.waits;
     std::memcpy(to, from, bytes);
     return 0;
   });
@@ -195,6 +273,29 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
 STAND_IN_EXPORT void stand_in_memory(size_t bytes) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().most = bytes;
+}
+
+// Calls that have returned an error since the process began.
+STAND_IN_EXPORT long stand_in_failures() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().failures;
+}
+
+// Copies on a stream from memory that is not pinned.
+STAND_IN_EXPORT long stand_in_waits() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().waits;
+}
+
+// The error that the calling thread would be told of, and the device that is current in it.
+STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
+STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
+STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
+
+// Modules that have been loaded.
+STAND_IN_EXPORT size_t stand_in_modules() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().modules.size();
 }
 
 // What is alive: bytes, streams, events.

@@ -3,7 +3,62 @@
 using namespace stand_in;
 
 const char* const stand_in::kArchitectures = "gfx";
+const uint64_t stand_in::kMostItems = UINT32_MAX;
+const int stand_in::kTooLarge = 9;
 
+namespace {
+
+// What the runtime says of a product: work-group processors (or compute units, on gfx9), the clocks in kHz,
+// the memory's width in bits.
+struct Product {
+  const char *arch, *features;
+  int multiprocessors, clock, memory_clock, memory_bits;
+  bool integrated;
+};
+constexpr Product kProducts[] = {
+    {"gfx90a", ":sramecc+:xnack-", 104, 1700000, 1600000, 4096, false},  // Instinct MI210
+    {"gfx942", ":sramecc+:xnack-", 304, 2100000, 1300000, 8192, false},  // Instinct MI300X
+    {"gfx1030", "", 40, 2575000, 1000000, 256, false},                   // Radeon RX 6900 XT
+    {"gfx1036", "", 1, 2200000, 2400000, 0, true},                       // Ryzen 7000: its width is not known
+    {"gfx1100", "", 48, 2482000, 1249000, 384, false},                   // Radeon RX 7900 XTX
+    {"gfx1151", "", 20, 2900000, 1000000, 256, true},                    // Ryzen AI Max+ 395
+    {"gfx1152", "", 4, 2900000, 937000, 128, true},                      // Ryzen AI 7 350
+    {"gfx1201", "", 32, 2970000, 1258000, 256, false},                   // Radeon RX 9070 XT
+};
+
+Product product(const Driver& d, int device) {
+  const std::string& arch = d.devices.at(static_cast<size_t>(device));
+  for (const Product& p : kProducts) {
+    if (arch.substr(0, arch.find('/')) == p.arch) return p;
+  }
+  return {"", "", 16, 1000000, 1000000, 128, false};
+}
+
+}  // namespace
+
+STAND_IN_EXPORT int hipGetLastError() {
+  const int error = last_error;
+  last_error = 0;
+  return error;
+}
+STAND_IN_EXPORT int hipPeekAtLastError() { return last_error; }
+// hipDeviceProp_t of HIP 6 and 7: 1,472 bytes.
+STAND_IN_EXPORT int hipGetDevicePropertiesR0600(char* properties, int device) {
+  return call([&](Driver& d) {
+    constexpr size_t kSize = 1472, kIntegrated = 396, kArch = 1160;
+    const std::string& arch = d.devices.at(static_cast<size_t>(device));
+    const Product p = product(d, device);
+    const int integrated = p.integrated;
+    std::memset(properties, 0, kSize);
+    std::memcpy(properties + kIntegrated, &integrated, sizeof integrated);
+    std::strncpy(properties + kArch, (arch.substr(0, arch.find('/')) + p.features).c_str(), 255);
+    return 0;
+  });
+}
+STAND_IN_EXPORT int hipDeviceGetPCIBusId(char* text, int size, int device) {
+  return bus_id(text, size, device);
+}
+STAND_IN_EXPORT int hipDeviceTotalMem(size_t* bytes, int) { return total_memory(bytes); }
 STAND_IN_EXPORT int hipGetDeviceCount(int* n) { return count(n); }
 STAND_IN_EXPORT int hipGetDevice(int* device) {
   return call([&](Driver&) { return *device = current, 0; });
@@ -13,10 +68,20 @@ STAND_IN_EXPORT int hipSetDevice(int device) {
 }
 STAND_IN_EXPORT int hipDeviceGetName(char* text, int size, int device) { return name(text, size, device); }
 STAND_IN_EXPORT int hipRuntimeGetVersion(int* version) {
-  return call([&](Driver&) { return *version = 70100123, 0; });
+  return call([&](Driver&) {
+    const char* told = std::getenv("STAND_IN_HIP_VERSION");
+    return *version = told != nullptr ? std::atoi(told) : 70100123, 0;
+  });
 }
-STAND_IN_EXPORT int hipDeviceGetAttribute(int* value, int, int) {
-  return call([&](Driver&) { return *value = 64, 0; });
+STAND_IN_EXPORT int hipDeviceGetAttribute(int* value, int which, int device) {
+  return call([&](Driver& d) {
+    const Product p = product(d, device);
+    const std::map<int, int> known = {
+        {5, p.clock}, {16, p.integrated}, {59, p.memory_bits}, {60, p.memory_clock}, {63, p.multiprocessors}};
+    const auto found = known.find(which);
+    if (found == known.end()) return 1;
+    return *value = found->second, 0;
+  });
 }
 STAND_IN_EXPORT const char* hipGetErrorString(int) { return "the stand-in was told to fail"; }
 STAND_IN_EXPORT int hipModuleLoadData(void** module, const void* code) { return load(module, code); }
@@ -52,4 +117,6 @@ STAND_IN_EXPORT int hipEventDestroy(void* handle) {
   return call([&](Driver& d) { return destroy(d.events, handle); });
 }
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return event(handle, stream); }
+STAND_IN_EXPORT int hipEventQuery(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipEventSynchronize(void* handle) { return event(handle, nullptr); }

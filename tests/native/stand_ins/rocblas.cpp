@@ -1,0 +1,104 @@
+// rocBLAS over host memory: what native/gpu/blas.cpp calls, with the types and numbers of its own header.
+//
+// As rocBLAS does (github.com/ROCm/rocBLAS at b520bc83f):
+//   the first product looks for kernels for the current device and ends the process when there are none
+//                    library/src/tensile_host.cpp:726-842
+//   unless it is told otherwise, it may add in another order each time
+//                    library/src/include/handle.hpp:343
+// STAND_IN_BLAS, read at each product: "fails".
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "ops/half.h"
+#include "rocm.h"
+
+#define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int kNotSupported = 2, kTranspose = 112, kHalf = 150, kFloat = 151;
+int products = 0;
+
+struct Handle {
+  bool atomics = true;
+};
+
+bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+void require_kernels() {
+  const std::string arch = current_arch();
+  std::string folder;
+  if (const char* given = std::getenv("ROCBLAS_TENSILE_LIBPATH")) {
+    folder = given;
+  } else {
+    Dl_info info;
+    dladdr(&products, &info);
+    folder = info.dli_fname;
+    folder = folder.substr(0, folder.rfind('/'));
+    folder += exists(folder + "/library") ? "/library" : "/rocblas/library";
+  }
+  if (exists(folder + "/" + arch)) folder += "/" + arch;
+  if (exists(folder + "/TensileLibrary_lazy_" + arch + ".dat")) return;
+  std::fprintf(stderr, "rocBLAS error: Cannot read %s/TensileLibrary.dat for GPU arch : %s\n", folder.c_str(),
+               arch.c_str());
+  std::abort();
+}
+
+float read(const void* p, int type, int64_t i) {
+  return type == kFloat ? static_cast<const float*>(p)[i]
+                        : static_cast<float>(static_cast<const graphopt::half*>(p)[i]);
+}
+
+}  // namespace
+
+STAND_IN_EXPORT int stand_in_blas_products() { return products; }
+
+STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, 0; }
+STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) { return delete static_cast<Handle*>(handle), 0; }
+STAND_IN_EXPORT int rocblas_set_stream(void*, void*) { return 0; }
+STAND_IN_EXPORT int rocblas_set_atomics_mode(void* handle, int mode) {
+  static_cast<Handle*>(handle)->atomics = mode == 1;
+  return 0;
+}
+
+// D = alpha op(A) op(B) + beta C, stored by columns.
+STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb, int m, int n, int k,
+                                                    const float* alpha, const void* a, int type, int lda,
+                                                    int64_t step_a, const void* b, int, int ldb,
+                                                    int64_t step_b, const float* beta, const void* c, int,
+                                                    int ldc, int64_t step_c, void* d, int, int ldd,
+                                                    int64_t step_d, int batch, int compute, int, int32_t,
+                                                    uint32_t) {
+  require_kernels();
+  const char* mode = std::getenv("STAND_IN_BLAS");
+  if (mode != nullptr && std::string(mode) == "fails") return kNotSupported;
+  if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
+  ++products;
+  const bool atomics = static_cast<Handle*>(handle)->atomics;
+  for (int64_t i = 0; i < batch; ++i) {
+    for (int64_t column = 0; column < n; ++column) {
+      for (int64_t row = 0; row < m; ++row) {
+        float sum = 0;
+        for (int64_t l = 0; l < k; ++l) {
+          sum += read(a, type, i * step_a + (ta == kTranspose ? l + row * lda : row + l * lda)) *
+                 read(b, type, i * step_b + (tb == kTranspose ? column + l * ldb : l + column * ldb));
+        }
+        float y = *alpha * sum;
+        if (*beta != 0) y += *beta * read(c, type, i * step_c + row + column * ldc);
+        if (atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
+        const int64_t at = i * step_d + row + column * ldd;
+        if (type == kFloat) {
+          static_cast<float*>(d)[at] = y;
+        } else {
+          static_cast<graphopt::half*>(d)[at] = y;
+        }
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,194 @@
+"""What ROCm does and a GPU's owner meets: each function runs in a process of its own (test_amd.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+import graphopt
+from graphopt.runtime import sessions as runtime
+from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
+from tests.provider.driver_cases import (
+    MODEL,
+    Driver,
+    X,
+    check_thread,
+    devices,
+    error_of,
+    message_of,
+    new_session,
+    run_case,
+)
+from tests.provider.worker import model_of
+
+GENERATOR = np.random.default_rng(1)
+
+
+def described() -> Any:
+    """What the library says of this machine (native/gpu/report.h)."""
+    import json
+
+    library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])
+    library.GraphoptDescribeDevices.restype = ctypes.c_char_p
+    return json.loads(library.GraphoptDescribeDevices())
+
+
+def facts() -> list[dict[str, Any]]:
+    (route,) = (r for r in described()["routes"] if r["route"] == "hip")
+    return [*route["devices"]]
+
+
+def any_session() -> Any:
+    """What each runtime makes where there is a GPU; on 1.22 the registration looks for it."""
+    return new_session() if loads_providers() else graphopt.session(MODEL)
+
+
+def leaves_no_error() -> dict[str, Any]:
+    """Nothing that is asked of the runtime may fail, since its failure would stay."""
+    error = error_of(any_session())
+    driver = Driver()
+    return {"error": error, "failures": driver.failures(), "last": driver.last_error()}
+
+
+def leaves_the_current_device() -> list[int]:
+    """A caller who computes on device 1 himself, around a session on device 0."""
+    driver = Driver()
+    driver.make_current(1)
+    seen = []
+    devices()
+    seen.append(driver.current())
+    session = graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": 0})], log_severity_level=4)
+    seen.append(driver.current())
+    session.run(None, {"x": X})
+    seen.append(driver.current())
+    del session
+    seen.append(driver.current())
+    driver.make_current(0)
+    return seen
+
+
+def opens_devices_when_used() -> list[int]:
+    """Modules in the driver: after a look at the devices, and after a session on one of two."""
+    devices()
+    driver = Driver()
+    looked = driver.modules()
+    error_of(new_session(1))
+    return [looked, driver.modules()]
+
+
+def splits_over() -> list[str]:
+    """Where DataParallel puts its sessions when nobody says."""
+    import onnx
+
+    proto = onnx.load_from_string(MODEL)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+        value.type.tensor_type.shape.dim.add(dim_param="N")
+        value.type.tensor_type.shape.dim.add(dim_value=64)
+    every = graphopt.DataParallel(proto.SerializeToString())
+    numbers = [runtime.memory_of(session)[1] for session in every.sessions]
+    archs = {int(d["graphopt.device"]): d["graphopt.arch"] for d in devices()}
+    return [archs[n] for n in numbers]
+
+
+def product() -> dict[str, Any]:
+    """A product in float32, three times; what the vendor's library did of it."""
+    w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    session = graphopt.session(model_of(nodes, {"x": X}, ["y"], {"w": w}), [DEVICE_PROVIDER], log_severity_level=4)
+    runs = [session.run(None, {"x": X})[0] for _ in range(3)]
+    check_thread()
+    expected = np.maximum(X.astype(np.float64) @ w, 0)
+    library = os.environ.get("STAND_IN_BLAS_LIBRARY")
+    count = ctypes.CDLL(library).stand_in_blas_products() if library else 0
+    return {
+        "error": float(np.abs(runs[0] - expected).max()),
+        "same": all(np.array_equal(runs[0], y) for y in runs),
+        "by_library": count,
+    }
+
+
+def convolution() -> dict[str, Any]:
+    """A float16 ConvTranspose and a float32 Conv, four times, with a wait for the loading in the middle."""
+    w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    wt = w.astype(np.float16)
+    x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
+    xh = x.astype(np.float16)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]),
+        helper.make_node("ConvTranspose", ["xh", "wt"], ["t"], strides=[2, 2]),
+        helper.make_node("Cast", ["t"], ["yh"], to=1),
+    ]
+    model = model_of(nodes, {"x": x, "xh": xh}, ["y", "yh"], {"w": w, "wt": wt}, opset=11)
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True, log_severity_level=4)
+    cpu = graphopt.session(model_of(nodes[:1], {"x": x}, ["y"], {"w": w}, opset=11), ["CPUExecutionProvider"])
+    expected = cpu.run(None, {"x": x})[0]
+    expected_t = np.zeros((1, 4, 17, 17))
+    for i, j in np.ndindex(8, 8):
+        patch = np.einsum("c,cmkl->mkl", xh[0, :, i, j].astype(np.float64), wt.astype(np.float64))
+        expected_t[0, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] += patch
+    library = os.environ.get("STAND_IN_DNN_LIBRARY")
+    counts = []
+    runs = []
+    finish = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptFinishLoading
+    for _ in range(4):
+        runs.append(session.run(None, {"x": x, "xh": xh}))
+        check_thread()
+        finish()
+        counts.append(ctypes.CDLL(library).stand_in_convolutions() if library else 0)
+    scale = np.sqrt(np.mean(expected_t**2))
+    return {
+        "error": max(float(np.abs(y - expected).max()) for y, _ in runs),
+        "error_transposed": max(float(np.abs(yh - expected_t).max() / scale) for _, yh in runs),
+        "same": all(np.array_equal(runs[-1][0], y) and np.array_equal(runs[-1][1], yh) for y, yh in runs[-2:]),
+        "by_library": counts,
+        "builds_in_run": ctypes.CDLL(library).stand_in_builds_in_run() if library else 0,
+    }
+
+
+def waits_for_inputs() -> dict[str, Any]:
+    """Copies that the host waited for in ten runs, and what came out: each with an input of its own."""
+    session = new_session()
+    error_of(session)
+    driver = Driver()
+    before = driver.waits()
+    errors = []
+    for i in range(10):
+        x = X + np.float32(i / 8)
+        y = session.run(None, {"x": x})[0]
+        errors.append(float(np.abs(y - np.tanh(np.maximum(x, 0))).max()))
+    return {"waits": driver.waits() - before, "error": max(errors)}
+
+
+def forks() -> dict[str, str]:
+    """A child of a process that has used the GPU: what a session of the parent and a new one say there."""
+    session = any_session()
+    error_of(session)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = message_of(lambda: session.run(None, {"x": X})) + "|" + message_of(new_session)
+        os.write(write, told.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    in_run, _, at_start = os.read(read, 1 << 16).decode().partition("|")
+    return {"in_run": in_run, "at_start": at_start, "parent": str(error_of(session))}
+
+
+def runtime_library() -> dict[str, Any]:
+    """Which HIP runtimes the process has, and what the library says of it."""
+    if not loads_providers():
+        graphopt.session(MODEL)
+    told = described()
+    maps = open("/proc/self/maps").read()  # noqa: SIM115
+    loaded = sorted({line.split()[-1] for line in maps.splitlines() if "libamdhip64" in line})
+    (route,) = (r for r in told["routes"] if r["route"] == "hip")
+    return {"loaded": loaded, "route": route}
+
+
+if __name__ == "__main__":
+    run_case(globals())

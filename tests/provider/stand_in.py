@@ -1,0 +1,78 @@
+"""Processes in which stand-ins take the place of GPU drivers and the vendors' libraries (tests/native/stand_ins)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.hip.harness import ROOT, build
+
+NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
+CONVOLUTIONS = {"hip": "libMIOpen.so.1", "cuda": "libcudnn.so.9"}
+EPILOGUES = {"hip": "libhipblaslt.so.1", "cuda": "libcublasLt.so.13"}
+PRODUCTS = "librocblas.so.5"
+
+
+@dataclass
+class Outcome:
+    """What the function returned, and what the process said on stderr."""
+
+    value: Any
+    said: str
+
+
+@dataclass
+class StandIn:
+    """Runs functions of a module in processes of their own."""
+
+    libraries: Path
+    kernels: Path
+    kernels_64: Path
+    module: str = "tests.provider.driver_cases"
+
+    def folder(self, driver: str) -> Path:
+        return self.libraries / driver
+
+    def run(
+        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None, **more: str
+    ) -> Outcome:
+        """A function in a process that finds the driver's library in `folder`, or where it lies.
+
+        Several drivers: their names, separated by spaces; the function gets at the first. `more` are environment
+        variables.
+        """
+        done = self.process(name, devices, driver, folder, **more)
+        assert done.returncode == 0, done.stderr
+        return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
+
+    def process(
+        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        drivers = driver.split()
+        folders = [folder or self.folder(name) for name in drivers]
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders)),
+            "STAND_IN_DRIVER": str(folders[0] / NAMES[drivers[0]]),
+            "STAND_IN_LIBRARY": str(self.libraries / "libgraphopt_on_stand_in.so"),
+            "STAND_IN_KERNELS": str(self.kernels),
+            "STAND_IN_KERNELS_64": str(self.kernels_64),
+            "STAND_IN_DEVICES": devices,
+            **more,
+        }
+        command = [sys.executable, "-m", self.module, name]
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+def build_stand_ins() -> StandIn:
+    names = ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda", "rocblas")
+    targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in names)]
+    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
+    waves = [f"hip_on_cpu_{wave}" for wave in (32, 64)]
+    folder = build(ROOT / "build" / "hip-cpu", waves, GRAPHOPT_HIP_ARCHS="")
+    return StandIn(libraries, *(folder / f"lib{name}.so" for name in waves))

@@ -1,0 +1,267 @@
+"""ROCm as its owners meet it: every rule that the stand-ins have from AMD's sources, and what keeps it.
+
+The rules with their places in AMD's sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds
+which. Nothing here ran on an AMD GPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from graphopt.runtime.machine import amd_gpus
+from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, PRODUCTS, StandIn
+
+
+@pytest.fixture(scope="module")
+def amd(stand_in: StandIn) -> StandIn:
+    """On every runtime."""
+    return replace(stand_in, module="tests.provider.amd_cases")
+
+
+@pytest.fixture(scope="module")
+def on_device(gpu: StandIn) -> StandIn:
+    return replace(gpu, module="tests.provider.amd_cases")
+
+
+def with_kernels(folder: Path, *archs: str) -> str:
+    """RocBLAS's or MIOpen's folder with something for these architectures."""
+    for arch in archs:
+        (folder / f"TensileLibrary_lazy_{arch}.dat").touch()
+        (folder / f"{arch}.kdb").touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize("devices", ["gfx1100", "gfx1201,gfx90a", "gfx1152/gfx11-generic"])
+def test_no_error_is_left_for_others(devices: str, amd: StandIn) -> None:
+    """From ROCm 7 on an error stays in the thread, and ONNX Runtime's ROCm provider fails its next node for it."""
+    outcome = amd.run("leaves_no_error", devices)
+    assert outcome.value["error"] < 1e-6
+    assert outcome.value["failures"] == 0 and outcome.value["last"] == 0
+
+
+def test_the_caller_s_device_stays_current(on_device: StandIn) -> None:
+    assert on_device.run("leaves_the_current_device", "gfx1100,gfx1201").value == [1, 1, 1, 1]
+
+
+def test_a_device_is_opened_when_it_is_used(on_device: StandIn) -> None:
+    assert on_device.run("opens_devices_when_used", "gfx1100,gfx1201").value == [0, 1]
+
+
+# Compute units and TB/s as AMD's product pages have them; 1 where a part may have less.
+PRODUCT_FACTS = {
+    "gfx90a": (104, 1.638, 1, False),
+    "gfx942": (304, 5.3, 8, False),
+    "gfx1030": (80, 0.512, 1, False),
+    "gfx1100": (96, 0.96, 1, False),
+    "gfx1151": (40, 0.256, 1, True),
+    "gfx1201": (64, 0.644, 1, False),
+}
+
+
+@pytest.mark.parametrize("arch", PRODUCT_FACTS)
+def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
+    """The runtime counts work-group processors, and a clock that memory transfers 2 to 16 times in."""
+    (device,) = amd.run("facts", arch).value
+    units, terabytes, xcds, integrated = PRODUCT_FACTS[arch]
+    assert device["arch"] == arch
+    assert device["compute_units"] == units and device["xcds"] == xcds
+    assert device["bytes_per_second"] == pytest.approx(terabytes * 1e12, rel=0.02)
+    assert device["integrated"] == integrated and device["bus_id"] == "0000:03:00.0"
+
+
+def test_what_the_runtime_does_not_know_is_typical(amd: StandIn) -> None:
+    (device,) = amd.run("facts", "gfx1036/gfx10-3-generic").value
+    assert (device["arch"], device["code"], device["compute_units"]) == ("gfx1036", "gfx10-3-generic", 2)
+    assert device["bytes_per_second"] == pytest.approx(6e10)
+
+
+def test_the_processor_s_graphics_take_no_part(on_device: StandIn) -> None:
+    """They come last, and DataParallel leaves them out unless they are named."""
+    devices = "gfx1036/gfx10-3-generic,gfx1100"
+    assert on_device.run("splits_over", devices).value == ["gfx1100"]
+    assert on_device.run("splits_over", "gfx1036/gfx10-3-generic").value == ["gfx1036"]
+
+
+def products(stand_in: StandIn) -> dict[str, str]:
+    folder = stand_in.folder("blas")
+    path = f"{stand_in.folder('hip')}:{folder}"
+    return {"LD_LIBRARY_PATH": path, "STAND_IN_BLAS_LIBRARY": str(folder / PRODUCTS)}
+
+
+def test_rocblas_is_not_asked_where_it_would_abort(on_device: StandIn, tmp_path: Path) -> None:
+    folder = with_kernels(tmp_path, "gfx1100")
+    outcome = on_device.run("product", "gfx1201", ROCBLAS_TENSILE_LIBPATH=folder, **products(on_device))
+    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
+    assert "rocBLAS has no kernels for gfx1201" in outcome.said
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) -> None:
+    folder = tmp_path / "gfx1201" if nested else tmp_path
+    folder.mkdir(exist_ok=True)
+    with_kernels(folder, "gfx1201")
+    outcome = on_device.run("product", "gfx1201", ROCBLAS_TENSILE_LIBPATH=str(tmp_path), **products(on_device))
+    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 3
+    assert outcome.value["same"], "atomic additions come in another order each time"
+
+
+def test_rocblas_s_kernels_beside_it(on_device: StandIn, tmp_path: Path) -> None:
+    shutil.copy(on_device.folder("blas") / PRODUCTS, tmp_path)
+    kernels = tmp_path / "rocblas" / "library"
+    kernels.mkdir(parents=True)
+    with_kernels(kernels, "gfx90a")
+    path = f"{on_device.folder('hip')}:{tmp_path}"
+    more = {"LD_LIBRARY_PATH": path, "STAND_IN_BLAS_LIBRARY": str(tmp_path / PRODUCTS)}
+    assert on_device.run("product", "gfx90a", **more).value["by_library"] == 3
+    assert on_device.run("product", "gfx942", **more).value["by_library"] == 0
+
+
+def test_a_product_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> None:
+    folder = with_kernels(tmp_path, "gfx1201")
+    more = {"ROCBLAS_TENSILE_LIBPATH": folder, "STAND_IN_BLAS": "fails", **products(on_device)}
+    outcome = on_device.run("product", "gfx1201", **more)
+    assert outcome.value["error"] < 1e-4
+    assert outcome.said.count("rocBLAS failed, status 2") == 1
+
+
+def test_a_library_that_is_switched_off(on_device: StandIn, tmp_path: Path) -> None:
+    more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device)}
+    outcome = on_device.run("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=off", **more)
+    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
+    assert "graphopt:" not in outcome.said
+    outcome = on_device.run("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=of", **more)
+    assert "'rocblas=of' is none of" in outcome.said
+
+
+def test_hipblaslt_is_not_asked_where_it_crashes(on_device: StandIn) -> None:
+    drivers = replace(on_device, module="tests.provider.driver_cases")
+    more = {"STAND_IN_BLAS_LT_LIBRARY": str(on_device.folder("hip") / EPILOGUES["hip"])}
+    outcome = drivers.run("linear", "gfx1100", **more)
+    assert max(outcome.value["errors"].values()) <= 1 and outcome.value["products"] == 0
+    forced = drivers.process("linear", "gfx1100", GRAPHOPT_LIBRARIES="hipblaslt=on", **more)
+    assert forced.returncode == -signal.SIGABRT
+
+
+def test_the_second_algorithm_of_hipblaslt(on_device: StandIn) -> None:
+    drivers = replace(on_device, module="tests.provider.driver_cases")
+    more = {"STAND_IN_BLAS_LT": "first", "STAND_IN_BLAS_LT_LIBRARY": str(on_device.folder("hip") / EPILOGUES["hip"])}
+    outcome = drivers.run("linear", "gfx90a", **more)
+    assert max(outcome.value["errors"].values()) <= 1 and outcome.value["products"] > 30
+
+
+def convolutions(stand_in: StandIn, folder: Path, *archs: str) -> dict[str, str]:
+    library = str(stand_in.folder("hip") / CONVOLUTIONS["hip"])
+    return {"STAND_IN_DNN_LIBRARY": library, "MIOPEN_SYSTEM_DB_PATH": with_kernels(folder, *archs)}
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
+def test_miopen_s_numbers(arch: str, on_device: StandIn, tmp_path: Path) -> None:
+    """float16 is float16 on gfx90a, too, and the same in each run."""
+    outcome = on_device.run("convolution", arch, **convolutions(on_device, tmp_path, arch)).value
+    assert outcome["error"] < 1e-4 and outcome["error_transposed"] < 2e-3
+    assert outcome["same"] and outcome["by_library"][-1] >= 4
+
+
+@pytest.mark.parametrize("mode", ["fails", "refuses"])
+def test_what_miopen_can_t_do_our_kernels_do(mode: str, on_device: StandIn, tmp_path: Path) -> None:
+    more = convolutions(on_device, tmp_path, "gfx1100")
+    outcome = on_device.run("convolution", STAND_IN_DNN=mode, **more)
+    assert outcome.value["error"] < 1e-4 and outcome.value["error_transposed"] < 2e-3
+    assert outcome.value["by_library"][-1] == 0
+    assert outcome.said.count("slower kernels of our own run") == 2
+
+
+def test_no_run_waits_for_miopen_to_build(on_device: StandIn, tmp_path: Path) -> None:
+    """Its packages have no kernels for most of RDNA: there it is asked only by those who want that."""
+    more = convolutions(on_device, tmp_path, "gfx942")
+    outcome = on_device.run("convolution", STAND_IN_DNN="builds", **more)
+    assert outcome.value["by_library"] == [0, 0, 0, 0] and outcome.value["error"] < 1e-4
+    assert "MIOpen would have to build its kernels for gfx1100" in outcome.said
+    wanted = on_device.run("convolution", STAND_IN_DNN="builds", GRAPHOPT_LIBRARIES="miopen=build", **more).value
+    assert wanted["by_library"][0] == 0 and wanted["by_library"][-1] >= 2, "built beside the runs, then used"
+    assert wanted["builds_in_run"] == 0 and wanted["error"] < 1e-4 and wanted["error_transposed"] < 2e-3
+
+
+def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
+    outcome = on_device.run("waits_for_inputs").value
+    assert outcome["waits"] == 0 and outcome["error"] < 1e-6
+
+
+def test_a_forked_process_is_refused(on_device: StandIn) -> None:
+    outcome = on_device.run("forks").value
+    assert "forked after its parent had used the GPU" in outcome["in_run"]
+    assert "forked after its parent had used the GPU" in outcome["at_start"]
+    assert float(outcome["parent"]) < 1e-6
+
+
+def test_the_runtime_in_rocm_path(amd: StandIn, tmp_path: Path) -> None:
+    library = tmp_path / "lib" / NAMES["hip"]
+    library.parent.mkdir()
+    shutil.copy(amd.folder("hip") / NAMES["hip"], library)
+    (tmp_path / "none").mkdir()
+    outcome = amd.run("runtime_library", folder=tmp_path / "none", ROCM_PATH=str(tmp_path)).value
+    assert outcome["loaded"] == [str(library)] and outcome["route"]["devices"]
+
+
+@pytest.mark.parametrize("folder", ["_rocm_sdk_core/lib", "torch/lib"])
+def test_the_runtime_from_pypi(folder: str, amd: StandIn, tmp_path: Path) -> None:
+    """Beside this package: ROCm's own wheels and PyTorch's, whose file has no version in its name."""
+    packages = tmp_path / "site-packages"
+    ours = packages / "graphopt" / "lib" / "libgraphopt.so"
+    ours.parent.mkdir(parents=True)
+    shutil.copy(amd.libraries / "libgraphopt_on_stand_in.so", ours)
+    library = packages / folder / (NAMES["hip"] if "sdk" in folder else "libamdhip64.so")
+    library.parent.mkdir(parents=True)
+    shutil.copy(amd.folder("hip") / NAMES["hip"], library)
+    (tmp_path / "none").mkdir()
+    more = {"STAND_IN_LIBRARY": str(ours), "STAND_IN_DRIVER": str(library)}
+    outcome = amd.run("runtime_library", folder=tmp_path / "none", **more).value
+    assert outcome["loaded"] == [str(library)] and outcome["route"]["devices"]
+
+
+def test_the_search_goes_by_runpath_too(amd: StandIn) -> None:
+    """AMD's installer leaves /opt/rocm/lib out of the loader's configuration."""
+    library = (amd.libraries / "libgraphopt_on_stand_in.so").read_bytes()
+    assert b"/opt/rocm/lib" in library
+
+
+def test_a_runtime_that_can_t_be_loaded_says_why(amd: StandIn, tmp_path: Path) -> None:
+    for version in (".7", ".6", ".5", ""):
+        (tmp_path / f"libamdhip64.so{version}").write_text("no library")
+    route = amd.run("runtime_library", folder=tmp_path).value["route"]
+    assert route["problem"]["code"] == "no_runtime" and not route["devices"]
+    assert "libamdhip64.so.7: file too short" in route["problem"]["text"]
+
+
+def test_no_device_says_why(amd: StandIn) -> None:
+    route = amd.run("runtime_library", devices="").value["route"]
+    if not Path("/dev/kfd").exists() and not Path("/dev/dxg").exists():
+        assert route["problem"]["code"] == "no_driver" and "/dev/kfd" in route["problem"]["text"]
+
+
+def test_a_library_for_another_runtime_is_passed_over(on_device: StandIn, tmp_path: Path) -> None:
+    """Two HIP runtimes in one process would not know each other's streams."""
+    content = (on_device.folder("blas") / PRODUCTS).read_bytes()
+    (tmp_path / PRODUCTS).write_bytes(content.replace(b"libamdhip64.so.7", b"libamdhip64.so.6"))
+    shutil.copy(on_device.folder("hip") / NAMES["hip"], tmp_path)
+    with_kernels(tmp_path, "gfx1201")
+    outcome = on_device.run("product", "gfx1201", folder=tmp_path, ROCBLAS_TENSILE_LIBPATH=str(tmp_path))
+    assert outcome.value["error"] < 1e-4
+    assert "needs another HIP runtime than libamdhip64.so.7" in outcome.said
+
+
+def test_nodes_that_were_not_granted(tmp_path: Path) -> None:
+    """The kernel lists every GPU of the host; reading those that a container was not given fails."""
+    for number, version in (("0", None), ("1", "110000")):
+        node = tmp_path / number
+        node.mkdir()
+        if version is None:
+            (node / "properties").mkdir()  # can't be read, whoever asks
+        else:
+            (node / "properties").write_text(f"gfx_target_version {version}\nwave_front_size 32\n")
+    assert [d.arch for d in amd_gpus(tmp_path)] == ["gfx1100"]
