@@ -197,8 +197,7 @@ void plan_library(LinearWork& work) {
   work.program.call(
       [library = gpu::blas(work.device), product = gpu::linear_product(work.p),
        half = work.half](const Program::Addresses& at) {
-        library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
-        return true;
+        return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
       },
       {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
   work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
@@ -265,10 +264,10 @@ Table gpu_kernels(const char* provider, gpu::Device& device) {
 }
 
 Table rocm_kernels() {
-  const gpu::Device* current = gpu::usable_rocm_device();
+  const gpu::DeviceFacts* current = gpu::usable_rocm_device();
   if (current == nullptr) return {};
   const char* provider = gpu::host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
-  return kernels(provider, current->facts().arch, gpu::rocm_device);
+  return kernels(provider, current->arch, gpu::rocm_device);
 }
 
 }  // namespace graphopt

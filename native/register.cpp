@@ -17,6 +17,9 @@
 #include "abi/error.h"
 #include "cpu/isa.h"
 #include "gpu/devices.h"
+#include "gpu/libraries.h"
+#include "gpu/report.h"
+#include "gpu/shared_library.h"
 #include "kernels.h"
 #include "ops/name_patterns.h"
 #include "ops/schema.h"
@@ -142,6 +145,7 @@ abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtAp
 extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* RegisterCustomOps(
     graphopt::abi::OrtSessionOptions* options, const graphopt::abi::OrtApiBase* base) {
   using namespace graphopt;
+  gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
   const abi::OrtApi* api = base->get_api(abi::kApiRevision);
   if (api == nullptr) {
     // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
@@ -157,4 +161,23 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
   } catch (...) {
     return abi::current_exception_status(api, "graphopt: ");
   }
+}
+
+// What the library found on this machine, as JSON (gpu/report.h); the text is the calling thread's until its
+// next call. Null when it can't be told.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptDescribeDevices() {
+  thread_local std::string text;
+  try {
+    text = graphopt::gpu::describe_devices();
+    return text.c_str();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "graphopt: %s\n", e.what());
+    return nullptr;
+  }
+}
+
+// Waits until the vendor's libraries have loaded, or built, what convolutions have asked them for; returns
+// how many kernels that were since the last call.
+extern "C" __attribute__((visibility("default"))) size_t GraphoptFinishLoading() {
+  return graphopt::gpu::finish_loading();
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphopt.errors import GraphoptError
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, device_count, session
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, discrete_devices, session
 
 
 class DataParallel:
@@ -36,7 +36,8 @@ class DataParallel:
 
         Args:
             model: a path or serialized bytes.
-            providers: what `session` takes, once for each session; None for one on each device of our own provider.
+            providers: what `session` takes, once for each session; None for one on each device of our own provider,
+                without GPUs that are part of a processor where there are others.
             options: as for `session`.
 
         Raises:
@@ -45,7 +46,7 @@ class DataParallel:
 
         """
         if providers is None:
-            providers = [[(DEVICE_PROVIDER, {"device": i}), CPU] for i in range(device_count())]
+            providers = [[(DEVICE_PROVIDER, {"device": i}), CPU] for i in discrete_devices()]
         if not providers:
             raise GraphoptError(f"{DEVICE_PROVIDER} has no devices here")
         self.sessions = [session(model, list(chosen), **options) for chosen in providers]

@@ -38,10 +38,17 @@ def cpu_name(source: Path = _CPU_INFO) -> str:
 
 
 def amd_gpus(nodes: Path = _KFD_NODES) -> list[Device]:
-    """Each AMD GPU, from the compute driver, which names no products; a CPU has a node too, with the version 0."""
+    """Each AMD GPU, from the compute driver, which names no products; a CPU has a node too, with the version 0.
+
+    A container sees the nodes of all GPUs of its host, and may read those that it was given.
+    """
     found = []
     for properties in sorted(nodes.glob("*/properties"), key=lambda p: int(p.parent.name)):
-        pairs = dict(line.split(None, 1) for line in properties.read_text().splitlines() if " " in line)
+        try:
+            text = properties.read_text()
+        except OSError:
+            continue
+        pairs = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
         version = int(pairs.get("gfx_target_version", "0"))
         if version:
             arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"

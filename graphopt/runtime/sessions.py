@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
 import os
 import platform
+import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
@@ -39,6 +44,9 @@ SELF_TESTED = frozenset({DEVICE_PROVIDER, "ROCMExecutionProvider"})
 # The key of a model's metadata under which `optimize` records what it was tuned for.
 
 Provider = str | tuple[str, Mapping[str, Any]]
+
+# The shape of each input of a model, by its name.
+Shapes = Mapping[str, Sequence[int]]
 
 
 def import_onnxruntime() -> Any:
@@ -122,6 +130,16 @@ def device_count() -> int:
         RuntimeMissingError: no runtime, or no native library.
     """
     return len(_devices())
+
+
+def discrete_devices() -> list[int]:
+    """The numbers of our provider's devices without those that are part of a processor, unless all are.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    found = [d.ep_metadata.get("graphopt.integrated") == "1" for d in _devices()]
+    return [n for n, integrated in enumerate(found) if not integrated] or [*range(len(found))]
 
 
 def _devices() -> list[Any]:
@@ -320,6 +338,7 @@ def session(
     *,
     require_device: bool = False,
     ignore_selftest: bool = False,
+    warm_up: Shapes | Sequence[Shapes] = (),
     **options: Any,
 ) -> Any:
     """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
@@ -330,11 +349,15 @@ def session(
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
         ignore_selftest: run kernels that failed the self-test, too.
+        warm_up: the shape of every input, or several such sets: the session runs once for each on zeros, so that what
+            GPU libraries load at their first use (seconds) is there before the first request; one line on stderr says
+            how long it took. Nothing is ever compiled in a run, with or without it.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required.
+        GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required; or the
+            shapes of `warm_up` do not fit.
     """
     ort = import_onnxruntime()
     session_options = ort.SessionOptions()
@@ -351,7 +374,40 @@ def session(
     if require_device and hasattr(created, "get_provider_graph_assignment_info"):
         _refuse_cpu_nodes(created)
     _warn_of_other_target(created)
+    if warm_up:
+        _warm_up(created, [warm_up] if isinstance(warm_up, Mapping) else warm_up)
     return created
+
+
+def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:
+    library = ctypes.CDLL(str(library_path()))
+    finish_loading = library.GraphoptFinishLoading
+    finish_loading.restype = ctypes.c_size_t
+    begin, loaded = time.perf_counter(), 0
+    for shapes in sets:
+        feeds = {}
+        for given in created.get_inputs():
+            if given.name not in shapes:
+                raise GraphoptError(f"warm_up has no shape for input '{given.name}'")
+            name = given.type.removeprefix("tensor(").removesuffix(")")
+            dtype = {"float": "float32", "double": "float64", "string": "object"}.get(name, name)
+            feeds[given.name] = np.zeros(tuple(shapes[given.name]), dtype)
+        # What a library loads or builds beside a run is used by the next, which may ask for more.
+        for _ in range(_MOST_WARM_UPS):
+            try:
+                created.run(None, feeds)
+            except Exception as error:  # the runtime's exception classes share no public base
+                raise GraphoptError(f"warm_up: {str(error).strip()}") from error
+            more = finish_loading()
+            loaded += more
+            if not more:
+                break
+    seconds = time.perf_counter() - begin
+    kernels = f", {loaded} kernels of the GPU's libraries are loaded" if loaded else ""
+    print(f"graphopt: ran once for {len(sets)} sets of shapes in {seconds:.2f} s{kernels}", file=sys.stderr)
+
+
+_MOST_WARM_UPS = 5
 
 
 def _refuse_cpu_nodes(created: Any) -> None:

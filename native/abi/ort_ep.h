@@ -75,6 +75,8 @@ inline constexpr Slot24<297, const char*(const OrtKeyValuePairs*, const char*)> 
 inline constexpr Slot24<300, void(OrtKeyValuePairs*)> ReleaseKeyValuePairs;
 inline constexpr Slot24<307, HardwareType(const OrtHardwareDevice*)> HardwareDevice_Type;
 inline constexpr Slot24<308, uint32_t(const OrtHardwareDevice*)> HardwareDevice_VendorId;
+// Its owner keeps it.
+inline constexpr Slot24<311, const OrtKeyValuePairs*(const OrtHardwareDevice*)> HardwareDevice_Metadata;
 inline constexpr Slot24<320, OrtStatus*(const char* name, MemoryDeviceType, uint32_t vendor, int32_t device,
                                         DeviceMemoryType, size_t alignment, AllocatorType, OrtMemoryInfo**)>
     CreateMemoryInfo_V2;

@@ -1,6 +1,7 @@
 #include "ep/memory.h"
 
 #include "abi/error.h"
+#include "ep/staging.h"
 #include "gpu/devices.h"
 #include "gpu/libraries.h"
 
@@ -20,7 +21,7 @@ struct Stream final : abi::OrtSyncStreamImpl {
 
   Stream(const OrtApi24* a, Pool& p);
   void flush() const {
-    pool.device().make_current();
+    const gpu::OnDevice on(pool.device());
     pool.device().synchronize(handle);
     pool.retire(handle);
   }
@@ -45,7 +46,7 @@ struct Notification final : abi::OrtSyncNotificationImpl {
   void* event;
 
   explicit Notification(const Stream& stream) : OrtSyncNotificationImpl{}, producer(stream) {
-    producer.pool.device().make_current();
+    const gpu::OnDevice on(producer.pool.device());
     event = producer.pool.device().create_event();
     version = abi::kEpApiRevision;
     Release = [](OrtSyncNotificationImpl* p) {
@@ -56,21 +57,21 @@ struct Notification final : abi::OrtSyncNotificationImpl {
     Activate = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
       return guarded(n.producer.api, "signal", [&] {
-        n.producer.pool.device().make_current();
+        const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().record(n.event, n.producer.handle);
       });
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* p, abi::OrtSyncStream* consumer) {
       Notification& n = self(p);
       return guarded(n.producer.api, "wait", [&] {
-        n.producer.pool.device().make_current();
+        const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().wait(impl(n.producer.api, consumer).handle, n.event);
       });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
       return guarded(n.producer.api, "wait", [&] {
-        n.producer.pool.device().make_current();
+        const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().wait(n.event);
       });
     };
@@ -79,7 +80,7 @@ struct Notification final : abi::OrtSyncNotificationImpl {
 };
 
 Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p) {
-  pool.device().make_current();
+  const gpu::OnDevice on(pool.device());
   handle = pool.device().create_stream();
   version = abi::kEpApiRevision;
   Release = [](OrtSyncStreamImpl* s) {
@@ -159,9 +160,13 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       throw Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
     }
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
-    device.make_current();
+    const gpu::OnDevice on(device);
     void* handle = stream != nullptr ? impl(api, stream).handle : nullptr;
-    device.copy(out, in, bytes, handle);
+    if (source < 0 && stream != nullptr) {
+      staging(device).upload(out, in, bytes, handle);
+    } else {
+      device.copy(out, in, bytes, handle);
+    }
     if (stream == nullptr || target < 0) device.synchronize(handle);
   }
 };

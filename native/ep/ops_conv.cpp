@@ -95,7 +95,7 @@ const char* refuse_dnn(Work& work) {
   gpu::Dnn* library = gpu::dnn(work.device);
   if (library == nullptr) return "it is not there";
   const auto bytes = library->conv_workspace(work.p, work.half, work.call.stream);
-  if (!bytes) return "it has no algorithm";
+  if (!bytes) return "it has no algorithm, or is still loading it";
   work.library_bytes = *bytes;
   return nullptr;
 }
@@ -105,9 +105,8 @@ void plan_dnn(Work& work) {
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
       [library = gpu::dnn(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
-        library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0], at.outputs[1],
-                      at.stream);
-        return true;
+        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0], at.outputs[1],
+                             at.stream);
       },
       {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0), workspace});
 }

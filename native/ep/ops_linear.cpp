@@ -19,8 +19,7 @@ void plan_library(Product& product) {
   product.program.call(
       [library = gpu::blas(product.device), problem = std::move(product.problem),
        half = product.half](const Program::Addresses& at) {
-        library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
-        return true;
+        return library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
       },
       {product.a, product.b}, {product.y});
 }

@@ -18,6 +18,12 @@ size_t block_size(size_t bytes) {
 
 }  // namespace
 
+gpu::Device& Pool::device() const {
+  gpu::Device* known = device_;
+  if (known == nullptr) device_ = known = &gpu::device(number_);
+  return *known;
+}
+
 void* Pool::take(FreeBlocks& blocks, size_t bytes, const void* stream) {
   const auto found = blocks.lower_bound(bytes);
   if (found == blocks.end() || found->first / 2 > bytes) return nullptr;
@@ -34,13 +40,13 @@ void* Pool::allocate(size_t bytes, const void* stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (void* memory = take(free_[stream], bytes, stream)) return memory;
   if (void* memory = take(free_[nullptr], bytes, stream)) return memory;
-  device_.make_current();
+  const gpu::OnDevice on(device());
   void* memory = nullptr;
   try {
-    memory = device_.allocate(bytes);
+    memory = device().allocate(bytes);
   } catch (const gpu::OutOfMemory&) {
     trim_locked();
-    memory = device_.allocate(bytes);
+    memory = device().allocate(bytes);
   }
   ++statistics_.device_allocations;
   statistics_.in_use += bytes;
@@ -61,8 +67,8 @@ size_t Pool::free(void* memory) {
   const Block block = found->second;
   used_.erase(found);
   if (block.stream == nullptr) {  // nobody knows which work may still use it
-    device_.make_current();
-    device_.synchronize();
+    const gpu::OnDevice on(device());
+    device().synchronize();
   }
   free_[block.stream].emplace(block.bytes, memory);
   statistics_.in_use -= block.bytes;
@@ -96,10 +102,10 @@ void Pool::trim() {
 }
 
 void Pool::trim_locked() {
-  device_.make_current();
-  device_.synchronize();
+  const gpu::OnDevice on(device());
+  device().synchronize();
   for (auto& [stream, blocks] : free_) {
-    for (const auto& [size, memory] : blocks) device_.free(memory);
+    for (const auto& [size, memory] : blocks) device().free(memory);
   }
   free_.clear();
   statistics_.kept = 0;
@@ -113,10 +119,9 @@ Pool::Statistics Pool::statistics() const {
 Pool& pool(int number) {
   static std::mutex mutex;
   static auto& pools = *new std::map<int, std::unique_ptr<Pool>>;
-  gpu::Device& device = gpu::device(number);
   const std::lock_guard<std::mutex> lock(mutex);
   auto& slot = pools[number];
-  if (slot == nullptr) slot = std::make_unique<Pool>(device);
+  if (slot == nullptr) slot = std::make_unique<Pool>(number);
   return *slot;
 }
 

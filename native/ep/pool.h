@@ -4,6 +4,7 @@
 // since the stream's work runs in order; for other streams only once that work is known to be done (retire).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -16,9 +17,10 @@ namespace graphopt::ep {
 // One for each device of the process, shared by all sessions. Thread-safe.
 class Pool {
  public:
-  explicit Pool(gpu::Device& device) : device_(device) {}
+  // Of gpu::device(number), which is opened when it is first needed.
+  explicit Pool(int number) : number_(number) {}
 
-  gpu::Device& device() const { return device_; }
+  gpu::Device& device() const;
 
   // For work on `stream`, or with null for work that is not known. Throws gpu::OutOfMemory when the device
   // has no memory left even after everything that is kept has been given back.
@@ -55,7 +57,8 @@ class Pool {
   void retire_locked(const void* stream);
   void trim_locked();
 
-  gpu::Device& device_;
+  int number_;
+  mutable std::atomic<gpu::Device*> device_{nullptr};
   mutable std::mutex mutex_;
   std::unordered_map<void*, Block> used_;
   std::map<const void*, FreeBlocks> free_;  // by the stream whose work may still use them; null: none

@@ -13,8 +13,10 @@
 #include "abi/error.h"
 #include "abi/graph.h"
 #include "ep/memory.h"
+#include "ep/pairing.h"
 #include "ep/registry.h"
 #include "gpu/devices.h"
+#include "gpu/shared_library.h"
 #include "kernels.h"
 #include "ops/name_patterns.h"
 
@@ -228,29 +230,48 @@ struct Factory final : abi::OrtEpFactory {
     return *slot;
   }
 
-  // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU.
+  // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU. A GPU
+  // that shares the processor's memory comes after those that do not, so that nobody gets it who asks for
+  // any.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
-    std::map<uint32_t, std::vector<const abi::OrtHardwareDevice*>> gpus;  // by vendor
+    std::vector<const abi::OrtHardwareDevice*> gpus;
+    std::vector<Hardware> hardware;
     const abi::OrtHardwareDevice* cpu = nullptr;
     for (size_t i = 0; i < count; ++i) {
       const abi::HardwareType type = abi::HardwareDevice_Type(api, devices[i]);
       if (type == abi::HardwareType::kCpu && cpu == nullptr) cpu = devices[i];
-      if (type == abi::HardwareType::kGpu) {
-        gpus[abi::HardwareDevice_VendorId(api, devices[i])].push_back(devices[i]);
+      if (type != abi::HardwareType::kGpu) continue;
+      gpus.push_back(devices[i]);
+      hardware.push_back({abi::HardwareDevice_VendorId(api, devices[i]), bus_id(devices[i])});
+    }
+    std::vector<int> numbers;
+    std::vector<Hardware> ours;
+    for (const bool integrated : {false, true}) {
+      for (int n = 0; n < gpu::device_count(); ++n) {
+        const gpu::DeviceFacts* device = gpu::usable_device(n);
+        if (device == nullptr || device->integrated != integrated) continue;
+        numbers.push_back(n);
+        ours.push_back({vendor_id(gpu::backend(n)), device->bus_id});
       }
     }
+    const std::vector<int> pairs = pair_devices(ours, hardware);
     size_t found = 0;
-    std::map<uint32_t, size_t> seen;  // devices of a vendor so far
-    for (int n = 0; n < gpu::device_count() && found < most; ++n) {
-      const uint32_t vendor = vendor_id(gpu::backend(n));
-      const size_t number = seen[vendor]++;
-      const gpu::Device* device = gpu::usable_device(n);
-      const auto* hardware = number < gpus[vendor].size() ? gpus[vendor][number] : cpu;
-      if (device == nullptr || hardware == nullptr) continue;
-      out[found++] = make_device(hardware, n, vendor, device->facts());
+    for (size_t i = 0; i < numbers.size() && found < most; ++i) {
+      const auto* on = pairs[i] >= 0 ? gpus[static_cast<size_t>(pairs[i])] : cpu;
+      if (on != nullptr)
+        out[found++] = make_device(on, numbers[i], ours[i].vendor, *gpu::usable_device(numbers[i]));
     }
     return found;
+  }
+
+  // Newer runtimes say it; older ones the number of the DRM card.
+  std::string bus_id(const abi::OrtHardwareDevice* device) const {
+    const abi::OrtKeyValuePairs* metadata = abi::HardwareDevice_Metadata(api, device);
+    if (metadata == nullptr) return {};
+    if (const char* bus = abi::GetKeyValue(api, metadata, "pci_bus_id")) return bus;
+    const char* card = abi::GetKeyValue(api, metadata, "card_idx");
+    return card != nullptr ? bus_id_of_card(card) : std::string();
   }
 
   abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor,
@@ -272,6 +293,9 @@ struct Factory final : abi::OrtEpFactory {
     tell("graphopt.name", facts.name);
     tell("graphopt.driver", facts.driver);
     tell("graphopt.wave", std::to_string(facts.wave));
+    tell("graphopt.code", facts.code);
+    tell("graphopt.bus_id", facts.bus_id);
+    tell("graphopt.integrated", facts.integrated ? "1" : "0");
     abi::OrtEpDevice* device = nullptr;
     abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &device);
     abi::ReleaseKeyValuePairs(api, metadata);
@@ -323,6 +347,7 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
     graphopt::abi::OrtEpFactory** factories, size_t most, size_t* count) {
   using namespace graphopt;
   *count = 0;
+  gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
   const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
   if (api == nullptr) {
     const abi::OrtApi* oldest = base->get_api(1);

@@ -5,6 +5,7 @@
 #include "abi/error.h"
 #include "ep/memory.h"
 #include "ep/operators.h"
+#include "ep/staging.h"
 #include "kernels.h"
 #include "runtime/run_node.h"
 
@@ -32,17 +33,18 @@ struct KernelHandle final : abi::OrtKernelImpl {
     Release = [](OrtKernelImpl* p) {
       auto* handle = static_cast<KernelHandle*>(p);
       try {
-        handle->device.make_current();  // kernels free device memory
+        const gpu::OnDevice on(handle->device);  // kernels free device memory
+        delete handle;
       } catch (const std::exception&) {
+        delete handle;
       }
-      delete handle;
     };
   }
 
   OrtStatus* compute(const abi::Context& context) const noexcept {
     try {
       last_failure();  // forgets those of other nodes
-      device.make_current();
+      const gpu::OnDevice on(device);
       run_node(bound, context, memory);
       return nullptr;
     } catch (...) {
@@ -80,8 +82,13 @@ class CopyKernel final : public Kernel {
   bool run(Call& call) const override {
     const Tensor& x = call.inputs[0];
     const auto bytes = static_cast<size_t>(x.shape.elements() * bytes_of(x.type));
-    if (bytes > 0) device_.copy(call.outputs[0].data, x.data, bytes, call.stream);
-    if (!from_host_) device_.synchronize(call.stream);
+    if (bytes == 0) return true;
+    if (from_host_) {
+      staging(device_).upload(call.outputs[0].data, x.data, bytes, call.stream);
+    } else {
+      device_.copy(call.outputs[0].data, x.data, bytes, call.stream);
+      device_.synchronize(call.stream);
+    }
     return true;
   }
 
@@ -101,7 +108,7 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
   add_memcpy("MemcpyFromHost", true);
   add_memcpy("MemcpyToHost", false);
   for (Registration& op : standard_operators(device)) add(std::move(op));
-  device.make_current();
+  const gpu::OnDevice on(device);
   for (Registration& op : gpu_kernels(kProviderName, device)) add(std::move(op));
 }
 
@@ -205,7 +212,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
   std::string what = entry.op.name;
   try {
     gpu::Device& device = entry.registry->device_;
-    device.make_current();
+    const gpu::OnDevice on(device);
     const abi::NodeInfo node(api, info, entry.op.name);
     what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
     auto handle = std::make_unique<KernelHandle>(api, device, what);

@@ -1,4 +1,9 @@
 // cuBLAS and rocBLAS. Their matrices are stored by columns: Y^T = B^T A^T is what they compute.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -23,7 +28,9 @@ struct Product {
 template <class Library>
 class BlasOf final : public Blas {
  public:
-  void gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) override {
+  BlasOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+
+  bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) override {
     Walk walk(p.batch, {p.a_batch, p.b_batch});
     walk.simplify();
     const Walk::Rows rows = walk.rows();
@@ -50,10 +57,17 @@ class BlasOf final : public Blas {
       product.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
       product.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
       product.result = static_cast<char*>(y) + static_cast<int64_t>(r) * rows.length * p.M * p.N * element;
-      if (const int status = library_.run(handle, product, half)) {
-        throw std::runtime_error(std::string(Library::kName) + " failed, status " + std::to_string(status));
+      const int status = library_.run(handle, product, half);
+      if (status == 0) continue;
+      device_.forget_errors();
+      const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
+      if (r > 0) throw std::runtime_error(what);  // some of the product is on its way
+      if (!said_.exchange(true)) {
+        std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", what.c_str());
       }
+      return false;
     }
+    return true;
   }
 
   void forget(void* stream) noexcept override {
@@ -71,12 +85,15 @@ class BlasOf final : public Blas {
     if (found != handles_.end()) return found->second;
     void* handle = nullptr;
     if (library_.create(&handle) != 0 || library_.set_stream(handle, stream) != 0) {
+      device_.forget_errors();
       throw std::runtime_error(std::string(Library::kName) + " can't be used");
     }
     return handles_[stream] = handle;
   }
 
+  Device& device_;
   Library library_;
+  std::atomic<bool> said_{false};
   std::mutex mutex_;
   std::map<void*, void*> handles_;  // by stream
 };
@@ -89,9 +106,7 @@ struct Cublas {
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int,
               int, long long, const void*, void*, int, int, long long, int, int, int);
 
-  Cublas() {
-    void* library =
-        open_runtime({"libcublas.so.13", "libcublas.so.12", "libcublas.so"}, "cuBLAS (libcublas)");
+  explicit Cublas(void* library) {
     resolve(library, "cublasCreate_v2", create);
     resolve(library, "cublasDestroy_v2", destroy);
     resolve(library, "cublasSetStream_v2", set_stream);
@@ -107,23 +122,50 @@ struct Cublas {
   }
 };
 
+// Where rocBLAS looks for its kernels (library/src/tensile_host.cpp, TensileHost::initialize): it aborts the
+// process when there are none for the architecture, so we look first.
+std::string tensile_folder(const std::string& library) {
+  if (const char* given = std::getenv("ROCBLAS_TENSILE_LIBPATH")) return given;
+  const std::string folder = folder_of(library);
+  for (const char* place : {"/../../Tensile/library", "/library", "/../rocblas/library"}) {
+    if (access((folder + place).c_str(), F_OK) == 0) return folder + place;
+  }
+  return folder + "/rocblas/library";
+}
+
+bool has_tensile_file(std::string folder, const std::string& arch) {
+  if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
+  for (const std::string& name :
+       {"TensileLibrary_lazy_" + arch, "TensileLibrary_" + arch, std::string("TensileLibrary")}) {
+    if (access((folder + "/" + name + ".dat").c_str(), R_OK) == 0) return true;
+  }
+  return false;
+}
+
 // rocBLAS, not hipBLAS, whose numbers for types changed with ROCm 7.
 struct Rocblas {
   static constexpr const char* kName = "rocBLAS";
-  int (*create)(void**);
+  int (*create_)(void**);
   int (*destroy)(void*);
   int (*set_stream)(void*, void*);
+  int (*set_atomics)(void*, int);
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*, int,
               int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t, int, int,
               int, int32_t, uint32_t);
 
-  Rocblas() {
-    void* library =
-        open_runtime({"librocblas.so.5", "librocblas.so.4", "librocblas.so"}, "rocBLAS (librocblas)");
-    resolve(library, "rocblas_create_handle", create);
+  explicit Rocblas(void* library) {
+    resolve(library, "rocblas_create_handle", create_);
+    resolve(library, "rocblas_set_atomics_mode", set_atomics);
     resolve(library, "rocblas_destroy_handle", destroy);
     resolve(library, "rocblas_set_stream", set_stream);
     resolve(library, "rocblas_gemm_strided_batched_ex", gemm);
+  }
+
+  // Atomic additions, which rocBLAS 6 allows by default, come in another order in each run.
+  int create(void** handle) const {
+    constexpr int kNotAllowed = 0;
+    const int status = create_(handle);
+    return status != 0 ? status : set_atomics(*handle, kNotAllowed);
   }
 
   int run(void* handle, const Product& p, bool half) const {
@@ -138,7 +180,27 @@ struct Rocblas {
 
 }  // namespace
 
-std::unique_ptr<Blas> open_cublas() { return std::make_unique<BlasOf<Cublas>>(); }
-std::unique_ptr<Blas> open_rocblas() { return std::make_unique<BlasOf<Rocblas>>(); }
+FoundLibrary find_cublas(const DeviceFacts&) {
+  return find_vendor_library("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+}
+
+FoundLibrary find_rocblas(const DeviceFacts& device) {
+  FoundLibrary found =
+      find_vendor_library("rocBLAS", {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
+  if (!found.problem.code.empty()) return found;
+  const std::string folder = tensile_folder(found.file.path);
+  if (!has_tensile_file(folder, device.arch)) {
+    found.problem = {"no_kernels", "rocBLAS has no kernels for " + device.arch + " (no TensileLibrary_lazy_" +
+                                       device.arch + ".dat in " + folder + ") and would end the process"};
+  }
+  return found;
+}
+
+std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found) {
+  return std::make_unique<BlasOf<Cublas>>(device, found);
+}
+std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found) {
+  return std::make_unique<BlasOf<Rocblas>>(device, found);
+}
 
 }  // namespace graphopt::gpu

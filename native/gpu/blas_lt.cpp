@@ -2,6 +2,7 @@
 // columns: Y^T = W^T X^T is what they compute, so that the bias is a column of it.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -28,10 +29,7 @@ struct CublasLt {
   static constexpr int kEpilogue = 7, kBiasPointer = 8;  // of a product
   static constexpr int kBiasType = -1;                   // that of Y when it is not set
   static constexpr size_t kAlgorithmBytes = 64;          // of a result; the workspace's size follows
-  static void* open() {
-    return open_runtime({"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
-                        "cuBLASLt (libcublasLt)");
-  }
+  static constexpr size_t kResultBytes = 96;
 };
 
 // The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
@@ -41,10 +39,7 @@ struct HipblasLt {
   static constexpr int kEpilogue = 2, kBiasPointer = 3;
   static constexpr int kBiasType = 4;
   static constexpr size_t kAlgorithmBytes = 24;
-  static void* open() {
-    return open_runtime({"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"},
-                        "hipBLASLt (libhipblaslt)");
-  }
+  static constexpr size_t kResultBytes = 56;
 };
 
 // A descriptor of the library's.
@@ -67,8 +62,7 @@ class Descriptor {
 template <class Api>
 class BlasLtOf final : public BlasLt {
  public:
-  BlasLtOf() {
-    void* library = Api::open();
+  BlasLtOf(Device& device, void* library) : device_(device) {
     const auto find = [library](const char* name, auto& function) {
       resolve(library, (std::string(Api::kPrefix) + name).c_str(), function);
     };
@@ -88,9 +82,12 @@ class BlasLtOf final : public BlasLt {
   }
 
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
-    const Algorithm* algorithm = algorithm_of(p, half);
-    if (algorithm == nullptr || bytes_of(*algorithm) > kMostWorkspace) return std::nullopt;
-    return bytes_of(*algorithm);
+    const Choice& choice = choice_of(p, half);
+    std::optional<size_t> most;
+    for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
+      most = std::max(most.value_or(0), bytes_of(choice.algorithms[i]));
+    }
+    return most;
   }
 
   bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b, const void* r,
@@ -98,19 +95,32 @@ class BlasLtOf final : public BlasLt {
     for (const void* pointer : {x, w, b, r, static_cast<const void*>(y)}) {
       if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
     }
-    const Algorithm* algorithm = algorithm_of(p, half);
-    if (algorithm == nullptr) return false;
     Descriptors d(*this);
     if (!describe(p, half, b, d)) return false;
     const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
-    return multiply_(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(), &beta,
-                     r != nullptr ? r : y, d.result.get(), y, d.result.get(), algorithm->data(), workspace,
-                     bytes_of(*algorithm), stream) == 0;
+    Choice& choice = choice_of(p, half);
+    // The first may be refused when it is to run, and stays refused.
+    for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
+      const Algorithm& algorithm = choice.algorithms[i];
+      if (multiply_(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(), &beta,
+                    r != nullptr ? r : y, d.result.get(), y, d.result.get(), algorithm.data(), workspace,
+                    bytes_of(algorithm), stream) == 0) {
+        return true;
+      }
+      device_.forget_errors();
+      choice.first = i + 1;
+    }
+    return false;
   }
 
  private:
   // A result of the library's: the algorithm, the bytes of workspace that it needs, and what we don't read.
-  struct alignas(8) Algorithm : std::array<unsigned char, 256> {};
+  struct alignas(8) Algorithm : std::array<unsigned char, Api::kResultBytes> {};
+  static constexpr int kMostAlgorithms = 8;
+  struct Choice {
+    std::vector<Algorithm> algorithms;  // best first
+    std::atomic<size_t> first{0};       // those before it were refused
+  };
   using Key = std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool>;
 
   static bool epilogue_of(ActivationKind kind, bool half, uint32_t& epilogue) {
@@ -159,31 +169,37 @@ class BlasLtOf final : public BlasLt {
            layout(d.rows, p.K, p.rows) && layout(d.result, p.N, p.rows);
   }
 
-  // What the library would run; null when nothing.
-  const Algorithm* algorithm_of(const LinearProblem& p, bool half) {
+  // What the library would run; no algorithms when nothing.
+  Choice& choice_of(const LinearProblem& p, bool half) {
     uint32_t epilogue = 0;
-    if (!epilogue_of(p.act.kind, half, epilogue)) return nullptr;
+    const bool known = epilogue_of(p.act.kind, half, epilogue);
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [found, is_new] = algorithms_.try_emplace({p.rows, p.K, p.N, half, epilogue, p.has_residual});
-    if (is_new) {
-      Descriptors d(*this);
-      Descriptor preference(destroy_preference_);
-      const uint64_t bytes = kMostWorkspace;
-      int count = 0;
-      Algorithm best{};
-      // Which bias it will be does not matter to the choice, but that it is aligned.
-      const void* const bias = reinterpret_cast<const void*>(kAlignment);
-      if (describe(p, half, bias, d) && create_preference_(preference.address()) == 0 &&
-          set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
-          choose_(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
-                  preference.get(), 1, best.data(), &count) == 0 &&
-          count > 0) {
-        found->second = std::make_unique<Algorithm>(best);
+    auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual}];
+    if (choice != nullptr) return *choice;
+    choice = std::make_unique<Choice>();
+    if (!known) return *choice;
+    Descriptors d(*this);
+    Descriptor preference(destroy_preference_);
+    const uint64_t bytes = kMostWorkspace;
+    int count = 0;
+    std::vector<Algorithm> found(kMostAlgorithms);
+    // Which bias it will be does not matter to the choice, but that it is aligned.
+    const void* const bias = reinterpret_cast<const void*>(kAlignment);
+    if (describe(p, half, bias, d) && create_preference_(preference.address()) == 0 &&
+        set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
+        choose_(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
+                preference.get(), kMostAlgorithms, found.data(), &count) == 0) {
+      for (int i = 0; i < count; ++i) {
+        if (bytes_of(found[static_cast<size_t>(i)]) <= kMostWorkspace) {
+          choice->algorithms.push_back(found[static_cast<size_t>(i)]);
+        }
       }
     }
-    return found->second.get();
+    device_.forget_errors();
+    return *choice;
   }
 
+  Device& device_;
   void* handle_ = nullptr;
   int (*create_product_)(void**, int, int);
   int (*destroy_product_)(void*);
@@ -197,7 +213,7 @@ class BlasLtOf final : public BlasLt {
   int (*multiply_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
                    const void*, void*, void*, void*, const void*, void*, size_t, void*);
   std::mutex mutex_;
-  std::map<Key, std::unique_ptr<Algorithm>> algorithms_;
+  std::map<Key, std::unique_ptr<Choice>> choices_;
 };
 
 // A small layer of small integers, which no order of summation rounds.
@@ -254,8 +270,8 @@ void require_right_results(BlasLt& library, Device& device, ActivationKind kind,
 }
 
 template <class Api>
-std::unique_ptr<BlasLt> open(Device& device) {
-  auto library = std::make_unique<BlasLtOf<Api>>();
+std::unique_ptr<BlasLt> open(Device& device, const FoundLibrary& found) {
+  auto library = std::make_unique<BlasLtOf<Api>>(device, found.file.handle);
   using A = ActivationKind;
   for (const auto& [kind, residual] : {std::pair(A::kNone, true), {A::kRelu, false}, {A::kGeluTanh, false}}) {
     require_right_results<float>(*library, device, kind, residual);
@@ -266,7 +282,28 @@ std::unique_ptr<BlasLt> open(Device& device) {
 
 }  // namespace
 
-std::unique_ptr<BlasLt> open_cublaslt(Device& device) { return open<CublasLt>(device); }
-std::unique_ptr<BlasLt> open_hipblaslt(Device& device) { return open<HipblasLt>(device); }
+FoundLibrary find_cublaslt(const DeviceFacts&) {
+  return find_vendor_library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
+}
+
+// On RDNA it crashes in its heuristic or in the product, or is wrong (ROCm's rocm-libraries, issues 4128,
+// 5205, 5706, 8242, 9962).
+FoundLibrary find_hipblaslt(const DeviceFacts& device) {
+  if (device.arch.rfind("gfx9", 0) != 0 && library_choice("hipblaslt") != "on") {
+    FoundLibrary found;
+    found.name = "hipBLASLt";
+    found.problem = {"off", "hipBLASLt is not used on " + device.arch +
+                                ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on uses it all the same"};
+    return found;
+  }
+  return find_vendor_library("hipBLASLt", {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
+}
+
+std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found) {
+  return open<CublasLt>(device, found);
+}
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found) {
+  return open<HipblasLt>(device, found);
+}
 
 }  // namespace graphopt::gpu

@@ -1,6 +1,28 @@
 #include "gpu/device.h"
 
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+
 namespace graphopt::gpu {
+namespace {
+
+std::atomic<bool> forked{false};
+
+}  // namespace
+
+void refuse_fork() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forked = true; }); });
+  if (forked) {
+    throw std::runtime_error(
+        "this process was forked after its parent had used the GPU, and no GPU can be used in it: start it "
+        "with "
+        "the method 'spawn' (multiprocessing.set_start_method), or fork before the first session");
+  }
+}
 
 std::string architectures(const std::string& prefix) {
   std::string names;
@@ -40,6 +62,7 @@ const void* address(const Buffer& b, const Memory& memory) {
 }  // namespace
 
 void Device::run(const Plan& plan, const Memory& memory, void* stream) {
+  refuse_fork();
   for (const Launch& launch : plan.launches) {
     // The driver copies the values during the call.
     const void* pointers[hip::kMostSlots];

@@ -23,6 +23,9 @@ struct CodeObject {
 
 // What was compiled into this library; empty when no compiler for device code was found at build time.
 const std::vector<CodeObject>& code_objects();
+// The source file that a kernel comes from, known when the library is built: a driver is never asked for a
+// kernel that a module lacks. Null for a kernel that is in none.
+const char* module_of(const std::string& kernel);
 // Their architectures that begin with `prefix`, separated by spaces.
 std::string architectures(const std::string& prefix);
 
@@ -55,18 +58,20 @@ class Device {
   virtual ~Device() = default;
   virtual Backend backend() const = 0;
   virtual const DeviceFacts& facts() const = 0;
-  // Which of the machine's devices is current in the calling thread.
-  virtual int current() const = 0;
-  // Makes this device current in the calling thread, as all methods below and current() need it.
-  virtual void make_current() = 0;
+  // Makes this device current in the calling thread, as all methods below need it; returns what was current
+  // before, for leave(). Call through OnDevice.
+  virtual void* enter() = 0;
+  virtual void leave(void* before) noexcept = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
   virtual void* allocate(size_t bytes) = 0;  // throws OutOfMemory
   virtual void free(void* memory) noexcept = 0;
+  // Memory of the host from which the device copies on its own; for good. Throws OutOfMemory.
+  virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void synchronize(void* stream) = 0;
   virtual void synchronize() = 0;  // all streams
 
-  // Between any of host and device. When `to` is host memory that is not pinned, the call waits.
+  // Between any of host and device. When one of them is host memory that is not pinned, the call waits.
   virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
   virtual void* create_stream() = 0;  // does not wait for the default stream
   virtual void destroy_stream(void* stream) noexcept = 0;
@@ -75,24 +80,61 @@ class Device {
   virtual void record(void* event, void* stream) = 0;
   virtual void wait(void* stream, void* event) = 0;  // work enqueued from now on waits for the event
   virtual void wait(void* event) = 0;                // the calling thread waits
+  virtual bool is_done(void* event) = 0;
+
+  // After a call of one of the vendor's libraries, which may have left an error in the thread: others would
+  // take it for theirs.
+  virtual void forget_errors() noexcept = 0;
 
   // Enqueues all launches of a plan.
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// A device by its number. Throws std::runtime_error when there is no runtime (NoRuntime), no such device, or
-// no code object for it.
-std::unique_ptr<Device> open_hip(int number = 0);
-std::unique_ptr<Device> open_cuda(int number = 0);
+// A device is current in the calling thread while one lives, and then what was before: the thread is the
+// caller's.
+class OnDevice {
+ public:
+  explicit OnDevice(Device& device) : device_(device), before_(device.enter()) {}
+  ~OnDevice() { device_.leave(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
 
-// How many devices a driver shows, and which of them is current in the calling thread.
-struct Present {
-  int count = 0;
-  int current = 0;
+ private:
+  Device& device_;
+  void* before_;
 };
-// None when there is no runtime.
+
+// Why something is not there: a word for programs (report.h lists them) and a sentence for people. Both empty
+// when nothing is wrong.
+struct Problem {
+  std::string code, text;
+};
+
+// What a driver says of its devices without opening any.
+struct FoundDevice {
+  DeviceFacts facts;
+  Problem problem;  // why it can't be used
+};
+struct Present {
+  std::vector<FoundDevice> devices;
+  std::string library;  // the runtime's file
+  std::string version;  // of the runtime
+  Problem problem;      // why there are no devices
+};
 Present find_hip();
 Present find_cuda();
+
+// A device of those. Throws std::runtime_error.
+std::unique_ptr<Device> open_hip(int number, const DeviceFacts& facts);
+std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts);
+
+// Which of AMD's devices is current in the calling thread.
+int current_hip();
+
+// Throws std::runtime_error in a process that was forked after its parent had looked for devices: no GPU
+// runtime works there.
+void refuse_fork();
+
 // Kernels compiled for the CPU (hip/host/hip_on_cpu.h) in the shared library at `path`.
 std::unique_ptr<Device> open_host(const std::string& path);
 

@@ -19,6 +19,7 @@ struct Cuda {
   // A CUdeviceptr is an integer as wide as a pointer.
   int (*malloc_)(void**, size_t);
   int (*free_)(void*);
+  int (*init)(unsigned);
   int (*get_device)(int*);
   int (*get_attribute)(int*, int, int);
   int (*set_function_attribute)(Function, int, int);
@@ -39,11 +40,26 @@ struct Cuda {
   int (*event_destroy)(void*);
   int (*event_record)(void*, void*);
   int (*event_synchronize)(void*);
-  void* context = nullptr;  // the primary one of the device, which the runtime API uses too
+  int (*event_query)(void*);
+  int (*malloc_pinned)(void**, size_t, unsigned);
+  int (*get_context)(void**);
+  int (*get_bus_id)(char*, int, int);
+  int (*get_memory)(size_t*, int);
+
+  SharedLibrary found;
+  std::mutex mutex;
+  std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
 
   Cuda() {
-    void* library = open_runtime({"libcuda.so.1"}, "the CUDA driver (libcuda)");
-    int (*init)(unsigned);
+    LibrarySearch search;
+    search.names = {"libcuda.so.1"};
+    search.what = "the CUDA driver (libcuda)";
+    found = find_library(search);
+    void* library = found.handle;
+    resolve(library, "cuInit", init);
+    resolve(library, "cuCtxGetCurrent", get_context);
+    resolve(library, "cuDeviceGetPCIBusId", get_bus_id);
+    resolve(library, "cuDeviceTotalMem_v2", get_memory);
     resolve(library, "cuInit", init);
     resolve(library, "cuGetErrorString", error_string);
     resolve(library, "cuModuleLoadData", module_load);
@@ -71,21 +87,27 @@ struct Cuda {
     resolve(library, "cuEventDestroy_v2", event_destroy);
     resolve(library, "cuEventRecord", event_record);
     resolve(library, "cuEventSynchronize", event_synchronize);
-    if (init(0) != 0 || count() == 0) throw NoRuntime("no NVIDIA GPU");
+    resolve(library, "cuEventQuery", event_query);
+    resolve(library, "cuMemHostAlloc", malloc_pinned);
   }
 
-  int count() const {
-    int n = 0;
-    return get_device_count(&n) == 0 ? n : 0;
-  }
+  void forget_error() const noexcept {}  // the driver API keeps none
 
-  void set_device(int number) {
-    if (context == nullptr) {
-      int device = 0;
-      check(device_get(&device, number), "cuDeviceGet");
-      check(retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+  void* enter(int number) {
+    void *before = nullptr, *context = nullptr;
+    check(get_context(&before), "cuCtxGetCurrent");
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      void*& primary = contexts[number];
+      if (primary == nullptr) check(retain_context(&primary, handle(number)), "cuDevicePrimaryCtxRetain");
+      context = primary;
     }
-    check(set_context(context), "cuCtxSetCurrent");
+    if (before != context) check(set_context(context), "cuCtxSetCurrent");
+    return before;
+  }
+  void leave(void* before) const noexcept {
+    void* now = nullptr;
+    if (get_context(&now) == 0 && now != before) set_context(before);
   }
 
   int copy(void* to, const void* from, size_t bytes, void* stream) const {
@@ -99,26 +121,36 @@ struct Cuda {
     throw std::runtime_error(std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
   }
 
-  int attribute(int which) const {
-    int device = 0, value = 0;
-    check(get_device(&device), "cuCtxGetDevice");
+  int handle(int number) const {
+    int device = 0;
+    check(device_get(&device, number), "cuDeviceGet");
+    return device;
+  }
+  int attribute(int which, int device) const {
+    int value = 0;
     check(get_attribute(&value, which, device), "cuDeviceGetAttribute");
     return value;
   }
 
-  DeviceFacts facts() const {
-    constexpr int kClockRate = 13, kMultiprocessors = 16, kMemoryClockRate = 36, kMemoryBusWidth = 37,
-                  kL2CacheSize = 38, kMajor = 75, kMinor = 76;
-    const std::string arch = "sm_" + std::to_string(attribute(kMajor)) + std::to_string(attribute(kMinor));
-    const std::string known = architectures("sm_");
-    if ((" " + known + " ").find(" " + arch + " ") == std::string::npos) {
-      throw std::runtime_error("this library has device code for " + known + ", and this GPU is " + arch);
+  DeviceFacts facts(int number) const {
+    constexpr int kClockRate = 13, kMultiprocessors = 16, kIntegrated = 18, kMemoryClockRate = 36,
+                  kMemoryBusWidth = 37, kL2CacheSize = 38, kMajor = 75, kMinor = 76;
+    const int device = handle(number);
+    DeviceFacts f;
+    f.arch = "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
+    if (find_architecture(f.arch) != nullptr) {
+      f = facts_of(f.arch, attribute(kMultiprocessors, device), 1e3 * attribute(kClockRate, device),
+                   1e3 * attribute(kMemoryClockRate, device), attribute(kMemoryBusWidth, device));
+      f.l2_bytes = attribute(kL2CacheSize, device);
     }
-    DeviceFacts f = typical_facts(arch);
-    f.compute_units = attribute(kMultiprocessors);
-    f.clock_hz = 1e3 * attribute(kClockRate);
-    f.bytes_per_second = 2.0 * 1e3 * attribute(kMemoryClockRate) * attribute(kMemoryBusWidth) / 8;
-    f.l2_bytes = attribute(kL2CacheSize);
+    char name[256] = {}, bus[64] = {};
+    check(get_name(name, sizeof name - 1, device), "cuDeviceGetName");
+    check(get_bus_id(bus, sizeof bus - 1, device), "cuDeviceGetPCIBusId");
+    check(get_memory(&f.memory, device), "cuDeviceTotalMem");
+    f.name = name;
+    f.bus_id = bus;
+    f.integrated = attribute(kIntegrated, device) != 0;
+    f.driver = version();
     return f;
   }
 
@@ -133,15 +165,54 @@ struct Cuda {
     constexpr int kSharedSize = 1, kMaxDynamicShared = 8, kMaxSharedPerBlockOptin = 97;
     int fixed = 0;
     check(get_function_attribute(&fixed, kSharedSize, f), "cuFuncGetAttribute");
-    check(set_function_attribute(f, kMaxDynamicShared, attribute(kMaxSharedPerBlockOptin) - fixed),
+    int device = 0;
+    check(get_device(&device), "cuCtxGetDevice");
+    check(set_function_attribute(f, kMaxDynamicShared, attribute(kMaxSharedPerBlockOptin, device) - fixed),
           "cuFuncSetAttribute");
   }
 };
 
+Cuda& cuda() {
+  static auto& one = *new Cuda;
+  return one;
+}
+
 }  // namespace
 
-std::unique_ptr<Device> open_cuda(int number) { return std::make_unique<DriverDevice<Cuda>>(Cuda(), number); }
+Present find_cuda() {
+  Present found;
+  try {
+    const Cuda& driver = cuda();
+    found.library = driver.found.path;
+    int count = 0;
+    int status = driver.init(0);
+    if (status == 0) status = driver.get_device_count(&count);
+    if (status != 0 || count == 0) {
+      const char* text = "no device";
+      if (status != 0) driver.error_string(status, &text);
+      found.problem = {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
+      return found;
+    }
+    found.version = driver.version();
+    for (int n = 0; n < count; ++n) {
+      FoundDevice& device = found.devices.emplace_back();
+      try {
+        device.facts = driver.facts(n);
+        device.problem = choose_code(device.facts, "sm_", false);
+      } catch (const std::exception& e) {
+        device.problem = {"failed", e.what()};
+      }
+    }
+  } catch (const NoRuntime& e) {
+    found.problem = {"no_runtime", e.what()};
+  } catch (const std::exception& e) {
+    found.problem = {"broken_runtime", e.what()};
+  }
+  return found;
+}
 
-Present find_cuda() { return find_devices<Cuda>(); }
+std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts) {
+  return std::make_unique<DriverDevice<Cuda>>(cuda(), number, facts);
+}
 
 }  // namespace graphopt::gpu

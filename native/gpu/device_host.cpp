@@ -101,8 +101,9 @@ class HostDevice final : public Device {
 
   Backend backend() const override { return Backend::kHost; }
   const DeviceFacts& facts() const override { return facts_; }
-  int current() const override { return 0; }
-  void make_current() override {}
+  void* enter() override { return nullptr; }
+  void leave(void*) noexcept override {}
+  void forget_errors() noexcept override {}
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void*) override {
@@ -118,6 +119,7 @@ class HostDevice final : public Device {
     if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     return memory;
   }
+  void* allocate_pinned(size_t bytes) override { return allocate(bytes); }
   void free(void* memory) noexcept override { guarded_memory().free(memory); }
   // Everything is done when the call returns; a stream or an event is only an address of its own.
   void synchronize(void*) override { synchronize(); }
@@ -136,6 +138,7 @@ class HostDevice final : public Device {
   void record(void*, void*) override {}
   void wait(void*, void*) override {}
   void wait(void*) override {}
+  bool is_done(void*) override { return true; }
 
  private:
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);

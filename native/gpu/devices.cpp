@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,75 +13,74 @@
 namespace graphopt::gpu {
 namespace {
 
-void warn(const std::string& which, const std::exception& e) {
+void warn(const std::string& which, const std::string& why) {
   std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
-               which.c_str(), e.what());
+               which.c_str(), why.c_str());
 }
 
-// The devices of one driver, which is opened when it is first asked for one.
+// The devices of one driver, which is looked for when it is first asked for them.
 class Driver {
  public:
   explicit Driver(Backend backend) : backend_(backend) {}
 
   Backend backend() const { return backend_; }
+  int count() { return has_code() ? static_cast<int>(present().devices.size()) : 0; }
 
-  int count() {
-    if (looked_) return present_.count;
+  const Present& present() {
+    if (looked_) return present_;
     looked_ = true;
-    try {
-      present_ = find();
-    } catch (const std::exception& e) {
-      warn("", e);
-    }
-    return present_.count;
+    refuse_fork();
+    present_ = find();
+    // That there is none is no news, nor that it has no device: a session that wants one is told why.
+    if (present_.problem.code == "broken_runtime" && has_code()) warn("", present_.problem.text);
+    return present_;
   }
 
-  // Null when it can't be opened.
-  Device* at(int number) {
+  // Null when it can't be used.
+  const DeviceFacts* facts(int number) {
     if (number < 0 || number >= count()) return nullptr;
-    const auto found = opened_.find(number);
-    if (found != opened_.end()) return found->second.get();
-    auto& slot = opened_[number];
-    try {
-      slot = open(number);
-    } catch (const std::exception& e) {
-      warn(" for GPU " + std::to_string(number), e);
-    }
-    return slot.get();
+    const FoundDevice& found = present().devices[static_cast<size_t>(number)];
+    if (found.problem.code.empty()) return &found.facts;
+    if (said_.insert(number).second) warn(" for GPU " + std::to_string(number), found.problem.text);
+    return nullptr;
   }
 
-  Device* current() {
-    for (const auto& [number, device] : opened_) {
-      if (device == nullptr) continue;
-      try {
-        return at(device->current());
-      } catch (const std::exception& e) {
-        warn("", e);
-        return nullptr;
-      }
+  Device& at(int number) {
+    const DeviceFacts* known = facts(number);
+    if (known == nullptr) {
+      throw std::runtime_error("there is no GPU number " + std::to_string(number) + " that can be used");
     }
-    return count() > 0 ? at(present_.current) : nullptr;
+    auto& slot = opened_[number];
+    if (slot == nullptr) slot = open(number, *known);
+    return *slot;
   }
 
  private:
+  bool has_code() const {
+    if (backend_ == Backend::kHost) return true;
+    return !architectures(backend_ == Backend::kHip ? "gfx" : "sm_").empty();
+  }
+
   Present find() const {
     switch (backend_) {
       case Backend::kHip:
-        return architectures("gfx").empty() ? Present{} : find_hip();
+        return find_hip();
       case Backend::kCuda:
-        return architectures("sm_").empty() ? Present{} : find_cuda();
+        return find_cuda();
       case Backend::kHost:
         break;
     }
-    return {1, 0};
+    Present found;
+    found.devices.push_back({open_host(host_kernels())->facts(), {}});
+    return found;
   }
 
-  std::unique_ptr<Device> open(int number) const {
+  std::unique_ptr<Device> open(int number, const DeviceFacts& facts) const {
     switch (backend_) {
       case Backend::kHip:
-        return open_hip(number);
+        return open_hip(number, facts);
       case Backend::kCuda:
-        return open_cuda(number);
+        return open_cuda(number, facts);
       case Backend::kHost:
         break;
     }
@@ -90,7 +90,8 @@ class Driver {
   Backend backend_;
   Present present_;
   bool looked_ = false;
-  std::map<int, std::unique_ptr<Device>> opened_;  // null: it can't be, which has been said
+  std::set<int> said_;  // which can't be used
+  std::map<int, std::unique_ptr<Device>> opened_;
 };
 
 // The mutex must be held for all of it.
@@ -109,6 +110,7 @@ struct Devices {
 
   // The driver of device `number`, and the number that the driver gives it; null beyond the last.
   std::pair<Driver*, int> find(int number) {
+    if (number < 0) return {nullptr, 0};
     for (Driver& driver : drivers) {
       if (number < driver.count()) return {&driver, number};
       number -= driver.count();
@@ -121,6 +123,8 @@ Devices& devices() {
   static auto& all = *new Devices;
   return all;
 }
+
+int current_of(const Driver& driver) { return driver.backend() == Backend::kHip ? current_hip() : 0; }
 
 }  // namespace
 
@@ -138,25 +142,37 @@ Backend backend(int number) {
   return devices().find(number).first->backend();
 }
 
-Device* usable_device(int number) {
+const DeviceFacts* usable_device(int number) {
   const std::lock_guard<std::mutex> lock(devices().mutex);
   const auto [driver, own] = devices().find(number);
-  return driver != nullptr && number >= 0 ? driver->at(own) : nullptr;
+  return driver != nullptr ? driver->facts(own) : nullptr;
 }
 
-Device* usable_rocm_device() {
+const DeviceFacts* usable_rocm_device() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  return devices().drivers.front().current();
+  Driver& driver = devices().drivers.front();
+  return driver.count() > 0 ? driver.facts(current_of(driver)) : nullptr;
 }
 
 Device& device(int number) {
-  if (Device* found = usable_device(number)) return *found;
-  throw std::runtime_error("there is no GPU number " + std::to_string(number) + " that can be used");
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  const auto [driver, own] = devices().find(number);
+  if (driver == nullptr) throw std::runtime_error("there is no GPU number " + std::to_string(number));
+  return driver->at(own);
 }
 
 Device& rocm_device() {
-  if (Device* found = usable_rocm_device()) return *found;
-  throw std::runtime_error("there is no GPU that can be used");
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  Driver& driver = devices().drivers.front();
+  if (driver.count() == 0) throw std::runtime_error("there is no GPU that can be used");
+  return driver.at(current_of(driver));
+}
+
+std::vector<std::pair<Backend, Present>> all_devices() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  std::vector<std::pair<Backend, Present>> all;
+  for (Driver& driver : devices().drivers) all.emplace_back(driver.backend(), driver.present());
+  return all;
 }
 
 }  // namespace graphopt::gpu

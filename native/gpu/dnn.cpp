@@ -1,10 +1,16 @@
 // cuDNN and MIOpen: convolutions of two and three spatial axes, and transposed ones, which are to a library
 // the gradient of a convolution's input.
+#include <glob.h>
+
 #include <array>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpu/driver.h"
@@ -72,67 +78,156 @@ void check(int status, const char* what) {
 
 // What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
 // each problem. They are kept, since making them costs more than the convolution of a small image.
+//
+// Where the library may have kernels to build or load, a thread of its own does that, one for
+// each stream, and has the stream's handle as long as it does: until it is done, what would wait for it runs
+// on kernels of our own.
 template <class Library>
 class DnnOf final : public Dnn {
  public:
+  DnnOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+
   std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) override {
-    const auto& convolution = *this->convolution(p, half, stream).second;
-    return convolution ? std::optional(convolution->workspace) : std::nullopt;
+    Stream& of = stream_of(stream);
+    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return std::nullopt;
+    const auto& convolution = convolution_of(of, p, half, stream);
+    return usable(convolution) ? std::optional(convolution->workspace) : std::nullopt;
   }
 
-  void conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
+  bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
             void* workspace, void* stream) override {
-    const auto [handle, convolution] = this->convolution(p, half, stream);
-    library_.run(handle, convolution->value(), x, w, bias, y, workspace);
+    Stream& of = stream_of(stream);
+    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    auto& convolution = convolution_of(of, p, half, stream);
+    if (!usable(convolution)) return false;
+    try {
+      library_.run(of.handle, *convolution, x, w, bias, y, workspace);
+      return true;
+    } catch (const std::exception& e) {  // refused when it is to run: it stays refused
+      device_.forget_errors();
+      refuse(convolution, p, e.what());
+      return false;
+    }
+  }
+
+  size_t finish_loading() override {
+    std::vector<std::shared_ptr<Stream>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [stream, of] : streams_) all.push_back(of);
+    }
+    size_t loaded = 0;
+    for (const auto& of : all) {
+      std::unique_lock<std::mutex> lock(of->mutex);
+      of->idle.wait(lock, [&] { return !of->loading; });
+      loaded += std::exchange(of->loaded, 0);
+    }
+    return loaded;
   }
 
   void forget(void* stream) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = streams_.find(stream);
-    if (found == streams_.end()) return;
-    for (const auto& [key, convolution] : found->second.convolutions) {
+    std::shared_ptr<Stream> gone;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = streams_.find(stream);
+      if (found == streams_.end()) return;
+      gone = std::move(found->second);
+      streams_.erase(found);
+    }
+    if (gone->loader.joinable()) gone->loader.join();
+    for (const auto& [key, convolution] : gone->convolutions) {
       if (convolution) library_.destroy(*convolution);
     }
-    library_.destroy(found->second.handle);
-    streams_.erase(found);
+    if (gone->handle != nullptr) library_.destroy(gone->handle);
   }
 
  private:
   using Convolution = typename Library::Convolution;
+  using Known = std::optional<Convolution>;  // nothing: the library has no algorithm, or has refused it
   struct Stream {
+    std::mutex mutex;  // of all that follows
     void* handle = nullptr;
-    std::map<Key, std::optional<Convolution>> convolutions;  // nothing: the library has no algorithm
+    std::map<Key, Known> convolutions;
+    std::thread loader;
+    bool loading = false;
+    std::vector<std::pair<Known*, ConvolutionProblem>> wanted;  // of the loader
+    size_t loaded = 0;                                          // since somebody asked
+    std::condition_variable idle;
   };
 
-  std::pair<void*, const std::optional<Convolution>*> convolution(const ConvolutionProblem& p, bool half,
-                                                                  void* stream) {
-    Stream* of;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      of = &streams_[stream];
-    }
-    if (of->handle == nullptr) of->handle = library_.create(stream);
-    const Key key = key_of(p, half);
-    auto found = of->convolutions.find(key);
-    if (found == of->convolutions.end()) {
-      found = of->convolutions.emplace(key, library_.describe(of->handle, p, half)).first;
-      if (!found->second) say_missing(p);
-    }
-    return {of->handle, &found->second};
+  static bool usable(const Known& convolution) { return convolution && convolution->ready; }
+
+  Stream& stream_of(void* stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& slot = streams_[stream];
+    if (slot == nullptr) slot = std::make_shared<Stream>();
+    return *slot;
   }
 
-  static void say_missing(const ConvolutionProblem& p) {
+  // Of a stream whose mutex is held.
+  Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
+    const Key key = key_of(p, half);
+    const auto found = of.convolutions.find(key);
+    if (found != of.convolutions.end()) return found->second;
+    Known& convolution = of.convolutions[key];
+    try {
+      if (of.handle == nullptr) of.handle = library_.create(stream);
+      convolution = library_.describe(of.handle, p, half);
+      if (!convolution) say(p, "has no algorithm");
+    } catch (const std::exception& e) {
+      say(p, e.what());
+    }
+    device_.forget_errors();
+    if (convolution && !convolution->ready) load(of, convolution, p);
+    return convolution;
+  }
+
+  void load(Stream& of, Known& convolution, const ConvolutionProblem& p) {
+    of.wanted.emplace_back(&convolution, p);
+    if (of.loading) return;
+    if (of.loader.joinable()) of.loader.join();  // it has done its last work
+    of.loading = true;
+    of.loader = std::thread([this, &of] {
+      const std::lock_guard<std::mutex> lock(of.mutex);
+      while (!of.wanted.empty()) {
+        const auto [known, problem] = std::move(of.wanted.back());
+        of.wanted.pop_back();
+        try {
+          const OnDevice on(device_);
+          library_.load(of.handle, **known);
+          (*known)->ready = true;
+          ++of.loaded;
+        } catch (const std::exception& e) {
+          refuse(*known, problem, e.what());
+        }
+        device_.forget_errors();
+      }
+      of.loading = false;
+      of.idle.notify_all();
+    });
+  }
+
+  void refuse(Known& convolution, const ConvolutionProblem& p, const std::string& why) {
+    library_.destroy(*convolution);
+    convolution.reset();
+    say(p, why);
+  }
+
+  static void say(const ConvolutionProblem& p, const std::string& why) {
     std::fprintf(
         stderr,
-        "graphopt: %s has no algorithm for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels "
-        "of our own run\n",
-        Library::kName, static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
+        "graphopt: %s %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own "
+        "run\n",
+        Library::kName, why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
         static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
   }
 
+  Device& device_;
   Library library_;
   std::mutex mutex_;
-  std::map<void*, Stream> streams_;
+  std::map<void*, std::shared_ptr<Stream>> streams_;
 };
 
 struct Cudnn {
@@ -142,6 +237,7 @@ struct Cudnn {
     bool transposed = false;
     int algorithm = 0;
     size_t workspace = 0;
+    bool ready = true;
   };
   // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
   struct Performance {
@@ -174,8 +270,7 @@ struct Cudnn {
   Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
 
-  Cudnn() {
-    void* library = open_runtime({"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"}, "cuDNN (libcudnn)");
+  explicit Cudnn(void* library) {
     resolve(library, "cudnnCreate", create_);
     resolve(library, "cudnnDestroy", destroy_);
     resolve(library, "cudnnSetStream", set_stream);
@@ -252,6 +347,8 @@ struct Cudnn {
     destroy_conv(c.conv);
   }
 
+  void load(void*, const Convolution&) const {}  // nothing is left to do
+
   void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
            void* workspace) const {
     const float one = 1, zero = 0;
@@ -274,6 +371,7 @@ struct Miopen {
     bool transposed = false;
     uint64_t solution = 0;
     size_t workspace = 0;
+    bool ready = false;
   };
   // miopenConvSolution_t
   struct Solution {
@@ -295,6 +393,7 @@ struct Miopen {
   int (*create_conv)(void**);
   int (*set_conv)(void*, int, const int*, const int*, const int*, int);
   int (*set_groups)(void*, int);
+  int (*set_attribute)(void*, int, int);
   int (*destroy_conv)(void*);
   Find* find;  // w, x, conv, y
   Compile* compile;
@@ -304,8 +403,8 @@ struct Miopen {
   Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
 
-  Miopen() {
-    void* library = open_runtime({"libMIOpen.so.1", "libMIOpen.so"}, "MIOpen (libMIOpen)");
+  explicit Miopen(void* library) {
+    resolve(library, "miopenSetConvolutionAttribute", set_attribute);
     resolve(library, "miopenCreateWithStream", create_);
     resolve(library, "miopenDestroy", destroy_);
     resolve(library, "miopenCreateTensorDescriptor", create_tensor);
@@ -351,6 +450,11 @@ struct Miopen {
     check(set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
           "miopenInitConvolutionNdDescriptor");
     check(set_groups(c.conv, to_i31(p.groups)), "miopenSetConvolutionGroupCount");
+    // float16 in bfloat16's precision is what gfx90a takes for some of these otherwise; algorithms that add
+    // in another order each time are the default.
+    constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
+    check(set_attribute(c.conv, kFp16AlternativeAttribute, 0), "miopenSetConvolutionAttribute");
+    check(set_attribute(c.conv, kDeterministicAttribute, 1), "miopenSetConvolutionAttribute");
     Solution best = {};
     size_t count = 0;
     const int status = p.transposed ? find_backward(handle, c.x, c.w, c.conv, c.y, 1, &count, &best)
@@ -359,12 +463,16 @@ struct Miopen {
       destroy(c);
       return std::nullopt;
     }
-    check(p.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, best.id)
-                       : compile(handle, c.w, c.x, c.conv, c.y, best.id),
-          "MIOpen's CompileSolution");
     c.solution = best.id;
     c.workspace = best.workspace;
     return c;
+  }
+
+  // Takes milliseconds where the kernel is in one of MIOpen's databases, else as long as its compiler.
+  void load(void* handle, const Convolution& c) const {
+    check(c.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, c.solution)
+                       : compile(handle, c.w, c.x, c.conv, c.y, c.solution),
+          "CompileSolution");
   }
 
   void destroy(const Convolution& c) const noexcept {
@@ -387,9 +495,42 @@ struct Miopen {
   }
 };
 
+// MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
+// RDNA.
+bool has_kernel_database(const std::string& library, const std::string& arch) {
+  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");
+  const std::string folder =
+      given != nullptr ? std::string(given) : folder_of(folder_of(library)) + "/share/miopen/db";
+  glob_t found{};
+  const bool any = glob((folder + "/" + arch + "*.kdb").c_str(), 0, nullptr, &found) == 0;
+  globfree(&found);
+  return any;
+}
+
 }  // namespace
 
-std::unique_ptr<Dnn> open_cudnn() { return std::make_unique<DnnOf<Cudnn>>(); }
-std::unique_ptr<Dnn> open_miopen() { return std::make_unique<DnnOf<Miopen>>(); }
+FoundLibrary find_cudnn(const DeviceFacts&) {
+  return find_vendor_library("cuDNN", {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+}
+
+// No convolution waits for a compiler: where MIOpen would have to build its kernels, ours run.
+FoundLibrary find_miopen(const DeviceFacts& device) {
+  FoundLibrary found = find_vendor_library("MIOpen", {"libMIOpen.so.1", "libMIOpen.so"});
+  if (found.problem.code.empty() && library_choice("miopen") != "build" &&
+      !has_kernel_database(found.file.path, device.arch)) {
+    found.problem = {"no_kernels",
+                     "MIOpen would have to build its kernels for " + device.arch +
+                         " (no package of them is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
+                         "it, beside the session's runs"};
+  }
+  return found;
+}
+
+std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found) {
+  return std::make_unique<DnnOf<Cudnn>>(device, found);
+}
+std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found) {
+  return std::make_unique<DnnOf<Miopen>>(device, found);
+}
 
 }  // namespace graphopt::gpu

@@ -4,27 +4,19 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "gpu/device.h"
+#include "gpu/shared_library.h"
 #include "hip/traits.h"
 
 namespace graphopt::gpu {
-
-// A shared library: the one that is already in the process, if any, else the first that can be loaded. Two
-// copies of a GPU runtime in one process would not know each other's streams.
-inline void* open_runtime(std::initializer_list<const char*> names, const char* what) {
-  for (const int flags : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
-    for (const char* name : names) {
-      if (void* library = dlopen(name, flags)) return library;
-    }
-  }
-  throw NoRuntime(std::string(what) + " was not found: " + dlerror());
-}
 
 template <class Function>
 void resolve(void* library, const char* name, Function*& function) {
@@ -32,49 +24,54 @@ void resolve(void* library, const char* name, Function*& function) {
   if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
 }
 
-template <class Driver>
-Present find_devices() {
-  try {
-    const Driver driver;
-    Present found;
-    found.count = driver.count();
-    // A thread that has never used the driver has no current device: then it is the first.
-    if (driver.get_device(&found.current) != 0) found.current = 0;
-    return found;
-  } catch (const NoRuntime&) {
-    return {};
+// What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
+inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
+  const auto has = [](const std::string& name) {
+    const auto& all = code_objects();
+    return std::any_of(all.begin(), all.end(), [&](const CodeObject& o) { return name == o.arch; });
+  };
+  const Architecture* row = find_architecture(facts.arch);
+  const std::string family = row != nullptr && row->family != nullptr ? row->family : "";
+  facts.code = has(facts.arch) ? facts.arch : has(family) ? family : "";
+  const std::string known = architectures(prefix);
+  if (row == nullptr || facts.code.empty()) {
+    facts.code.clear();
+    return {"no_code", known.empty()
+                           ? "this library was built without device code"
+                           : "this library has device code for " + known + ", and this GPU is " + facts.arch};
   }
+  if (facts.code != facts.arch && !knows_families) {
+    facts.code.clear();
+    return {"old_runtime", "device code for " + family + ", which " + facts.arch +
+                               " runs, can be loaded by ROCm 6.4 and newer, and this is " + facts.driver};
+  }
+  return {};
 }
 
 // One device through a driver. Driver supplies the function table and the naming of errors.
 template <class Driver>
 class DriverDevice final : public Device {
  public:
-  DriverDevice(Driver driver, int number) : driver_(std::move(driver)), number_(number) {
-    driver_.set_device(number_);
-    facts_ = driver_.facts();
-    char name[256] = {};
-    driver_.check(driver_.get_name(name, sizeof name - 1, number_), "name of the device");
-    facts_.name = name;
-    facts_.driver = driver_.version();
+  DriverDevice(Driver& driver, int number, const DeviceFacts& facts)
+      : driver_(driver), number_(number), facts_(facts) {
+    const OnDevice on(*this);
     for (const CodeObject& object : code_objects()) {
-      if (object.arch != facts_.arch) continue;
+      if (object.arch != facts_.code) continue;
       typename Driver::Module module{};
       driver_.check(driver_.module_load(&module, object.data), object.module);
-      modules_.push_back(module);
+      modules_[object.module] = module;
     }
   }
 
   Backend backend() const override { return Driver::kBackend; }
   const DeviceFacts& facts() const override { return facts_; }
 
-  int current() const override {
-    int device = 0;
-    driver_.check(driver_.get_device(&device), "current device");
-    return device;
+  void* enter() override {
+    refuse_fork();
+    return driver_.enter(number_);
   }
-
-  void make_current() override { driver_.set_device(number_); }
+  void leave(void* before) noexcept override { driver_.leave(before); }
+  void forget_errors() noexcept override { driver_.forget_error(); }
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {
@@ -87,12 +84,23 @@ class DriverDevice final : public Device {
     void* memory = nullptr;
     const int status = driver_.malloc_(&memory, bytes);
     if (status == Driver::kOutOfMemory) {
+      driver_.forget_error();
       throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     }
     driver_.check(status, "allocate");
     return memory;
   }
-  void free(void* memory) noexcept override { driver_.free_(memory); }
+  void* allocate_pinned(size_t bytes) override {
+    void* memory = nullptr;
+    const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
+    if (status == Driver::kOutOfMemory) {
+      driver_.forget_error();
+      throw OutOfMemory("out of memory that can be pinned: " + std::to_string(bytes) + " bytes");
+    }
+    driver_.check(status, "allocate pinned memory");
+    return memory;
+  }
+  void free(void* memory) noexcept override { ignore(driver_.free_(memory)); }
   void synchronize(void* stream) override { driver_.check(driver_.synchronize(stream), "synchronize"); }
   void synchronize() override { driver_.check(driver_.synchronize_device(), "synchronize"); }
 
@@ -104,43 +112,57 @@ class DriverDevice final : public Device {
     driver_.check(driver_.stream_create(&stream, kNonBlocking), "create a stream");
     return stream;
   }
-  void destroy_stream(void* stream) noexcept override { driver_.stream_destroy(stream); }
+  void destroy_stream(void* stream) noexcept override { ignore(driver_.stream_destroy(stream)); }
   void* create_event() override {
     void* event = nullptr;
     driver_.check(driver_.event_create(&event, kDisableTiming), "create an event");
     return event;
   }
-  void destroy_event(void* event) noexcept override { driver_.event_destroy(event); }
+  void destroy_event(void* event) noexcept override { ignore(driver_.event_destroy(event)); }
   void record(void* event, void* stream) override {
     driver_.check(driver_.event_record(event, stream), "record an event");
   }
   void wait(void* stream, void* event) override {
     driver_.check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
   }
+  bool is_done(void* event) override {
+    const int status = driver_.event_query(event);
+    if (status == kNotReady) return false;
+    driver_.check(status, "ask for an event");
+    return true;
+  }
   void wait(void* event) override { driver_.check(driver_.event_synchronize(event), "wait for an event"); }
 
  private:
   // The same numbers in HIP and CUDA.
-  static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
+  static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
+  static constexpr int kNotReady =
+      600;  // before HIP 7 it, too, is the thread's last error until the next call
 
   typename Driver::Function function(const char* kernel) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = functions_.find(kernel);
     if (found != functions_.end()) return found->second;
-    for (const auto module : modules_) {
-      typename Driver::Function f{};
-      if (driver_.get_function(&f, module, kernel) == 0) {
-        driver_.prepare(f);
-        return functions_[kernel] = f;
-      }
+    const char* name = module_of(kernel);
+    const auto module = modules_.find(name != nullptr ? name : "");
+    if (module == modules_.end()) {
+      throw std::runtime_error(std::string("no kernel ") + kernel + " for " + facts_.code);
     }
-    throw std::runtime_error(std::string("no kernel ") + kernel + " for " + facts_.arch);
+    typename Driver::Function f{};
+    driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
+    driver_.prepare(f);
+    return functions_[kernel] = f;
   }
 
-  Driver driver_;
+  void ignore(int status) noexcept {
+    if (status != 0) driver_.forget_error();
+  }
+
+  Driver& driver_;
   int number_ = 0;
   DeviceFacts facts_;
-  std::vector<typename Driver::Module> modules_;  // never unloaded: the device lives as long as the process
+  std::map<std::string, typename Driver::Module>
+      modules_;  // by source file; never unloaded: the device lives as long as the process
   std::mutex mutex_;
   std::map<std::string, typename Driver::Function> functions_;
 };

@@ -46,7 +46,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   }
 
   const int head = hip::kAttentionHeads[bucket];
-  const hip::Architecture& arch = architecture(device.arch);
+  const Architecture& arch = architecture(device.arch);
   const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
   const int element = half ? 2 : 4;
   const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
@@ -155,8 +155,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.layout.row_blocks = make_divisor(row_blocks);
   args.layout.heads = make_divisor(heads);
   args.layout.splits = make_divisor(splits);
-  args.layout.dies = make_divisor(arch.xcds);
-  args.layout.groups_of_die = grid / static_cast<uint32_t>(arch.xcds);
+  args.layout.dies = make_divisor(device.xcds);
+  args.layout.groups_of_die = grid / static_cast<uint32_t>(device.xcds);
   args.layout.scores = scores;
   Launch& launch = plan.launch(many ? kManyRows[plain][bucket] : kKernels[plain][half][bucket], {grid},
                                static_cast<uint32_t>(shape.waves * arch.wave), args);

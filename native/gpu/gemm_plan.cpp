@@ -20,7 +20,7 @@ struct Shape {
   const char *gemm, *conv;
 };
 
-Shape shape_of(ProductTile tile, bool half, const hip::Architecture& arch) {
+Shape shape_of(ProductTile tile, bool half, const Architecture& arch) {
   const auto vector = [](hip::SgemmTile which, const char* gemm, const char* conv) {
     const hip::SgemmShape s = hip::sgemm_shape(which);
     return Shape{s.m, s.n, static_cast<uint32_t>(s.threads()), gemm, conv};
@@ -40,7 +40,7 @@ Shape shape_of(ProductTile tile, bool half, const hip::Architecture& arch) {
 
 Shape choose(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
              std::optional<ProductTile> wanted) {
-  const hip::Architecture& arch = architecture(device.arch);
+  const Architecture& arch = architecture(device.arch);
   if (half && arch.matrix == hip::Matrix::kNone) return shape_of(ProductTile::kVector, half, arch);
   if (wanted == ProductTile::kVector && arch.matrix != hip::Matrix::kEmulated) wanted.reset();
   if (wanted) return shape_of(*wanted, half, arch);

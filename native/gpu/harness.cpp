@@ -59,7 +59,14 @@ EXPORT const char* graphopt_error() { return error.c_str(); }
 EXPORT Device* graphopt_open(const char* backend) {
   try {
     const std::string name = backend;
-    return (name == "hip" ? open_hip() : name == "cuda" ? open_cuda() : open_host(name)).release();
+    if (name != "hip" && name != "cuda") return open_host(name).release();
+    const Present present = name == "hip" ? find_hip() : find_cuda();
+    if (present.devices.empty()) throw std::runtime_error(present.problem.text);
+    const auto& [facts, problem] = present.devices.front();
+    if (!problem.code.empty()) throw std::runtime_error(problem.text);
+    Device* device = (name == "hip" ? open_hip(0, facts) : open_cuda(0, facts)).release();
+    device->enter();  // for good: the process has no other use for the thread
+    return device;
   } catch (const std::exception& e) {
     error = e.what();
     return nullptr;

@@ -1,5 +1,6 @@
 #include "gpu/launch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
@@ -34,41 +35,39 @@ void Launch::set_slot(size_t i, const Buffer& buffer) {
   std::memcpy(args + 8 * i, &slot, sizeof slot);
 }
 
-const hip::Architecture& architecture(const std::string& name) {
-  for (const hip::Architecture& a : hip::kArchitectures) {
-    if (name == a.name) return a;
+const Architecture* find_architecture(const std::string& name) {
+  for (const Architecture& a : kArchitectures) {
+    if (name == a.name) return &a;
   }
+  return nullptr;
+}
+
+const Architecture& architecture(const std::string& name) {
+  if (const Architecture* found = find_architecture(name)) return *found;
   throw std::invalid_argument("unknown architecture '" + name + "'");
 }
 
-// Typical parts: MI210, MI300X, MI355X, RX 6900 XT, RX 7900 XTX, Strix Halo, RX 9070 XT, H200.
-DeviceFacts typical_facts(const std::string& arch) {
-  const hip::Architecture& a = architecture(arch);
+DeviceFacts typical_facts(const std::string& arch) { return facts_of(arch, 0, 0, 0, 0); }
+
+DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_hz, double memory_clock_hz,
+                     int memory_bits) {
+  const Architecture& a = architecture(arch);
   DeviceFacts f;
-  f.arch = arch;
+  f.arch = f.code = arch;
   f.wave = a.wave;
-  f.flops_per_clock = a.matrix_f32 ? 256 : 128;
-  f.clock_hz = 1.7e9;
-  f.compute_units = 104;
-  f.l2_bytes = 8 << 20;
-  f.bytes_per_second = 1.6e12;
-  if (arch == "gfx942" || arch == "gfx950") {
-    f.compute_units = 304;
-    f.clock_hz = 2.1e9;
-    f.l2_bytes = 256 << 20;
-    f.bytes_per_second = 5.3e12;
-  } else if (arch.rfind("gfx1", 0) == 0) {
-    f.compute_units = arch == "gfx1150" ? 16 : arch == "gfx1151" ? 40 : 80;
-    f.clock_hz = 2.3e9;
-    f.l2_bytes = 64 << 20;
-    f.bytes_per_second = arch == "gfx1150" ? 1.2e11 : arch == "gfx1151" ? 2.5e11 : 8e11;
-  } else if (arch == "sm_90") {
-    f.compute_units = 132;
-    f.clock_hz = 1.98e9;
-    f.l2_bytes = 50 << 20;
-    f.bytes_per_second = 4.2e12;
-    f.flops_per_clock = 256;
+  f.flops_per_clock = a.flops;
+  f.l2_bytes = a.l2_bytes;
+  f.clock_hz = clock_hz > 0 ? clock_hz : a.clock_hz;
+  f.compute_units = multiprocessors > 0 ? multiprocessors * a.units_per_multiprocessor : a.compute_units;
+  f.xcds = a.xcds;
+  double least = a.bytes_per_second;
+  // Such a device may be divided into several, each with some of its dies and of its memory's rate.
+  if (a.xcds > 1 && f.compute_units < a.compute_units) {
+    const int part = a.compute_units / a.xcds;
+    f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
+    least *= static_cast<double>(f.xcds) / a.xcds;
   }
+  f.bytes_per_second = std::max(least, a.transfers * memory_clock_hz * memory_bits / 8);
   return f;
 }
 

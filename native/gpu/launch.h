@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/architectures.h"
 #include "hip/args.h"
 #include "hip/traits.h"
 #include "ops/activation.h"
@@ -21,23 +22,34 @@ Divisor make_divisor(int64_t d);
 
 // What a plan must know of the device, and what a report calls it.
 struct DeviceFacts {
-  std::string arch;       // a name of hip::kArchitectures
-  std::string name;       // of the product
-  std::string driver;     // with its version
-  int wave = 32;          // lanes of a wave
-  int compute_units = 1;  // CUs, or multiprocessors
-  int64_t l2_bytes = 0;   // of the whole device
+  std::string arch;         // a name of kArchitectures
+  std::string code;         // whose device code it runs: its own name or that of its family
+  std::string name;         // of the product
+  std::string driver;       // with its version
+  std::string bus_id;       // on PCI, "0000:03:00.0"; empty where there is none
+  size_t memory = 0;        // bytes
+  bool integrated = false;  // shares the memory of the CPU
+  int wave = 32;            // lanes of a wave
+  int compute_units = 1;    // CUs, or multiprocessors
+  int xcds = 1;             // dies that take work-groups in turn
+  int64_t l2_bytes = 0;     // of the whole device
   double clock_hz = 1e9;
   double bytes_per_second = 1e12;
   double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add is two
 };
 
+// Null for a name that is not in kArchitectures.
+const Architecture* find_architecture(const std::string& name);
 // Throws std::invalid_argument.
-const hip::Architecture& architecture(const std::string& name);
+const Architecture& architecture(const std::string& name);
 
-// The facts of an architecture of hip::kArchitectures for planning without a device. Throws
-// std::invalid_argument.
+// The facts of a typical part, for planning without a device. Throws std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
+
+// Those of a device whose runtime says so much of it; a number that is 0 is not known. Throws
+// std::invalid_argument.
+DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_hz, double memory_clock_hz,
+                     int memory_bits);
 
 // Bytes of a kernel's arguments, at most.
 constexpr size_t kMostArgs = 384;

@@ -16,9 +16,11 @@ struct Markers {
 
   Markers() {
     try {
-      void* library = open_runtime({"librocprofiler-sdk-roctx.so.1", "librocprofiler-sdk-roctx.so.0",
-                                    "libroctx64.so.4", "libroctx64.so.1"},
-                                   "roctx");
+      LibrarySearch search;
+      search.names = {"librocprofiler-sdk-roctx.so.1", "librocprofiler-sdk-roctx.so.0", "libroctx64.so.4",
+                      "libroctx64.so.1"};
+      search.what = "roctx";
+      void* library = find_library(search).handle;
       resolve(library, "roctxRangePushA", push);
       resolve(library, "roctxRangePop", pop);
     } catch (const std::exception&) {  // there is none

@@ -1,5 +1,6 @@
-// What this library found on the machine, for `graphopt doctor`: the C function GraphoptDescribeDevices, without
-// parameters, gives it as a string that is valid until the thread asks again; null when it can't be told.
+// What this library found on the machine, for `graphopt doctor`: the C function GraphoptDescribeDevices,
+// without parameters, gives it as a string that is valid until the thread asks again; null when it can't be
+// told.
 #pragma once
 
 #include <string>

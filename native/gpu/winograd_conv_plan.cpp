@@ -149,7 +149,7 @@ int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles
 }
 
 Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
-  const hip::Architecture& arch = architecture(device.arch);
+  const Architecture& arch = architecture(device.arch);
   Plan plan;
   const MatrixTile& tile = matrix_tile(choice.tile);
   const Packed x = packed(p);

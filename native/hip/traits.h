@@ -1,5 +1,6 @@
-// What the kernels and their launch plans must know of an architecture. Sources: the CDNA 1-3 and RDNA 2-4
-// ISA guides, the CUDA programming guide (compute capability 9.0).
+// What the kernels must know of the architecture that they are compiled for; what launch plans must know of
+// each is in gpu/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide
+// (compute capability 9.0).
 #pragma once
 
 // Matrix instructions, in device code:
@@ -33,7 +34,7 @@ constexpr int kWave = 32;
 // that the paths of RDNA and of CDNA both run there.
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
-// What the target of this compilation has; kArchitectures says the same to the host.
+// What the target of this compilation has; gpu/architectures.h says the same to the host.
 #if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
 #define GRAPHOPT_MATRIX_F32 1
 #endif
@@ -62,40 +63,5 @@ constexpr int kLdsBytes = 232448;
 #else
 constexpr int kLdsBytes = 65536;  // gfx950 has more; its kernels are those of gfx942
 #endif
-
-// For the host: launch plans.
-struct Architecture {
-  const char* name;    // as the runtime reports it, without features such as :sramecc+
-  int wave;            // lanes of a wave
-  int lds_bytes;       // LDS of one work-group
-  int registers;       // 32-bit registers a lane, AGPRs included, when one wave runs on a SIMD
-  int waves_per_simd;  // most waves that a SIMD holds
-  Matrix matrix;       // fp16 products
-  bool matrix_f32;     // fp32 products on matrix units
-  int matrix_flops;    // fp16 on the matrix units, of one compute unit in a clock
-  int xcds;            // dies that take work-groups in turn, each with its own L2
-};
-
-constexpr Architecture kArchitectures[] = {
-    {"gfx906", 64, 65536, 256, 10, Matrix::kNone, false, 0, 1},
-    {"gfx908", 64, 65536, 512, 10, Matrix::kMfma, true, 1024, 1},
-    {"gfx90a", 64, 65536, 512, 8, Matrix::kMfma, true, 1024, 1},
-    {"gfx942", 64, 65536, 512, 8, Matrix::kMfma, true, 2048, 8},
-    {"gfx950", 64, 65536, 512, 8, Matrix::kMfma, true, 4096, 8},
-    {"gfx1030", 32, 65536, 256, 16, Matrix::kNone, false, 0, 1},
-    {"gfx1100", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"gfx1101", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"gfx1102", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"gfx1150", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"gfx1151", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"gfx1200", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
-    {"gfx1201", 32, 65536, 256, 16, Matrix::kWmma, false, 1024, 1},
-    // Families, for members without a code object of their own.
-    {"gfx10-3-generic", 32, 65536, 256, 16, Matrix::kNone, false, 0, 1},
-    {"gfx11-generic", 32, 65536, 256, 16, Matrix::kWmma, false, 512, 1},
-    {"sm_90", 32, 232448, 255, 16, Matrix::kMma, false, 4096, 1},
-    {"cpu32", 32, 65536, 256, 16, Matrix::kEmulated, false, 512, 1},
-    {"cpu64", 64, 65536, 512, 8, Matrix::kEmulated, true, 1024, 1},
-};
 
 }  // namespace graphopt::hip

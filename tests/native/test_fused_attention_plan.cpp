@@ -100,7 +100,7 @@ GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
 }
 
 GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
-  for (const hip::Architecture& arch : hip::kArchitectures) {
+  for (const Architecture& arch : kArchitectures) {
     for (const int64_t D : {64, 128, 256}) {
       for (const bool half : {false, true}) {
         const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;

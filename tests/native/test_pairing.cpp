@@ -1,0 +1,33 @@
+#include "check.h"
+#include "ep/pairing.h"
+
+namespace graphopt::test {
+namespace {
+
+using ep::Hardware;
+using ep::pair_devices;
+
+constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
+
+GRAPHOPT_TEST(devices_are_paired_by_their_bus) {
+  const std::vector<Hardware> devices = {
+      {kAmd, "0000:03:00.0"}, {kAmd, "0000:c3:00.0"}, {kNvidia, "0000:41:00.0"}};
+  // DRM's order is none; the domain may have eight digits, and letters may be large.
+  const std::vector<Hardware> hardware = {{kNvidia, "00000000:41:00.0"},
+                                          {kAmd, "0000:C3:00.0"},
+                                          {0x8086, "0000:00:02.0"},
+                                          {kAmd, "0000:03:00.0"}};
+  CHECK((pair_devices(devices, hardware) == std::vector<int>{3, 1, 0}));
+}
+
+GRAPHOPT_TEST(a_device_without_its_hardware_takes_what_is_left_of_its_vendor) {
+  const std::vector<Hardware> devices = {
+      {kAmd, "0000:03:00.0"}, {kAmd, "0000:13:00.0"}, {kAmd, "0000:23:00.0"}};
+  // An older runtime says no bus; a partition of a GPU has none of its own.
+  const std::vector<Hardware> hardware = {{kAmd, ""}, {kAmd, "0000:03:00.0"}, {kNvidia, ""}};
+  CHECK((pair_devices(devices, hardware) == std::vector<int>{1, 0, -1}));
+  CHECK((pair_devices(devices, {}) == std::vector<int>{-1, -1, -1}));
+}
+
+}  // namespace
+}  // namespace graphopt::test
