@@ -39,7 +39,7 @@ class StandIn:
         return self.libraries / driver
 
     def run(
-        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None, **more: str
+        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | str | None = None, **more: str
     ) -> Outcome:
         """A function in a process that finds the driver's library in `folder`, or where it lies.
 
@@ -51,10 +51,10 @@ class StandIn:
         return Outcome(json.loads(done.stdout.splitlines()[-1]), done.stderr)
 
     def process(
-        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | None = None, **more: str
+        self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | str | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
         drivers = driver.split()
-        folders = [folder or self.folder(name) for name in drivers]
+        folders = [Path(folder or self.folder(name)) for name in drivers]
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders)),
@@ -75,4 +75,5 @@ def build_stand_ins() -> StandIn:
     libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
     waves = [f"hip_on_cpu_{wave}" for wave in (32, 64)]
     folder = build(ROOT / "build" / "hip-cpu", waves, GRAPHOPT_HIP_ARCHS="")
-    return StandIn(libraries, *(folder / f"lib{name}.so" for name in waves))
+    narrow, wide = (folder / f"lib{name}.so" for name in waves)
+    return StandIn(libraries, narrow, wide)
