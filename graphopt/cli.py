@@ -263,6 +263,14 @@ def verify_command(
     provider: Annotated[
         str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
     ] = None,
+    effort: Annotated[str, typer.Option(help="quick, normal or thorough: how many inputs are tried.")] = "normal",
+    dim: Annotated[
+        list[str] | None, typer.Option(help="NAME=1,7,64: sizes of a symbolic dimension to try (repeatable).")
+    ] = None,
+    batch: Annotated[str, typer.Option(help="1,3,8: sizes of symbolic first axes to try.")] = "",
+    range_: Annotated[
+        list[str] | None, typer.Option("--range", help="NAME:LO:HI: what numbers an input is given (repeatable).")
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
     ] = False,
@@ -279,12 +287,35 @@ def verify_command(
         seed=seed,
         probe_nan=probe_nan,
         provider=provider,
+        effort=effort,
+        sizes=_sizes(dim),
+        batch=_numbers(batch, "--batch") if batch else (),
+        ranges=_ranges(range_),
     )
     if as_json:
         print(report.to_json())
     elif not quiet:
         _print_verify(report)
     _exit_with_verdict(report, strict=strict)
+
+
+def _ranges(options: list[str] | None) -> dict[str, tuple[float, float]]:
+    """NAME:LO:HI.
+
+    Raises:
+        OptionError: not of that form.
+    """
+    found = {}
+    for option in options or []:
+        name, _, ends = option.rpartition(":")
+        name, _, low = name.rpartition(":")
+        try:
+            found[name] = (float(low), float(ends))
+        except ValueError:
+            name = ""
+        if not name or found[name][0] > found[name][1]:
+            raise OptionError(f"--range '{option}' is not of the form NAME:LO:HI")
+    return found
 
 
 def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:

@@ -1,39 +1,61 @@
-"""Inputs that are likely to show a wrong rewrite, made from the model's own input types and shapes.
+"""Plans the inputs that are tried: such as are likely to show a wrong rewrite, made from the model's own inputs.
 
-Signed, negative, zero, large and tiny values, NaN and infinities where asked; masks padded right, left and not at all;
-token ids inside the range of the table that they index; several sizes for symbolic dimensions, which are bound by their
-names; other values for overridable initializers.
+Signed, negative, zero, large and tiny values, pixels, rows of different size, values that hardly differ, NaN and
+infinities where asked; masks padded at either end, with holes, of one key, of none; integers over the whole range that
+their use allows (`uses`); sizes of symbolic dimensions, bound by their names: batches of 1 to 4, odd lengths and such
+around powers of two, height other than width, the longest that the model takes, an empty past; other values for
+overridable initializers.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import zipfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import google.protobuf.message
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from graphopt.checking.uses import Use, uses_of
 from graphopt.errors import VerifyError
 
 Array = npt.NDArray[Any]
-Feeds = dict[str, Array]
+Feeds = dict[str, Any]
 
-# Sizes for symbolic dimensions, tried in turn: a first axis is a batch, images are multiples of 32, the rest lengths.
-BATCH_SIZES = (1, 2)
-IMAGE_SIZES = (64, 96)
-LENGTHS = (7, 16)
-OTHER_LENGTHS = (33, 576)  # past a tile of any kernel; as long as a frame of sound
-LARGE, TINY = 100.0, 1e-4
+# The first sizes of symbolic dimensions: a first axis is a batch, the last two of four are an image, the rest lengths.
+FIRST, SECOND = (1, 64, 64, 7), (2, 96, 96, 16)  # batch, height, width, length
+USUAL = (2, 64, 64, 16)
+# Where these are refused, one size for all is tried.
+ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1)
+# Past a tile of any kernel, not a multiple of 8 or 32, smaller than a tile; height and width differ both ways.
+MORE_SIZES = (
+    (3, 64, 96, 10),
+    (1, 128, 128, 33),
+    (4, 96, 64, 13),
+    (2, 65, 63, 31),
+    (1, 33, 47, 64),
+    (3, 31, 33, 2),
+    (2, 32, 32, 1),
+    (1, 7, 9, 3),
+    (2, 47, 33, 63),
+    (1, 63, 65, 65),
+    (3, 96, 96, 32),
+)
+LONGEST = (1, 128, 128, 576)  # as long as a frame of sound
+PAST = ("past", "cache", "prev", "history")
+VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge")
+MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
+INTEGERS = ("last", "negative ids", "turning points")
 PROBES = ("NaN", "infinite")
+FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
+# Low enough to hide, and still a number of float16.
+HIDDEN = -1e4
+# Of all inputs together, and of the symbolic dimensions of one.
+ELEMENTS, SYMBOLIC_ELEMENTS = 1 << 24, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -44,99 +66,398 @@ class Case:
     feeds: Feeds
 
 
-def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.ModelProto) -> list[Case]:
-    """The caller's own inputs: name -> array, or what `load_inputs` reads.
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller says about the inputs that are made.
 
-    Raises:
-        VerifyError: nothing usable is there.
+    Attributes:
+        seed: of all random numbers.
+        fixed: sizes of symbolic dimensions that are not to be varied.
+        sizes: symbolic dimension -> the sizes to try.
+        batch: sizes to try for the first axes.
+        ranges: input -> the lowest and the highest number.
+        probe_nan: adds cases with a few NaN and infinite elements in each floating point input.
+        elements: of all inputs of a case together, at most.
     """
-    if isinstance(inputs, Mapping):
-        return [Case("given", dict(inputs))]
-    return load_inputs(Path(inputs), model)
+
+    seed: int = 0
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    batch: Sequence[int] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    probe_nan: bool = False
+    elements: int = ELEMENTS
 
 
-def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
-    """A .npz file, a folder of .npz or .npy files, or an ONNX test-data folder (input_0.pb, ...).
+@dataclass(frozen=True)
+class _Kind:
+    """What is special about a case's numbers; "" is nothing."""
 
-    Raises:
-        VerifyError: nothing usable is there.
-    """
-    names = [v.name for v in model.graph.input]
-    try:
-        if source.is_file():
-            return [Case(source.name, dict(np.load(source)))]
-        folders = sorted(p for p in source.glob("test_data_set_*") if p.is_dir()) or [source]
-        cases = []
-        for folder in folders:
-            protos = sorted(folder.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
-            if protos:
-                tensors = [onnx.TensorProto.FromString(p.read_bytes()) for p in protos]
-                feeds = {t.name or names[i]: numpy_helper.to_array(t) for i, t in enumerate(tensors)}
-                cases.append(Case(folder.name, feeds))
-        arrays = {p.stem: np.load(p) for p in sorted(source.glob("*.npy"))}
-        if arrays:
-            cases.append(Case(source.name, arrays))
-        cases += [Case(p.name, dict(np.load(p))) for p in sorted(source.glob("*.npz"))]
-    except (OSError, ValueError, IndexError, zipfile.BadZipFile, google.protobuf.message.DecodeError) as error:
-        raise VerifyError(f"{source}: cannot be read as inputs: {error}") from None
-    if not cases:
-        raise VerifyError(f"{source}: holds no inputs (.npz, .npy or input_0.pb files)")
-    return cases
+    values: str = ""
+    mask: str = ""
+    integers: str = ""
 
 
 def make_cases(
     model: onnx.ModelProto, seed: int, *, fixed: Mapping[str, int] | None = None, probe_nan: bool = False
 ) -> Iterator[Case]:
-    """Cases for a model's graph inputs; equal seeds give equal cases.
+    """The cases of a model that accepts all of them; equal seeds give equal cases."""
+    found: list[Case] = []
+
+    def accepts(case: Case) -> bool:
+        found.append(case)
+        return True
+
+    plan(model, Wishes(seed, fixed or {}, probe_nan=probe_nan), accepts, lambda: False)
+    return iter(found)
+
+
+def plan(
+    model: onnx.ModelProto, wishes: Wishes, accepts: Callable[[Case], bool], exhausted: Callable[[], bool]
+) -> None:
+    """Makes cases one after the other, most telling first, and learns from those that the model refuses.
 
     Args:
-        model: its inputs are read.
-        seed: of all random numbers.
-        fixed: sizes of symbolic dimensions that are not to be varied.
-        probe_nan: adds cases with a few NaN and infinite elements in each floating point input.
+        model: its inputs are read, and what it does with them; functions inlined.
+        wishes: of the caller.
+        accepts: runs the model; whether it takes the case.
+        exhausted: whether to stop; asked after the first few cases of each kind.
+
+    Raises:
+        VerifyError: an input is of a type that is not made here.
     """
-    inputs = required_inputs(model)
-    facts = _Facts(model)
-    fixed = fixed or {}
-    roles = {s: role for s, role in symbols(model).items() if s not in fixed}
+    _Plan(model, wishes, accepts, exhausted).run()
 
-    def case(name: str, kind: str, stream: int, sizes: Mapping[str, int]) -> Case:
-        rng = np.random.default_rng([seed, stream])
-        return Case(name, {v.name: _array(v, {**sizes, **fixed}, kind, rng, facts) for v in inputs})
 
-    for i, (batch, image, length) in enumerate(zip(BATCH_SIZES, IMAGE_SIZES, LENGTHS)):
-        yield case(f"normal, batch {batch}", "normal", i, _sizes(roles, batch, image, length))
-    sizes = _sizes(roles, BATCH_SIZES[-1], IMAGE_SIZES[0], LENGTHS[-1])
-    has_floats, has_masks = any(_is_float(v) for v in inputs), any(facts.is_mask(v) for v in inputs)
-    kinds = ("zeros", "unit", "large", "tiny", "padded left", "padded right", "padded away", "negative", *PROBES)
-    for j, kind in enumerate(kinds):
-        if kind in PROBES and not probe_nan:
-            continue
-        if has_masks if kind.startswith("padded") else has_floats:
-            yield case(kind, kind, 10 + j, sizes)
-    overridable = [t for t in model.graph.initializer if model.ir_version >= 4 and t.name in _input_names(model)]
-    if overridable:
-        rng = np.random.default_rng([seed, 30])
-        feeds = {v.name: _array(v, {**sizes, **fixed}, "normal", rng, facts) for v in inputs}
-        for tensor in overridable:
+class _Plan:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        wishes: Wishes,
+        accepts: Callable[[Case], bool],
+        exhausted: Callable[[], bool],
+    ) -> None:
+        self.model, self.wishes, self.accepts, self.exhausted = model, wishes, accepts, exhausted
+        self.inputs = required_inputs(model)
+        self.uses = uses_of(model)
+        self.roles = {s: role for s, role in symbols(model).items() if s not in wishes.fixed}
+        self.one_size: int | None = None
+        self.longest: int | None = None
+        self.made = 0
+        self.tried: dict[str, bool] = {}
+        self.floats = any(_is_float(v) for v in self.inputs)
+        self.masks = any(self._is_mask(v) for v in self.inputs)
+        self.indexed = any(u.low is not None or u.turning for v in self.inputs for u in [self.uses[v.name]])
+
+    def run(self) -> None:
+        self._first()
+        usual = self._kinds()
+        self._overridden(usual)
+        self._more_sizes()
+        self._more_kinds(usual)
+
+    # -- which cases -------------------------------------------------------------------------------------------------
+
+    def _first(self) -> None:
+        """Sizes that the model takes at all."""
+        if self._try("normal, batch 1", FIRST) or not self.roles:
+            self._try("normal, batch 2", SECOND)
+            return
+        if self._try("normal, batch 2", SECOND):
+            return
+        for size in ONE_SIZE:
+            self.one_size = size
+            if self._try(f"normal, all sizes {size}", FIRST):
+                return
+        self.one_size = None
+
+    def _kinds(self) -> tuple[int, int, int, int]:
+        """Kinds of numbers at one size; the size."""
+        kinds = [_Kind(values=v) for v in VALUES[:5] if self.floats]
+        kinds += [_Kind(mask=m) for m in MASKS[:3] if self.masks]
+        kinds += [_Kind(values=v) for v in PROBES if self.floats and self.wishes.probe_nan]
+        usual = USUAL
+        for kind in kinds:
+            if not self._try(_name(kind), usual, kind) and usual == USUAL and self._try(_name(kind), FIRST, kind):
+                usual = FIRST
+        return usual
+
+    def _more_kinds(self, usual: tuple[int, int, int, int]) -> None:
+        kinds = [_Kind(integers=i) for i in INTEGERS if self.indexed]
+        kinds += [_Kind(mask=m) for m in MASKS[3:] if self.masks]
+        kinds += [_Kind(values=v) for v in VALUES[5:] if self.floats]
+        tried = [(_name(kind), usual, kind) for kind in kinds]
+        if self.masks:
+            alone = (1, *usual[1:])
+            tried += [(f"{mask}, batch 1", alone, _Kind(mask=mask)) for mask in ("padded right", "holes")]
+        for name, size, kind in tried:
+            if self.exhausted():
+                return
+            images = any(_is_image(v) for v in self.inputs)
+            if kind.values not in ("pixels", "huge") or images == (kind.values == "pixels"):
+                self._try(name, size, kind)
+
+    def _overridden(self, usual: tuple[int, int, int, int]) -> None:
+        names = {v.name for v in self.model.graph.input}
+        tensors = [t for t in self.model.graph.initializer if self.model.ir_version >= 4 and t.name in names]
+        if not tensors:
+            return
+        rng = np.random.default_rng([self.wishes.seed, 30])
+        given = {}
+        for tensor in tensors:
             array = numpy_helper.to_array(tensor)
             if array.dtype.kind == "f":
-                feeds[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
-        yield Case("overridden initializers", feeds)
-    if roles:
-        for length in OTHER_LENGTHS:
-            yield case(f"length {length}", "normal", length, _sizes(roles, 1, 2 * IMAGE_SIZES[0], length))
-    counts = Counter(roles.values())
-    if max(counts["image"], counts["length"]) > 1:
-        # Height and width, or two lengths, that were exchanged show only where they differ.
-        yield case("distinct sizes", "normal", 40, _distinct(roles))
+                given[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
+        self._try("overridden initializers", usual, extra=given)
+
+    def _more_sizes(self) -> None:
+        if not self.roles:
+            return
+        masks = itertools.cycle(("padded both", "holes", "", "padded right", "one key")) if self.masks else None
+        lists = [len(sizes) for sizes in (*self.wishes.sizes.values(), self.wishes.batch)]
+        sizes = [*MORE_SIZES, *[USUAL] * (max(lists, default=0) - len(MORE_SIZES))]
+        self._longest()
+        for i, (batch, height, width, length) in enumerate(sizes):
+            if self.exhausted():
+                return
+            kind = _Kind(mask=next(masks)) if masks else _Kind()
+            length = min(length, self.longest or length)
+            self._try("", (batch, height, width, length), kind, turn=i + 1)
+        for name, past, length in (("empty past", 0, 7), ("decode step", 7, 1)):
+            own = {s: past for s in self.roles if any(word in s.lower() for word in PAST)}
+            if own and not self.exhausted():
+                own |= {s: length for s, role in self.roles.items() if role == "length" and s not in own}
+                self._try(name, USUAL, own=own)
+
+    def _longest(self) -> None:
+        """The longest sequence that the model takes, up to a bound: a table of positions ends somewhere."""
+        if "length" not in self.roles.values():
+            if "image" in self.roles.values():
+                self._try("", LONGEST)
+            return
+        longest = LONGEST[3]
+        if self._try("", LONGEST):
+            return
+        taken, refused = USUAL[3], longest
+        while refused - taken > 1 and not self.exhausted():
+            middle = taken * 2 if taken * 2 < refused else (taken + refused) // 2
+            if self._try("", (*LONGEST[:3], middle)):
+                taken = self.longest = middle
+            else:
+                refused = middle
+
+    def _try(
+        self,
+        name: str,
+        size: tuple[int, int, int, int],
+        kind: _Kind | None = None,
+        *,
+        turn: int = 0,
+        own: Mapping[str, int] | None = None,
+        extra: Feeds | None = None,
+    ) -> bool:
+        self.made += 1
+        sizes = self._bounded({**self._sizes(size, turn), **(own or {})})
+        name = name or ", ".join(
+            [*(f"{s}={n}" for s, n in sizes.items()), *([_name(kind)] if kind and kind.mask else [])]
+        )
+        if name in self.tried:
+            return self.tried[name]
+        rng = np.random.default_rng([self.wishes.seed, self.made])
+        kind = kind or _Kind()
+        feeds = {v.name: self._array(v, sizes, kind, rng) for v in self.inputs}
+        self.tried[name] = self.accepts(Case(name, {**feeds, **(extra or {})}))
+        return self.tried[name]
+
+    # -- sizes -------------------------------------------------------------------------------------------------------
+
+    def _sizes(self, size: tuple[int, int, int, int], turn: int) -> dict[str, int]:
+        """A size for each symbol; with a turn above 0 lengths, and first axes of other names, differ."""
+        batch, height, width, length = size
+        found: dict[str, int] = {}
+        seen = {"batch": 0, "image": 0, "length": 0}
+        for symbol, role in self.roles.items():
+            number = seen[role]
+            seen[role] += 1
+            if self.one_size is not None:
+                found[symbol] = self.one_size
+            elif role == "batch":
+                found[symbol] = batch + (number if turn % 4 == 3 else 0)
+            elif role == "image":
+                found[symbol] = height if number % 2 == 0 else width
+            else:
+                found[symbol] = length + (3 * number if turn else 0)
+                if self.longest is not None:
+                    found[symbol] = min(found[symbol], self.longest)
+            asked = self.wishes.sizes.get(symbol, self.wishes.batch if role == "batch" else ())
+            if asked:
+                found[symbol] = asked[(self.made - 1) % len(asked)]
+        found |= self.wishes.fixed
+        return found
+
+    def _bounded(self, sizes: dict[str, int]) -> dict[str, int]:
+        """The largest of our own choice halved until the inputs are small enough."""
+        asked = {*self.wishes.fixed, *self.wishes.sizes}
+        while self._is_too_large(sizes):
+            largest = max((s for s in sizes if s not in asked), key=lambda s: sizes[s], default=None)
+            if largest is None or sizes[largest] <= 1:
+                break
+            sizes = {**sizes, largest: max(1, sizes[largest] // 2)}
+        return sizes
+
+    def _is_too_large(self, sizes: Mapping[str, int]) -> bool:
+        shapes = [_shape(v, sizes) for v in self.inputs]
+        symbolic = (
+            math.prod(n for n, d in zip(shape, v.type.tensor_type.shape.dim) if d.dim_value <= 0)
+            for shape, v in zip(shapes, self.inputs)
+        )
+        return sum(map(math.prod, shapes)) > self.wishes.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    def _is_mask(self, value: onnx.ValueInfoProto) -> bool:
+        use, dtype = self.uses[value.name], _dtype(value)
+        if value.name in self.wishes.ranges or use.low is not None:
+            return False
+        rank = len(value.type.tensor_type.shape.dim)
+        if dtype.kind in "fV":
+            return use.additive or (use.mask and rank >= 1)
+        if use.mask:
+            return rank >= 1
+        return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
+
+    def _array(
+        self, value: onnx.ValueInfoProto, sizes: Mapping[str, int], kind: _Kind, rng: np.random.Generator
+    ) -> Any:
+        dtype, shape, use = _dtype(value), _shape(value, sizes), self.uses[value.name]
+        if dtype.kind not in "iubfV":
+            raise VerifyError(f"input '{value.name}' holds {dtype}; give inputs with --inputs")
+        given = self.wishes.ranges.get(value.name)
+        if given is not None:
+            low, high = given
+            numbers: Array = (
+                rng.integers(int(low), int(high) + 1, shape) if dtype.kind in "iub" else rng.uniform(low, high, shape)
+            )
+            return np.asarray(numbers).astype(dtype)
+        if self._is_mask(value) and not (use.additive and kind.values in ("unit", "tiny")):
+            mask = _mask(shape, kind.mask, rng)
+            return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
+        if use.low is not None or (use.turning and dtype.kind in "iu") or dtype.kind in "iub":
+            return self._integers(dtype, shape, use, kind, rng)
+        return _floats(shape, kind.values, rng).astype(dtype)
+
+    def _integers(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], use: Use, kind: _Kind, rng: np.random.Generator
+    ) -> Array:
+        if dtype.kind == "b":
+            return (np.full(shape, self.made % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
+        if use.low is not None and use.high is not None:
+            low, high = max(use.low, limits.min), min(max(use.high, use.low), limits.max)
+            if kind.integers == "negative ids" and use.negative and limits.min < 0:
+                return _with_ends(rng.integers(-(high + 1), high + 1, shape), -(high + 1), -1, rng).astype(dtype)
+            if kind.integers == "last":
+                return rng.integers(max(low, high - 2), high + 1, shape).astype(dtype)
+            low = max(low, 0) if high >= 0 else low
+            return _with_ends(rng.integers(low, high + 1, shape), low, high, rng).astype(dtype)
+        if use.size:
+            return np.full(shape, 1 + self.made % 3).astype(dtype)
+        if use.turning:
+            points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
+            points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
+            if not shape:
+                # In turn each number that is asked for, then its neighbours.
+                exact = sorted(int(t) for t in use.turning if float(t).is_integer() and limits.min <= t <= limits.max)
+                choices = [*exact, *(p for p in points if p not in exact)]
+                return np.asarray(choices[(self.made - 1) % len(choices)]).astype(dtype)
+            if kind.integers == "turning points" or self.made % 2:
+                return rng.choice(points, shape).astype(dtype)
+            return rng.integers(points[0] - 1 if points[0] > limits.min else points[0], points[-1] + 1, shape).astype(
+                dtype
+            )
+        if use.condition:
+            return np.full(shape, self.made % 2).astype(dtype)
+        if dtype.itemsize == 1:
+            return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng).astype(
+                dtype
+            )
+        # A time step, a count, a label: small ones, and such as diffusion models take.
+        return rng.integers(0, (2, 1000)[self.made % 2], shape).astype(dtype)
+
+
+def _name(kind: _Kind) -> str:
+    return kind.values or kind.mask or kind.integers
+
+
+def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
+    values = np.asarray(rng.standard_normal(shape))
+    if kind == "unit":
+        values = np.asarray(rng.random(shape))
+    if kind == "negative":
+        values = -np.abs(values)
+    if kind == "pixels":
+        values = np.floor(256 * rng.random(shape))
+    if kind == "nearly constant":
+        values = 3 + 1e-2 * values
+    if kind == "rows" and shape:
+        axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
+        scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
+        values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    if kind in PROBES and values.size:
+        # Few enough that most outputs stay numbers.
+        where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
+        values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
+    return np.asarray(values * FACTORS.get(kind, 1.0))
+
+
+def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
+    """The same with both ends of the range in it."""
+    if array.size >= 2:
+        places = rng.choice(array.size, 2, replace=False)
+        array.reshape(-1)[places] = low, high
+    return array
+
+
+def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Keys along the last axis; true keeps."""
+    mask = np.ones(shape, bool)
+    if not shape or shape[-1] < 2:
+        return mask
+    rows = mask.reshape(-1, shape[-1])
+    length = shape[-1]
+    if kind == "first row":
+        rows[0, : length // 2] = False
+        return mask
+    # One row stays whole beside others, so that rows that were exchanged show.
+    for row in rows[1:] if len(rows) > 1 else rows:
+        n = int(rng.integers(1, length))
+        if kind == "padded left":
+            row[:n] = False
+        elif kind == "padded right":
+            row[n:] = False
+        elif kind == "padded both":
+            row[: n // 2] = False
+            row[n // 2 + max(1, (length - n // 2) // 2) :] = False
+        elif kind == "holes":
+            row[rng.random(length) < 0.4] = False
+            row[n] = True
+        elif kind == "one key":
+            row[np.arange(length) != n] = False
+        elif kind == "padded away":
+            # A row of nothing but padding is where NaN guards and kinds of masks differ.
+            row[:] = False
+    return mask
+
+
+# -- a graph's inputs ----------------------------------------------------------------------------------------------
 
 
 def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
     """Normal values, full masks and valid token ids, with every symbol of `symbols(model)` at its size."""
-    facts = _Facts(model)
+    made = _Plan(model, Wishes(seed), lambda _: True, lambda: True)
+    made.made = 1
     rng = np.random.default_rng([seed, 0])
-    return {v.name: _array(v, sizes, "normal", rng, facts) for v in required_inputs(model)}
+    return {v.name: made._array(v, sizes, _Kind(), rng) for v in made.inputs}
 
 
 def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -173,111 +494,26 @@ def _sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
     return sum(sizes[t] if t in sizes else int(t) for t in terms)
 
 
-def _sizes(roles: Mapping[str, str], batch: int, image: int, length: int) -> dict[str, int]:
-    by_role = {"batch": batch, "image": image, "length": length}
-    return {symbol: by_role[role] for symbol, role in roles.items()}
-
-
-def _distinct(roles: Mapping[str, str]) -> dict[str, int]:
-    """A size of its own for each image side and each length."""
-    step = {"batch": 0, "image": 32, "length": 3}
-    next_size = {"batch": BATCH_SIZES[-1], "image": IMAGE_SIZES[0], "length": LENGTHS[0]}
-    sizes = {}
-    for symbol, role in roles.items():
-        sizes[symbol] = next_size[role]
-        next_size[role] += step[role]
-    return sizes
-
-
-def _input_names(model: onnx.ModelProto) -> set[str]:
-    return {v.name for v in model.graph.input}
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return _dtype(value).kind in "fV"
-
-
-def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
-    if value.type.WhichOneof("value") != "tensor_type":
-        raise VerifyError(f"input '{value.name}' is not a tensor; give inputs with --inputs")
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-
-
-class _Facts:
-    """What the graph says about the meaning of integer inputs."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._rows: dict[str, int] = {}
-        self._choices: dict[str, list[Array]] = {}
-        shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-        constants = {t.name: t for t in model.graph.initializer if np.prod(t.dims) <= 1}
-        nodes = [n for n in model.graph.node if n.op_type == "Constant"]
-        constants |= {n.output[0]: a.t for n in nodes for a in n.attribute if a.name == "value"}
-        shapes |= {name: tuple(t.dims) for name, t in constants.items()}
-        same: dict[str, str] = {}
-        for node in model.graph.node:
-            if node.op_type in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape") and node.input:
-                same[node.output[0]] = same.get(node.input[0], node.input[0])
-            for a, b in itertools.permutations(node.input[:2]) if len(node.input) >= 2 else ():
-                source = same.get(b, b)
-                if node.op_type == "Gather" and a == node.input[0] and a in shapes and len(shapes[a]) >= 1:
-                    self._rows[source] = min(self._rows.get(source, shapes[a][0]), shapes[a][0])
-                if node.op_type == "Equal" and a in constants:
-                    self._choices.setdefault(source, []).append(numpy_helper.to_array(constants[a]))
-
-    def is_tokens(self, value: onnx.ValueInfoProto) -> bool:
-        return value.name in self._rows
-
-    def is_mask(self, value: onnx.ValueInfoProto) -> bool:
-        rank = len(value.type.tensor_type.shape.dim)
-        return _dtype(value).kind in "iub" and not self.is_tokens(value) and rank >= 2
-
-    def integers(
-        self, value: onnx.ValueInfoProto, shape: tuple[int, ...], kind: str, rng: np.random.Generator
-    ) -> Array:
-        if self.is_tokens(value):
-            return rng.integers(0, max(self._rows[value.name], 1), shape)
-        choices = [c for c in self._choices.get(value.name, ()) if c.size == 1]
-        if choices and not shape:
-            return np.asarray(choices[int(rng.integers(len(choices)))]).reshape(shape)
-        if not self.is_mask(value):
-            return rng.integers(0, 2, shape)
-        mask = np.ones(shape, np.int64)
-        if kind.startswith("padded") and shape[-1] > 1:
-            flat = mask.reshape(-1, shape[-1])
-            for row in flat[1:] if len(flat) > 1 else flat:
-                n = int(rng.integers(1, shape[-1]))
-                row[:n] = 0 if kind == "padded left" else row[:n]
-                row[n:] = 0 if kind == "padded right" else row[n:]
-                # A row of nothing but padding is where NaN guards and kinds of masks differ.
-                row[:] = 0 if kind == "padded away" else row
-        return mask
-
-
-def _array(
-    value: onnx.ValueInfoProto, sizes: Mapping[str, int], kind: str, rng: np.random.Generator, facts: _Facts
-) -> Array:
-    dtype = _dtype(value)
+def _shape(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
     dims = value.type.tensor_type.shape.dim
-    shape = tuple(d.dim_value if d.dim_value > 0 else _size(_symbol(value, i), sizes) for i, d in enumerate(dims))
-    if dtype.kind in "iub":
-        return facts.integers(value, shape, kind, rng).astype(dtype)
-    if dtype.kind not in "fV":
-        raise VerifyError(f"input '{value.name}' holds {dtype}; give inputs with --inputs")
-    values = rng.standard_normal(shape)
-    if kind == "unit":
-        values = rng.random(shape)
-    if kind == "negative":
-        values = -np.abs(values)
-    if kind in PROBES and values.size:
-        # Few enough that most outputs stay numbers.
-        where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
-        values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
-    factor = {"zeros": 0.0, "large": LARGE, "tiny": TINY}.get(kind, 1.0)
-    return np.asarray(values * factor).astype(dtype)
+    return tuple(d.dim_value if d.dim_value > 0 else _size(_symbol(value, i), sizes) for i, d in enumerate(dims))
 
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     size = sizes[symbol] if symbol in sizes else _sum_of(symbol, sizes)
     assert size is not None, symbol
     return size
+
+
+def _is_float(value: onnx.ValueInfoProto) -> bool:
+    return _dtype(value).kind in "fV"
+
+
+def _is_image(value: onnx.ValueInfoProto) -> bool:
+    return _is_float(value) and len(value.type.tensor_type.shape.dim) == 4
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    if value.type.WhichOneof("value") != "tensor_type":
+        raise VerifyError(f"input '{value.name}' is not a tensor; give inputs with --inputs")
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))

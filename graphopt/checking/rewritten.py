@@ -123,5 +123,5 @@ def _behind(output: ir.Value) -> _Behind:
             for inner in ir.traversal.RecursiveGraphIterator(graph):
                 found.nodes.add(inner)
                 waiting += [v for v in (*inner.inputs, *inner.outputs) if v is not None]
-            waiting += graph.outputs
+            waiting += [*graph.outputs]
     return found

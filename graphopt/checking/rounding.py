@@ -113,9 +113,10 @@ def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dic
 
 def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
     """Each number times 1 + unit * uniform(-1, 1), but for infinities and lowest numbers; integers alone stay."""
-    wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
     with np.errstate(invalid="ignore"):
-        if bool((wide == np.rint(wide)).all()):
+        few = wide.reshape(-1)[:_POOL]
+        if bool((few == np.rint(few)).all()) and bool((wide == np.rint(wide)).all()):
             return array
     pool = rng.uniform(-unit, unit, min(_POOL, max(wide.size, 1))).astype(wide.dtype)
     flat = wide.reshape(-1)
@@ -125,7 +126,7 @@ def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
             part = flat[start : start + _POOL]
             kept = ~(np.abs(part) < BOUND)
             result[start : start + _POOL] = np.where(kept, part, part + part * pool[: part.size])
-        return result.reshape(array.shape).astype(array.dtype)
+        return result.reshape(array.shape).astype(array.dtype, copy=False)
 
 
 def _copy_field(source: object, target: object, name: str) -> None:

@@ -23,7 +23,8 @@ import onnx
 
 import graphopt
 from graphopt.checking.diff import ModelDiff, diff
-from graphopt.checking.inputs import given_cases, normal_feeds, required_inputs, symbols
+from graphopt.checking.given import given_cases
+from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
 from graphopt.errors import GraphoptError, OptionError, one_line
 from graphopt.graph import model as models
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session

@@ -19,8 +19,10 @@ import graphopt
 from graphopt.checking.compare import deviation, difference
 from graphopt.checking.inputs import make_cases, symbols
 from graphopt.checking.rounding import moved as rounded
+from graphopt.checking.run import run_cases
 from graphopt.checking.tolerances import LIMITS
-from graphopt.checking.verify import verify
+from graphopt.checking.verify import Verdict, verify
+from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.metadata import Numerics
 from models import ZOO
@@ -145,7 +147,10 @@ def test_padding_masks_are_tried() -> None:
     after = model_from_text(text.format("Identity(x)"))
     report = verify(before, after)
     assert not report.equal
-    assert {r.case for r in report.rows if not r.equal} == {"padded left", "padded right", "padded away"}
+    caught = {r.case for r in report.rows if not r.equal}
+    assert caught >= {"padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key"}
+    assert caught >= {"padded right, batch 1", "holes, batch 1"}
+    assert not caught & {"normal, batch 1", "normal, batch 2", "zeros"}
 
 
 def test_dropped_nan_guard_is_caught() -> None:
@@ -260,15 +265,21 @@ def test_a_symbol_has_one_size_wherever_it_stands() -> None:
         assert case.feeds["z"].shape == (B, A)
         assert case.feeds["q"].shape[1] == case.feeds["p"].shape[1] + B
     assert not verify(model, model).skipped
-    sizes = {c.name: c.feeds["x"].shape[1] - c.feeds["p"].shape[1] for c in make_cases(model, seed=0)}
-    assert sizes["distinct sizes"] != 0
+    cases = {c.name: c.feeds for c in make_cases(model, seed=0)}
+    assert any(f["x"].shape[1] != f["p"].shape[1] for f in cases.values())
+    assert cases["empty past"]["p"].shape[1] == 0
+    assert cases["decode step"]["x"].shape[1] == 1
+    assert {f["x"].shape[0] for f in cases.values()} >= {1, 2, 3, 4}
+    assert {f["x"].shape[1] for f in cases.values()} >= {1, 2, 3, 7, 31, 32, 33, 63, 64, 65}
 
 
 def test_height_and_width_differ_in_one_case() -> None:
     text = "g (float[N, 1, H, W] x) => (float[{}] y) {{ t = Transpose <perm: ints = [0, 1, 3, 2]> (x) y = Shape({}) }}"
     text = text.replace("float[{}] y", "int64[4] y")
     before, after = (model_from_text(text.format(v)) for v in ("x", "t"))
-    assert {r.case for r in verify(before, after).rows if not r.equal} == {"distinct sizes"}
+    caught = {r.case for r in verify(before, after).rows if not r.equal}
+    assert {"N=3, H=64, W=96", "N=4, H=96, W=64"} <= caught
+    assert "normal, batch 1" not in caught
 
 
 def test_probes_show_a_dropped_nan_guard() -> None:
@@ -354,3 +365,180 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     missing = graphopt_command("verify", a, tmp_path / "c.onnx")
     assert missing.exit_code == 3
     assert "no such file" in missing.stderr
+
+
+# -- what is compared, and by which limits ---------------------------------------------------------------------------
+
+
+def with_attribute(model: onnx.ModelProto, op: str, name: str, factor: float) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    changed = [a for n in copy.graph.node if n.op_type.startswith(op) for a in n.attribute if a.name == name]
+    assert changed
+    for attribute in changed:
+        attribute.f *= factor
+    return copy
+
+
+def detector() -> onnx.ModelProto:
+    """Boxes of up to 1200 pixels beside scores of a few percent in one output [N, anchors, 4 + 3]."""
+    rng = np.random.default_rng(3)
+    text = """g (float[N, 50, 16] x) => (float[N, 50, 7] y) {
+        b = MatMul(x, boxes) e = Sigmoid(b) p = Mul(e, pixels)
+        c = MatMul(x, classes) d = Add(c, prior) s = Sigmoid(d)
+        y = Concat <axis: int = 2> (p, s) }"""
+    values: dict[str, Any] = {
+        "boxes": (0.3 * rng.standard_normal((16, 4))).astype(np.float32),
+        "classes": (0.2 * rng.standard_normal((16, 3))).astype(np.float32),
+        "prior": np.full(3, -4.0, np.float32),
+        "pixels": np.float32(1200),
+    }
+    return model_from_text(text, values)
+
+
+@pytest.mark.parametrize("precision", [None, "fp16"])
+def test_scores_beside_boxes(precision: str | None) -> None:
+    before = detector()
+    after, _ = graphopt.optimize(before, target="cuda", precision=precision)
+    report = verify(before, after)
+    assert report.equal, report.summary
+    nodes = [n for n in after.graph.node if n.op_type == "Concat"]
+    scores = nodes[0].input[1]
+    zeroed = onnx.ModelProto()
+    zeroed.CopyFrom(after)
+    at = [n.op_type for n in zeroed.graph.node].index("Concat")
+    zeroed.graph.node.insert(at, helper.make_node("Sub", [scores, scores], ["no_scores"]))
+    zeroed.graph.node[at + 1].input[1] = "no_scores"
+    report = verify(before, zeroed)
+    assert not report
+    assert max((r for r in report.rows), key=lambda r: r.severity).slice in ("[:, :, 4]", "[:, :, 5]", "[:, :, 6]")
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
+def test_scale_of_attention_in_half_precision(name: str) -> None:
+    before = ZOO[name](small=True, dynamic=True)
+    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
+    assert verify(before, after)
+    assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5))
+
+
+def test_a_winograd_convolution_that_is_slightly_off() -> None:
+    before = ZOO["resnet18"](small=True)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    assert verify(before, after).numerics == "approximate"
+    node = next(n for n in after.graph.node if n.op_type.startswith("WinogradConv"))
+    weight = next(t for t in after.graph.initializer if t.name == node.input[1])
+    weight.CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1 + 3e-4), weight.name)
+    )
+    assert not verify(before, after)
+
+
+def test_an_honest_winograd_convolution() -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((16, 8, 3, 3)).astype(np.float32), "b": np.ones(16, np.float32)}
+    text = "g (float[N, 8, H, W] x) => (float[N, 16, P, Q] y) { y = Conv <pads: ints = [1, 2, 0, 1]> (x, w, b) }"
+    model, _ = graphopt.optimize(model_from_text(text, weights), target="cpu", all_sites=True)
+    other = approximated(model)
+    assert other is not None
+    cases = list(make_cases(model, 0))
+    wanted, got = run_cases(model, cases, library=False), run_cases(other, cases, library=False)
+    errors = []
+    for case in cases:
+        for want, have in zip(wanted[case.name], got[case.name]):
+            found = deviation(want, have)
+            assert not found.structure, found.structure
+            errors.append(found.relative)
+    assert 1e-7 < max(errors) < 1e-4
+
+
+def test_a_class_comes_from_what_is_computed() -> None:
+    """Not from an initializer that nothing reads, nor from what the metadata say."""
+    before, after = add_model(1.0), add_model(1.005)
+    after.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float16), "unread"))
+    for numerics in ("fp16", "bf16", "approximate"):
+        del after.metadata_props[:]
+        after.metadata_props.add(key="graphopt.numerics", value=numerics)
+        report = verify(before, after)
+        assert not report
+        assert report.numerics == "reassociated"
+
+
+def test_a_report_is_true_where_both_are_equal() -> None:
+    assert verify(add_model(1.0), add_model(1.0))
+    assert not verify(add_model(1.0), add_model(2.0))
+
+
+RANDOM_MODELS = {
+    "Dropout in training mode": "t = Constant <value: tensor = bool {1}> () r = Constant <value_float: float = 0.5> () "
+    "y = Dropout(x, r, t)",
+    "behind Identity": "a = Identity(x) n = RandomNormalLike(a) b = Identity(n) y = Add(x, b)",
+    "with a seed": "n = RandomUniformLike <seed: float = 3.0> (x) y = Mul(x, n)",
+}
+
+
+@pytest.mark.parametrize("body", RANDOM_MODELS.values(), ids=RANDOM_MODELS)
+def test_a_model_that_differs_from_itself_is_random(
+    body: str, graphopt_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = model_from_text(f"g (float[N, 64] x) => (float[N, 64] y, float[N, 64] z) {{ {body} z = Relu(x) }}")
+    report = verify(model, model)
+    assert report.verdict == Verdict.RANDOM
+    assert report.random == ["y"]
+    assert {row.name for row in report.rows} == {"z"}
+    assert not report
+    path = tmp_path / "random.onnx"
+    onnx.save(model, path)
+    assert graphopt_command("verify", path, path).exit_code == 8
+    other = model_from_text(f"g (float[N, 64] x) => (float[N, 64] y, float[N, 64] z) {{ {body} z = Neg(x) }}")
+    assert verify(model, other).verdict == Verdict.DIFFERENT
+
+
+def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    text = """g (float[N, 4] x, int64[1] k) => (float[N, 4] y, float[N, 4] zero, float[N, 4] looped) {
+        never = Constant <value: tensor = bool {0}> ()
+        y = If (never) <
+            then_branch = t () => (float[N, 4] a) { a = Neg(x) },
+            else_branch = e () => (float[N, 4] b) { b = Abs(x) }>
+        zero = Mul(x, nothing)
+        turns = Constant <value: tensor = int64 {0}> ()
+        looped = Loop (turns, , x) <body = l (int64 i, bool c, float[N, 4] v) => (bool d, float[N, 4] w) {
+            d = Identity(c) w = Neg(v) }>
+    }"""
+    model = model_from_text(text, {"nothing": np.float32(0)})
+    report = verify(model, model)
+    assert report.equal, report.summary
+    said = " ".join(report.not_covered)
+    assert "the then branch of If" in said
+    assert "else branch" not in said
+    assert "the body of Loop" in said
+    assert "output 'zero' is 0.0 everywhere" in said or "output 'zero' is -0.0 everywhere" in said
+    path = tmp_path / "gaps.onnx"
+    onnx.save(model, path)
+    assert graphopt_command("verify", path, path).exit_code == 0
+    strict = graphopt_command("verify", path, path, "--strict", "--json")
+    assert strict.exit_code == 9
+    assert json.loads(strict.stdout)["not_covered"] == report.not_covered
+
+
+def test_a_crash_of_the_runtime_is_a_finding() -> None:
+    """A Cast between Transpose and MatMul, where layouts are changed at the default level (both releases crash)."""
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        "table": rng.standard_normal((20, 8)).astype(np.float32),
+        "half": rng.standard_normal((20, 8)).astype(np.float16),
+        "w": rng.standard_normal((8, 8)).astype(np.float32),
+    }
+    text = "g (int64[4, S] ids) => (float[S, 4, 8] y) {{ {} y = MatMul(t, w) }}"
+    move = "Transpose <perm: ints = [1, 0, 2]>"
+    before = model_from_text(text.format(f"e = Gather(table, ids) t = {move}(e)"), values)
+    after = model_from_text(
+        text.format(f"e = Gather(half, ids) h = {move}(e) t = Cast <to: int = 1> (h)"),
+        {**values, "half": values["table"].astype(np.float16)},
+    )
+    report = verify(before, after)
+    assert not report
+    bad = [row for row in report.rows if not row.equal]
+    assert all(row.optimized for row in bad)
+    assert "crashes (signal" in bad[0].reason
+    assert verify(before, before)  # another process serves what follows

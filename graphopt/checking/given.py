@@ -1,0 +1,98 @@
+"""Inputs of the caller: arrays by name, or files.
+
+A file NAME.npz holds arrays by the names of the inputs. A folder holds one or several sets:
+- NAME.npy for each input, one set;
+- *.npz, one set each;
+- input_0.pb, input_1.pb, ... in the order of the graph's inputs, one set, or folders test_data_set_0, ... of them. This
+  is the layout of ONNX's own test data. A file holds a TensorProto, SequenceProto or OptionalProto, as the input's type
+  says.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import google.protobuf.message
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from graphopt.checking.inputs import Case, required_inputs
+from graphopt.errors import VerifyError
+
+
+def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.ModelProto) -> list[Case]:
+    """The caller's own inputs: name -> array, or what `load_inputs` reads.
+
+    Raises:
+        VerifyError: nothing usable is there.
+    """
+    if isinstance(inputs, Mapping):
+        return [Case("given", dict(inputs))]
+    return load_inputs(Path(inputs), model)
+
+
+def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
+    """All sets of a file or folder.
+
+    Raises:
+        VerifyError: nothing usable is there.
+    """
+    try:
+        if source.is_file():
+            return [Case(source.name, _arrays(np.load(source)))]
+        cases = []
+        for folder in sorted(p for p in source.glob("test_data_set_*") if p.is_dir()) or [source]:
+            files = sorted(folder.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+            if files:
+                cases.append(Case(folder.name, _protos(files, model)))
+        arrays = {p.stem: np.load(p) for p in sorted(source.glob("*.npy"))}
+        if arrays:
+            cases.append(Case(source.name, _arrays(arrays)))
+        cases += [Case(p.name, _arrays(np.load(p))) for p in sorted(source.glob("*.npz"))]
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile, google.protobuf.message.DecodeError) as error:
+        raise VerifyError(f"{source}: cannot be read as inputs: {error}") from None
+    if not cases:
+        raise VerifyError(f"{source}: holds no inputs (.npz, .npy or input_0.pb files)")
+    return cases
+
+
+def _arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The runtime takes strings as objects."""
+    return {n: a.astype(object) if a.dtype.kind in "US" else a for n, a in arrays.items()}
+
+
+def _protos(files: list[Path], model: onnx.ModelProto) -> dict[str, Any]:
+    values = {v.name: v for v in (*required_inputs(model), *model.graph.input)}
+    names = list(values)
+    feeds = {}
+    for i, file in enumerate(files):
+        data = file.read_bytes()
+        kind = values[names[i]].type.WhichOneof("value")
+        message: Any = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
+            kind, onnx.TensorProto
+        )()
+        message.ParseFromString(data)
+        name = message.name if message.name in values else names[i]
+        feeds[name] = _value(message)
+    return feeds
+
+
+def _value(message: Any) -> Any:
+    if isinstance(message, onnx.SequenceProto):
+        return [_strings(a) for a in numpy_helper.to_list(message)]
+    if isinstance(message, onnx.OptionalProto):
+        found = numpy_helper.to_optional(message)
+        return _strings(found) if isinstance(found, np.ndarray) else found
+    return _strings(numpy_helper.to_array(message))
+
+
+def _strings(array: Any) -> Any:
+    if isinstance(array, np.ndarray) and array.dtype == object:
+        decoded = [s.decode("utf-8") if isinstance(s, bytes) else s for s in array.reshape(-1)]
+        return np.array(decoded, object).reshape(array.shape)
+    return array

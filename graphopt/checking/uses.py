@@ -1,0 +1,243 @@
+"""What a graph does with the numbers of its inputs: which of them index a table, hide positions, or decide something.
+
+Integers are followed through casts, moves and arithmetic with constants, a x + b, to the nodes that give them a
+meaning: Gather and its relatives bound them by the size of what they index, Equal and its relatives name numbers next
+to which something changes, Mod and Clip bound them themselves, Where and large factors make masks of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+# A factor of this size turns what is not 0 into "hidden".
+HIDES = 1e3
+MOVES = frozenset(
+    "Cast Compress Expand Flatten Identity Pad Reshape ScatterElements Slice Split Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+LOGIC = frozenset("And Not Or Xor".split())
+COMPARISONS = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
+# What these read at the given places are sizes, axes, counts.
+SIZES = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Loop": (0,),
+    "OneHot": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (3,),
+    "Slice": (1, 2, 3, 4),
+    "Tile": (1,),
+    "TopK": (1,),
+}
+
+
+@dataclass
+class Use:
+    """Of one input.
+
+    Attributes:
+        low, high: numbers that what it indexes has; None where nothing is indexed.
+        negative: whether indices may count from the end, down to -rows.
+        turning: numbers next to which something changes: of comparisons, bounds of Clip, multiples of Mod.
+        mask: whether it hides positions where it is 0.
+        additive: whether it is added before a Softmax: 0 keeps, a large negative number hides.
+        size: whether it says how large something is.
+        condition: whether a branch depends on it.
+    """
+
+    low: int | None = None
+    high: int | None = None
+    negative: bool = False
+    turning: set[float] = field(default_factory=set)
+    mask: bool = False
+    additive: bool = False
+    size: bool = False
+    condition: bool = False
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A value as a * x + b for each input x that it is made of; `free` behind a Mod or Clip, where any x will do."""
+
+    factors: tuple[tuple[str, float], ...]
+    offset: float = 0.0
+    free: bool = False
+
+
+def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
+    """By the names of all graph inputs. Calls of functions are not followed: inline them first."""
+    tracer = _Tracer({v.name: Use() for v in model.graph.input})
+    known = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    traces = {v.name: _Trace(((v.name, 1.0),)) for v in model.graph.input if v.name not in known}
+    tracer.shapes |= known
+    for tensor in model.graph.initializer:
+        tracer.constant(tensor.name, tensor)
+    tracer.graph(model.graph, traces)
+    return tracer.uses
+
+
+@dataclass
+class _Tracer:
+    uses: dict[str, Use]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def constant(self, name: str, tensor: onnx.TensorProto) -> None:
+        self.shapes[name] = tuple(tensor.dims)
+        if math.prod(tensor.dims) <= 1 and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            self.numbers[name] = numpy_helper.to_array(tensor).reshape(-1)
+
+    def graph(self, graph: onnx.GraphProto, traces: dict[str, _Trace]) -> None:
+        softmaxed = _before_softmax(graph)
+        for tensor in graph.initializer:
+            self.constant(tensor.name, tensor)
+        for node in graph.node:
+            self._node(node, traces, softmaxed)
+            for attribute in node.attribute:
+                for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                    self.graph(body, dict(traces))
+
+    def _node(self, node: onnx.NodeProto, traces: dict[str, _Trace], softmaxed: set[str]) -> None:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    self.constant(node.output[0], attribute.t)
+                elif attribute.name in ("value_int", "value_float"):
+                    number = attribute.i if attribute.name == "value_int" else attribute.f
+                    self.numbers[node.output[0]], self.shapes[node.output[0]] = np.array([number]), ()
+            return
+        self._shape(node)
+        given = [traces.get(name) for name in node.input]
+        for place, trace in enumerate(given):
+            if trace is not None:
+                self._meaning(node, place, trace, softmaxed)
+        made = self._made(node, given)
+        if made is not None and node.output:
+            for name in node.output:
+                traces[name] = made
+            if any(abs(a) >= HIDES for _, a in made.factors):
+                self._each(made, lambda use: setattr(use, "mask", True))
+
+    def _shape(self, node: onnx.NodeProto) -> None:
+        """Tables that are cast or taken out of their quantized form keep their shape."""
+        if node.op_type in ("Cast", "DequantizeLinear", "Identity") and node.input[0] in self.shapes:
+            self.shapes[node.output[0]] = self.shapes[node.input[0]]
+        if node.op_type in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape") and node.input[0] in self.numbers:
+            self.numbers[node.output[0]] = self.numbers[node.input[0]]
+
+    def _number(self, name: str) -> float | None:
+        array = self.numbers.get(name)
+        return float(array[0]) if array is not None and array.size == 1 and array.dtype.kind in "fiub" else None
+
+    def _made(self, node: onnx.NodeProto, given: list[_Trace | None]) -> _Trace | None:
+        """What the node's result is, as far as it can be followed."""
+        first = given[0] if given else None
+        if node.op_type in MOVES or (node.op_type == "Gather" and first is not None):
+            return first
+        if node.op_type in ("Concat", "Max", "Min", "Sum", "Where"):
+            return next((t for t in given[1 if node.op_type == "Where" else 0 :] if t is not None), None)
+        if node.op_type == "Neg" and first is not None:
+            return _Trace(tuple((x, -a) for x, a in first.factors), -first.offset, first.free)
+        if node.op_type in ("Mod", "Clip") and first is not None:
+            return _Trace(first.factors, first.offset, free=True)
+        if node.op_type not in ("Add", "Div", "Mul", "Sub") or len(given) != 2:
+            return None
+        left, right = given
+        if left is not None and right is not None:
+            if node.op_type not in ("Add", "Sub"):
+                return None
+            sign = 1.0 if node.op_type == "Add" else -1.0
+            factors = left.factors + tuple((x, sign * a) for x, a in right.factors)
+            return _Trace(factors, left.offset + sign * right.offset, left.free or right.free)
+        trace = left or right
+        constant = self._number(node.input[1] if left is not None else node.input[0])
+        if trace is None or constant is None:
+            return None
+        if node.op_type in ("Add", "Sub"):
+            flip = -1.0 if node.op_type == "Sub" and left is None else 1.0
+            shift = -constant if node.op_type == "Sub" and left is not None else constant
+            factors = tuple((x, flip * a) for x, a in trace.factors)
+            return _Trace(factors, flip * trace.offset + shift, trace.free)
+        if node.op_type == "Div" and (left is None or constant == 0):
+            return None
+        scale = constant if node.op_type == "Mul" else 1 / constant
+        return _Trace(tuple((x, a * scale) for x, a in trace.factors), trace.offset * scale, trace.free)
+
+    def _meaning(self, node: onnx.NodeProto, place: int, trace: _Trace, softmaxed: set[str]) -> None:
+        op, inputs = node.op_type, node.input
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        table = self.shapes.get(inputs[0])
+        if (
+            op in ("Gather", "GatherElements", "ScatterElements")
+            and place == 1
+            and table
+            and -len(table) <= axis < len(table)
+        ):
+            self._index(trace, table[axis])
+        elif op in ("GatherND", "ScatterND") and place == 1 and table:
+            self._index(trace, min(table))
+        elif op == "OneHot" and place == 0 and (depth := self._number(inputs[1])) is not None:
+            self._index(trace, int(depth))
+        elif op == "EmbedLayerNormalization" and place < 2 and self.shapes.get(inputs[2 + place]):
+            self._index(trace, self.shapes[inputs[2 + place]][0])
+        elif place in SIZES.get(op, ()):
+            self._each(trace, lambda use: setattr(use, "size", True))
+        elif op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
+            self._turning(trace, [number])
+        elif op == "Clip" and place == 0:
+            self._turning(trace, [n for name in inputs[1:] if (n := self._number(name)) is not None])
+            self._turning(trace, [a.f for a in node.attribute if a.name in ("min", "max")])
+        elif op == "Mod" and place == 0 and (number := self._number(inputs[1])) is not None:
+            self._turning(trace, [-number, 0, number, 2 * number])
+        elif op == "If" and place == 0:
+            self._each(trace, lambda use: setattr(use, "condition", True))
+        elif op in LOGIC or (op == "Where" and place == 0) or (op == "Cast" and _casts_to_bool(node)):
+            self._each(trace, lambda use: setattr(use, "mask", True))
+        elif op == "Add" and node.output[0] in softmaxed and len(trace.factors) == 1 and trace.factors[0][1] == 1:
+            self._each(trace, lambda use: setattr(use, "additive", True))
+
+    def _index(self, trace: _Trace, rows: int) -> None:
+        if trace.free or rows < 1:
+            return
+        share = len(trace.factors)
+        for name, factor in trace.factors:
+            if factor == 0:
+                continue
+            ends = sorted(((0 - trace.offset) / factor / share, (rows - 1 - trace.offset) / factor / share))
+            use = self.uses[name]
+            low, high = math.ceil(ends[0] - 1e-9), math.floor(ends[1] + 1e-9)
+            use.negative = share == 1 and factor == 1 and trace.offset == 0 and (use.negative or use.low is None)
+            use.low = low if use.low is None else max(use.low, low)
+            use.high = high if use.high is None else min(use.high, high)
+
+    def _turning(self, trace: _Trace, numbers: list[float]) -> None:
+        if len(trace.factors) == 1 and trace.factors[0][1] != 0:
+            name, factor = trace.factors[0]
+            self.uses[name].turning |= {(n - trace.offset) / factor for n in numbers if math.isfinite(n)}
+
+    def _each(self, trace: _Trace, change: Any) -> None:
+        for name, _ in trace.factors:
+            change(self.uses[name])
+
+
+def _casts_to_bool(node: onnx.NodeProto) -> bool:
+    return any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
+
+
+def _before_softmax(graph: onnx.GraphProto) -> set[str]:
+    """Values that reach a Softmax through moves and sums alone."""
+    found: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type == "Softmax":
+            found.add(node.input[0])
+        elif node.op_type in MOVES | {"Add", "Where"} and any(o in found for o in node.output):
+            found |= {name for name in node.input if name}
+    return found

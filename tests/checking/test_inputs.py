@@ -1,0 +1,250 @@
+"""The inputs that `verify` makes reach what rewrites break: sizes, masks, integers over their range, magnitudes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphopt.checking.given import load_inputs
+from graphopt.checking.inputs import Case, Wishes, make_cases, plan
+from graphopt.checking.uses import uses_of
+from graphopt.checking.verify import verify
+from graphopt.errors import OptionError, VerifyError
+from tests.rewriting import Array, model_from_text
+
+TABLE = {"table": np.arange(40, dtype=np.float32).reshape(20, 2)}
+
+
+def values(model: onnx.ModelProto, name: str) -> list[Array]:
+    return [np.asarray(case.feeds[name]) for case in make_cases(model, seed=0)]
+
+
+def seen(model: onnx.ModelProto, name: str) -> set[Any]:
+    return {n for array in values(model, name) for n in array.reshape(-1).tolist()}
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "wanted", "allowed"),
+    [
+        ("int64[B, S]", "y = Gather(table, x)", {0, 19, 18, -1, -20}, range(-20, 20)),
+        ("int64[B, S]", "i = Add(x, two) y = Gather(table, i)", {17, 0}, range(-2, 18)),
+        ("int32[B]", "i = Cast <to: int = 7> (x) j = Sub(i, two) y = Gather(table, j)", {2, 21}, range(2, 22)),
+        ("float[B]", "i = Cast <to: int = 7> (x) y = Gather(table, i)", {0, 19, -1}, range(-20, 20)),
+        ("int64[B, S]", "i = Mod(x, seven) y = Gather(table, i)", {-7, -1, 0, 6, 7, 13, 14}, None),
+        ("int64[B, S]", "i = Clip(x, two, seven) y = Gather(table, i)", {1, 2, 7, 8}, None),
+        ("int64[B, S]", "y = OneHot <axis: int = -1> (x, seven, two_values)", {0, 6, -7}, range(-7, 7)),
+        ("uint8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Sqrt(f)", {0, 255, 128}, range(256)),
+        ("int8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Abs(f)", {-128, 127}, range(-128, 128)),
+        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1}, range(1000)),
+        ("int64[B, S]", "f = Less(x, seven) y = Cast <to: int = 1> (f)", {6, 7, 8}, None),
+    ],
+)
+def test_integers_are_made_for_their_use(type_: str, body: str, wanted: set[int], allowed: range | None) -> None:
+    constants = {"two": np.array(2), "seven": np.array(7), "two_values": np.array([0.0, 1.0], np.float32)}
+    model = model_from_text(
+        f"g ({type_} x) => (float[*] y) {{ {body} }}".replace("float[*]", "float"), constants | TABLE
+    )
+    found = seen(model, "x")
+    assert wanted <= found
+    assert allowed is None or found <= set(allowed)
+
+
+def test_two_inputs_that_share_an_index_stay_inside_the_table() -> None:
+    model = model_from_text(
+        "g (int64[S] a, int64[S] b) => (float[S, 2] y) { i = Add(a, b) y = Gather(table, i) }", TABLE
+    )
+    for case in make_cases(model, seed=0):
+        assert ((case.feeds["a"] + case.feeds["b"]) < 20).all()
+
+
+def test_a_time_step_is_no_flag() -> None:
+    model = model_from_text("g (int64[1] t) => (float[1] y) { f = Cast <to: int = 1> (t) y = Sin(f) }")
+    assert max(seen(model, "t")) > 100
+
+
+def test_a_flag_takes_each_number_that_is_asked_for() -> None:
+    body = """g (int64 flag, float[2] x) => (float[2] y) {
+        on = Equal(flag, two)
+        y = If (on) <
+            then_branch = t () => (float[2] a) { a = Neg(x) },
+            else_branch = e () => (float[2] b) { b = Abs(x) }>
+    }"""
+    model = model_from_text(body, {"two": np.array(2)})
+    assert 2 in seen(model, "flag")
+    assert seen(model, "flag") != {2}
+    assert verify(model, model).not_covered == []
+
+
+MASKED = """g (float[B, T, T] s, {type} mask) => (float[B, T, T] y) {{
+    f = Cast <to: int = 1> (mask)
+    d = Sub(one, f)
+    bias = Mul(d, low)
+    axes = Constant <value_ints: ints = [1]> ()
+    wide = Unsqueeze(bias, axes)
+    z = Add(s, wide)
+    y = Softmax <axis: int = -1> (z) }}"""
+
+
+@pytest.mark.parametrize("type_", ["int64[B, T]", "float[B, T]", "bool[B, T]"])
+def test_masks_have_every_pattern(type_: str) -> None:
+    model = model_from_text(MASKED.format(type=type_), {"one": np.float32(1), "low": np.float32(-10000)})
+    assert uses_of(model)["mask"].mask
+    masks = {case.name: case.feeds["mask"].astype(bool) for case in make_cases(model, seed=0)}
+    assert masks["normal, batch 2"].all()
+    left, right, both = (masks[f"padded {side}"][1] for side in ("left", "right", "both"))
+    assert (left[0], left[-1]) == (False, True)
+    assert (right[0], right[-1]) == (True, False)
+    assert (both[0], both[-1], both.any()) == (False, False, True)
+    assert masks["first row"][1].all()
+    assert not masks["first row"][0].all()
+    assert masks["one key"][1].sum() == 1
+    assert not masks["padded away"][1].any()
+    assert len(masks["holes, batch 1"]) == 1
+    assert not masks["holes, batch 1"].all()
+    assert max(mask.shape[1] for mask in masks.values() if not mask.all()) > 32
+
+
+def test_an_added_float_mask_hides() -> None:
+    text = "g (float[B, T, 4] q, float[B, 1, T] m) => (float[B, T, T] y) { k = Transpose <perm: ints = [0, 2, 1]> (q) "
+    model = model_from_text(text + "s = MatMul(q, k) z = Add(s, m) y = Softmax <axis: int = -1> (z) }")
+    assert {0.0, -1e4} <= seen(model, "m")
+    assert len(seen(model, "m")) > 2
+
+
+def test_magnitudes() -> None:
+    model = model_from_text("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }")
+    cases = {case.name: case.feeds["x"] for case in make_cases(model, seed=0)}
+    assert cases["pixels"].min() >= 0
+    assert 250 <= cases["pixels"].max() <= 255
+    rows = np.abs(cases["rows"]).mean(axis=(1, 2, 3))
+    assert rows.max() / rows.min() > 1000
+    near = cases["nearly constant"]
+    assert 0 < near.std() < 0.01 * abs(near.mean())
+    vector = model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = Relu(x) }")
+    assert np.abs(np.concatenate([v.reshape(-1) for v in values(vector, "x")])).max() > 1000
+
+
+def test_the_longest_that_the_model_takes() -> None:
+    text = """g (float[B, S] x) => (float[B, S] y) {
+        shape = Shape <start: int = 1> (x) zero = Constant <value_ints: ints = [0]> ()
+        axes = Constant <value_ints: ints = [0]> ()
+        p = Slice(positions, zero, shape, axes) y = Add(x, p) }"""
+    positions = np.arange(24, dtype=np.float32)
+    before = model_from_text(text, {"positions": positions})
+    wrong = np.where(positions == 23, np.float32(0), positions)
+    report = verify(before, model_from_text(text, {"positions": wrong}))
+    assert not report
+    assert any("24" in r.case for r in report.rows if not r.equal)
+
+
+def test_many_unknown_dimensions() -> None:
+    dims = ", ".join(f"d{i}" for i in range(9))
+    model = model_from_text(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu(x) }}")
+    assert verify(model, model)
+
+
+@pytest.mark.parametrize("size", [4, 32, 3])
+def test_one_size_where_others_are_refused(size: int) -> None:
+    """Unnamed dimensions that have to be the same, and to fit a weight."""
+    model = model_from_text("g (float[A, B] x) => (float[A, B] y) { y = MatMul(x, w) z = Add(x, c) }", check=False)
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("MatMul", ["x", "w"], ["y"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(size, dtype=np.float32), "w"))
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    assert verify(model, model)
+
+
+def test_dimensions_that_say_minus_one() -> None:
+    model = model_from_text("g (float[A, 4] x) => (float[A, 4] y) { y = Relu(x) }")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    assert {v.shape[0] for v in values(model, "x")} >= {1, 2, 3, 4}
+
+
+def test_wishes() -> None:
+    text = "g (float[N, L] x, int64[N, L] i) => (float[N, L] y) { f = Cast <to: int = 1> (i) y = Add(x, f) }"
+    model = model_from_text(text)
+    cases: list[Case] = []
+
+    def accepts(case: Case) -> bool:
+        cases.append(case)
+        return True
+
+    wishes = Wishes(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
+    plan(model, wishes, accepts, lambda: False)
+    assert {c.feeds["x"].shape[1] for c in cases} == {1, 7, 640}
+    assert {c.feeds["x"].shape[0] for c in cases} == {5}
+    assert {n for c in cases for n in c.feeds["i"].reshape(-1).tolist()} == set(range(3, 10))
+    assert all(np.abs(c.feeds["x"]).max() <= 2 for c in cases)
+    with pytest.raises(OptionError, match="no symbolic dimension 'M'; there are N, L"):
+        verify(model, model, sizes={"M": (1,)})
+    with pytest.raises(OptionError, match="no input 'z'"):
+        verify(model, model, ranges={"z": (0, 1)})
+    with pytest.raises(OptionError, match="no effort 'some'"):
+        verify(model, model, effort="some")
+
+
+def test_effort() -> None:
+    model = model_from_text("g (float[N, L] x) => (float[N, L] y) { y = Relu(x) }")
+    few, many = (len(verify(model, model, effort=effort).rows) for effort in ("quick", "normal"))
+    assert few < many
+
+
+def test_options_of_the_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    onnx.save(model_from_text("g (float[N, L] x) => (float[N, L] y) { y = Relu(x) }"), path)
+    done = graphopt_command(
+        "verify", path, path, "--dim", "L=5", "--batch", "2", "--range", "x:0:1", "--effort", "quick"
+    )
+    assert done.exit_code == 0
+    assert graphopt_command("verify", path, path, "--range", "x:3:1").exit_code == 5
+    assert graphopt_command("verify", path, path, "--range", "x=3").exit_code == 5
+
+
+def test_data_in_the_layout_of_onnx(tmp_path: Path) -> None:
+    """Sequences, optionals and strings come from files."""
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [None])
+    inputs = [
+        helper.make_value_info("parts", helper.make_sequence_type_proto(tensor)),
+        helper.make_value_info("maybe", helper.make_optional_type_proto(tensor)),
+        helper.make_tensor_value_info("words", TensorProto.STRING, [2]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("joined", TensorProto.FLOAT, [None]),
+        helper.make_tensor_value_info("there", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("same", TensorProto.STRING, [2]),
+    ]
+    nodes = [
+        helper.make_node("ConcatFromSequence", ["parts"], ["joined"], axis=0),
+        helper.make_node("OptionalHasElement", ["maybe"], ["there"]),
+        helper.make_node("Identity", ["words"], ["same"]),
+    ]
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=opsets, ir_version=8)
+    with pytest.raises(VerifyError, match="--inputs"):
+        verify(model, model)
+    folder = tmp_path / "test_data_set_0"
+    folder.mkdir()
+    one, two = np.ones(2, np.float32), np.zeros(3, np.float32)
+    files = (
+        numpy_helper.from_list([one, two], "parts"),
+        numpy_helper.from_optional(one, "maybe"),
+        numpy_helper.from_array(np.array(["a", "bc"], object), "words"),
+    )
+    for i, message in enumerate(files):
+        assert isinstance(message, onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto)
+        (folder / f"input_{i}.pb").write_bytes(message.SerializeToString())
+    (case,) = load_inputs(tmp_path, model)
+    assert [a.shape for a in case.feeds["parts"]] == [(2,), (3,)]
+    report = verify(model, model, inputs=tmp_path)
+    assert report.equal, report.summary
+    assert {row.name for row in report.rows} == {"joined", "there", "same"}
+    assert "one set of inputs was tried" in report.not_covered
