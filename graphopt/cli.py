@@ -33,7 +33,7 @@ from graphopt.errors import (
 from graphopt.graph.model import data_files
 from graphopt.measure.bench import BenchReport
 from graphopt.report.data import ModelStats, Report
-from graphopt.report.tables import plain, print_bench, print_selftest, print_tuning, size
+from graphopt.report.tables import plain, print_bench, print_routes, print_selftest, print_tuning, size
 
 app = typer.Typer(
     add_completion=False,
@@ -491,7 +491,7 @@ def doctor(
     ] = False,
     bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
 ) -> None:
-    """Show versions, providers, the native library and what it has kernels for; exit 1 when the self-test fails."""
+    """Show versions, the native library, each way to a GPU, and what is missing; exit 1 when the self-test fails."""
     if bench and not selftest:
         raise OptionError("--bench is for --selftest")
     from graphopt.runtime.doctor import examine
@@ -510,13 +510,14 @@ def doctor(
         for name, value in findings.rows:
             table.add_row(name, plain(value))
         console.print(table)
+        print_routes(findings.routes, console)
         for problem in findings.problems:
             console.print(f"[red]problem:[/] {plain(problem)}")
         if tested is not None:
             print_selftest(tested, console)
     if findings.problems:
         raise typer.Exit(RuntimeMissingError.exit_code)
-    if tested is not None and tested.failed:
+    if tested is not None and (tested.failed or tested.failed_sessions):
         raise typer.Exit(1)
 
 

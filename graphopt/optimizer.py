@@ -24,8 +24,8 @@ from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGE
 from graphopt.passes import PASSES, half_precision
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
+from graphopt.runtime.auto import resolve_target
 from graphopt.targets.profit import EveryLegalSite, Profit
-from graphopt.targets.target import parse_target
 
 ModelT = TypeVar("ModelT")
 
@@ -72,7 +72,8 @@ def optimize(
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
             It is not changed.
         out: where to write; needed when `model` is a path, and not allowed otherwise.
-        target: "auto", "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
+        target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable"; "auto" is what a session would run on
+            here, with the GPU's architecture. The report says which and why.
         only: names of the passes to run; empty for all.
         skip: names of passes not to run.
         precision: "fp16" converts to half precision after all other rewrites (passes/half_precision.py).
@@ -102,7 +103,7 @@ def optimize(
     say = progress or (lambda _: None)
     given: object = model
     path = Path(given) if isinstance(given, str | os.PathLike) else None
-    parsed_target = parse_target(target)
+    parsed_target, why_target = resolve_target(target)
     passes = _select(only, skip)
     if precision not in (None, "fp16"):
         raise OptionError(f"unknown precision '{precision}'; the only one is fp16")
@@ -121,7 +122,7 @@ def optimize(
 
     say("loading")
     source = models.load(model)
-    report = Report(target=str(parsed_target))
+    report = Report(target=str(parsed_target), target_reason=why_target)
     work = source.model
     if out is not None:
         files.check_places({"OUT": Path(out)}, {Path(t.path) for t in models.external_tensors(work)})
@@ -173,7 +174,10 @@ def optimize(
         checked(lambda: models.load(model).model, work)
     elif not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
-    report.notes.append(f"tuned for {parsed_target}; the file runs on every provider, with the library and without it")
+    why = f" ({why_target})" if why_target else ""
+    report.notes.append(
+        f"tuned for {parsed_target}{why}; the file runs on every provider, with the library and without it"
+    )
 
     if dry_run:
         returned: Any = model

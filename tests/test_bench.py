@@ -31,7 +31,7 @@ from graphopt.measure.measured_session import open_session
 from graphopt.measure.memory import PeakMemory
 from graphopt.measure.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
 from graphopt.report.tables import print_bench
-from graphopt.runtime.machine import amd_gpus, device_memory_used
+from graphopt.runtime.machine import device_memory_used
 from models import ZOO
 from tests.rewriting import model_from_text
 
@@ -136,13 +136,7 @@ def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
 # -- the machine -----------------------------------------------------------------------------------------------------
 
 
-def test_amd_gpus_and_their_memory(tmp_path: Path) -> None:
-    for i, version in enumerate((0, 90402, 110501, 90010)):
-        folder = tmp_path / "nodes" / str(i)
-        folder.mkdir(parents=True)
-        (folder / "properties").write_text(f"simd_count 304\ngfx_target_version {version}\n")
-    assert [gpu.arch for gpu in amd_gpus(tmp_path / "nodes")] == ["gfx942", "gfx1151", "gfx90a"]
-    assert amd_gpus(tmp_path / "nowhere") == []
+def test_memory_of_amd_gpus(tmp_path: Path) -> None:
     assert device_memory_used(tmp_path) is None
     for card in ("card0", "card1"):
         (tmp_path / card / "device").mkdir(parents=True)
@@ -269,7 +263,7 @@ def test_sizes_that_the_model_refuses() -> None:
 
 def test_no_silent_fallback_to_the_cpu() -> None:
     """onnxruntime-rocm without a GPU says that it has the provider and then runs on the CPU."""
-    if amd_gpus():
+    if Path("/dev/kfd").exists():
         pytest.skip("there is a GPU")
     with pytest.raises(GraphoptError, match=r"was asked for, but the session runs on|no provider 'rocm'|cannot load"):
         bench(model_from_text(RELU), providers=["rocm"], seconds=0.0)

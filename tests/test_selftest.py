@@ -19,11 +19,15 @@ def test_a_missing_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {(r["op"], r["dtype"]): r["detail"] for r in results if r["detail"]}
     assert set(failed) == {("FusedLayerNorm", "float32"), ("FusedLayerNorm", "float16")}
     assert "FusedLayerNorm" in failed["FusedLayerNorm", "float32"]
+    sessions = json.loads(result.output)["selftest"]["sessions"]
+    assert {s["family"] for s in sessions if not s["passed"]} == {"FusedLayerNorm"}
+    assert all(s["nodes"].count("Neg") == 2 for s in sessions)
 
 
 def test_every_kernel_passes() -> None:
     result = CliRunner().invoke(app, ["doctor", "--selftest"], env={"COLUMNS": "140"})
     assert result.exit_code == 0
     assert "self-test: CPUExecutionProvider" in result.output
+    assert "the runtime's: 12 of 12 passed" in result.output
     attentions = sum(name.startswith("FusedAttention") for name in OPS)
     assert result.output.count(f"{attentions} of {attentions}") == 2  # float32 and float16

@@ -16,6 +16,7 @@ import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
 from graphopt.targets.profit import Candidate
+from graphopt.targets.target import Target
 from models import ZOO
 from tests.rewriting import assert_same_outputs
 
@@ -68,7 +69,7 @@ def test_the_whole_model_has_the_last_word() -> None:
 def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path) -> None:
     model = small(name)
     sizes = {"sequence": 16} if name == "bert" else {}
-    work = _Work(tmp_path, model, "cpu", "CPUExecutionProvider", 1, sizes)
+    work = _Work(tmp_path, model, Target("cpu"), "CPUExecutionProvider", 1, sizes)
     classes = {c.site_class(work.sizes): c for c in work.candidates.values()}
     rewritten = 0
     for candidate in classes.values():
@@ -94,7 +95,7 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
 
 def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
     """Options for `tune` with a cache that says the same of every class of the model."""
-    work = _Work(path.parent, model, "cpu", "CPUExecutionProvider", 1, {})
+    work = _Work(path.parent, model, Target("cpu"), "CPUExecutionProvider", 1, {})
     sites = {c.site_class(work.sizes): measurement for c in work.candidates.values()}
     options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
     TuningCache().write(path)
@@ -143,7 +144,7 @@ def test_tuned_model_is_right(tmp_path: Path) -> None:
 
 
 def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> None:
-    work = _Work(tmp_path, small(), "rocm", "CPUExecutionProvider", 1, {}, "fp16")
+    work = _Work(tmp_path, small(), Target("rocm"), "CPUExecutionProvider", 1, {}, "fp16")
     assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
     asked = 0
     for candidate in {c.site_class(work.sizes): c for c in work.candidates.values()}.values():

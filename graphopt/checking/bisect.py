@@ -19,8 +19,8 @@ from graphopt.metadata import Numerics
 from graphopt.passes import PASSES
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.remarks import Remark
+from graphopt.runtime.auto import resolve_target
 from graphopt.targets.profit import EveryLegalSite
-from graphopt.targets.target import parse_target
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def bisect(
         ModelLoadError: the model cannot be read.
         VerifyError: the model cannot be run.
     """
-    parsed = parse_target(target)
+    parsed, _ = resolve_target(target)
 
     def rewritten(limit: int | None) -> tuple[ir.Model, pipeline.PipelineResult]:
         source = models.load(model)

@@ -23,7 +23,7 @@ import onnx_ir as ir
 import graphopt
 from graphopt import files
 from graphopt.checking.inputs import normal_feeds
-from graphopt.errors import GraphoptError, ModelLoadError, OptionError
+from graphopt.errors import GraphoptError, ModelLoadError
 from graphopt.graph import model as models
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -37,12 +37,12 @@ from graphopt.measure.measured_session import open_session
 from graphopt.measure.profiling import Run
 from graphopt.optimizer import optimize
 from graphopt.remarks import node_label
-from graphopt.runtime.sessions import CPU, device_of, memory_of, provider_name, runtime_name
+from graphopt.runtime.auto import provider_of, resolve_target
+from graphopt.runtime.sessions import CPU, device_of, memory_of, runtime_name
 from graphopt.targets.profit import Candidate, Estimates, Profit
-from graphopt.targets.target import parse_target
+from graphopt.targets.target import Target
 
 CACHE_FORMAT = 1
-PROVIDERS = {"cpu": "cpu", "rocm": "rocm", "cuda": "cuda"}
 # How far around a site its surroundings are cut out: a convolution, its sum, its activation and the next convolution
 # stand this far apart, and what the runtime does to their layouts belongs to the price.
 NODES_BEFORE, NODES_AFTER = 2, 3
@@ -215,17 +215,15 @@ def tune(
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
     say = progress or (lambda _: None)
-    device = parse_target(target).device
-    if device not in PROVIDERS:
-        raise OptionError(f"target {device} takes standard ONNX only: there is nothing to tune")
-    provider = provider_name(PROVIDERS[device])
+    chosen, _ = resolve_target(target)
+    provider = provider_of(chosen)
     name = device_of(provider).name
     machine = CacheKey(name, provider, threads, runtime_name(), graphopt.__version__, precision or "")
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(Path(folder), model, target, provider, threads, dict(sizes or {}), precision)
+        work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision)
         classes: dict[str, Candidate] = {}
         for candidate in work.candidates.values():
             classes.setdefault(candidate.site_class(work.sizes), candidate)
@@ -255,13 +253,14 @@ class _Work:
         self,
         folder: Path,
         original: Any,
-        target: str,
+        target: Target,
         provider: str,
         threads: int,
         sizes: dict[str, int],
         precision: str | None = None,
     ) -> None:
-        self.folder, self.target, self.provider, self.threads = folder, target, provider, threads
+        self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
+        self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
         recorder = _NoSite()
         self.plain = self.rewritten(recorder, "plain")
@@ -277,7 +276,7 @@ class _Work:
 
     def site(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
         """A cut-out site in the precision that will run; on a device its interface too, as its neighbours are."""
-        keep_io = self._precision is None or parse_target(self.target).device == "cpu"
+        keep_io = self._precision is None or self._on_cpu
         side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
         return side
 

@@ -250,3 +250,32 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
         dialect = Dialect(opset, ir.DataType.from_numpy(cases[0].inputs[0].dtype))
         model.functions.extend(spec.function_proto(dialect) for spec in used.values())
     return model, feeds
+
+
+def mixed_model_of(case: Case, opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+    """The node of a case between nodes of standard ONNX, and its feeds; the outputs are the case's with another sign.
+
+    The first input goes through Neg and a product with minus the identity matrix (a convolution where it has four
+    axes), each output through Neg: element-wise kernels and the libraries for products and convolutions, all exact.
+    """
+    model, feeds = model_of([case], opset, bodies=bodies)
+    (node,) = model.graph.node
+    x, name = case.inputs[0], node.input[0]
+    channels = x.shape[1] if x.ndim == 4 else x.shape[-1]
+    minus = -np.eye(channels, dtype=x.dtype)
+    weights = numpy_helper.from_array(minus.reshape(channels, channels, 1, 1) if x.ndim == 4 else minus, "minus_one")
+    negated, again = f"{name}_negated", f"{name}_again"
+    before = [
+        helper.make_node("Neg", [name], [negated], negated),
+        helper.make_node("Conv" if x.ndim == 4 else "MatMul", [negated, weights.name], [again], again),
+    ]
+    node.input[0] = again
+    after = []
+    for i, output in enumerate(node.output):
+        node.output[i] = f"{output}_negated"
+        after.append(helper.make_node("Neg", [node.output[i]], [output], output))
+    nodes = [*before, node, *after]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(weights)
+    return model, feeds

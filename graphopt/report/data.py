@@ -122,6 +122,7 @@ class Report:
 
     Attributes:
         target: what it was optimized for.
+        target_reason: why that, where the target was "auto".
         remarks: one for each candidate site.
         passes: seconds and counts of each pass.
         before, after: what the model consisted of.
@@ -133,6 +134,7 @@ class Report:
     """
 
     target: str
+    target_reason: str = ""
     remarks: list[Remark] = field(default_factory=list)
     passes: list[PassSummary] = field(default_factory=list)
     before: ModelStats | None = None
@@ -154,6 +156,7 @@ class Report:
         return {
             "format": 1,
             "target": self.target,
+            "target_reason": self.target_reason,
             "numerics": self.numerics,
             "seconds": round(self.seconds, 4),
             "notes": self.notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +12,7 @@ from rich.table import Table
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
 from graphopt.measure.profiling import Placement
 from graphopt.measure.tune import Tuning
+from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
 from graphopt.runtime.sessions import CPU
 
@@ -68,6 +70,48 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
 
 
+def print_routes(routes: Sequence[Route], console: Console) -> None:
+    """A section for each way to a GPU; devices that two ways share are described once."""
+    described: set[str] = set()
+    for route in routes:
+        state = "[green]ready[/]" if route.ready else "[yellow]not used[/]"
+        console.print(f"[bold]{plain(route.title)}[/] ({route.provider}): {state}", soft_wrap=True)
+        if route.reason is not None:
+            _print_reason("  ", route.reason, console)
+        for note in route.notes:
+            _print_reason("  note: ", note, console)
+        if not route.devices or route.runtime in described:
+            continue
+        described.add(route.runtime)
+        table = Table(show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
+        table.add_row("runtime", plain(f"{route.version}, {route.runtime}"))
+        table.add_row("device code", plain(", ".join(route.code) or "none"))
+        for device in route.devices:
+            table.add_row(f"GPU {device.number}", plain(_gpu_line(device)))
+            if device.reason is not None:
+                table.add_row("", f"[yellow]not used:[/] {plain(str(device.reason))}")
+            for library in device.libraries:
+                version = ", ".join(filter(None, (library.version, library.path)))
+                why = "" if library.reason is None else f"[yellow]not used:[/] {plain(str(library.reason))}"
+                table.add_row(f"  {plain(library.name)}", " ".join(filter(None, (plain(version), why))))
+        console.print(table)
+
+
+def _gpu_line(device: Gpu) -> str:
+    kind = "integrated, " if device.integrated else ""
+    code = f"runs the code for {device.code}" if device.code else "no code for it"
+    facts = f"{device.arch} at {device.bus_id}, {kind}{size(device.memory)}, {device.compute_units} compute units"
+    return f"{device.name}, {facts}, {code}"
+
+
+def _print_reason(before: str, reason: Reason, console: Console) -> None:
+    console.print(f"{before}{plain(reason.text)} [dim]({reason.code})[/]", soft_wrap=True)
+    if reason.mend:
+        console.print(f"  to mend it: {plain(reason.mend)}", soft_wrap=True)
+
+
 def print_selftest(tested: SelfTest, console: Console) -> None:
     device = " ".join(dict.fromkeys(filter(None, (tested.device.name, tested.device.arch, tested.device.driver))))
     table = Table(title=f"self-test: {plain(tested.provider)} on {plain(device)}", title_justify="left")
@@ -92,6 +136,12 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     console.print(table)
     for result in tested.failed:
         console.print(f"[red]failed:[/] {result.op}, {result.dtype}: {plain(result.detail)}", soft_wrap=True)
+    count = len(tested.sessions)
+    colour = "red" if tested.failed_sessions else "green"
+    share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"
+    console.print(f"sessions of mixed nodes, ours between the runtime's: {share} passed")
+    for s in tested.failed_sessions:
+        console.print(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", soft_wrap=True)
 
 
 def _setting(row: BenchRow) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 import onnx
 
 import graphopt
-from graphopt.errors import GraphoptError
+from graphopt.errors import GraphoptError, one_line
 from graphopt.ops import DOMAIN, OPS
+from graphopt.runtime.auto import resolve_target
+from graphopt.runtime.routes import Route
 from graphopt.runtime.sessions import (
     CPU,
-    DEVICE_PROVIDER,
-    device_count,
-    device_of,
+    gpu_routes,
     import_onnxruntime,
     installed_runtimes,
     library_path,
@@ -26,13 +26,32 @@ from graphopt.runtime.sessions import (
 
 @dataclass
 class Findings:
-    """Rows for people, and the problems among them."""
+    """What there is, for people and as data.
+
+    Attributes:
+        rows: names and what was found.
+        problems: what keeps everything from working.
+        routes: the ways to GPUs, with the reasons for those that can't be taken.
+        target: what `--target auto` is here.
+        target_reason: why.
+
+    """
 
     rows: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    target: str = "cpu"
+    target_reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": 1, "findings": dict(self.rows), "problems": self.problems}
+        """The form is described in docs/provider.md."""
+        return {
+            "format": 2,
+            "findings": dict(self.rows),
+            "problems": self.problems,
+            "auto": {"target": self.target, "reason": self.target_reason},
+            "routes": [route.to_dict() for route in self.routes],
+        }
 
 
 def examine() -> Findings:
@@ -56,7 +75,6 @@ def examine() -> Findings:
     owner = ", ".join(f"{n} {v}" for n, v in runtimes.items()) or "not from a known distribution"
     found.rows.append(("onnxruntime", f"{ort.__version__} ({owner})"))
     found.rows.append(("providers", ", ".join(ort.get_available_providers())))
-    found.rows.append(("AMD GPU", "kernel driver present" if Path("/dev/kfd").exists() else "none seen (/dev/kfd)"))
     try:
         path = library_path()
     except GraphoptError as error:
@@ -68,11 +86,21 @@ def examine() -> Findings:
         found.problems.append(f"the native library cannot be used: {failure}")
     else:
         found.rows.append(("CPU kernels", f"{kernels} of {sum(s.cpu_kernel for s in OPS.values())} operators"))
-        for number in range(device_count()):
-            device = device_of((DEVICE_PROVIDER, {"device": number}))
-            described = ", ".join(filter(None, (device.name, device.arch, device.driver)))
-            found.rows.append((f"GPU {number}", described))
+        _look_for_gpus(found)
     return found
+
+
+def _look_for_gpus(found: Findings) -> None:
+    try:
+        found.routes = list(gpu_routes())
+        target, found.target_reason = resolve_target("auto")
+    except Exception as error:  # a driver's, the runtime's: the doctor says what is wrong and goes on
+        found.problems.append(f"GPUs cannot be looked for: {one_line(error)}")
+        return
+    if not found.routes:
+        found.rows.append(("GPUs", "the native library is older than this package and cannot tell"))
+    found.target = str(target)
+    found.rows.append(("--target auto", f"{found.target}: {found.target_reason}"))
 
 
 def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:

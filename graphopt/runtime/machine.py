@@ -1,14 +1,18 @@
-"""What this machine is: its processors as reports name them, and device memory as the kernel driver counts it."""
+"""What this machine is: its processors as reports name them, device memory, and what the system shows of GPUs."""
 
 from __future__ import annotations
 
+import grp
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 _CPU_INFO = Path("/proc/cpuinfo")
-_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _DRM = Path("/sys/class/drm")
+
+_AMD = "0x1002"  # the PCI vendor
+_GPU_CLASSES = ("0x03", "0x12")  # displays, and accelerators without one
 
 
 @dataclass(frozen=True)
@@ -29,39 +33,98 @@ class Device:
     wave: int = 0
 
 
+@dataclass(frozen=True)
+class System:
+    """What Linux shows of AMD GPUs to this process, without asking any driver.
+
+    Attributes:
+        amd_gpus: on the PCI bus, which containers see whole; WSL shows none there.
+        kfd: the compute driver's device node is there.
+        kfd_group: the group that may open it, by number where it has no name here; "" without a node.
+        kfd_opens: this process may open it.
+        render_nodes: there is at least one /dev/dri/renderD*.
+        dxg: WSL's device node is there.
+        wsl: this is WSL.
+        container: this is a container.
+        unreadable: nodes of the compute driver's topology that may not be read: GPUs of others.
+        rocm: folders that hold the HIP runtime: of /opt/rocm*/lib and $ROCM_PATH/lib.
+
+    """
+
+    amd_gpus: int = 0
+    kfd: bool = False
+    kfd_group: str = ""
+    kfd_opens: bool = False
+    render_nodes: bool = False
+    dxg: bool = False
+    wsl: bool = False
+    container: bool = False
+    unreadable: tuple[str, ...] = ()
+    rocm: tuple[str, ...] = ()
+
+    @property
+    def may_have_amd_gpu(self) -> bool:
+        return self.amd_gpus > 0 or self.kfd or self.dxg
+
+
+def look_around(root: Path = Path("/")) -> System:
+    """Raises nothing; `root` is for tests."""
+    kfd = root / "dev/kfd"
+    usual = [*root.glob("opt/rocm*/lib"), *(Path(p) / "lib" for p in [os.environ.get("ROCM_PATH")] if p)]
+    folders = {p.resolve() for p in usual if any(p.glob("libamdhip64.so*"))}
+    kernel = _read(root / "proc/sys/kernel/osrelease").lower()
+    devices = [p for p in root.glob("sys/bus/pci/devices/*") if _read(p / "vendor") == _AMD]
+    return System(
+        amd_gpus=sum(_read(p / "class").startswith(_GPU_CLASSES) for p in devices),
+        kfd=kfd.exists(),
+        kfd_group=_group(kfd),
+        kfd_opens=os.access(kfd, os.R_OK | os.W_OK),
+        render_nodes=any(root.glob("dev/dri/renderD*")),
+        dxg=(root / "dev/dxg").exists(),
+        wsl="microsoft" in kernel,
+        container=any((root / marker).exists() for marker in (".dockerenv", "run/.containerenv"))
+        or "KUBERNETES_SERVICE_HOST" in os.environ,
+        unreadable=tuple(
+            str(p)
+            for p in sorted(root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"))
+            if not _readable(p)  # its mode says yes: the driver refuses when it is read
+        ),
+        rocm=tuple(sorted(str(folder) for folder in folders)),
+    )
+
+
+def _readable(path: Path) -> bool:
+    try:
+        path.read_bytes()
+    except OSError:
+        return False
+    return True
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _group(path: Path) -> str:
+    try:
+        number = path.stat().st_gid
+    except OSError:
+        return ""
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
 def cpu_name(source: Path = _CPU_INFO) -> str:
     try:
         lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def amd_gpus(nodes: Path = _KFD_NODES) -> list[Device]:
-    """Each AMD GPU, from the compute driver, which names no products; a CPU has a node too, with the version 0.
-
-    A container sees the nodes of all GPUs of its host, and may read those that it was given.
-    """
-    found = []
-    for properties in sorted(nodes.glob("*/properties"), key=lambda p: int(p.parent.name)):
-        try:
-            text = properties.read_text()
-        except OSError:
-            continue
-        pairs = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
-        version = int(pairs.get("gfx_target_version", "0"))
-        if version:
-            arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-            found.append(Device(arch, arch, _amdgpu_version(), int(pairs.get("wave_front_size", "0"))))
-    return found
-
-
-def _amdgpu_version(source: Path = Path("/sys/module/amdgpu/version")) -> str:
-    """AMD's own driver has a version; the one of the Linux kernel has the kernel's."""
-    try:
-        return f"amdgpu {source.read_text().strip()}"
-    except OSError:
-        return f"amdgpu of Linux {platform.release()}"
 
 
 def device_memory_used(cards: Path = _DRM) -> int | None:

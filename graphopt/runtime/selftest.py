@@ -12,7 +12,7 @@ from typing import Any
 
 from graphopt.errors import ModelSaveError, RuntimeMissingError, one_line
 from graphopt.ops import OPS, OpSpec
-from graphopt.ops.cases import FAMILIES, cases_of, model_of
+from graphopt.ops.cases import FAMILIES, cases_of, mixed_model_of, model_of
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device
 from graphopt.runtime.sessions import (
@@ -67,6 +67,29 @@ class KernelResult:
         return {**asdict(self), "passed": self.passed, "error": error, "error_over_limit": ratio}
 
 
+@dataclass(frozen=True)
+class SessionResult:
+    """A session in which a node of ours stands between nodes of the runtime, which notices what kernels leave behind.
+
+    Attributes:
+        family: of our operator.
+        nodes: all of its operators, in order.
+        error, limit, detail: as of a kernel.
+
+    """
+
+    family: str
+    dtype: str
+    nodes: tuple[str, ...]
+    error: float
+    limit: float
+    detail: str
+
+    def to_dict(self) -> dict[str, Any]:
+        error = self.error if math.isfinite(self.error) else None
+        return {**asdict(self), "passed": not self.detail, "error": error}
+
+
 @dataclass
 class SelfTest:
     """What ran where, and how it went."""
@@ -76,6 +99,11 @@ class SelfTest:
     runtime: str
     library: str
     results: list[KernelResult] = field(default_factory=list)
+    sessions: list[SessionResult] = field(default_factory=list)
+
+    @property
+    def failed_sessions(self) -> list[SessionResult]:
+        return [s for s in self.sessions if s.detail]
 
     @property
     def failed(self) -> list[KernelResult]:
@@ -92,12 +120,13 @@ class SelfTest:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "format": 2,
+            "format": 3,
             "provider": self.provider,
             "device": asdict(self.device),
             "runtime": self.runtime,
             "library": self.library,
             "results": [result.to_dict() for result in self.results],
+            "sessions": [result.to_dict() for result in self.sessions],
         }
 
 
@@ -107,7 +136,7 @@ def selftest(
     *,
     bench: bool = False,
 ) -> SelfTest:
-    """Runs every operator in float32 and float16 on awkward inputs.
+    """Runs every operator in float32 and float16 on awkward inputs, and one of each family among nodes of the runtime.
 
     On a GPU the result is remembered: sessions leave out the kernels that failed (`graphopt.configure`).
 
@@ -128,6 +157,10 @@ def selftest(
     report = SelfTest(first, device_of(chosen[0]), runtime_name(), library_version())
     before = selftest_record.failures(first, report.device, report.library)
     finished = False
+
+    def ran(prefix: str) -> bool:
+        return any(result.op.startswith(prefix) for result in report.results)
+
     try:
         for name, spec in OPS.items():
             if not spec.cpu_kernel and first != DEVICE_PROVIDER:
@@ -138,6 +171,9 @@ def selftest(
             _remember(report, {name: "the process ended while its kernel ran"})
             report.results += [_result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES]
         finished = True
+        if progress is not None:
+            progress("sessions of mixed nodes")
+        report.sessions = [_mixed(family, dtype, chosen) for family in FAMILIES for dtype in DTYPES if ran(family)]
     finally:
         _remember(report, {}, None if finished else before)
     return report
@@ -179,6 +215,24 @@ def _result(spec: OpSpec, dtype: str, providers: list[Provider], on_device: bool
     if not errors[worst] <= limit:
         detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
     return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail, *times)
+
+
+def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
+    """Two runs: the second meets what the first has left behind."""
+    spec = next(spec for name, spec in OPS.items() if name.startswith(family))
+    case = max((c for c in cases_of(spec) if c.inputs[0].ndim > 1), key=lambda c: c.inputs[0].size).cast(dtype)
+    limit = case.tolerance(dtype)
+    model, feeds = mixed_model_of(case, OPSET, bodies=not spec.cpu_kernel)
+    nodes = tuple(node.op_type for node in model.graph.node)
+    try:
+        created = session(model.SerializeToString(), providers, ignore_selftest=True, log_severity_level=4)
+        errors = [case.error([-y for y in created.run(None, dict(feeds))]) for _ in range(2)]
+    except RuntimeMissingError:
+        raise
+    except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
+        return SessionResult(family, dtype, nodes, math.inf, limit, one_line(error))
+    worst = max(errors)
+    return SessionResult(family, dtype, nodes, worst, limit, "" if worst <= limit else f"off by {worst:.1e} of RMS")
 
 
 def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:

@@ -22,7 +22,8 @@ import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
 from graphopt.metadata import METADATA_TARGET
 from graphopt.runtime import selftest_record
-from graphopt.runtime.machine import Device, amd_gpus, cpu_name
+from graphopt.runtime.machine import Device, cpu_name, look_around
+from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
@@ -32,6 +33,7 @@ RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
 
 CPU = "CPUExecutionProvider"
+ROCM = "ROCMExecutionProvider"
 
 # Our own provider, which ONNX Runtime loads from the native library from this version on.
 DEVICE_PROVIDER = "GraphoptExecutionProvider"
@@ -39,9 +41,7 @@ DEVICE_PROVIDER_SINCE = (1, 24)
 DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
 
 # Those that run our GPU kernels.
-SELF_TESTED = frozenset({DEVICE_PROVIDER, "ROCMExecutionProvider"})
-
-# The key of a model's metadata under which `optimize` records what it was tuned for.
+SELF_TESTED = frozenset({DEVICE_PROVIDER, ROCM})
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -59,8 +59,8 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise RuntimeMissingError(
-            "this needs ONNX Runtime, which cannot be imported; install one of "
-            f"'pip install graphopt[cpu]' or 'pip install graphopt[rocm]' ({error})"
+            "this needs ONNX Runtime, which cannot be imported; install it with "
+            f"'pip install graphopt[amd]', or graphopt[cpu] where there is no AMD GPU ({error})"
         ) from None
     if not hasattr(onnxruntime, "InferenceSession"):
         raise RuntimeMissingError(
@@ -157,6 +157,57 @@ def _devices() -> list[Any]:
 _asked_for_devices: set[Path] = set()
 
 
+@functools.cache
+def gpu_routes() -> tuple[Route, ...]:
+    """Each way to the GPUs of this machine, and why those that can't be taken can't; looked for once in a process.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    ort = import_onnxruntime()
+    missing = None
+    if not loads_providers():
+        since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
+        missing = Reason(
+            "old_onnxruntime",
+            f"ONNX Runtime {ort.__version__} loads no providers: ours needs {since} or newer",
+            f"pip uninstall {' '.join(installed_runtimes()) or 'onnxruntime'}; pip install 'onnxruntime>={since}'",
+        )
+        # The library must know the runtime to open the HIP runtime that the ROCm provider needs.
+        ort.SessionOptions().register_custom_ops_library(str(library_path()))
+    has_rocm = ROCM in ort.get_available_providers()
+    rocm_provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_rocm.so" if has_rocm else None
+    found = routes(
+        describe(library_path()),
+        look_around(),
+        provider=DEVICE_PROVIDER,
+        provider_missing=missing,
+        rocm_provider=rocm_provider,
+    )
+    return tuple(found)
+
+
+def why_cpu() -> Reason | None:
+    """Why sessions run on the CPU although this machine has a GPU, or a runtime for one; None where it has neither.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    system = look_around()
+    meant = "onnxruntime-rocm" in installed_runtimes()
+    by_name = {route.name: route for route in gpu_routes()}
+    # NVIDIA's count where this library was built for them.
+    cuda = by_name.get("cuda")
+    if cuda is not None and cuda.code and cuda.devices and not cuda.ready:
+        return cuda.why_not()
+    amd = by_name.get("rocm" if meant else "graphopt")
+    if amd is None or amd.ready:
+        return None
+    # On WSL a GPU may be of any vendor until AMD's runtime is there.
+    seen = system.amd_gpus > 0 or system.kfd or bool(amd.devices) or (system.dxg and bool(amd.runtime))
+    return amd.why_not() if seen or meant else None
+
+
 def memory_of(session: Any) -> tuple[Any, ...]:
     """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
     name = session.get_providers()[0]
@@ -183,13 +234,19 @@ def device_of(provider: Provider) -> Device:
         told = _device(options).ep_metadata
         facts = {key: told[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
         return Device(**facts, wave=int(told["graphopt.wave"]))
-    return next(iter(amd_gpus()), Device("unknown GPU", ""))
+    shown = next((route.devices for route in gpu_routes() if route.provider == name), ())
+    number = int(options.get("device_id", 0))
+    if not 0 <= number < len(shown):
+        return Device("unknown GPU", "")
+    return Device(shown[number].name, shown[number].arch, shown[number].driver, shown[number].wave)
 
 
 def _device(options: Mapping[str, Any]) -> Any:
     devices, number = _devices(), int(options.get("device", 0))
     if not 0 <= number < len(devices):
-        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}")
+        reason = why_cpu() if not devices else None
+        why = "" if reason is None else f": {reason}"
+        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}{why}")
     return devices[number]
 
 
@@ -206,10 +263,11 @@ def library_version() -> str:
 
 def default_providers() -> list[str]:
     """The providers of this machine that run our kernels, best first."""
-    ort = import_onnxruntime()
-    if "ROCMExecutionProvider" in ort.get_available_providers() and Path("/dev/kfd").exists():
-        return ["ROCMExecutionProvider", CPU]
-    return [*([DEVICE_PROVIDER] if device_count() else []), CPU]
+    if device_count():
+        return [DEVICE_PROVIDER, CPU]
+    # Compiled into its wheel, it is among the available ones whether or not there is a GPU.
+    available = ROCM in import_onnxruntime().get_available_providers()
+    return [ROCM, CPU] if available and any(r.provider == ROCM and r.ready for r in gpu_routes()) else [CPU]
 
 
 def provider_name(text: str) -> str:
@@ -273,9 +331,13 @@ def configure(
     if disable:
         already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
         os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
+    if providers is None and chosen == [CPU] and (reason := why_cpu()) is not None and not require_device:
+        _say_once(f"this session runs on the CPU: {reason}")
     if require_device and not options.keys() - {CPU}:
+        reason = why_cpu()
+        why = "" if reason is None else f": {reason}"
         raise GraphoptError(
-            "a device is required, but this machine has none that ONNX Runtime would run our kernels on"
+            f"a device is required, but this machine has none that ONNX Runtime would run our kernels on{why}"
         )
     if DEVICE_PROVIDER in options and not loads_providers():
         since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
@@ -315,6 +377,16 @@ def _failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 _warned_of: set[tuple[str, Device]] = set()
+
+
+def _say_once(line: str) -> None:
+    """A warning that a process gets once; it is about the caller of a public function."""
+    if line not in _said:
+        _said.add(line)
+        warnings.warn(line, stacklevel=4)
+
+
+_said: set[str] = set()
 
 
 @contextmanager
@@ -373,6 +445,7 @@ def session(
         raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
     if require_device and hasattr(created, "get_provider_graph_assignment_info"):
         _refuse_cpu_nodes(created)
+    _warn_of_fallback(created, providers or ())
     _warn_of_other_target(created)
     if warm_up:
         _warm_up(created, [warm_up] if isinstance(warm_up, Mapping) else warm_up)
@@ -410,6 +483,16 @@ def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:
 _MOST_WARM_UPS = 5
 
 
+def _warn_of_fallback(created: Any, providers: Sequence[Provider]) -> None:
+    """ONNX Runtime goes on without a provider that cannot be used, and only logs it."""
+    asked = [p if isinstance(p, str) else p[0] for p in providers]
+    missing = [name for name in asked if name not in created.get_providers()]
+    if missing:
+        reason = next((r.why_not() for r in gpu_routes() if r.provider == missing[0]), None)
+        why = "" if reason is None else f": {reason}"
+        _say_once(f"{missing[0]} was asked for, but the session runs on {', '.join(created.get_providers())}{why}")
+
+
 def _refuse_cpu_nodes(created: Any) -> None:
     on_cpu = [
         f"{node.name or '(unnamed)'} ({node.op_type})"
@@ -426,7 +509,7 @@ def _warn_of_other_target(created: Any) -> None:
     target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
     names = created.get_providers()
     # Our own provider runs what was tuned for either kind of GPU.
-    on_gpu = DEVICE_PROVIDER in names or "ROCMExecutionProvider" in names
+    on_gpu = DEVICE_PROVIDER in names or ROCM in names
     runs_on = "gpu" if on_gpu else "cpu"
     device = target.partition(":")[0]
     if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:

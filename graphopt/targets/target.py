@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 
 from graphopt.errors import OptionError
@@ -37,30 +36,14 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Reads "auto", "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
+    """Reads "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
 
     Raises:
         OptionError: for anything else.
     """
-    if text == "auto":
-        return Target("rocm" if _rocm_device_present() else "cpu")
     device, _, arch = text.partition(":")
     if device not in DEVICES or (":" in text and not arch):
         raise OptionError(
             f"unknown target '{text}'; choose auto or one of {', '.join(DEVICES)} (rocm:gfx942 names an arch)"
         )
     return Target(device, arch)
-
-
-def _rocm_device_present() -> bool:
-    """True when this machine's ONNX Runtime would run a session on an AMD GPU."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return False
-    import onnxruntime
-
-    if "ROCMExecutionProvider" not in onnxruntime.get_available_providers():
-        return False
-    from pathlib import Path
-
-    # The provider is compiled into the wheel whether or not a GPU is there; the kernel driver's node says which.
-    return Path("/dev/kfd").exists()

@@ -83,9 +83,10 @@ struct Hip {
     find("hipGetLastError", get_last_error);
     find("hipGetErrorString", error_string);
     // The struct grew with version 6, whose function has a name of its own.
+    constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
     const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
     find(grown ? "hipGetDevicePropertiesR0600" : "hipGetDeviceProperties", get_properties);
-    arch_offset = grown ? 1160 : 396;
+    arch_offset = grown ? kArchSinceSix : kArchBefore;
   }
 
   // That which ONNX Runtime's own provider will load comes first: there must not be two in a process.

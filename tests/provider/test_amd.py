@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.runtime.machine import amd_gpus
 from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, PRODUCTS, StandIn
 
 
@@ -253,15 +252,3 @@ def test_a_library_for_another_runtime_is_passed_over(on_device: StandIn, tmp_pa
     outcome = on_device.run("product", "gfx1201", folder=tmp_path, ROCBLAS_TENSILE_LIBPATH=str(tmp_path))
     assert outcome.value["error"] < 1e-4
     assert "needs another HIP runtime than libamdhip64.so.7" in outcome.said
-
-
-def test_nodes_that_were_not_granted(tmp_path: Path) -> None:
-    """The kernel lists every GPU of the host; reading those that a container was not given fails."""
-    for number, version in (("0", None), ("1", "110000")):
-        node = tmp_path / number
-        node.mkdir()
-        if version is None:
-            (node / "properties").mkdir()  # can't be read, whoever asks
-        else:
-            (node / "properties").write_text(f"gfx_target_version {version}\nwave_front_size 32\n")
-    assert [d.arch for d in amd_gpus(tmp_path)] == ["gfx1100"]

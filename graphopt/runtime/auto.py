@@ -1,0 +1,56 @@
+"""The target that this machine would run, and the provider that would run a target."""
+
+from __future__ import annotations
+
+from graphopt.errors import OptionError, RuntimeMissingError
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    default_providers,
+    device_count,
+    device_of,
+    provider_name,
+    why_cpu,
+)
+from graphopt.targets.target import Target, parse_target
+
+_PROVIDERS = {"cpu": CPU, "rocm": "ROCMExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_DEVICES = {"gfx": "rocm", "sm_": "cuda"}
+
+
+def resolve_target(text: str) -> tuple[Target, str]:
+    """Reads a target; "auto" is the provider that a session would get here, with the GPU's architecture.
+
+    Returns:
+        The target, and why it is that one: "" where the caller named it.
+
+    Raises:
+        OptionError: unknown.
+    """
+    if text != "auto":
+        return parse_target(text), ""
+    try:
+        provider = default_providers()[0]
+        if provider != CPU:
+            device = device_of(provider)
+            kind = _DEVICES.get(device.arch[:3])
+            if kind is not None:
+                return Target(kind, device.arch), f"{provider} runs on {device.name} here"
+        reason = why_cpu()
+    except RuntimeMissingError as error:
+        return Target("cpu"), str(error)
+    return Target("cpu"), "no GPU here that our kernels run on" if reason is None else reason.text
+
+
+def provider_of(target: Target) -> str:
+    """The provider of this machine that runs what was optimized for a target.
+
+    Raises:
+        OptionError: the target takes no operators of ours, or this runtime has no such provider.
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    if target.device not in _PROVIDERS:
+        raise OptionError(f"target {target.device} takes standard ONNX only: there is nothing to tune")
+    if target.gpu_kernels and device_count():
+        return DEVICE_PROVIDER
+    return provider_name(_PROVIDERS[target.device])

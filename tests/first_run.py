@@ -1,0 +1,110 @@
+"""README's section "An AMD GPU", command by command, on a machine with stand-ins in place of ROCm.
+
+    .venv-ort/bin/python -m tests.first_run
+
+Prints what the commands print, as docs/guide.md shows it. The machine: an RX 7900 beside a Ryzen's integrated GPU. Its
+HIP runtime (tests/native/stand_ins) lies below $ROCM_PATH and computes in host memory. The package is this source tree
+with a native library whose device code the stand-in can run; all else is what users run. Only what installs something
+is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from models import ZOO
+from tests.hip.harness import ROOT, build
+
+DEVICES = "gfx1100,gfx1036/gfx10-3-generic"
+INSTALLS = ("sudo apt install ", "pip install ")
+
+
+def commands() -> list[str]:
+    """Those of the section that run something, in order."""
+    section = re.search(r"^### An AMD GPU\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert section is not None
+    return [command for command in section[1].splitlines() if not command.startswith(INSTALLS)]
+
+
+@dataclass
+class Machine:
+    """A folder with all of it, and the environment in which it is found."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, command: str, **more: str) -> str:
+        """What a command prints, with the folders of a usual machine.
+
+        Raises:
+            CalledProcessError: it fails.
+        """
+        environment = {**self.environment, **more}
+        done = subprocess.run(command, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stdout, done.stderr)
+            done.check_returncode()
+        lines = (done.stderr + done.stdout).splitlines(keepends=True)
+        return "".join(_at_home(line, self.folder) for line in lines)
+
+
+def stand_in_machine(folder: Path) -> Machine:
+    """Puts ROCm, the package and a model into a folder."""
+    targets = ["graphopt_on_stand_in", "stand_in_hip", "stand_in_rocblas", "stand_in_blas_lt_hip", "stand_in_dnn_hip"]
+    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
+    kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
+    rocm, package = folder / "rocm", folder / "site" / "graphopt"
+    shutil.copytree(libraries / "hip", rocm / "lib", symlinks=True)
+    shutil.copytree(libraries / "blas", rocm / "lib", symlinks=True, dirs_exist_ok=True)
+    # As ROCm's packages have it: rocBLAS knows the one, and not the other.
+    (rocm / "lib" / "rocblas" / "library").mkdir(parents=True)
+    (rocm / "lib" / "rocblas" / "library" / "TensileLibrary_lazy_gfx1100.dat").touch()
+    (package / "lib").mkdir(parents=True)
+    for part in (ROOT / "graphopt").iterdir():
+        if part.name not in ("lib", "__pycache__"):
+            (package / part.name).symlink_to(part)
+    shutil.copy(libraries / "libgraphopt_on_stand_in.so", package / "lib" / "libgraphopt.so")
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, start in (("python", ""), ("graphopt", "-m graphopt ")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {start}"$@"\n')
+        (programs / name).chmod(0o755)
+    onnx.save(ZOO["resnet18"](small=True, dynamic=True), folder / "in.onnx")
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(package.parent),
+        "ROCM_PATH": str(rocm),
+        "STAND_IN_DEVICES": DEVICES,
+        "STAND_IN_KERNELS": str(kernels),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "COLUMNS": "130",
+    }
+    return Machine(folder, environment)
+
+
+def _at_home(line: str, folder: Path) -> str:
+    """The line with the folders of a usual machine, as wide as it was where it belongs to a table."""
+    shown = line.replace(str(folder / "rocm"), "/opt/rocm").replace(str(folder), "~")
+    narrower = " " * (len(line) - len(shown))
+    return shown.removesuffix("│\n") + narrower + "│\n" if shown.endswith("│\n") else shown
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        machine = stand_in_machine(Path(folder))
+        for command in commands():
+            print(f"$ {command}\n{machine.run(command)}", end="")
+
+
+if __name__ == "__main__":
+    main()

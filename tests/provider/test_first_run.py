@@ -1,0 +1,84 @@
+"""The guide shows what README's commands print on a machine with an AMD GPU, and a session that falls back says why."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.first_run import Machine, commands, stand_in_machine
+from tests.hip.harness import ROOT
+
+IN_A_SESSION = "python -c \"import graphopt; print(graphopt.session('in.onnx').get_providers())\""
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return stand_in_machine(tmp_path_factory.mktemp("machine"))
+
+
+@pytest.fixture(scope="module")
+def old_runtime(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return stand_in_machine(tmp_path_factory.mktemp("machine"))
+
+
+def shape_of(text: str) -> str:
+    """Without what differs from run to run: numbers, versions, the width of tables and where a cell is broken."""
+    text = re.sub(r"[\u2500-\u257f]", " ", text)
+    return " ".join(re.sub(r"\d+(\.\w+)*([-+]\d+)?", "0", text).split())
+
+
+def shown(command: str) -> str:
+    """What the guide shows below a command, without the self-test's table."""
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    section = re.search(r"^## The first run\n.*?^```\n(.*?)^```", guide, re.M | re.S)
+    assert section is not None
+    parts = re.split(r"^\$ (.*)\n", section[1], flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))[command].partition("self-test:")[0]
+
+
+def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
+    """The self-test itself takes half a minute here: tests/provider/test_selftest_on_device.py runs it."""
+    assert [command.split()[0] for command in commands()] == ["graphopt", "graphopt", "python"]
+    for command in commands():
+        assert shape_of(gpu.run(command.replace(" --selftest", ""))) == shape_of(shown(command)), command
+
+
+def test_the_doctor_as_data(gpu: Machine) -> None:
+    told = json.loads(gpu.run("graphopt doctor --json"))
+    assert (told["format"], told["problems"], told["auto"]["target"]) == (2, [], "rocm:gfx1100")
+    route = next(r for r in told["routes"] if r["name"] == "graphopt")
+    assert route["ready"] and route["reason"] is None and route["provider"] == "GraphoptExecutionProvider"
+    facts = [(d["arch"], d["code"], d["integrated"]) for d in route["devices"]]
+    assert facts == [("gfx1100", "gfx1100", False), ("gfx1036", "gfx10-3-generic", True)]
+    documented = re.findall(r"`(\w+)`", (ROOT / "docs" / "provider.md").read_text().partition("## Why no GPU")[2])
+    for keys in (told, route, route["devices"][0], route["devices"][0]["libraries"][0]):
+        assert set(keys) <= {*documented}
+
+
+def test_a_session_that_falls_back_says_why_in_one_line(gpu: Machine) -> None:
+    said = gpu.run(IN_A_SESSION, STAND_IN_DEVICES="gfx906", PYTHONWARNINGS="always")
+    assert said.count("this session runs on the CPU: this library has device code for ") == 1
+    assert "GRAPHOPT_HIP_ARCHS=gfx906" in said and "['CPUExecutionProvider']" in said
+    optimized = gpu.run("graphopt optimize in.onnx cpu.onnx", STAND_IN_DEVICES="gfx906")
+    assert "tuned for cpu (this library has device code for " in optimized
+
+
+def test_nothing_is_said_where_there_is_no_gpu(gpu: Machine) -> None:
+    if Path("/dev/kfd").exists():
+        pytest.skip("there is a GPU")
+    assert gpu.run(IN_A_SESSION, STAND_IN_DEVICES="") == "['CPUExecutionProvider']\n"
+
+
+def test_the_rocm_provider_without_its_libraries(old_runtime: Machine) -> None:
+    """The GPU is there, and not what ONNX Runtime's provider needs beside the HIP runtime."""
+    said = old_runtime.run(IN_A_SESSION)
+    assert "this session runs on the CPU: the ROCm provider cannot be loaded" in said
+    assert "libhipfft.so.0" in said and "['CPUExecutionProvider']" in said
+    told = json.loads(old_runtime.run("graphopt doctor --json"))
+    reasons = {r["name"]: r["reason"]["code"] for r in told["routes"] if r["reason"]}
+    assert reasons["graphopt"] == "old_onnxruntime"
+    assert reasons["rocm"] in ("missing_libraries", "not_found")
+    assert told["auto"]["target"] == "cpu"
