@@ -85,11 +85,13 @@ def run(
         after_pass: called with the pass's name after each pass that changed something (invariant checks).
         limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.
     """
+    editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)
     while editor.shapes_may_follow:
         # Afresh: symbols of the first look would stand in the way of what is known now.
         inference.forget(editor.model)
         inference.infer(editor.model)
+        editor.shapes.forget()
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
     return result

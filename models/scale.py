@@ -112,10 +112,59 @@ def transformer_blocks(nodes: int) -> onnx.ModelProto:
     return g.model(["batch", "sequence", D], x)
 
 
+def tensorflow_blocks(nodes: int) -> onnx.ModelProto:
+    """Post-norm blocks as tf2onnx writes TensorFlow's BERT: each Reshape goes to a shape computed from the layer before
+    (Shape - Cast - Slice - Squeeze, Unsqueeze - Concat - Cast), and a dense layer multiplies flattened rows.
+    """
+    g, x = _Graph(), "x"
+    heads, size, hidden, rest = (g.constant(np.array([v], np.int32)) for v in (HEADS, HEAD, D, -1))
+    axis0, one, two, three, free = (g.constant(np.array(v, np.int64)) for v in ([0], [1], [2], [3], [0, 1]))
+    epsilon = g.constant(np.array(1e-12, np.float32))
+
+    def shape(x: str) -> str:
+        return g.next("Cast", g.next("Shape", x), to=TensorProto.INT32)
+
+    def batch(x: str) -> str:
+        first = g.next("Squeeze", g.next("Slice", shape(x), axis0, one, axis0), axis0)
+        return g.next("Unsqueeze", first, axis0)
+
+    def reshape(x: str, *parts: str) -> str:
+        target = g.next("Cast", g.next("Concat", *parts, axis=0), to=TensorProto.INT64)
+        return g.next("Reshape", x, target)
+
+    def dense(x: str) -> str:
+        kept = g.next("Gather", shape(x), free, axis=0)
+        flat = reshape(x, g.next("ReduceProd", kept, axes=[0], keepdims=1), hidden)
+        return g.next("Add", reshape(g.next("MatMul", flat, g.weight(D, D)), kept, hidden), g.weight(D))
+
+    def norm(x: str) -> str:
+        mean = g.next("ReduceMean", x, axes=[-1])
+        centred = g.next("Sub", x, mean)
+        variance = g.next("ReduceMean", g.next("Mul", centred, centred), axes=[-1])
+        y = g.next("Div", centred, g.next("Sqrt", g.next("Add", variance, epsilon)))
+        return g.next("Add", g.next("Mul", y, g.weight(D)), g.weight(D))
+
+    def split(x: str, first: str, perm: list[int]) -> str:
+        return g.next("Transpose", reshape(x, first, rest, heads, size), perm=perm)
+
+    while len(g.nodes) < nodes:
+        first = batch(x)
+        q, k, v = (split(dense(x), first, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+        # The head size, which the keys have as the last but one axis here.
+        keys = g.next("Squeeze", g.next("Slice", shape(k), two, three, axis0), axis0)
+        root = g.next("Sqrt", g.next("Cast", keys, to=TensorProto.FLOAT))
+        p = g.next("Softmax", g.next("Div", g.next("MatMul", q, k), root), axis=-1)
+        o = g.next("Transpose", g.next("MatMul", p, v), perm=[0, 2, 1, 3])
+        x = norm(g.next("Add", dense(reshape(o, first, rest, hidden)), x))
+        x = norm(g.next("Add", dense(g.next("Relu", dense(x))), x))
+    return g.model(["batch", "sequence", D], x)
+
+
 SHAPES: dict[str, Callable[[int], onnx.ModelProto]] = {
     "chain": chain,
     "conv": conv_blocks,
     "transformer": transformer_blocks,
+    "tensorflow": tensorflow_blocks,
 }
 
 

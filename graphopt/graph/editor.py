@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from graphopt.graph import inference
 from graphopt.graph.model import bodies, tensor_array, tensor_dims, with_subgraphs
+from graphopt.graph.shapes.engine import Shapes
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.remarks import Code, Refusal, node_label
@@ -35,6 +36,7 @@ class Editor:
         self.model = model
         self.target = target
         self.profit = profit or Estimates()
+        self.shapes = Shapes(self)
         # Products will be computed in float16 (half_precision.py), which decides what pays.
         self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
@@ -397,6 +399,7 @@ class Editor:
                 else:
                     inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
+            self.shapes.replaced(old_value, new_value, made_anew=producer is not None and producer in new)
             kept = [use for use in old_value.uses() if use.node in new]
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
             for use in kept:

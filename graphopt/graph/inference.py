@@ -28,9 +28,9 @@ Dims = Sequence[int | str | None]
 # Smaller initializers may be shapes and axes, which data propagation reads.
 _SMALL_TENSOR_BYTES = 1024
 # What onnx calls a dimension of which it knows nothing, and what we call one of an input.
-_MADE_SYMBOL = "unk__"
+MADE_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
-_MADE = (_MADE_SYMBOL, _INPUT_SYMBOL)
+_MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
 # onnx follows each call of a function into its body; calls that call twice would never end.
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size: one name, but not one number.
@@ -160,7 +160,7 @@ def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | Non
 def is_certain(shape: ir.Shape | None) -> bool:
     """Whether nothing more can be inferred: every dimension is a number or a symbol that the model itself gave."""
     return shape is not None and all(
-        isinstance(d, int) or (d.value is not None and not d.value.startswith(_MADE_SYMBOL)) for d in shape
+        isinstance(d, int) or (d.value is not None and not d.value.startswith(MADE_SYMBOL)) for d in shape
     )
 
 
@@ -381,4 +381,4 @@ def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int |
 
 def _is_made(symbol: str | None) -> bool:
     """Whether inference gave up there."""
-    return symbol is None or symbol.startswith(_MADE_SYMBOL)
+    return symbol is None or symbol.startswith(MADE_SYMBOL)

@@ -4,7 +4,7 @@
 
 Why it is legal: the results are the same bits. Only operators whose results IEEE 754 and the ONNX operator
 specification define exactly are computed (evaluation.py); dimensions are followed through integer arithmetic only
-(partial_shapes.py).
+(graph/shapes).
 
 Conditions:
 - Random operators (Bernoulli too) are neither computed nor merged, Dropout stays in training mode, quantization nodes
@@ -29,10 +29,11 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, is_read, use_count
+from graphopt.graph.editor import Editor, attribute_int, is_read, use_count
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.graph.model import tensor_dims
-from graphopt.graph.partial_shapes import Dims, PartialShapes
+from graphopt.graph.shapes.elements import ELEMENTS
+from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -43,6 +44,8 @@ MAX_CONSTANT_BYTES = 64 * 1024
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
 # Constants of up to this size are compared by content when nodes are merged.
 MAX_COMPARED_BYTES = 128
+SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
+MAY_BE_SHAPES = (*SHAPE_TYPES, None)
 RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
@@ -71,6 +74,7 @@ class CleanUp(ModelPass):
         if work.computed:
             # A shape that has become a constant tells inference more, as a second run would find out.
             inference.infer(editor.model)
+            editor.shapes.forget()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in work.done.items()]
 
@@ -88,27 +92,27 @@ class _CleanUp:
 
     def forward(self, graph: ir.Graph) -> None:
         """One walk in topological order, so that chains collapse at once."""
-        shapes = PartialShapes(self.editor)
         seen: dict[Hashable, _Bucket] = {}
         for node in graph:
-            dims = shapes.visit(node)
-            if self._compute(node, dims):
+            if self._compute(node):
                 continue
-            same = _unchanged(node, self.editor, shapes)
+            same = _unchanged(node, self.editor)
             if same is not None and self.editor.bypass(node, same):
                 self.done[f"{node.op_type} that changes nothing, removed"] += 1
                 continue
             self._merge(node, seen)
 
-    def _compute(self, node: ir.Node, dims: Dims | None) -> bool:
+    def _compute(self, node: ir.Node) -> bool:
         """Puts a constant in the place of the node's output."""
         if len(node.outputs) != 1:
             return False
         output = node.outputs[0]
-        array = _from_dims(dims, node, self.editor) if dims is not None else None
+        if output.is_graph_output() or not use_count(output):
+            return False
+        array = self._from_shapes(node)
         if array is None:
             array = self._evaluate(node)
-        if array is None or output.is_graph_output() or not use_count(output):
+        if array is None:
             return False
         constant = self.editor.initializer(node, array, str(output.name))
         self.editor.replace([node], [], {output: constant}, anchor=node)
@@ -116,10 +120,18 @@ class _CleanUp:
         self.computed = True
         return True
 
+    def _from_shapes(self, node: ir.Node) -> Array | None:
+        """Integers that follow from dimensions."""
+        output = node.outputs[0]
+        if node.op_type not in ELEMENTS or self.editor.dtype(output) not in MAY_BE_SHAPES:
+            return None
+        elements = self.editor.shapes.elements(output)
+        return elements.array if elements is not None and elements.dtype in SHAPE_TYPES else None
+
     def _evaluate(self, node: ir.Node) -> Array | None:
         if node.op_type == "CastLike" and node.domain == "":
             return self._cast_like(node)
-        # PartialShapes knows a Shape, or nobody does.
+        # Shapes knows a Shape, or nobody does.
         if not can_evaluate(node) or node.op_type == "Shape":
             return None
         tensors: list[ir.TensorProtocol | None] = []
@@ -276,20 +288,6 @@ def _release(attribute: ir.Attr) -> None:
             body.remove(node, safe=True)
 
 
-def _from_dims(dims: Dims, node: ir.Node, editor: Editor) -> Array | None:
-    if dims.known is None:
-        return None
-    to = node.attributes["to"].as_int() if node.op_type == "Cast" else None
-    if to is not None:
-        dtype: ir.DataType | None = ir.DataType(to)
-    else:
-        dtype = ir.DataType.INT64 if node.op_type == "Shape" else node.outputs[0].dtype or editor.dtype(node.inputs[0])
-    if dtype not in (ir.DataType.INT64, ir.DataType.INT32):
-        return None
-    array = np.array(dims.known, dtype.numpy())
-    return array.reshape(()) if dims.scalar else array
-
-
 # -- nodes that change nothing -----------------------------------------------------------------------------------
 
 
@@ -298,7 +296,7 @@ CANDIDATES = frozenset(
 )
 
 
-def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value | None:
+def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
     """The input that the node's only read output always equals, or None."""
     if node.op_type not in CANDIDATES or node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
@@ -319,12 +317,12 @@ def _unchanged(node: ir.Node, editor: Editor, shapes: PartialShapes) -> ir.Value
     if op == "Transpose":
         return x if _is_identity_transpose(node, editor) else None
     if op == "Reshape":
-        return x if _keeps_shape(node, editor, shapes) else None
+        return x if _keeps_shape(node, editor) else None
     if op == "Flatten":
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
         return x if editor.rank(x) == 2 and axis in (1, -1) else None
     if op == "Expand":
-        return x if _expands_nothing(x, shapes.of(node.inputs[1]), editor) else None
+        return x if _expands_nothing(node, editor) else None
     if op == "Slice":
         return x if _takes_everything(node, editor) else None
     if op == "Pad":
@@ -362,29 +360,31 @@ def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
     return rank is not None and rank <= 1
 
 
-def _keeps_shape(node: ir.Node, editor: Editor, shapes: PartialShapes) -> bool:
+def _keeps_shape(node: ir.Node, editor: Editor) -> bool:
     """Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides."""
     if editor.opset(node) < 5:
         return False
-    have, target = editor.shape(node.inputs[0]), shapes.of(node.inputs[1])
-    if have is None or target is None or len(have) != len(target.elements):
+    have, target = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
+    if have is None or target is None or len(have) != target.items.size:
         return False
-    allow_zero = "allowzero" in node.attributes and node.attributes["allowzero"].as_int() == 1
-    pairs = list(zip(have, target.elements))
-    unproven = [(d, w) for d, w in pairs if not ((w == 0 and not allow_zero) or (w is not None and w == d and d != 0))]
+    copied = attribute_int(node, "allowzero", 0) == 0
+    pairs = zip(have, target.items.flat)
+    unproven = [(d, w) for d, w in pairs if not ((w == ZERO and copied) or (w == d and d != ZERO))]
     if len(unproven) != 1:
         return not unproven
     # The number of elements decides one dimension, unless another one is 0; -1 asks for just that.
     ((dim, wanted),) = unproven
-    others_static = sum(isinstance(d, int) and d != 0 for d in have) >= len(have) - (0 if isinstance(dim, int) else 1)
-    return wanted == -1 or (others_static and not (isinstance(dim, int) and isinstance(wanted, int)))
+    if wanted == Size.of(-1):
+        return True
+    others_static = sum(bool(d.value) for d in have) >= len(have) - (dim.value is None)
+    return others_static and (dim.value is None or not (isinstance(wanted, Size) and wanted.value is not None))
 
 
-def _expands_nothing(x: ir.Value, target: Dims | None, editor: Editor) -> bool:
-    have = editor.shape(x)
-    if have is None or target is None or len(target.elements) > len(have):
+def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
+    have, target = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
+    if have is None or target is None or target.items.size > len(have):
         return False
-    return all(w == 1 or (w is not None and w == d) for d, w in zip(reversed(have), reversed(target.elements)))
+    return all(w in (ONE, d) for d, w in zip(reversed(have), reversed(list(target.items.flat))))
 
 
 def _takes_everything(node: ir.Node, editor: Editor) -> bool:

@@ -25,7 +25,6 @@ import onnx_ir as ir
 from graphopt.forms.activation import FLOATS, Form, form_of
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.model import tensor_dims
-from graphopt.graph.symbolic_shapes import Shapes
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
@@ -169,7 +168,7 @@ def _takes(match: LinearMatch, editor: Editor) -> bool:
         return False
     if match.add is None:
         return True
-    shapes = Shapes(editor)
+    shapes = editor.shapes
     dims = shapes.dims(match.residual)
     return dims is not None and dims == shapes.dims(match.bias.outputs[0])
 

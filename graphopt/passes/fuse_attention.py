@@ -27,7 +27,9 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Attribute, Editor, attribute_int, attribute_ints
-from graphopt.graph.symbolic_shapes import BROADCASTING, ONE, Shapes, Size, keeps_shape, product
+from graphopt.graph.shapes.dims import BROADCASTING, keeps_shape
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
@@ -83,7 +85,7 @@ class FuseAttention(Pass[Attention]):
             Refusal: it does, but is not one that the fused node computes.
 
         """
-        shapes = Shapes(editor)
+        shapes = editor.shapes
         if node.op_type == "Attention":
             found = read_attention_node(node, shapes)
             absorb_operands(found, editor)
@@ -405,8 +407,8 @@ def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Si
     back = tuple(size.value if size.value is not None else -1 for size in reshape)
     by_view = expands and -1 in numbers
     if by_view:
-        target = match.shapes.small(view.there.inputs[1])
-        if target is None or any(e in (Size(0), Size(-1)) for e in target.elements):
+        target = match.shapes.elements(view.there.inputs[1])
+        if target is None or any(e in (ZERO, Size.of(-1)) for e in target.items.flat):
             raise unknown
     by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
     if (by_back and view.back is None) or (not by_back and back.count(-1) > 1):

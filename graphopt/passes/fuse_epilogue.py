@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor, use_count
-from graphopt.graph.symbolic_shapes import Shapes
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
@@ -91,7 +90,7 @@ class FuseEpilogue(Pass[EpilogueMatch]):
         shape, other = editor.shape(y), editor.shape(residual)
         if shape is None or other is None:
             raise Refusal(Code.UNKNOWN_SHAPE, f"{y.name} {shape}, {residual and residual.name} {other}", add)
-        shapes = Shapes(editor)
+        shapes = editor.shapes
         if shapes.dims(residual) != shapes.dims(y):
             static = all(isinstance(d, int) for d in (*shape, *other))
             code = Code.WRONG_SHAPE if static or len(shape) != len(other) else Code.UNKNOWN_SHAPE

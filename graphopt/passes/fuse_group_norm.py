@@ -20,6 +20,7 @@ scale, bias, gamma and beta are constants along the channel axis; nothing in bet
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import ne
 
 import numpy as np
 import onnx_ir as ir
@@ -122,14 +123,15 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
 
 
 def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:
-    shape = editor.shape(x)
-    if shape is None:
+    dims = editor.shapes.dims(x)
+    if dims is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
-    if len(shape) < 3:
-        raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(shape)}", node)
-    if not isinstance(shape[1], int):
+    if len(dims) < 3:
+        raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(dims)}", node)
+    C = dims[1].value
+    if C is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
-    return shape[1]
+    return C
 
 
 def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
@@ -171,12 +173,12 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
     before = statistics.X.producer()
     if before is None or before.op_type != "Reshape" or before.domain != "":
         return None
-    shape = editor.shape(statistics.X)
+    dims = editor.shapes.dims(statistics.X)
     axes = statistics.axes
-    if shape is None or len(shape) < 3 or axes != tuple(range(2, len(shape))):
+    if dims is None or len(dims) < 3 or axes != tuple(range(2, len(dims))):
         return None
-    groups = shape[1]
-    if not isinstance(groups, int):
+    groups = dims[1].value
+    if groups is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the groups of {statistics.X.name}", node)
     ones, zeros = np.ones(groups), np.zeros(groups)
     return _between_reshapes(before, statistics.nodes, statistics.Y, ones, zeros, statistics.epsilon, editor)
@@ -193,20 +195,13 @@ def _between_reshapes(
     after = reshapes[0]
     C = _channels(x, editor, before)
     groups = s.size
-    shape, grouped_shape = editor.shape(x), editor.shape(grouped)
+    shape = editor.shapes.dims(x)
     assert shape is not None
     if C % groups:
         raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", before)
     # [N, G, -1], or [N, G, C / G, ...] for the written-out form.
-    target = editor.constant(before.inputs[1])
-    keeps_batch = (
-        target is not None and target.size >= 2 and target[0] == 0 and not attribute_int(before, "allowzero", 0)
-    )
-    same_batch = grouped_shape is not None and grouped_shape[0] is not None and grouped_shape[0] == shape[0]
-    has_groups = (target is not None and target.size >= 2 and target[1] == groups) or (
-        grouped_shape is not None and len(grouped_shape) >= 3 and grouped_shape[1] == groups
-    )
-    if not (keeps_batch or same_batch) or not has_groups:
+    dims = editor.shapes.reshaped(before) or editor.shapes.dims(grouped)
+    if dims is None or len(dims) < 2 or dims[0] != shape[0] or dims[1].value != groups:
         raise Refusal(Code.UNKNOWN_SHAPE, f"that {grouped.name} is [N, {groups}, ...]", before)
     if not restores_shape(after, x, editor):
         raise Refusal(Code.UNKNOWN_SHAPE, f"that {after.outputs[0].name} has the shape of {x.name}", after)
@@ -247,24 +242,9 @@ def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor)
 
 def restores_shape(reshape: ir.Node, like: ir.Value, editor: Editor) -> bool:
     """True when the Reshape's result is proven to have the shape of `like`, which has as many elements."""
-    source = reshape.inputs[1].producer() if reshape.inputs[1] is not None else None
-    if source is not None and source.op_type == "Shape" and source.domain == "" and source.inputs[0] is like:
-        whole = attribute_int(source, "start", 0) == 0 and "end" not in source.attributes
-        return whole and not attribute_int(reshape, "allowzero", 0)
-    wanted, got = editor.shape(like), editor.shape(reshape.outputs[0])
-    target = editor.constant(reshape.inputs[1])
-    if wanted is None:
-        return False
-    if got is None and target is not None:
-        got = tuple(int(d) if d > 0 else None for d in target)
-    if got is None or len(got) != len(wanted):
-        return False
-    copied = target is not None and not attribute_int(reshape, "allowzero", 0)
-    source_shape = editor.shape(reshape.inputs[0])
-    unproven = 0
-    for i, (w, g) in enumerate(zip(wanted, got)):
-        if g is None and copied and target is not None and target[i] == 0 and source_shape is not None:
-            g = source_shape[i] if i < len(source_shape) else None
-        unproven += g is None or w is None or g != w
+    shapes = editor.shapes
+    wanted, found = shapes.dims(like), (shapes.reshaped(reshape), shapes.dims(reshape.outputs[0]))
     # The number of elements is the same, so one dimension may stay unproven.
-    return unproven <= 1
+    return wanted is not None and any(
+        got is not None and len(got) == len(wanted) and sum(map(ne, got, wanted)) <= 1 for got in found
+    )

@@ -28,7 +28,6 @@ import onnx_ir as ir
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.metadata import Numerics
-from graphopt.ops import DOMAIN
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -37,11 +36,6 @@ from graphopt.targets.profit import Candidate
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 RMS_NORMALIZATION_OPSET = 23
-# How far a dimension is followed.
-MAX_DEPTH = 8
-KEEPS_LAST_DIM = frozenset(
-    "Cast Identity Relu LayerNormalization FusedLayerNorm FusedLayerNormAdd FusedLayerNormAddSum".split()
-)
 
 
 @dataclass(frozen=True)
@@ -234,7 +228,8 @@ def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int
 
 
 def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
-    last = _known_last_dim(x, editor, MAX_DEPTH)
+    size = editor.shapes.last(x)
+    last = size.value if size is not None else None
     if last is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", node)
     if last == 1:
@@ -243,31 +238,6 @@ def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
     if not 0 <= last <= MAX_COLUMNS:
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {last} numbers", node)
     return last
-
-
-def _known_last_dim(x: ir.Value, editor: Editor, depth: int) -> int | None:
-    """The last dimension where it is static, also when inference lost the rank on the way: a product has that of its
-    weight, a sum that of an operand which is not 1.
-    """
-    shape = editor.shape(x)
-    if shape is not None:
-        last = shape[-1] if shape else 1
-        if isinstance(last, int):
-            return last
-    node = x.producer()
-    if node is None or depth == 0 or not node.inputs:
-        return None
-    if (node.domain, node.op_type) == ("", "MatMul"):
-        weight = editor.shape(node.inputs[1])
-        last = weight[-1] if weight is not None and len(weight) >= 2 else None
-        return last if isinstance(last, int) else None
-    if node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div"):
-        dims = [_known_last_dim(v, editor, depth - 1) for v in node.inputs if v is not None]
-        known = {d for d in dims if d is not None and d != 1}
-        return known.pop() if len(known) == 1 else None
-    if node.op_type in KEEPS_LAST_DIM and node.domain in ("", DOMAIN) and node.inputs[0] is not None:
-        return _known_last_dim(node.inputs[0], editor, depth - 1)
-    return None
 
 
 def _row_parameter(array: Array, D: int, node: ir.Node) -> Array:
@@ -293,6 +263,5 @@ def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
     add = x.producer()
     if add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not first.graph:
         return None
-    shapes = [editor.shape(v) for v in add.inputs]
-    same = shapes[0] is not None and shapes[0] == shapes[1] and None not in shapes[0]
-    return add if same else None
+    dims = [editor.shapes.dims(v) for v in add.inputs]
+    return add if dims[0] is not None and dims[0] == dims[1] else None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from graphopt.graph.symbolic_shapes import ONE, Shapes, Size
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 

@@ -7,7 +7,8 @@ import math
 import onnx_ir as ir
 
 from graphopt.graph.editor import attribute_float, attribute_int
-from graphopt.graph.symbolic_shapes import Shapes, Size
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import Size
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
@@ -128,14 +129,14 @@ def _prepare(
     dims: list[Size | None] = [shapes.dim(x, i) for i in range(3 if heads is not None else 4)]
     perm = (0, 1, 2, 3)
     if heads is not None:
-        size = shapes.dim(x, 2).divided_by(Size(heads)) if heads > 0 else None
+        size = shapes.dim(x, 2).divided_by(Size.of(heads)) if heads > 0 else None
         if size is None:
             raise Refusal(Code.ATTRIBUTE, f"{heads} heads do not divide the last dimension of {x.name}", node)
-        dims = [*dims[:2], Size(heads), size]
+        dims = [*dims[:2], Size.of(heads), size]
         perm = (0, 2, 1, 3)
     if past is not None:
         cached, new = shapes.dim(past, 2).value, shapes.dim(x, 2 if heads is None else 1).value
         dims, perm = [dims[p] for p in perm], (0, 1, 2, 3)
-        dims[2] = None if cached is None or new is None else Size(cached + new)
+        dims[2] = None if cached is None or new is None else Size.of(cached + new)
     shapes.declare(value, dims)
     return Operand(value, perm), Prepared(value, x, heads, past, present)

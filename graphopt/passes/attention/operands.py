@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_ints, attribute_string
-from graphopt.graph.symbolic_shapes import ONE, Shapes, Size
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.passes.attention.match import (
     Attention,
     Operand,

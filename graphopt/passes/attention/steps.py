@@ -16,7 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.symbolic_shapes import Shapes, Size
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import Size
 from graphopt.passes.attention.match import (
     MAX_PATH,
     RANDOM,
@@ -239,7 +240,9 @@ def _mask_value(
         dims = shapes.dims(scores)
         if rank is None or dims is None:
             return 0.0, Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", node)
-        grows = array.ndim > rank or any(n != 1 and Size(n) != d for n, d in zip(reversed(array.shape), reversed(dims)))
+        grows = array.ndim > rank or any(
+            n != 1 and Size.of(n) != d for n, d in zip(reversed(array.shape), reversed(dims))
+        )
         if grows:
             return 0.0, Refusal(Code.BROADCAST_GROWS, f"what the mask writes has shape {array.shape}", node)
     return float(array.reshape(-1)[0]), None

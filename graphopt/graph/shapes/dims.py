@@ -1,0 +1,484 @@
+"""What operators make of dimensions: a rule for each, and the table of them at the end.
+
+A rule tells what the ONNX operator specification says about one output of a node; what it does not know is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from graphopt.graph.shapes.facts import (
+    EVERY,
+    FIRST,
+    NUMPY_BROADCASTING_OPSET,
+    Dims,
+    Known,
+    Rule,
+    rule_for,
+)
+from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
+
+
+def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
+    """The dimensions of tensors that are broadcast together, as numpy does."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Size | None] = []
+    for behind in range(-rank, 0):
+        large = {s[behind] for s in shapes if -behind <= len(s) and s[behind] != ONE}
+        # A number other than 1 wins over what is not known, which can only be 1 or that number.
+        numbers = [size for size in large if size is not None and size.value is not None]
+        result.append(numbers[0] if numbers else large.pop() if len(large) == 1 else None if large else ONE)
+    return result
+
+
+def _like_first(known: Known) -> Dims | None:
+    return known.dims(0)
+
+
+def _rank_of_first(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    return None if dims is None else [None] * len(dims)
+
+
+def _elementwise(known: Known) -> Dims | None:
+    if known.opset < NUMPY_BROADCASTING_OPSET and known.node.domain == "":
+        return known.dims(0)
+    shapes = known.all_dims()
+    return None if not shapes else broadcast(shapes)
+
+
+def _product(known: Known) -> Dims | None:
+    a, b = known.dims(0), known.dims(1)
+    if not a or not b:
+        return None
+    # A vector is a row on the left and a column on the right, and its axis of 1 goes again.
+    batch = broadcast([a[:-2], b[:-2]])
+    return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())]
+
+
+def _gemm(known: Known) -> Dims | None:
+    a, b = known.dims(0) or (None, None), known.dims(1) or (None, None)
+    return [a[1 if known.attribute("transA", 0) else 0], b[0 if known.attribute("transB", 0) else 1]]
+
+
+def _einsum(known: Known) -> Dims | None:
+    equation = str(known.attribute("equation")).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    operands = left.split(",")
+    if not arrow or "." in equation or len(operands) != len(known.node.inputs):
+        return None
+    sizes: dict[str, list[Size | None]] = {}
+    for i, letters in enumerate(operands):
+        dims = known.dims(i)
+        for letter, size in zip(letters, dims or [None] * len(letters), strict=True):
+            sizes.setdefault(letter, []).append(size)
+    return [broadcast([[size] for size in sizes[letter]])[0] for letter in right]
+
+
+def _transpose(known: Known) -> Dims | None:
+    perm, dims = known.attribute("perm"), known.dims(0)
+    if dims is None:
+        return None if perm is None else [None] * len(perm)
+    return [dims[axis] for axis in (perm if perm is not None else range(len(dims))[::-1])]
+
+
+def _reshape(known: Known) -> Dims | None:
+    """0 copies a dimension, -1 takes what is left."""
+    target, source = known.elements(1), known.dims(0)
+    if target is None:
+        length = known.length(1)
+        return None if length is None else [None] * length
+    result: list[Size | None] = []
+    inferred: int | None = None
+    for i, element in enumerate(target.items.flat):
+        if element == Size.of(-1):
+            inferred = i
+        if element == ZERO and not known.attribute("allowzero", 0):
+            result.append(source[i] if source is not None and i < len(source) else None)
+        else:
+            result.append(element if isinstance(element, Size) and element.never_negative else None)
+    rest = [size for i, size in enumerate(result) if i != inferred]
+    sizes = [size for size in rest if size is not None]
+    if inferred is not None and source is not None and len(sizes) == len(rest):
+        # 0 in the rest leaves -1 undefined; symbols are dimensions of data that is there.
+        result[inferred] = product(source).divided_by(product(sizes))
+    return result
+
+
+def _flatten(known: Known) -> Dims | None:
+    dims, axis = known.dims(0), known.attribute("axis", 1)
+    if dims is None:
+        return [None, None]
+    axis = axis + len(dims) if axis < 0 else axis
+    return [product(dims[:axis]), product(dims[axis:])]
+
+
+def _unsqueeze(known: Known) -> Dims | None:
+    dims, given = known.dims(0), known.numbers("axes", 1)
+    if dims is None or given is None:
+        length = known.length(1) if len(known.node.inputs) > 1 else None
+        return None if dims is None or length is None else [None] * (len(dims) + length)
+    axes = known.axes(1, len(dims) + len(given))
+    if axes is None:
+        return None
+    rest = iter(dims)
+    return [ONE if axis in axes else next(rest) for axis in range(len(dims) + len(given))]
+
+
+def _squeeze(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return None
+    if known.input(1) is None and known.attribute("axes") is None:
+        return None if any(d.value is None for d in dims) else [d for d in dims if d != ONE]
+    axes = known.axes(1, len(dims))
+    if axes is None:
+        length = known.length(1)
+        return None if length is None else [None] * (len(dims) - length)
+    return [d for axis, d in enumerate(dims) if axis not in axes]
+
+
+def _concat(known: Known) -> Dims | None:
+    shapes = known.all_dims()
+    if shapes is None:
+        first = known.dims(0)
+        if first is None:
+            return None
+        along = known.axis(len(first))
+        return [None if axis == along else d for axis, d in enumerate(first)]
+    along = known.axis(len(shapes[0]))
+    return [total(s[axis] for s in shapes) if axis == along else d for axis, d in enumerate(shapes[0])]
+
+
+def _split(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return None
+    along, parts = known.axis(len(dims)), len(known.node.outputs)
+    sizes = known.numbers("split", 1)
+    part: Size | None = None
+    if sizes is not None:
+        part = Size.of(sizes[known.index])
+    elif known.input(1) is None:
+        part = dims[along].divided_by(Size.of(parts))
+        length = dims[along].value
+        if part is None and length is not None and "num_outputs" in known.node.attributes:
+            chunk = -(-length // parts)
+            part = Size.of(max(min(chunk, length - chunk * known.index), 0))
+    return [part if axis == along else d for axis, d in enumerate(dims)]
+
+
+def _gather(known: Known) -> Dims | None:
+    data, indices = known.dims(0), known.dims(1)
+    if data is None or indices is None:
+        return None
+    axis = known.axis(len(data))
+    return [*data[:axis], *indices, *data[axis + 1 :]]
+
+
+def _gather_elements(known: Known) -> Dims | None:
+    return known.dims(1)
+
+
+def _gather_nd(known: Known) -> Dims | None:
+    data, indices, batch = known.dims(0), known.dims(1), known.attribute("batch_dims", 0)
+    depth = indices[-1].value if indices else None
+    return None if data is None or indices is None or depth is None else [*indices[:-1], *data[batch + depth :]]
+
+
+def _slice(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return None
+    starts, ends = known.numbers("starts", 1), known.numbers("ends", 2)
+    steps = known.integers(4) if known.input(4) is not None else None
+    axes = known.axes(3, len(dims))
+    if axes is None:
+        if known.input(3) is not None or "axes" in known.node.attributes:
+            return [None] * len(dims)
+        count = len(starts) if starts is not None else known.length(1)
+        axes = list(range(len(dims) if count is None else count))
+    result: list[Size | None] = list(dims)
+    for i, axis in enumerate(axes):
+        step = 1 if known.input(4) is None else None if steps is None else steps[i]
+        start, end = (None if numbers is None else numbers[i] for numbers in (starts, ends))
+        result[axis] = _sliced(dims[axis], start, end, step)
+    return result
+
+
+def _sliced(size: Size, start: int | None, end: int | None, step: int | None) -> Size | None:
+    if start is None or end is None or step is None:
+        return None
+    if size.value is not None:
+        return Size.of(len(range(*slice(start, end, step).indices(size.value))))
+    # Exporters write "to the end" as INT32_MAX or INT64_MAX.
+    everything = (start == 0 and end >= 2**31 - 1) if step > 0 else (start in (-1, 2**31 - 1) and end <= -(2**31) + 1)
+    return size if everything and abs(step) == 1 else None
+
+
+def _reduce(known: Known) -> Dims | None:
+    dims, keep = known.dims(0), known.attribute("keepdims", 1)
+    if dims is None:
+        return None
+    if known.input(1) is None and known.attribute("axes") is None:
+        if known.attribute("noop_with_empty_axes", 0):
+            return dims
+        axes: list[int] | None = list(range(len(dims)))
+    else:
+        axes = known.axes(1, len(dims))
+        if axes == [] and not known.attribute("noop_with_empty_axes", 0):
+            axes = list(range(len(dims)))
+    if axes is None:
+        return [None] * len(dims) if keep else None
+    return [ONE if axis in axes else d for axis, d in enumerate(dims) if keep or axis not in axes]
+
+
+def _arg_reduce(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return None
+    along, keep = known.axis(len(dims)), known.attribute("keepdims", 1)
+    return [ONE if axis == along else d for axis, d in enumerate(dims) if keep or axis != along]
+
+
+def _top_k(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return None
+    along, k = known.axis(len(dims), -1), known.attribute("k")
+    counts = known.integers(1) if k is None else [k]
+    return [(Size.of(counts[0]) if counts else None) if axis == along else d for axis, d in enumerate(dims)]
+
+
+def _one_hot(known: Known) -> Dims | None:
+    dims, depth = known.dims(0), known.integers(1)
+    if dims is None:
+        return None
+    axis = known.attribute("axis", -1)
+    axis = axis + len(dims) + 1 if axis < 0 else axis
+    return [*dims[:axis], Size.of(depth[0]) if depth else None, *dims[axis:]]
+
+
+def _tile(known: Known) -> Dims | None:
+    dims, repeats = known.dims(0), known.elements(1)
+    if dims is None or repeats is None or repeats.items.size != len(dims):
+        return None if dims is None else [None] * len(dims)
+    return [d * r if isinstance(r, Size) and r.never_negative else None for d, r in zip(dims, repeats.items.flat)]
+
+
+def _expand(known: Known) -> Dims | None:
+    have, target = known.dims(0), known.elements(1)
+    if have is None:
+        return None
+    if target is None:
+        length = known.length(1)
+        return None if length is None else broadcast([have, [None] * length])
+    wanted = [t if isinstance(t, Size) and t.never_negative else None for t in target.items.flat]
+    return broadcast([have, wanted])
+
+
+def _pad(known: Known) -> Dims | None:
+    dims, pads = known.dims(0), known.numbers("pads", 1)
+    if dims is None:
+        return None
+    axes = list(range(len(dims))) if known.input(3) is None else known.axes(3, len(dims))
+    if pads is None or axes is None or len(pads) != 2 * len(axes):
+        return [None] * len(dims)
+    grown: list[Size | None] = list(dims)
+    for i, axis in enumerate(axes):
+        size = dims[axis] + Size.of(pads[i] + pads[i + len(axes)])
+        grown[axis] = size if size.never_negative else None
+    return grown
+
+
+def _windows(known: Known) -> Dims | None:
+    """Batch, channels, and for each axis of space as many windows as fit."""
+    pool = known.node.op_type.endswith("Pool")
+    dims, weight = known.dims(0), None if pool else known.dims(1)
+    if dims is None or len(dims) < 3:
+        return None
+    axes = len(dims) - 2
+    kernel = known.attribute("kernel_shape") or ([d.value for d in weight[2:]] if weight is not None else [None] * axes)
+    channels = dims[1] if pool else weight[0] if weight is not None else None
+    strides, dilations = (known.attribute(n) or [1] * axes for n in ("strides", "dilations"))
+    pads, auto = known.attribute("pads") or [0] * (2 * axes), known.attribute("auto_pad", "NOTSET")
+    result: list[Size | None] = [dims[0], channels]
+    for i, size in enumerate(dims[2:]):
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            result.append((size + Size.of(strides[i] - 1)).floor_divided_by(strides[i]))
+            continue
+        if kernel[i] is None or known.attribute("ceil_mode", 0):
+            result.append(None)
+            continue
+        padding = 0 if auto == "VALID" else pads[i] + pads[i + axes]
+        steps = size + Size.of(padding - dilations[i] * (kernel[i] - 1) - 1)
+        result.append(steps.floor_divided_by(strides[i]) + ONE)
+    return result
+
+
+def _global_pool(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    return None if dims is None else [*dims[:2], *[ONE] * (len(dims) - 2)]
+
+
+def _depth_to_space(known: Known) -> Dims | None:
+    dims, block = known.dims(0), Size.of(known.attribute("blocksize"))
+    if dims is None or len(dims) != 4:
+        return None
+    N, C, H, W = dims
+    if known.node.op_type == "DepthToSpace":
+        return [N, C.divided_by(block * block), H * block, W * block]
+    return [N, C * block * block, H.divided_by(block), W.divided_by(block)]
+
+
+def _shape_dims(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    if dims is None:
+        return [None]
+    return [Size.of(len(dims[known.attribute("start", 0) : known.attribute("end", len(dims))]))]
+
+
+def _scalar_dims(known: Known) -> Dims | None:
+    return []
+
+
+def _filled_dims(known: Known) -> Dims | None:
+    target = known.elements(0)
+    if target is None:
+        length = known.length(0)
+        return None if length is None else [None] * length
+    return [t if isinstance(t, Size) and t.never_negative else None for t in target.items.flat]
+
+
+def _range_dims(known: Known) -> Dims | None:
+    found = [known.elements(i) for i in range(3)]
+    start, limit, step = (e.items.item() if e is not None and e.items.size == 1 else None for e in found)
+    if not (isinstance(start, Size) and isinstance(limit, Size) and isinstance(step, Size)):
+        return [None]
+    distance, by = limit - start, step.value
+    if distance.value is not None and by:
+        return [Size.of(max(-(-distance.value // by), 0))]
+    return [distance if by == 1 and distance.never_negative else None]
+
+
+def _random_dims(known: Known) -> Dims | None:
+    return [Size.of(d) for d in known.attribute("shape")]
+
+
+def _linear(known: Known) -> Dims | None:
+    x, w = known.dims(0), known.dims(1)
+    return None if x is None else [*x[:-1], w[-1] if w else None]
+
+
+def _winograd(known: Known) -> Dims | None:
+    x, w, pads = known.dims(0), known.dims(1), known.attribute("pads")
+    if x is None:
+        return None
+    top, left, bottom, right = pads
+    return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
+
+
+# -- the last dimension, where not even the rank is known --------------------------------------------------------------
+
+
+def _last_of_first(known: Known) -> Size | None:
+    return known.last(0)
+
+
+def _last_of_product(known: Known) -> Size | None:
+    b = known.dims(1)
+    return b[-1] if b is not None and len(b) > 1 else None
+
+
+def _last_elementwise(known: Known) -> Size | None:
+    sizes = {known.last(i) for i, v in enumerate(known.node.inputs) if v is not None}
+    numbers = [s for s in sizes if s is not None and s.value not in (None, 1)]
+    return numbers[0] if len(numbers) == 1 and known.opset >= NUMPY_BROADCASTING_OPSET else None
+
+
+# -- the tables- -------------------------------------------------------------------------------------------------------
+
+SAME_SHAPE = frozenset(
+    "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "
+    "Cosh CumSum DequantizeLinear Dropout Elu Erf Exp EyeLike Floor Gelu GroupNormalization HardSigmoid HardSwish "
+    "Hardmax Identity InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Log LogSoftmax "
+    "LpNormalization MeanVarianceNormalization Mish Neg Not PRelu QuantizeLinear RMSNormalization RandomNormalLike "
+    "RandomUniformLike Reciprocal Relu RotaryEmbedding Round ScatterElements ScatterND Scatter Selu Shrink Sigmoid "
+    "Sign SimplifiedLayerNormalization Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu "
+    "Trilu".split()
+)
+BROADCASTING = frozenset(
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min "
+    "Mod Mul Or Pow Sub Sum Where Xor".split()
+)
+REDUCTIONS = frozenset(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare".split()
+)
+# Operators of our own, by the beginnings of their names.
+SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
+
+# What the dimensions of an output are.
+DIMS: dict[str, Rule] = {
+    **dict.fromkeys(SAME_SHAPE, Rule(_like_first, dims=FIRST)),
+    **dict.fromkeys(BROADCASTING, Rule(_elementwise, dims=EVERY)),
+    **dict.fromkeys(REDUCTIONS, Rule(_reduce, dims=FIRST, elements=(1,))),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Rule(_arg_reduce, dims=FIRST)),
+    **dict.fromkeys(("Conv", "AveragePool", "LpPool"), Rule(_windows, dims=(0, 1))),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), Rule(_global_pool, dims=FIRST)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Rule(_depth_to_space, dims=FIRST)),
+    **dict.fromkeys(("RandomNormal", "RandomUniform"), Rule(_random_dims)),
+    "Concat": Rule(_concat, dims=EVERY),
+    "ConstantOfShape": Rule(_filled_dims, dims=FIRST, elements=FIRST),
+    "Dropout": Rule(_like_first, dims=FIRST, every_output=True),
+    "Einsum": Rule(_einsum, dims=EVERY),
+    "Expand": Rule(_expand, dims=(0, 1), elements=(1,)),
+    "Flatten": Rule(_flatten, dims=FIRST),
+    "Gather": Rule(_gather, dims=(0, 1)),
+    "GatherElements": Rule(_gather_elements, dims=(1,)),
+    "GatherND": Rule(_gather_nd, dims=(0, 1)),
+    "Gemm": Rule(_gemm, dims=(0, 1)),
+    "MatMul": Rule(_product, dims=(0, 1)),
+    "MatMulInteger": Rule(_product, dims=(0, 1)),
+    "MaxPool": Rule(_windows, dims=FIRST, every_output=True),
+    "OneHot": Rule(_one_hot, dims=FIRST, elements=(1,)),
+    "Pad": Rule(_pad, dims=FIRST, elements=(1, 3)),
+    "Range": Rule(_range_dims, elements=EVERY),
+    "Reshape": Rule(_reshape, dims=(0, 1), elements=(1,)),
+    "Resize": Rule(_rank_of_first, dims=FIRST),
+    "Shape": Rule(_shape_dims, dims=FIRST),
+    "Size": Rule(_scalar_dims),
+    "Slice": Rule(_slice, dims=(0, 1), elements=(1, 2, 3, 4)),
+    "Split": Rule(_split, dims=FIRST, elements=(1,), every_output=True),
+    "Squeeze": Rule(_squeeze, dims=(0, 1), elements=(1,)),
+    "Tile": Rule(_tile, dims=FIRST, elements=(1,)),
+    "TopK": Rule(_top_k, dims=FIRST, elements=(1,), every_output=True),
+    "Transpose": Rule(_transpose, dims=FIRST),
+    "Unsqueeze": Rule(_unsqueeze, dims=(0, 1), elements=(1,)),
+    "Upsample": Rule(_rank_of_first, dims=FIRST),
+}
+DIMS_OWN: dict[str, Rule] = {
+    **dict.fromkeys(SAME_SHAPE_OWN, Rule(_like_first, dims=FIRST)),
+    "Linear": Rule(_linear, dims=(0, 1)),
+    "WinogradConv": Rule(_winograd, dims=(0, 1)),
+}
+
+# What the last dimension of an output is when the rank is not known: inference loses it behind a Reshape to a shape of
+# unknown length, and a product has that of its weight all the same.
+LAST: dict[str, Rule] = {
+    **dict.fromkeys(SAME_SHAPE, Rule(_last_of_first)),
+    **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
+    "MatMul": Rule(_last_of_product, dims=(1,)),
+}
+LAST_OWN: dict[str, Rule] = {
+    **dict.fromkeys(SAME_SHAPE_OWN, Rule(_last_of_first)),
+    "Linear": Rule(_last_of_product, dims=(1,)),
+}
+
+
+def keeps_shape(node: ir.Node) -> bool:
+    """Whether the first output has the shape of the first input."""
+    rule = rule_for(node, DIMS, DIMS_OWN)
+    return rule is not None and rule.tell is _like_first

@@ -1,0 +1,118 @@
+"""Sizes: whole numbers that depend on the inputs of a model, as sums of products of symbols.
+
+A size is kept in canonical form, so that equal expressions compare equal: 2*(B + 1)*S is 2*B*S + 2*S. Sizes that
+compare equal are equal for every input of the model; sizes that differ may still be equal. A symbol is a dimension, so
+it is never negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# The symbols of a product, sorted; a square has its symbol twice.
+Product = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A sum of products of symbols.
+
+    Attributes:
+        terms: each product of symbols and its coefficient, none of them 0, in a fixed order; () is the product of none.
+    """
+
+    terms: tuple[tuple[Product, int], ...] = ()
+
+    @staticmethod
+    def of(number: int) -> Size:
+        return Size((((), number),)) if number else Size()
+
+    @staticmethod
+    def symbol(name: str) -> Size:
+        return Size((((name,), 1),))
+
+    @property
+    def value(self) -> int | None:
+        """The number, when it is one."""
+        if not self.terms:
+            return 0
+        product, number = self.terms[0]
+        return None if product or len(self.terms) > 1 else number
+
+    @property
+    def never_negative(self) -> bool:
+        return all(coefficient > 0 for _, coefficient in self.terms)
+
+    def exceeds(self, other: Size) -> bool:
+        """Whether it surely is the larger one."""
+        difference = self - other
+        return difference.never_negative and any(not product for product, _ in difference.terms)
+
+    def __add__(self, other: Size) -> Size:
+        return _sum((*self.terms, *other.terms))
+
+    def __neg__(self) -> Size:
+        return Size(tuple((product, -coefficient) for product, coefficient in self.terms))
+
+    def __sub__(self, other: Size) -> Size:
+        return self + -other
+
+    def __mul__(self, other: Size) -> Size:
+        return _sum([(tuple(sorted(a + b)), m * n) for a, m in self.terms for b, n in other.terms])
+
+    def divided_by(self, other: Size) -> Size | None:
+        """The exact quotient, or None when it is no size."""
+        if not other.terms:
+            return None
+        # Division of polynomials: the last term is the one of the highest degree.
+        divisor, by = other.terms[-1]
+        rest, quotient = self, Size()
+        while rest.terms:
+            product, coefficient = rest.terms[-1]
+            symbols = _without(product, divisor)
+            if symbols is None or coefficient % by:
+                return None
+            term = Size(((symbols, coefficient // by),))
+            quotient, rest = quotient + term, rest - term * other
+        return quotient
+
+    def floor_divided_by(self, number: int) -> Size:
+        """floor(self / number) for a positive number: what can be taken out of the floor is."""
+        outside = Size(tuple((p, c // number) for p, c in self.terms if c // number))
+        inside = Size(tuple((p, c % number) for p, c in self.terms if c % number))
+        return outside if inside.value is not None else outside + Size.symbol(f"floor(({inside})/{number})")
+
+    def __str__(self) -> str:
+        parts = ["*".join([str(c)] * (c != 1 or not p) + list(p)) for p, c in self.terms]
+        return " + ".join(parts) or "0"
+
+
+ZERO, ONE = Size.of(0), Size.of(1)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    return math.prod(sizes, start=ONE)
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    return sum(sizes, start=ZERO)
+
+
+def _sum(terms: Iterable[tuple[Product, int]]) -> Size:
+    sums: dict[Product, int] = {}
+    for symbols, coefficient in terms:
+        sums[symbols] = sums.get(symbols, 0) + coefficient
+    kept = [(symbols, coefficient) for symbols, coefficient in sums.items() if coefficient]
+    return Size(tuple(sorted(kept, key=lambda term: (len(term[0]), term[0]))))
+
+
+def _without(symbols: Product, divisor: Product) -> Product | None:
+    """The product without the symbols of another; None when it does not have them."""
+    rest = list(symbols)
+    for symbol in divisor:
+        if symbol not in rest:
+            return None
+        rest.remove(symbol)
+    return tuple(rest)

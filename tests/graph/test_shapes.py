@@ -1,0 +1,269 @@
+"""What is claimed of dimensions and small tensors holds in every run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import graphopt
+from graphopt import pipeline
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.graph.model import load
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.facts import Rule
+from graphopt.graph.shapes.sizes import Size, product
+from graphopt.passes.fuse_attention import FuseAttention
+from graphopt.targets.target import Target
+from models.scale import tensorflow_blocks, transformer_blocks
+from tests.rewriting import Array, model_from_text, run
+
+TEXT = """g (float[B, S, 24] x, float[T, 24] z, float[U, 1, 4] w) => (float[N] y) {
+  shape = Shape(x)
+  b = Shape <start = 0, end = 1> (x)
+  s = Gather(shape, one)
+  su = Unsqueeze(s, zero_1d)
+  split = Concat <axis = 0> (b, su, minus, eight)
+  heads = Reshape(x, split)
+  turned = Transpose <perm = [0, 2, 1, 3]> (heads)
+  folded = Reshape(turned, fold)
+  both = Mul(su, b)
+  flat_shape = Concat <axis = 0> (both, c24)
+  flat = Reshape(x, flat_shape)
+  again = Reshape(flat, split)
+  kept = Reshape(x, keep)
+  size = Slice(shape, two, three)
+  size_f = Cast <to = 1> (size)
+  root = Sqrt(size_f)
+  scale = Div(one_f, root)
+  product = MatMul(x, zt)
+  zt = Transpose <perm = [1, 0]> (z)
+  joined = Concat <axis = 1> (x, x)
+  narrow = Unsqueeze(turned, two)
+  wide_shape = Concat <axis = 0> (b, minus_one3, minus, minus)
+  asked = Equal(wide_shape, minus)
+  shape5 = Shape(wide_shape)
+  ones = ConstantOfShape <value = int64[1] {1}> (shape5)
+  chosen = Where(asked, ones, wide_shape)
+  wide = Expand(narrow, chosen)
+  merged = Reshape(wide, merge)
+  tiled = Tile(w, times)
+  sum = Add(tiled, w)
+  half = Div(both, su)
+  back = Squeeze(half, zero_1d)
+  rows = Gather(z, picks)
+  y = Flatten(x)
+}"""
+CONSTANTS: dict[str, Array] = {
+    "one": np.asarray(1), "zero_1d": np.asarray([0]), "minus": np.asarray([-1]), "eight": np.asarray([8]),
+    "fold": np.asarray([-1, 3, 8]), "c24": np.asarray([24]), "keep": np.asarray([0, -1, 12]), "two": np.asarray([2]),
+    "three": np.asarray([3]), "one_f": np.asarray([1.0], np.float32), "minus_one3": np.asarray([3, 4]),
+    "merge": np.asarray([0, 12, -1, 8]), "times": np.asarray([1, 5, 2]), "picks": np.asarray([[0, 1], [1, 0]]),
+}  # fmt: skip
+
+
+def values(B: int, S: int, T: int, U: int) -> dict[str, Array]:
+    shapes = {"x": (B, S, 24), "z": (T, 24), "w": (U, 1, 4)}
+    return {n: np.random.default_rng(1).standard_normal(d).astype(np.float32) for n, d in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    text = TEXT.replace("float[N] y", "float[B, N] y").replace("  product = MatMul(x, zt)\n", "")
+    text = text.replace("  joined", "  product = MatMul(x, zt)\n  joined").replace("tiled, w)", "tiled, tiled)")
+    return model_from_text(text, CONSTANTS)
+
+
+def claims(model: onnx.ModelProto) -> Shapes:
+    work = load(model).model
+    inference.infer(work)
+    return Editor(work, Target("cpu")).shapes
+
+
+@pytest.mark.parametrize("sizes", [(2, 5, 3, 4), (1, 1, 2, 1), (3, 2, 7, 2)])
+def test_claims_hold(model: onnx.ModelProto, sizes: tuple[int, int, int, int]) -> None:
+    shapes = claims(model)
+    every = onnx.ModelProto()
+    every.CopyFrom(model)
+    del every.graph.output[:]
+    every.graph.output.extend(onnx.ValueInfoProto(name=o) for n in model.graph.node for o in n.output)
+    results = dict(zip((o.name for o in every.graph.output), run(every, values(*sizes)), strict=True))
+    found: dict[str, int] = dict(zip("BSTU", sizes))
+    for node in shapes.editor.model.graph:
+        value = node.outputs[0]
+        assert value.name is not None
+        real = results[value.name]
+        dims = shapes.dims(value)
+        if dims is not None:
+            assert len(dims) == real.ndim, value.name
+            for size, n in zip(dims, real.shape):
+                assert_size(size, n, found)
+        elements = shapes.elements(value)
+        if elements is not None:
+            assert elements.items.shape == real.shape
+            for element, n in zip(elements.items.flat, real.reshape(-1), strict=True):
+                if isinstance(element, Size):
+                    assert_size(element, int(n), found)
+                elif element is not None:
+                    assert element == pytest.approx(float(n), rel=1e-6)
+
+
+def assert_size(size: Size, real: int, found: Mapping[str, int]) -> None:
+    """A size over known symbols is a number for each run; atoms of values are only equal to themselves."""
+    if all(symbol in found for symbols, _ in size.terms for symbol in symbols):
+        assert sum(c * np.prod([found[s] for s in p], initial=1) for p, c in size.terms) == real
+
+
+def test_what_is_found(model: onnx.ModelProto) -> None:
+    """Not only right but also known: chains as exporters write them come out as products of the inputs' symbols."""
+    shapes = claims(model)
+    value = {n.outputs[0].name: n.outputs[0] for n in shapes.editor.model.graph}
+    B, S = Size.symbol("B"), Size.symbol("S")
+
+    def n(i: int) -> Size:
+        return Size.of(i)
+
+    assert shapes.dims(value["heads"]) == (B, S, n(3), n(8))
+    assert shapes.dims(value["turned"]) == (B, n(3), S, n(8))
+    assert shapes.dims(value["folded"]) == (B * S, n(3), n(8))
+    assert shapes.dims(value["again"]) == (B, S, n(3), n(8))
+    assert shapes.dims(value["kept"]) == (B, n(2) * S, n(12))
+    assert shapes.dims(value["product"]) == (B, S, Size.symbol("T"))
+    assert shapes.dims(value["wide"]) == (B, n(3), n(4), S, n(8))
+    assert shapes.dims(value["merged"]) == (B, n(12), S, n(8))
+    assert shapes.dims(value["tiled"]) == (Size.symbol("U"), n(5), n(8))
+    assert shapes.number(value["scale"]) == pytest.approx(24**-0.5)
+    back = shapes.elements(value["back"])
+    assert back is not None and back.items.shape == () and back.items.item() == B
+
+
+def dims_of(model: onnx.ModelProto) -> dict[str, tuple[Size, ...] | None]:
+    shapes = claims(model)
+    return {str(o.name): shapes.dims(o) for n in shapes.editor.model.graph for o in n.outputs}
+
+
+def test_negative_dimensions_are_unknown() -> None:
+    """Several exporters write -1 for any size: it is no number, and no two of them are the same one."""
+    model = model_from_text(
+        """g (float[8, 4] x, float[8, 4] z) => (float[M, 4] y, int64[1] n) {
+          a = Relu(x)  b = Relu(z)  y = Add(a, b)  s = Shape <start = 0, end = 1> (x)  n = Mul(s, ten) }""",
+        {"ten": np.asarray([10])},
+    )
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    shapes = claims(model)
+    value = {o.name: o for n in shapes.editor.model.graph for o in n.outputs}
+    a, b, y = (shapes.dims(value[name]) for name in "aby")
+    assert a is not None and b is not None and y is not None
+    assert a[0].value is b[0].value is y[0].value is None and a[1] == b[1] == Size.of(4)
+    assert len({a[0], b[0]}) == 2
+    tens = shapes.elements(value["n"])
+    assert tens is not None and tens.integers is None
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    feeds = {n: np.ones((3, 4), np.float32) for n in "xz"}
+    assert run(after, feeds)[1].tolist() == [30]
+
+
+def test_unknown_sizes_are_never_equal() -> None:
+    """Each dimension that nothing tells is a symbol of its own, in a question mark's name or in none."""
+    text = (
+        "g (float[N, 4] x, float[N, 4] z) => (float[A, 4] y) { a = Abs(x)  b = Abs(z)  y = Concat <axis = 0> (a, b) }"
+    )
+    model = model_from_text(text)
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "?"
+    found = dims_of(model)
+    assert found["a"] != found["b"]
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].Clear()
+    found = dims_of(model)
+    assert found["a"] != found["b"]
+
+
+@pytest.mark.parametrize("layers", [24, 120])
+def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
+    """TensorFlow's BERT: every shape is computed from the layer before, here without anything that inference finds."""
+    nodes = len(tensorflow_blocks(1).graph.node)
+    work = load(tensorflow_blocks(nodes * layers)).model
+    for node in work.graph:
+        if node.op_type == "MatMul":
+            node.outputs[0].dtype = ir.DataType.FLOAT
+    editor = Editor(work, Target("cpu"))
+    # The last question first: it needs the answers to all others.
+    B, S = Size.symbol("batch"), Size.symbol("sequence")
+    assert editor.shapes.dims(list(work.graph)[-1].outputs[0]) == (B, S, Size.of(16))
+    result = pipeline.run(editor, [FuseAttention()])
+    assert result.passes["fuse_attention"].applied == layers
+    assert result.passes["fuse_attention"].refused == 0
+
+
+def test_every_attention_of_a_deep_model_is_fused() -> None:
+    """The whole optimizer on 110 layers as torch exports them."""
+    nodes = len(transformer_blocks(1).graph.node)
+    _, report = graphopt.optimize(transformer_blocks(110 * nodes), target="cpu", all_sites=True)
+    attention = [r for r in report.remarks if r.pass_name == "fuse_attention"]
+    assert len(attention) == 110 and all(r.applied for r in attention)
+
+
+def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts are found once, whoever asks, and a rewrite leaves those about other values."""
+    work = load(tensorflow_blocks(2000)).model
+    shapes = Editor(work, Target("cpu")).shapes
+    asked = Counter[tuple[str, int]]()
+    tell = Shapes._tell
+
+    def counted(self: Shapes, value: ir.Value, node: ir.Node, rule: Rule) -> object:
+        asked[str(value.name), id(rule)] += 1
+        return tell(self, value, node, rule)
+
+    monkeypatch.setattr(Shapes, "_tell", counted)
+    nodes = list(work.graph)
+    for node in (*reversed(nodes), *nodes):
+        shapes.dims(node.outputs[0])
+        shapes.elements(node.outputs[0])
+    assert set(asked.values()) == {1}
+    shapes.replaced(nodes[50].outputs[0], nodes[49].outputs[0], made_anew=False)
+    for node in nodes[51:]:
+        shapes.dims(node.outputs[0])
+    assert set(asked.values()) == {1}
+
+
+def test_what_is_only_close_decides_no_size() -> None:
+    """Shape arithmetic in floats is followed as far as it is exact."""
+    model = model_from_text(
+        """g (float[6, 7] x) => (int64[2] half, int64[2] third) {
+          s = Shape(x)  f = Cast <to = 1> (s)  h = Mul(f, h5)  hf = Floor(h)  half = Cast <to = 7> (hf)
+          t = Mul(f, h3)  tf = Floor(t)  third = Cast <to = 7> (tf) }""",
+        {"h5": np.float32(0.5), "h3": np.float32(1 / 3)},
+    )
+    shapes = claims(model)
+    value = {o.name: o for n in shapes.editor.model.graph for o in n.outputs}
+    half, third = shapes.elements(value["half"]), shapes.elements(value["third"])
+    assert half is not None and half.integers == [3, 3]
+    assert third is None or third.integers is None
+
+
+def test_sizes() -> None:
+    a, b, n = Size.symbol("a"), Size.symbol("b"), Size.of
+    assert (a * b).divided_by(a) == b
+    assert a.divided_by(b) is None
+    assert n(7).divided_by(n(2)) is None
+    assert n(7).divided_by(n(0)) is None
+    assert product([]) == n(1)
+    assert (n(0) * a).value == 0
+    assert a.value is None
+    assert (a + b) * (a + b) == a * a + n(2) * a * b + b * b
+    assert (a * a - b * b).divided_by(a - b) == a + b
+    assert (a * a - b * b).divided_by(a + n(1)) is None
+    assert a + n(1) - a == n(1)
+    assert (n(2) * a + n(5)).floor_divided_by(2) == a + n(2)
+    assert (n(3) * a + n(4)).floor_divided_by(2) == a + n(2) + a.floor_divided_by(2)
+    assert (n(-1)).floor_divided_by(2) == n(-1)
+    assert (a + n(1)).exceeds(a) and not a.exceeds(b) and not (a + b).exceeds(a)
+    assert a.exceeds(n(-1)) and not a.exceeds(n(0))
+    assert str(n(2) * a * b + n(1) + a) == "1 + a + 2*a*b"
