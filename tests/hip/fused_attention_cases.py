@@ -22,6 +22,7 @@ class Problem:
         rows_first: BSNH in memory, else BNSH.
         key_major: K is stored as [B, N, D, T].
         bias, mask: which of the axes B, H, S, T they have, as in "BHST" or "T"; "" for none.
+        sink: how far the scores of the first key are above those of the others, whose values are larger.
         bad: how many elements of V are infinite or NaN; hidden_rows: rows that the mask hides altogether.
 
     """
@@ -42,6 +43,7 @@ class Problem:
     guard: bool = False
     softcap: float = 0.0
     scale: float = 0.0
+    sink: float = 0.0
     bad: int = 0
     hidden_rows: int = 0
 
@@ -95,6 +97,11 @@ def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
     q = operand(rng, p, p.heads, p.S, p.D, dtype)
     k = operand(rng, p, p.kv_heads, p.T, p.D, dtype)
     v = operand(rng, p, p.kv_heads, p.T, p.Dv, dtype)
+    if p.sink:
+        q[..., 0], k[..., 0] = 4, 0
+        k[..., 0, 0] = p.sink / (4 * scale)
+        v += dtype(1)
+        v[..., 0, :] = 0
     for i in range(p.bad):
         v[rng.integers(p.B), rng.integers(p.kv_heads), rng.integers(p.T), rng.integers(p.Dv)] = (np.inf, np.nan)[i % 2]
     k_memory, k_strides = memory(k), strides(k)
@@ -148,6 +155,7 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(130, 140, 8, heads=2, bias="BT", mask="S", causal=True, scale=-0.3),
         Problem(20, 70, 64, key_major=True, Dv=16),
         Problem(40, 64, 16, causal=True, mask="ST", mask_value=-3.0, bad=2),
+        Problem(70, 400, 16, sink=12.0),
     ),
     128: (
         Problem(17, 45, 128),
@@ -194,6 +202,7 @@ SPLIT = (
     Problem(1, 520, 256, guard=True, rows_first=True, heads=2),
     Problem(40, 513, 136, Dv=8, causal=True, guard=True),
     Problem(600, 560, 8, causal=True, guard=True, bad=2),
+    Problem(2, 1500, 16, sink=12.0),
 )
 
 

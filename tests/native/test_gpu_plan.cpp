@@ -3,9 +3,11 @@
 
 #include "check.h"
 #include "gpu/group_norm_plan.h"
+#include "gpu/reduce_plan.h"
 #include "gpu/row_norm_plan.h"
 #include "gpu/scale_shift_plan.h"
 #include "gpu/winograd_conv_plan.h"
+#include "hip/row_norm_args.h"
 #include "hip/scale_shift_args.h"
 #include "hip/winograd_conv_args.h"
 
@@ -52,6 +54,40 @@ GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
     covered += total;
   }
   CHECK(covered == p.N * p.C * p.inner);
+}
+
+// A launch has at most 2^32 - 1 work-items along x on AMD, 2^31 - 1 work-groups on NVIDIA.
+void check_rows(const Plan& plan, int64_t rows, int64_t in_bytes, int64_t out_bytes) {
+  int64_t covered = 0;
+  for (const Launch& launch : plan.launches) {
+    CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX && launch.grid.x <= INT32_MAX);
+    CHECK(launch.slot(0).offset == covered * in_bytes);
+    CHECK(launch.slot(1).offset == covered * out_bytes);
+    covered += launch.grid.x;
+  }
+  CHECK(covered == rows);
+}
+
+GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
+  for (const char* arch : {"gfx90a", "gfx1100", "sm_90"}) {
+    const DeviceFacts device = typical_facts(arch);
+    for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 24) + 3, INT64_C(2147483647)}) {
+      check_rows(reduce_plan(rows, 7, 1, Reduction::kMean, true), rows, 14, 2);
+      check_rows(softmax_plan(rows, 4096, false, false, device), rows, 16384, 16384);
+      for (const bool aligned : {true, false}) {
+        const Plan plan = row_norm_plan({rows, 64, 1e-5f, true}, false, aligned, device);
+        int64_t covered = 0;
+        for (const Launch& launch : plan.launches) {
+          const auto args = launch.arguments<hip::RowNormArgs>();
+          CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX);
+          CHECK(launch.slot(0).offset == covered * 256);
+          CHECK(args.D == 64);
+          covered += launch.grid.x;
+        }
+        CHECK(covered == rows);
+      }
+    }
+  }
 }
 
 GRAPHOPT_TEST(unaligned_pointers_take_the_scalar_path) {
