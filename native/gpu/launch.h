@@ -2,6 +2,7 @@
 // made by the *_plan.cpp files without any device, so that plans can be tested anywhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -141,6 +142,20 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 // not fit.
 uint32_t to_u31(int64_t value);
 inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
+
+inline Buffer behind(Buffer buffer, int64_t bytes) {
+  if (buffer.role != Role::kNull) buffer.offset += bytes;
+  return buffer;
+}
+
+// Along x a launch has at most 2^32 - 1 work-items on AMD, and 2^31 - 1 work-groups on NVIDIA.
+// add(first, count) for as many of `rows` work-groups of `threads` as fit into one launch, until all are
+// done.
+template <class Add>
+void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
+  const int64_t most = std::min<int64_t>(UINT32_MAX / threads, INT32_MAX);
+  for (int64_t first = 0; first < rows; first += most) add(first, to_u31(std::min(most, rows - first)));
+}
 
 // Of the second and third axis of a grid, at most.
 constexpr int64_t kMostGrid = 65535;

@@ -12,12 +12,15 @@ Plan softmax_plan(int64_t rows, int64_t D, bool log, bool half, const DeviceFact
   const int64_t threads =
       std::clamp<int64_t>(round_up(divide_up(to_u31(D), 4), device.wave), device.wave, 1024);
   hip::SoftmaxArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
   args.D = to_u31(D);
   args.log = log;
   args.threads = static_cast<int32_t>(threads);
-  plan.launch(half ? "softmax_f16" : "softmax_f32", {to_u31(rows)}, static_cast<uint32_t>(threads), args);
+  const int64_t bytes = (half ? 2 : 4) * D;
+  for_each_launch(rows, threads, [&](int64_t first, uint32_t count) {
+    args.x = behind(input(0), first * bytes);
+    args.y = behind(output(0), first * bytes);
+    plan.launch(half ? "softmax_f16" : "softmax_f32", {count}, static_cast<uint32_t>(threads), args);
+  });
   return plan;
 }
 
@@ -29,12 +32,15 @@ Plan reduce_plan(int64_t outer, int64_t R, int64_t inner, Reduction how, bool ha
   const float scale = mean ? 1.0f / static_cast<float>(R) : 1.0f;
   if (inner == 1) {
     hip::ReduceRowsArgs args = {};
-    args.x = input(0);
-    args.y = output(0);
     args.R = to_u31(R);
     args.how = sum;
     args.scale = scale;
-    plan.launch(half ? "reduce_rows_f16" : "reduce_rows_f32", {to_u31(outer)}, hip::kReduceThreads, args);
+    const int64_t element = half ? 2 : 4;
+    for_each_launch(outer, hip::kReduceThreads, [&](int64_t first, uint32_t count) {
+      args.x = behind(input(0), first * R * element);
+      args.y = behind(output(0), first * element);
+      plan.launch(half ? "reduce_rows_f16" : "reduce_rows_f32", {count}, hip::kReduceThreads, args);
+    });
     return plan;
   }
   hip::ReduceColumnsArgs args = {};

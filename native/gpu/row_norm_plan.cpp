@@ -20,17 +20,20 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
       registers ? (half ? "row_norm_f16" : "row_norm_f32") : (half ? "row_norm_any_f16" : "row_norm_any_f32");
   const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
   hip::RowNormArgs args = {};
-  args.x = input(0);
-  args.residual = p.has_residual ? input(1) : no_buffer();
   args.gamma = input(gamma);
   args.beta = p.rms ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
-  args.y = output(0);
-  args.sum = p.writes_sum ? output(1) : no_buffer();
   args.D = to_u31(p.D);
   args.epsilon = p.epsilon;
   args.rms = p.rms;
   args.threads = static_cast<int32_t>(block);
-  plan.launch(name, {to_u31(p.rows)}, block, args);
+  const int64_t bytes = (half ? 2 : 4) * p.D;
+  for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
+    args.x = behind(input(0), first * bytes);
+    args.residual = behind(p.has_residual ? input(1) : no_buffer(), first * bytes);
+    args.y = behind(output(0), first * bytes);
+    args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
+    plan.launch(name, {count}, block, args);
+  });
   return plan;
 }
 
