@@ -9,76 +9,11 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
+#include "cpu/exp.h"
+#include "cpu/simd.h"
 #include "ops/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
-
-inline float bits_to_float(int32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
-inline int32_t float_to_bits(float f) {
-  int32_t bits;
-  std::memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
-
-// The larger and the smaller of two; NaN where x is NaN.
-inline float at_least(float x, float low) { return low > x ? low : x; }
-inline float at_most(float x, float high) { return high < x ? high : x; }
-inline float magnitude(float x) { return x < 0.0f ? -x : x; }
-
-// e^x: 0 below -87.7 and +inf above 88.4, a little before float itself ends.
-inline float fast_exp(float x) {
-  x = at_most(at_least(x, -88.1f), 89.0f);
-  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves that, with the exponent's bias, in the low
-  // mantissa bits. A NaN gives any integer here and stays NaN in r.
-  constexpr float kRound = 12582912.0f + 127.0f;
-  const float shifted = x * 1.44269504088896341f + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
-  float p = 0.008312522433698177f;
-  p = p * r + 0.041890162974596024f;
-  p = p * r + 0.16667114198207855f;
-  p = p * r + 0.499992311000824f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  return p * bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(float_to_bits(shifted)) << 23));
-}
-
-#if defined(__AVX512F__)
-
-inline __m512 at_least(__m512 x, float low) { return _mm512_max_ps(_mm512_set1_ps(low), x); }
-inline __m512 at_most(__m512 x, float high) { return _mm512_min_ps(_mm512_set1_ps(high), x); }
-inline __m512 magnitude(__m512 x) { return _mm512_abs_ps(x); }
-
-// The same for sixteen, in two thirds of the instructions: 2^n e^r with n a multiple of 1 / 32, whose
-// fractions' powers lie in two registers (P. T. P. Tang, "Table-driven implementation of the exponential
-// function in IEEE floating-point arithmetic", 1989). Relative error 2e-7 + |x| 3e-9; 0 below -104.
-inline __m512 fast_exp(__m512 x) {
-  alignas(64) static constexpr float kPowers[32] = {
-      1.0f,       1.0218972f, 1.0442737f, 1.0671405f, 1.0905077f, 1.1143868f, 1.1387886f, 1.1637249f,
-      1.1892071f, 1.2152474f, 1.2418578f, 1.269051f,  1.2968396f, 1.3252367f, 1.3542556f, 1.38391f,
-      1.4142135f, 1.4451808f, 1.4768262f, 1.5091645f, 1.5422108f, 1.5759809f, 1.6104903f, 1.6457555f,
-      1.6817929f, 1.7186193f, 1.7562522f, 1.7947091f, 1.8340081f, 1.8741677f, 1.9152066f, 1.9571441f};
-  x = at_most(at_least(x, -104.5f), 89.0f);
-  const __m512 round = _mm512_set1_ps(12582912.0f / 32.0f);
-  const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504088896341f), round);
-  const __m512 n = _mm512_sub_ps(shifted, round);
-  const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693147180559945309f), x);
-  const __m512 rest = _mm512_mul_ps(r, _mm512_fmadd_ps(r, _mm512_set1_ps(0.5f), _mm512_set1_ps(1.0000147f)));
-  const __m512 power = _mm512_permutex2var_ps(_mm512_load_ps(kPowers), _mm512_castps_si512(shifted),
-                                              _mm512_load_ps(kPowers + 16));
-  return _mm512_scalef_ps(_mm512_fmadd_ps(power, rest, power), n);  // scalef rounds n down
-}
-
-#endif
 
 // x times a quotient of polynomials in x^2, which takes neither e^x nor a case for small x. Relative error
 // 3e-7.
@@ -177,30 +112,11 @@ using Kind = std::integral_constant<ActivationKind, kKind>;
 template <class F>
 auto with_kind(ActivationKind kind, const F& f) {
   switch (kind) {
-    case ActivationKind::kNone:
-      break;
-    case ActivationKind::kRelu:
-      return f(Kind<ActivationKind::kRelu>());
-    case ActivationKind::kLeakyRelu:
-      return f(Kind<ActivationKind::kLeakyRelu>());
-    case ActivationKind::kClip:
-      return f(Kind<ActivationKind::kClip>());
-    case ActivationKind::kSigmoid:
-      return f(Kind<ActivationKind::kSigmoid>());
-    case ActivationKind::kSilu:
-      return f(Kind<ActivationKind::kSilu>());
-    case ActivationKind::kHardSigmoid:
-      return f(Kind<ActivationKind::kHardSigmoid>());
-    case ActivationKind::kHardSwish:
-      return f(Kind<ActivationKind::kHardSwish>());
-    case ActivationKind::kTanh:
-      return f(Kind<ActivationKind::kTanh>());
-    case ActivationKind::kGelu:
-      return f(Kind<ActivationKind::kGelu>());
-    case ActivationKind::kGeluTanh:
-      return f(Kind<ActivationKind::kGeluTanh>());
-    case ActivationKind::kMish:
-      return f(Kind<ActivationKind::kMish>());
+#define GRAPHOPT_KIND(name, a, b) \
+  case ActivationKind::k##name:   \
+    return f(Kind<ActivationKind::k##name>());
+    GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
   }
   return f(Kind<ActivationKind::kNone>());
 }

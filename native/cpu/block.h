@@ -4,11 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
-#include "ops/half.h"
+#include "cpu/simd.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
@@ -17,22 +13,13 @@ constexpr int64_t kBlock = 1024;
 
 inline void to_float(const half* x, float* y, size_t n) {
   size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
-  }
-#endif
+  for (; i + kWidth <= n; i += kWidth) store(y + i, load_as_float(x + i));
   for (; i < n; ++i) y[i] = static_cast<float>(x[i]);
 }
 
 inline void from_float(const float* x, half* y, size_t n) {
   size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= n; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
-#endif
+  for (; i + kWidth <= n; i += kWidth) store(y + i, load(x + i));
   for (; i < n; ++i) y[i] = static_cast<half>(x[i]);
 }
 

@@ -18,11 +18,8 @@
 #include <limits>
 #include <utility>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
-#include "ops/half.h"
+#include "cpu/exp.h"
+#include "cpu/simd.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
@@ -30,188 +27,17 @@ namespace {
 inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 inline int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
-// --- Vectors ---
+// --- Tiles ---
 
 #if defined(__AVX512F__)
-constexpr int kWidth = 16;
 constexpr int kMaxVectors = 4;  // vectors of a tile's row: with kTileRows below, what the registers hold
 constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 #else
-#if defined(__AVX2__)
-constexpr int kWidth = 8;
-#else
-constexpr int kWidth = 4;
-#endif
 constexpr int kMaxVectors = 2;
 constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 #endif
 constexpr int kMaxRows = 8;
 constexpr int64_t kPanel = int64_t{kMaxVectors} * kWidth;
-
-using Vec = float __attribute__((vector_size(kWidth * 4)));
-using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
-using UnalignedVec = float __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
-
-inline Vec load(const float* x) { return *reinterpret_cast<const UnalignedVec*>(x); }
-inline void save(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
-inline Vec splat(float x) { return x - Vec{}; }
-
-// Lane i of the result is lane index(i) of a and, from kWidth on, of b.
-template <class Index, int... kLanes>
-inline Vec shuffle(Vec a, Vec b, Index, std::integer_sequence<int, kLanes...>) {
-  return __builtin_shufflevector(a, b, Index::at(kLanes)...);
-}
-template <class Index>
-inline Vec shuffle(Vec a, Vec b, Index index) {
-  return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
-}
-
-// Of two vectors cut into pieces of kHalf lanes: the pieces of one with its neighbours exchanged, a's even
-// and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
-template <int kHalf>
-struct Swapped {
-  static constexpr int at(int i) { return i ^ kHalf; }
-};
-template <int kHalf>
-struct Diagonal {
-  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : i; }
-};
-template <int kHalf>
-struct OffDiagonal {
-  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : (i ^ kHalf); }
-};
-template <int kHalf>
-struct Lower {
-  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : i; }
-};
-template <int kHalf>
-struct Upper {
-  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : (i ^ kHalf); }
-};
-
-template <int kXor>
-inline Vec swap_lanes(Vec x) {
-  return shuffle(x, x, Swapped<kXor>());
-}
-
-inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
-
-inline float sum_of(Vec x) {
-  if constexpr (kWidth > 8) x += swap_lanes<8>(x);
-  if constexpr (kWidth > 4) x += swap_lanes<4>(x);
-  x += swap_lanes<2>(x);
-  x += swap_lanes<1>(x);
-  return x[0];
-}
-
-// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A
-// row by itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
-constexpr int kGroup = kWidth < 8 ? kWidth : 8;
-template <int kHalf = kGroup / 2, class Op>
-inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kHalf; ++i) {
-    const Vec a = r[i], b = r[i + kHalf];
-    r[i] = op(shuffle(a, b, Diagonal<kHalf>()), shuffle(a, b, OffDiagonal<kHalf>()));
-  }
-  if constexpr (kHalf > 1) return reduce_group<kHalf / 2>(r, op);
-  if constexpr (kWidth > kGroup) r[0] = op(r[0], swap_lanes<kGroup>(r[0]));
-  return r[0];
-}
-
-// e^x for x <= 0: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN. The
-// polynomials are our own fits of 2^r to minimal relative error.
-#if defined(__AVX512F__)
-// The bits of 2^(j / 32), less what adding t << 18 below adds for the j in t's low bits.
-alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
-    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
-    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
-    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
-    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
-};
-
-// As 2^(n / 32) 2^r with |r| <= 1/64.
-inline Vec exp_nonpositive(Vec x) {
-  constexpr float kLog2e = 1.44269504088896341f;
-  const Vec round = splat(393216.0f);  // 1.5 * 2^18: n is what the sum's low bits hold
-  const Vec t = x * kLog2e + round;
-  const Vec r = x * kLog2e - (t - round);
-  const __m512i n = reinterpret_cast<__m512i>(t);
-  const __m512i fraction =
-      _mm512_permutex2var_epi32(_mm512_load_si512(kPowers), n, _mm512_load_si512(kPowers + kWidth));
-  const Vec power = reinterpret_cast<Vec>(_mm512_add_epi32(fraction, _mm512_maskz_slli_epi32(0xffff, n, 18)));
-  const Vec p = (splat(0.2402287f) * r + 0.69315734f) * r;
-  const __mmask16 in_range = _mm512_cmp_ps_mask(x, splat(-87.3365f), _CMP_NLT_US);  // and NaN
-  return _mm512_maskz_fmadd_ps(in_range, p, power, power);
-}
-#else
-// As 2^n 2^r with |r| <= 1/2.
-inline Vec exp_nonpositive(Vec x) {
-  constexpr float kLog2e = 1.44269504088896341f;
-  const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  const Vec shifted = x * kLog2e + round;
-  const Vec n = shifted - round;
-  const Vec r = x * kLog2e - n;
-  Vec p = splat(0.00132647273f);
-  p = p * r + 0.00967151299f;
-  p = p * r + 0.0555073358f;
-  p = p * r + 0.240222424f;
-  p = p * r + 0.693147004f;
-  p = p * r + 1.0f;
-  // The exponent field of 2^n, modulo 2^32: the bits of 1.5 * 2^23 above it are shifted out.
-  const IntVec scale = (reinterpret_cast<IntVec>(shifted) + 127) << 23;
-  p = p * reinterpret_cast<Vec>(scale);
-  return x < -87.3365f ? Vec{} : p;
-}
-#endif
-
-// Cephes' tanhf: 2 ulp.
-inline Vec tanh_of(Vec x) {
-  const Vec z = x < 0.0f ? -x : x;
-  const Vec e = exp_nonpositive(-2.0f * z);
-  const Vec large = (1.0f - e) / (1.0f + e);
-  const Vec x2 = x * x;
-  Vec p = splat(-5.70498872745e-3f);
-  p = p * x2 + 2.06390887954e-2f;
-  p = p * x2 - 5.37397155531e-2f;
-  p = p * x2 + 1.33314422036e-1f;
-  p = p * x2 - 3.33332819422e-1f;
-  const Vec small = p * x2 * x + x;
-  return z >= 0.625f ? (x < 0.0f ? -large : large) : small;
-}
-
-// --- Reading float and float16 ---
-
-inline Vec load_as_float(const float* x) { return load(x); }
-inline Vec load_as_float(const half* x) {
-#if defined(__AVX512F__)
-  // The unmasked forms of GCC 12 warn about their own uninitialised operand (GCC bug 105593).
-  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
-#elif defined(__F16C__)
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-#else
-  Vec v;
-  for (int i = 0; i < kWidth; ++i) v[i] = static_cast<float>(x[i]);
-  return v;
-#endif
-}
-
-// The first `count` of kWidth values, zeros after.
-template <class T>
-inline Vec load_part(const T* x, int64_t count) {
-#if defined(__AVX512F__)
-  const auto mask = static_cast<__mmask16>((1u << count) - 1);
-  if constexpr (sizeof(T) == 4) {
-    return _mm512_maskz_loadu_ps(mask, x);
-  } else {
-    return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(mask, x));
-  }
-#else
-  T part[kWidth];
-  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
-  return load_as_float(part);
-#endif
-}
 
 // results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is
 // neutral.
@@ -226,33 +52,13 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
   }
 }
 
-// The first `count` lanes of x, the rest `other`.
-inline Vec keep_part(Vec x, int64_t count, float other) {
-  IntVec lane;
-  for (int i = 0; i < kWidth; ++i) lane[i] = i;
-  return lane < static_cast<int32_t>(count) ? x : splat(other);
-}
-
-// a where the bool is true, else b.
-inline Vec select(const uint8_t* keep, Vec a, Vec b) {
-#if defined(__AVX512F__)
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
-  return _mm512_mask_blend_ps(_mm_test_epi8_mask(bytes, bytes), b, a);
-#else
-  using Bytes = uint8_t __attribute__((vector_size(kWidth)));
-  Bytes bytes;
-  std::memcpy(&bytes, keep, sizeof bytes);
-  return __builtin_convertvector(bytes, IntVec) != 0 ? a : b;
-#endif
-}
-
 // y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
   int64_t i = 0;
   if (stride == 1) {
-    for (; i + kWidth <= n; i += kWidth) save(y + i, scale * load_as_float(x + i));
-    if (i < n) save(y + i, scale * load_part(x + i, n - i));
+    for (; i + kWidth <= n; i += kWidth) store(y + i, scale * load_as_float(x + i));
+    if (i < n) store(y + i, scale * load_first(x + i, n - i));
     return;
   }
   for (; i < n; ++i) y[i] = scale * static_cast<float>(x[i * stride]);
@@ -265,18 +71,7 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
   if (stride == 1) {
     for (; i + kWidth <= n; i += kWidth) {
       const Vec v = scale * load(x + i);
-      if constexpr (sizeof(T) == 4) {
-        save(y + i, v);
-      } else {
-#if defined(__AVX512F__)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i),
-                            _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__F16C__)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-#else
-        for (int l = 0; l < kWidth; ++l) y[i + l] = static_cast<T>(v[l]);
-#endif
-      }
+      store(y + i, v);
     }
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 4) {
@@ -329,9 +124,9 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
       // Only now: a sum that starts from all the blocks before would lose their digits with every key.
       if constexpr (kResult == Result::kAdd) sum[i][j] += load(y) * per_row[i];
       if constexpr (kResult == Result::kMost) most = larger(sum[i][j], most);
-      save(y, sum[i][j]);
+      store(y, sum[i][j]);
     }
-    if constexpr (kResult == Result::kMost) save(per_row + i * kWidth, most);
+    if constexpr (kResult == Result::kMost) store(per_row + i * kWidth, most);
   }
 }
 
@@ -366,7 +161,7 @@ void multiply_half(const float* a, int64_t lda, const float* b, int64_t ldb, int
     for (int j = 0; j < 3; ++j) {
       float* y = c + i * ldc + j * kWidth;
       if constexpr (kAdd) row[j] += load(y) * factor[i];
-      save(y, row[j]);
+      store(y, row[j]);
     }
   }
 }
@@ -440,7 +235,7 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
       if (row_stride == 1) {
         for (int64_t d = 0; d < D; ++d) {
           const T* y = x + d * col_stride;
-          save(panel + d * width + j, count == kWidth ? load_as_float(y) : load_part(y, count));
+          store(panel + d * width + j, count == kWidth ? load_as_float(y) : load_first(y, count));
         }
         continue;
       }
@@ -451,7 +246,7 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
           Vec r[kWidth];
           if (rows < kWidth) {
             for (int i = 0; i < kWidth; ++i)
-              r[i] = i < count ? load_part(x + i * row_stride + d, rows) : Vec{};
+              r[i] = i < count ? load_first(x + i * row_stride + d, rows) : Vec{};
           } else if (count == kWidth) {
 #pragma GCC unroll 16
             for (int i = 0; i < kWidth; ++i) r[i] = load_as_float(x + i * row_stride + d);
@@ -461,9 +256,9 @@ void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, in
           transpose<kWidth / 2>(r);
           if (rows == kWidth) {
 #pragma GCC unroll 16
-            for (int i = 0; i < kWidth; ++i) save(panel + (d + i) * width + j, r[i]);
+            for (int i = 0; i < kWidth; ++i) store(panel + (d + i) * width + j, r[i]);
           } else {
-            for (int64_t i = 0; i < rows; ++i) save(panel + (d + i) * width + j, r[i]);
+            for (int64_t i = 0; i < rows; ++i) store(panel + (d + i) * width + j, r[i]);
           }
         }
         continue;
@@ -499,7 +294,7 @@ bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float*
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
     for (int64_t j = 0; j < n; ++j) sum += load_as_float(v + j * row_stride + c) * 0.0f;
-    save(poison + c, sum);
+    store(poison + c, sum);
     any |= sum_of(sum) != 0.0f;
   }
   return any;
@@ -523,14 +318,14 @@ void dot_keys(const float* q, const T* k, int64_t row_stride, int64_t n, int64_t
         odd += load(q + d + kWidth) * load_as_float(x + d + kWidth);
       }
       if (d < whole) even += load(q + d) * load_as_float(x + d);
-      if (whole < D) odd += load(q + whole) * load_part(x + whole, D - whole);
+      if (whole < D) odd += load(q + whole) * load_first(x + whole, D - whole);
       sum[i] = even + odd;
     }
     transpose<kWidth / 2>(sum);
     for (int count = kWidth / 2; count > 0; count /= 2) {
       for (int i = 0; i < count; ++i) sum[i] += sum[i + count];
     }
-    save(scores + j, sum[0]);
+    store(scores + j, sum[0]);
   }
 }
 
@@ -548,7 +343,7 @@ void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t
       for (; j + kWidth <= n; j += kWidth) {
         Vec sum = load(scores + j);
         for (int64_t i = 0; i < kSteps; ++i) sum += q[d + i] * load_as_float(x + i * col_stride + j);
-        save(scores + j, sum);
+        store(scores + j, sum);
       }
     }
     for (; j < n; ++j) {
@@ -696,7 +491,7 @@ struct Attention {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
     if (p.softcap != 0.0f) {
-      for (int64_t j = 0; j < padded; j += kWidth) save(s + j, p.softcap * tanh_of(load(s + j) / p.softcap));
+      for (int64_t j = 0; j < padded; j += kWidth) store(s + j, p.softcap * tanh_of(load(s + j) / p.softcap));
     }
     const T* x = nullptr;
     if (p.has_bias) {
@@ -718,7 +513,7 @@ struct Attention {
     Vec most = splat(-infinity);
     const auto finish = [&](int64_t j, int64_t count) {
       Vec v = load(s + j);
-      if (x != nullptr) v += count == kWidth ? load_as_float(x + j) : load_part(x + j, count);
+      if (x != nullptr) v += count == kWidth ? load_as_float(x + j) : load_first(x + j, count);
       if (j + kWidth > seen) v = keep_part(v, std::max<int64_t>(seen - j, 0), -infinity);
       if (keep != nullptr) {
         if (count == kWidth) {
@@ -730,7 +525,7 @@ struct Attention {
         }
       }
       if (count < kWidth) v = keep_part(v, count, -infinity);
-      save(s + j, v);
+      store(s + j, v);
       most = larger(v, most);
     };
     int64_t j = 0;
@@ -847,9 +642,9 @@ struct Attention {
       // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
       // follow.
       const Vec shift = next == -infinity ? Vec{} : next;
-      save(highest + i, next);
-      save(shifts + i, shift);
-      save(w.factor + i, exp_nonpositive(before - shift));
+      store(highest + i, next);
+      store(shifts + i, shift);
+      store(w.factor + i, exp_nonpositive(before - shift));
     }
     reduce_rows(
         rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; },
@@ -858,13 +653,13 @@ struct Attention {
           Vec total{};
           for (int64_t j = 0; j < padded; j += kWidth) {
             const Vec e = exp_nonpositive(load(s + j) - shifts[i]);
-            save(s + j, e);
+            store(s + j, e);
             total += e;
           }
           return total;
         });
     for (int64_t i = 0; i < rows; i += kWidth) {
-      save(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
+      store(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
     if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
@@ -929,13 +724,13 @@ struct Attention {
       for (int64_t i = 0; i < rows; i += plan.tile_rows) {
         const int64_t n = std::min(plan.tile_rows, rows - i);
         tile(w, block, b, head, r0, i, n);
-        if (plan.one_block) store(w.result, b, head, r0 + i, n);
+        if (plan.one_block) finish(w.result, b, head, r0 + i, n);
       }
     }
   }
 
   // Normalises and stores rows [r0, r0 + rows) of a key/value head.
-  void store(const Partial& r, int64_t b, int64_t head, int64_t r0, int64_t rows) const {
+  void finish(const Partial& r, int64_t b, int64_t head, int64_t r0, int64_t rows) const {
     Row row = row_at(head, r0);
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
       T* y = o + b * p.o.b + row.h * p.o.h + row.s * p.o.row;
@@ -961,7 +756,7 @@ struct Attention {
         const float* x = parts[c].o + i * plan.value_width;
         float* y = parts[0].o + i * plan.value_width;
         for (int64_t d = 0; d < plan.value_width; d += kWidth) {
-          save(y + d, (c ? load(y + d) : Vec{}) + load(x + d) * factor);
+          store(y + d, (c ? load(y + d) : Vec{}) + load(x + d) * factor);
         }
         parts[0].sum[i] = (c ? parts[0].sum[i] : 0.0f) + parts[c].sum[i] * factor;
       }
@@ -1025,7 +820,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       }
       const int64_t t0 = i % plan.chunks * plan.chunk_keys;
       attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
-      if (plan.chunks == 1 && !plan.one_block) attention.store(scratch.result, b, head, r0, rows);
+      if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
     }
   };
   if (lanes <= 1) {
@@ -1043,7 +838,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       chunk[c] = take_partial(part, plan);
     }
     attention.merge(chunk, rows);
-    attention.store(chunk[0], b, head, r0, rows);
+    attention.finish(chunk[0], b, head, r0, rows);
   }
 }
 

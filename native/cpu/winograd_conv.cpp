@@ -9,6 +9,8 @@
 //   u [M / panel][kAlpha^2][K][panel]       weights, transformed; a panel is kPanel vectors of output
 //   channels o [kAlpha^2][tiles][panel]              one panel of products, read back while it is in the
 //   second-level cache
+#include "cpu/winograd_conv.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,165 +18,25 @@
 #include <new>
 #include <vector>
 
-#if defined(__AVX2__)
-// gcc 12 warns about its own _mm512_undefined_ps (bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
-
 #include "cpu/activation.h"
 #include "cpu/parallel_for.h"
-#include "cpu/winograd_conv.h"
+#include "cpu/simd.h"
 #include "ops/half.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// --- Vectors ---------------------------------------------------------------------------------------------
+// --- Tiles -----------------------------------------------------------------------------------------------
 
+constexpr int64_t L = kWidth;
 #if defined(__AVX512F__)
-constexpr int64_t L = 16;
 constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors of weights, 1 broadcast: 31 of 32 registers
 #elif defined(__AVX2__)
-constexpr int64_t L = 8;
 constexpr int kMaxRows = 6;
 #else
-constexpr int64_t L = 4;
 constexpr int kMaxRows = 4;
 #endif
 constexpr int kPanel = 2;
-
-typedef float Vec __attribute__((vector_size(L * sizeof(float)), may_alias));
-typedef float UnalignedVec __attribute__((vector_size(L * sizeof(float)), aligned(4), may_alias));
-
-inline Vec load(const float* x) { return *reinterpret_cast<const Vec*>(x); }
-inline void store(float* x, Vec v) { *reinterpret_cast<Vec*>(x) = v; }
-inline Vec load_unaligned(const float* x) { return *reinterpret_cast<const UnalignedVec*>(x); }
-inline void store_unaligned(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
-inline Vec splat(float x) { return Vec{} + x; }
-
-// x[i] for i in [lo, hi), 0 elsewhere in [0, L); touches no other memory.
-inline Vec load_part(const float* x, int64_t lo, int64_t hi) {
-  if (lo <= 0 && hi >= L) return *reinterpret_cast<const UnalignedVec*>(x);
-  lo = std::max<int64_t>(lo, 0);
-  hi = std::min(hi, L);
-  if (lo >= hi) return Vec{};
-#if defined(__AVX512F__)
-  const auto mask = static_cast<__mmask16>((0xffffu >> (L - hi)) & (0xffffu << lo));
-  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(mask, x));
-#else
-  alignas(64) float part[L] = {};
-  for (int64_t i = lo; i < hi; ++i) part[i] = x[i];
-  return load(part);
-#endif
-}
-
-inline Vec load_part(const half* x, int64_t lo, int64_t hi) {
-#if defined(__AVX512F__)
-  if (lo <= 0 && hi >= L) {
-    return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
-  }
-#endif
-  alignas(64) float part[L] = {};
-  lo = std::max<int64_t>(lo, 0);
-  hi = std::min(hi, L);
-  for (int64_t i = lo; i < hi; ++i) part[i] = static_cast<float>(x[i]);
-  return load(part);
-}
-
-// stream: past the caches, to be followed by a fence.
-inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
-  if (n >= L) {
-#if defined(__AVX512F__)
-    if (stream && reinterpret_cast<uintptr_t>(x) % sizeof(Vec) == 0) {
-      _mm512_stream_ps(x, reinterpret_cast<__m512>(v));
-      return;
-    }
-#endif
-    *reinterpret_cast<UnalignedVec*>(x) = v;
-    return;
-  }
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(x, static_cast<__mmask16>(0xffffu >> (L - n)), reinterpret_cast<__m512>(v));
-#else
-  for (int64_t i = 0; i < n; ++i) x[i] = v[i];
-#endif
-}
-
-inline void store_part(half* x, Vec v, int64_t n, bool) {
-#if defined(__AVX512F__)
-  if (n >= L) {
-    _mm256_storeu_si256(
-        reinterpret_cast<__m256i*>(x),
-        _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    return;
-  }
-#endif
-  n = std::min(n, L);
-  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<half>(v[i]);
-}
-
-// y[i][j] = x[j][i] for i and j in [0, L), rows x_stride and y_stride apart. The rows of x are aligned.
-inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
-#if defined(__AVX512F__)
-  __m512 r[16], t[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_ps(x + i * x_stride);
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
-    const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
-    r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
-    r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
-    r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
-    r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {  // 128-bit lane l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
-    const __m512 even01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
-    const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
-    const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
-    const __m512 odd23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-    _mm512_storeu_ps(y + j * y_stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
-    _mm512_storeu_ps(y + (4 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
-    _mm512_storeu_ps(y + (8 + j) * y_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
-    _mm512_storeu_ps(y + (12 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
-  }
-#elif defined(__AVX2__)
-  __m256 r[8], t[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_load_ps(x + i * x_stride);
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    _mm256_storeu_ps(y + j * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
-    _mm256_storeu_ps(y + (4 + j) * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
-  }
-#else
-  for (int64_t i = 0; i < L; ++i) {
-    for (int64_t j = 0; j < L; ++j) y[i * y_stride + j] = x[j * x_stride + i];
-  }
-#endif
-}
 
 // --- Algorithms ------------------------------------------------------------------------------------------
 
@@ -363,18 +225,18 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
 #pragma GCC unroll 6
             for (int i = 0; i < kAlpha; ++i) {
               __builtin_prefetch(in + next_block + i * p.W, 0, 2);
-              d[i] = load_part(in + i * p.W, lo, hi);
+              d[i] = load_range(in + i * p.W, lo, hi);
             }
           } else {
 #pragma GCC unroll 6
             for (int i = 0; i < kAlpha; ++i) {
-              if (i >= row_lo && i < row_hi) d[i] = load_part(in + i * p.W, lo, hi);
+              if (i >= row_lo && i < row_hi) d[i] = load_range(in + i * p.W, lo, hi);
             }
           }
         }
         A::input(d, t);
 #pragma GCC unroll 6
-        for (int i = 0; i < kAlpha; ++i) store(by_channel[i] + c * L, t[i]);
+        for (int i = 0; i < kAlpha; ++i) store_aligned(by_channel[i] + c * L, t[i]);
       }
       for (int i = 0; i < kAlpha; ++i) transpose(by_channel[i], L, by_column[i] + column * L, L);
     }
@@ -383,10 +245,11 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
       for (int i = 0; i < kAlpha; ++i) {
         Vec d[kAlpha], t[kAlpha];
 #pragma GCC unroll 6
-        for (int j = 0; j < kAlpha; ++j) d[j] = load(by_column[i] + (tile * A::kTile + j) * L);
+        for (int j = 0; j < kAlpha; ++j) d[j] = load_aligned(by_column[i] + (tile * A::kTile + j) * L);
         A::input(d, t);
 #pragma GCC unroll 6
-        for (int j = 0; j < kAlpha; ++j) store(v_out + (i * kAlpha + j) * v_stride(g, end - begin), t[j]);
+        for (int j = 0; j < kAlpha; ++j)
+          store_aligned(v_out + (i * kAlpha + j) * v_stride(g, end - begin), t[j]);
       }
     }
   });
@@ -405,10 +268,10 @@ void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t b
         const int64_t c = (kb * L + i) / 9, tap = (kb * L + i) % 9;
         const int64_t ih = oh + tap / 3 - p.pad_top, iw = ow + tap % 3 - p.pad_left;
         if (ih >= 0 && ih < p.H) {
-          d = load_part(x + ((n * p.C + c) * p.H + ih) * p.W + iw, -iw, std::min(count, p.W - iw));
+          d = load_range(x + ((n * p.C + c) * p.H + ih) * p.W + iw, -iw, std::min(count, p.W - iw));
         }
       }
-      store(by_k + i * L, d);
+      store_aligned(by_k + i * L, d);
     }
     transpose(by_k, L, by_pixel, L);
     std::memcpy(v + (kb * (end - begin) + offset) * L, by_pixel,
@@ -435,7 +298,7 @@ void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float
 #pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) {
         __builtin_prefetch(next_u + j * L, 0, 2);
-        b[j] = load(u + j * L);
+        b[j] = load_aligned(u + j * L);
       }
       next_u += next_step;
 #pragma GCC unroll 14
@@ -449,7 +312,7 @@ void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) store(o + (i * kVectors + j) * L, sum[i][j]);
+    for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * L, sum[i][j]);
   }
 }
 
@@ -509,7 +372,7 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
   for (int j = 0; j < A::kAlpha; ++j) {
     Vec d[A::kAlpha], y[A::kTile];
 #pragma GCC unroll 6
-    for (int i = 0; i < A::kAlpha; ++i) d[i] = load(in + (i * A::kAlpha + j) * xi_stride);
+    for (int i = 0; i < A::kAlpha; ++i) d[i] = load_aligned(in + (i * A::kAlpha + j) * xi_stride);
     A::output(d, y);
 #pragma GCC unroll 4
     for (int i = 0; i < A::kTile; ++i) half_done[i][j] = y[i];
@@ -519,7 +382,7 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
     Vec y[A::kTile];
     A::output(half_done[i], y);
 #pragma GCC unroll 4
-    for (int j = 0; j < A::kTile; ++j) store(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
+    for (int j = 0; j < A::kTile; ++j) store_aligned(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
   }
 }
 
@@ -532,8 +395,8 @@ void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, in
   const bool simple = relu || p.act.kind == ActivationKind::kNone;
   const Vec zero = {};
   for (int64_t i = 0; i < n; i += L) {
-    Vec v = load_unaligned(x + i) + bias;
-    if (p.has_residual) v += load_part(out.residual + at + i, 0, n - i);
+    Vec v = load(x + i) + bias;
+    if (p.has_residual) v += load_range(out.residual + at + i, 0, n - i);
     if (relu) v = v < zero ? zero : v;
     if (simple) {
       store_part(out.y + at + i, v, n - i, out.stream);
@@ -543,7 +406,7 @@ void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, in
   }
   if (simple) return;
   activate_block(p.act, x, x, static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load_unaligned(x + i), n - i, out.stream);
+  for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load(x + i), n - i, out.stream);
 }
 
 // Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.

@@ -74,28 +74,16 @@ DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
 // The kind is the same in all lanes: one branch for all of a lane's values.
 template <int kCount>
 DEVICE void activate(const Activation& act, float (&x)[kCount]) {
-#define GRAPHOPT_ACTIVATION_CASE(kind_)                               \
-  case ActivationKind::kind_:                                         \
-    UNROLL for (int i = 0; i < kCount; ++i) {                         \
-      x[i] = activate_one(ActivationKind::kind_, act.a, act.b, x[i]); \
-    }                                                                 \
+#define GRAPHOPT_KIND(name, a_name, b_name)                               \
+  case ActivationKind::k##name:                                           \
+    if constexpr (ActivationKind::k##name != ActivationKind::kNone) {     \
+      UNROLL for (int i = 0; i < kCount; ++i) {                           \
+        x[i] = activate_one(ActivationKind::k##name, act.a, act.b, x[i]); \
+      }                                                                   \
+    }                                                                     \
     break;
-  switch (act.kind) {
-    GRAPHOPT_ACTIVATION_CASE(kRelu)
-    GRAPHOPT_ACTIVATION_CASE(kLeakyRelu)
-    GRAPHOPT_ACTIVATION_CASE(kClip)
-    GRAPHOPT_ACTIVATION_CASE(kSigmoid)
-    GRAPHOPT_ACTIVATION_CASE(kSilu)
-    GRAPHOPT_ACTIVATION_CASE(kHardSigmoid)
-    GRAPHOPT_ACTIVATION_CASE(kHardSwish)
-    GRAPHOPT_ACTIVATION_CASE(kTanh)
-    GRAPHOPT_ACTIVATION_CASE(kGelu)
-    GRAPHOPT_ACTIVATION_CASE(kGeluTanh)
-    GRAPHOPT_ACTIVATION_CASE(kMish)
-    default:
-      break;
-  }
-#undef GRAPHOPT_ACTIVATION_CASE
+  switch (act.kind) { GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND) }
+#undef GRAPHOPT_KIND
 }
 
 }  // namespace graphopt::hip

@@ -48,29 +48,11 @@ DEVICE float exp_minus_one(float x) {
   return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
 }
 
-DEVICE float elementwise_one(int32_t op, float p, float q, bool mask, float x, float y) {
+DEVICE float elementwise_one(ElementwiseOp op, float p, float q, bool mask, float x, float y) {
+  if (op < kActivationCount) return activate_one(static_cast<ActivationKind>(op), p, q, x);
   switch (op) {
-    case kReluOp:
-      return relu(x);
-    case kLeakyReluOp:
-      return x < 0 ? p * x : x;
-    case kClipOp:
-      x = x < p ? p : x;
-      return x > q ? q : x;
-    case kSigmoidOp:
-      return sigmoid(x);
-    case kHardSigmoidOp:
-      return clamp01(p * x + q);
-    case kHardSwishOp:
-      return x * clamp01(x * 0.16666667f + 0.5f);
-    case kTanhOp:
-      return tanh_fast(x);
     case kErfOp:
       return erf_fast(x);
-    case kGeluOp:
-      return 0.5f * x * (1.0f + erf_fast(x * 0.70710678f));
-    case kGeluTanhOp:
-      return 0.5f * x * (1.0f + tanh_fast(0.79788456f * (x + 0.044715f * x * x * x)));
     case kSoftplusOp:
       return (x > 0 ? x : 0.0f) + log_one_plus(exp_fast(-absolute(x)));
     case kExpOp:

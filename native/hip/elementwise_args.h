@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hip/args.h"
+#include "hip/elementwise_op.h"
 
 namespace graphopt::hip {
 
@@ -16,7 +17,7 @@ struct ElementwiseArgs {
   uint32_t total;
   Axes axes;
   Strides mask_strides, a_strides, b_strides;
-  int32_t op;  // ElementwiseOp
+  ElementwiseOp op;
   float p, q;
   // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
   // bytes.

@@ -1,21 +1,16 @@
 // What elementwise.hip computes, for the kernel and for its launch plan.
 #pragma once
 
+#include "ops/activation.h"
+
 namespace graphopt::hip {
 
-enum ElementwiseOp {
-  // of one input
-  kCopyOp,
-  kReluOp,
-  kLeakyReluOp,  // a
-  kClipOp,       // a, b
-  kSigmoidOp,
-  kHardSigmoidOp,  // a, b
-  kHardSwishOp,
-  kTanhOp,
-  kErfOp,
-  kGeluOp,
-  kGeluTanhOp,
+enum ElementwiseOp : int32_t {
+// of one input: the activations by their numbers, then others
+#define GRAPHOPT_KIND(name, a, b) k##name##Op,
+  GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
+      kErfOp,
   kSoftplusOp,
   kExpOp,
   kLogOp,
@@ -23,7 +18,7 @@ enum ElementwiseOp {
   kReciprocalOp,
   kNegOp,
   kAbsOp,
-  kEluOp,  // a
+  kEluOp,  // p
   // of two inputs
   kAddOp,
   kSubOp,
@@ -36,5 +31,6 @@ enum ElementwiseOp {
   // of a mask and two inputs
   kWhereOp,
 };
+constexpr ElementwiseOp kCopyOp = kNoneOp;
 
 }  // namespace graphopt::hip

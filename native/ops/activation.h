@@ -1,24 +1,35 @@
-// The activation that an op of ours may end with. Mirrors graphopt/ops/activation.py.
+// The activations that an op of ours may end with: one table for operators, CPU kernels and device kernels.
+// What they compute is in cpu/activation.h and hip/activation.h; graphopt/ops/activation.py has their bodies.
 #pragma once
 
 #include "hip/integers.h"
 
 namespace graphopt {
 
+// KIND(name, attribute of a, attribute of b); null where it has none. The number of a kind never changes.
+#define GRAPHOPT_ACTIVATIONS(KIND)   \
+  KIND(None, nullptr, nullptr)       \
+  KIND(Relu, nullptr, nullptr)       \
+  KIND(LeakyRelu, "alpha", nullptr)  \
+  KIND(Clip, "min", "max")           \
+  KIND(Sigmoid, nullptr, nullptr)    \
+  KIND(Silu, nullptr, nullptr)       \
+  KIND(HardSigmoid, "alpha", "beta") \
+  KIND(HardSwish, nullptr, nullptr)  \
+  KIND(Tanh, nullptr, nullptr)       \
+  KIND(Gelu, nullptr, nullptr)       \
+  KIND(GeluTanh, nullptr, nullptr)   \
+  KIND(Mish, nullptr, nullptr)
+
 enum class ActivationKind : int32_t {
-  kNone,
-  kRelu,
-  kLeakyRelu,
-  kClip,
-  kSigmoid,
-  kSilu,
-  kHardSigmoid,
-  kHardSwish,
-  kTanh,
-  kGelu,
-  kGeluTanh,
-  kMish,
+#define GRAPHOPT_KIND(name, a, b) k##name,
+  GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
 };
+
+#define GRAPHOPT_KIND(name, a, b) +1
+constexpr int32_t kActivationCount = 0 GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND);
+#undef GRAPHOPT_KIND
 
 // A POD, so that it can be passed to device kernels by value.
 struct Activation {

@@ -1,63 +1,40 @@
 #include "ops/activation_op.h"
 
 namespace graphopt {
+namespace {
+
+struct Entry {
+  const char* name;
+  const char *a, *b;  // attributes
+};
+
+constexpr Entry kTable[] = {
+#define GRAPHOPT_KIND(name, a, b) {#name, a, b},
+    GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
+};
+
+}  // namespace
 
 const std::vector<ActivationKind>& all_activations() {
-  using A = ActivationKind;
-  static const std::vector<A> all = {A::kNone,    A::kRelu, A::kLeakyRelu,   A::kClip,
-                                     A::kSigmoid, A::kSilu, A::kHardSigmoid, A::kHardSwish,
-                                     A::kTanh,    A::kGelu, A::kGeluTanh,    A::kMish};
+  static const std::vector<ActivationKind> all = [] {
+    std::vector<ActivationKind> kinds;
+    for (int32_t i = 0; i < kActivationCount; ++i) kinds.push_back(static_cast<ActivationKind>(i));
+    return kinds;
+  }();
   return all;
 }
 
 const char* activation_suffix(ActivationKind kind) {
-  switch (kind) {
-    case ActivationKind::kNone:
-      return "";
-    case ActivationKind::kRelu:
-      return "Relu";
-    case ActivationKind::kLeakyRelu:
-      return "LeakyRelu";
-    case ActivationKind::kClip:
-      return "Clip";
-    case ActivationKind::kSigmoid:
-      return "Sigmoid";
-    case ActivationKind::kSilu:
-      return "Silu";
-    case ActivationKind::kHardSigmoid:
-      return "HardSigmoid";
-    case ActivationKind::kHardSwish:
-      return "HardSwish";
-    case ActivationKind::kTanh:
-      return "Tanh";
-    case ActivationKind::kGelu:
-      return "Gelu";
-    case ActivationKind::kGeluTanh:
-      return "GeluTanh";
-    case ActivationKind::kMish:
-      return "Mish";
-  }
-  return "";
+  return kind == ActivationKind::kNone ? "" : kTable[static_cast<size_t>(kind)].name;
 }
 
 Activation read_activation(ActivationKind kind, const Attributes& attributes) {
+  const Entry& entry = kTable[static_cast<size_t>(kind)];
   Activation act;
   act.kind = kind;
-  switch (kind) {
-    case ActivationKind::kLeakyRelu:
-      act.a = attributes.get_float("alpha");
-      break;
-    case ActivationKind::kClip:
-      act.a = attributes.get_float("min");
-      act.b = attributes.get_float("max");
-      break;
-    case ActivationKind::kHardSigmoid:
-      act.a = attributes.get_float("alpha");
-      act.b = attributes.get_float("beta");
-      break;
-    default:
-      break;
-  }
+  if (entry.a != nullptr) act.a = attributes.get_float(entry.a);
+  if (entry.b != nullptr) act.b = attributes.get_float(entry.b);
   return act;
 }
 

@@ -13,19 +13,17 @@ from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
-# The order is that of native/hip/elementwise_op.h.
+# The order is that of native/hip/elementwise_op.h: first the activations.
+PARAMETERS = {**activations.PARAMETERS, "Elu": (0.7, 0.0)}
+
+
+def _activation(name: str) -> Callable[[Array, float, float], Array]:
+    return lambda x, p, q: activations.apply(name, x)
+
+
 UNARY: dict[str, Callable[[Array, float, float], Array]] = {
-    "Copy": lambda x, p, q: x,
-    "Relu": lambda x, p, q: np.maximum(x, 0),
-    "LeakyRelu": lambda x, p, q: np.where(x < 0, p * x, x),
-    "Clip": lambda x, p, q: np.clip(x, p, q),
-    "Sigmoid": lambda x, p, q: activations.apply("Sigmoid", x),
-    "HardSigmoid": lambda x, p, q: np.clip(p * x + q, 0, 1),
-    "HardSwish": lambda x, p, q: activations.apply("HardSwish", x),
-    "Tanh": lambda x, p, q: np.tanh(x),
+    **{name or "Copy": _activation(name) for name in activations.NAMES},
     "Erf": lambda x, p, q: np.vectorize(math.erf, otypes=[float])(x),
-    "Gelu": lambda x, p, q: activations.apply("Gelu", x),
-    "GeluTanh": lambda x, p, q: activations.apply("GeluTanh", x),
     "Softplus": lambda x, p, q: np.logaddexp(x, 0),
     "Exp": lambda x, p, q: np.exp(x),
     "Log": lambda x, p, q: np.log(x),
@@ -46,7 +44,6 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "PRelu": lambda x, s: np.where(x < 0, x * s, x),
 }
 OPS = (*UNARY, *BINARY, "Where")
-PARAMETERS = {"LeakyRelu": (0.1, 0.0), "Clip": (-0.5, 0.75), "HardSigmoid": (0.3, 0.4), "Elu": (0.7, 0.0)}
 POSITIVE = ("Log", "Sqrt", "Pow")
 
 Dims = tuple[int, ...]

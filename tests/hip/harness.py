@@ -1,4 +1,4 @@
-"""Plans and devices of the native library from Python (native/gpu/harness.cpp), and how to build them."""
+"""Plans and devices of the native library from Python (tests/hip/harness.cpp), and how to build them."""
 
 from __future__ import annotations
 
