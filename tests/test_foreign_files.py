@@ -398,6 +398,30 @@ def test_maps_are_not_supported(nested: bool) -> None:
         graphopt.optimize(model, target="cpu")
 
 
+def test_an_output_that_is_listed_twice() -> None:
+    model = parse("g (float[2,8] x) => (float[2,8] y) { t = MatMul(x, w)  y = Relu(t) }", w=draw(8, 8))
+    model.graph.output.append(model.graph.output[0])
+    for precision in (None, "fp16"):
+        for after, _ in check(model, {"x": draw(2, 8)}, precision=precision).values():
+            assert [v.name for v in after.graph.output] == ["y", "y"]
+
+
+@pytest.mark.parametrize("precision", [None, "fp16"])
+def test_what_the_body_of_a_foreign_operator_reads_outside(precision: str | None) -> None:
+    """BeamSearch makes a session of its body, and takes the types of what that reads outside from its value_info."""
+    body = onnx.parser.parse_graph("b (float[N,8] p) => (float[N,8] q) { t = MatMul(p, w)  q = MatMul(t, r) }")
+    for name in ("w", "r"):
+        body.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 8]))
+    model = parse("g (float[8,8] x) => (float[a,b] y) { i = Identity(x)  r = Relu(i) }", MICROSOFT, w=draw(8, 8))
+    model.graph.node.append(helper.make_node("Search", ["x"], ["y"], domain="com.microsoft", decoder=body))
+    after, report = graphopt.optimize(model, target="cpu", precision=precision, check=True)
+    assert report.changed
+    (left,) = (a.g for a in after.graph.node[-1].attribute)
+    read = {name for node in left.node for name in node.input} - {"p", *(o for n in left.node for o in n.output)}
+    assert {v.name for v in left.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT} >= read
+    assert len({v.name for v in left.value_info}) == len(left.value_info)
+
+
 def test_a_declared_type_that_contradicts_the_node() -> None:
     """ConstantOfShape makes float32, the output says int64: neither runtime loads it, and nothing else may happen."""
     model = parse("g () => (int64[2,3] y) { y = ConstantOfShape(n) }", n=np.array([2, 3]))

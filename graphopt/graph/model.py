@@ -98,6 +98,8 @@ def load(original: Any) -> Source:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
+    if proto is not None and in_order:
+        _read_captures(model.graph, proto.graph)
     as_it_came = _normalize_domains(model, proto) and in_order
     return Source(model, original, path, proto if as_it_came else None)
 
@@ -531,9 +533,54 @@ def _serialize(model: ir.Model) -> onnx.ModelProto:
                 # onnx_ir would write them into value_info, where exporters have none of them.
                 value.type = value.shape = None
     try:
-        return ir.serde.serialize_model(model)
+        message = ir.serde.serialize_model(model)
     except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold
         raise ModelLoadError(f"the model cannot be written as ONNX: {_cause(error)}") from None
+    _describe_captures(model.graph, message.graph)
+    return message
+
+
+def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
+    """Declares in the bodies of foreign operators what they read outside, which onnx_ir leaves out.
+
+    ONNX Runtime takes the types from there where a body is a session of its own (BeamSearch and its like).
+    """
+    for body, proto in _foreign_bodies(graph, message):
+        for value in _captures(body):
+            tensor = value.const_value
+            type_ = value.type if tensor is None else ir.TensorType(tensor.dtype)
+            shape = value.shape if tensor is None else ir.Shape(tensor_dims(tensor))
+            if type_ is not None:
+                described = ir.Value(name=value.name, type=type_, shape=shape)
+                ir.serde.serialize_value_into(proto.value_info.add(), described)
+
+
+def _read_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
+    """Gives values the types that bodies of foreign operators declare for them."""
+    for body, proto in _foreign_bodies(graph, message):
+        declared = {info.name: info.type for info in proto.value_info}
+        for value in _captures(body):
+            if value.type is None and value.name in declared:
+                value.type = ir.serde.deserialize_type_proto_for_type(declared[value.name])
+                value.shape = ir.serde.deserialize_type_proto_for_shape(declared[value.name])
+
+
+def _foreign_bodies(graph: ir.Graph, message: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+    """The bodies of nodes of foreign domains, with their messages; `message` holds the nodes of `graph` in order."""
+    for i, node in enumerate(graph):
+        if inner := bodies(node):
+            protos = (g for a in message.node[i].attribute for g in ((a.g,) if a.type == a.GRAPH else a.graphs))
+            for body, proto in zip(inner, protos):
+                if node.domain != "":
+                    yield body, proto
+                yield from _foreign_bodies(body, proto)
+
+
+def _captures(body: ir.Graph) -> list[ir.Value]:
+    """The values that a body reads from the graphs around it."""
+    inside = set(with_subgraphs(body))
+    read = dict.fromkeys(v for graph in inside for node in graph for v in node.inputs if v is not None)
+    return sorted((v for v in read if v.graph not in inside), key=lambda v: str(v.name))
 
 
 def _place_external_data(model: ir.Model, out: Path, external_data: bool | None, created: list[Path]) -> None:

@@ -208,8 +208,12 @@ class _Conversion:
         return node.op_type in STATISTICS
 
     def _restore_outputs(self, graph: ir.Graph, wanted: ir.DataType) -> None:
+        restored: dict[ir.Value, ir.Value] = {}
         for i, value in enumerate(graph.outputs):
             producer = value.producer()
+            if value in restored:  # listed twice
+                graph.outputs[i] = restored[value]
+                continue
             if value.dtype == wanted or (value not in self.converted if wanted == FLOAT else value.dtype != FLOAT):
                 continue
             if producer is None or producer.graph is not graph:
@@ -223,7 +227,7 @@ class _Conversion:
             )
             new.shape, new.doc_string = value.shape, value.doc_string
             new.metadata_props.update(value.metadata_props)
-            graph.outputs[i] = new
+            graph.outputs[i] = restored[value] = new
 
     def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
         """Lets a graph output be what was cast to it, where that has the wanted type."""
