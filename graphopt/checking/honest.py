@@ -72,6 +72,24 @@ class HonestErrors:
                     moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
                     self._found.setdefault((numerics, case.name), []).append(moved)
 
+    def overflows(self, numerics: Numerics, case: Case) -> list[bool]:
+        """Of each output, whether BEFORE itself leaves the range of half precision on the way to it."""
+        if self._source is None:
+            self._source = self._read()
+        proto, types = self._source
+        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        copy = noisy(proto, types, precision, 0, overflows=True)
+        if copy is None:
+            return []
+        try:
+            folder = self.model.parent if isinstance(self.model, Path) else None
+            outputs = run_case(open_session(copy, library=False, folder=folder), case)
+        except VerifyError:
+            return []
+        if isinstance(outputs, str):
+            return []
+        return [bool(deviation(w, o).structure) for w, o in zip(self.wanted[case.name], outputs)]
+
     def _read(self) -> tuple[onnx.ModelProto, dict[str, int]]:
         proto = self.proto
         if isinstance(self.model, Path) and any(

@@ -51,6 +51,8 @@ VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant
 MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
 INTEGERS = ("last", "negative ids", "turning points")
 PROBES = ("NaN", "infinite")
+# Where a number next to an integer, or between two, decides.
+DECISIONS = frozenset("Ceil Equal Floor Greater GreaterOrEqual If Less LessOrEqual Loop Mod Round Where".split())
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # Low enough to hide, and still a number of float16.
 HIDDEN = -1e4
@@ -147,7 +149,8 @@ class _Plan:
         self.tried: dict[str, bool] = {}
         self.floats = any(_is_float(v) for v in self.inputs)
         self.masks = any(self._is_mask(v) for v in self.inputs)
-        self.indexed = any(u.low is not None or u.turning for v in self.inputs for u in [self.uses[v.name]])
+        decides = any(n.op_type in DECISIONS for n in model.graph.node)
+        self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
 
     def run(self) -> None:
         self._first()
@@ -344,6 +347,12 @@ class _Plan:
             return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
         if use.low is not None or (use.turning and dtype.kind in "iu") or dtype.kind in "iub":
             return self._integers(dtype, shape, use, kind, rng)
+        if kind.integers == "turning points":
+            points = np.array(sorted(use.turning) or [0.0])
+            return np.asarray(
+                rng.choice(points[np.abs(points) < 1e6] if (np.abs(points) < 1e6).any() else [0.0], shape)
+                + rng.integers(-5, 6, shape) / 2
+            ).astype(dtype)
         return _floats(shape, kind.values, rng).astype(dtype)
 
     def _integers(
@@ -361,7 +370,7 @@ class _Plan:
             low = max(low, 0) if high >= 0 else low
             return _with_ends(rng.integers(low, high + 1, shape), low, high, rng).astype(dtype)
         if use.size:
-            return np.full(shape, 1 + self.made % 3).astype(dtype)
+            return np.full(shape, (1, 2, 3, 5, 0, 9)[self.made % 6 if use.turns else self.made % 3]).astype(dtype)
         if use.turning:
             points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
             points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]

@@ -103,7 +103,11 @@ def judge(
             Finding.EQUAL if equal else Finding.DIFFERENT, _differs(equal), error, limit, whole_limit=limit
         )
     judgements = _by_slices(found, numerics, usable, approximation)
-    return replace(max(judgements, key=_order), whole_limit=judgements[0].limit)
+    worst = max(judgements, key=_order)
+    if worst.finding == Finding.NOISE and judgements[1].finding != Finding.NOISE:
+        # A slice, or a few numbers, say nothing; the output's RMS error does.
+        worst = replace(worst, finding=Finding.EQUAL, reason="")
+    return replace(worst, whole_limit=judgements[0].limit)
 
 
 def _differs(equal: bool) -> str:

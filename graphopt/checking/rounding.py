@@ -71,7 +71,9 @@ class Precision:
     inputs: Rounding
 
 
-def noisy(model: onnx.ModelProto, types: dict[str, int], precision: Precision, seed: int) -> onnx.ModelProto | None:
+def noisy(
+    model: onnx.ModelProto, types: dict[str, int], precision: Precision, seed: int, *, overflows: bool = False
+) -> onnx.ModelProto | None:
     """A copy that rounds at random; None where it cannot be made (the opset is too old).
 
     Args:
@@ -79,6 +81,7 @@ def noisy(model: onnx.ModelProto, types: dict[str, int], precision: Precision, s
         types: element types of all values by name, subgraphs included.
         precision: how coarse.
         seed: of the noise.
+        overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
     """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < OLDEST_OPSET:
@@ -94,7 +97,7 @@ def noisy(model: onnx.ModelProto, types: dict[str, int], precision: Precision, s
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    noise = _Noise(types, precision.activations, rng, shapes)
+    noise = _Noise(types, precision.activations, rng, shapes, overflows)
     known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
     for value in model.graph.input:
         if value.name not in known:
@@ -170,6 +173,7 @@ class _Noise:
     unit_of: Callable[[str], Rounding]
     rng: np.random.Generator
     shapes: dict[str, tuple[int, ...]]
+    overflows: bool
     made: Iterator[int] = field(default_factory=itertools.count)
     floors: set[float] = field(default_factory=set)
 
@@ -292,6 +296,10 @@ class _Noise:
             yield node("Cast", [f"{here}_least"], "integers", to=TensorProto.BOOL)
             yield node("Where", [f"{here}_integers", x, result], "chosen")
             result = f"{here}_chosen"
+        if self.overflows and rounding.coarse:
+            yield node("Cast", [result], "half", to=TensorProto.FLOAT16)
+            yield node("Cast", [f"{here}_half"], "single", to=TensorProto.FLOAT)
+            result = f"{here}_single"
         to_half = x != exact
         yield (
             helper.make_node("Cast", [result], [name], to=type_)

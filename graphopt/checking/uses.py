@@ -50,6 +50,7 @@ class Use:
         mask: whether it hides positions where it is 0.
         additive: whether it is added before a Softmax: 0 keeps, a large negative number hides.
         size: whether it says how large something is.
+        turns: whether it says how often a Loop runs.
         condition: whether a branch depends on it.
     """
 
@@ -60,6 +61,7 @@ class Use:
     mask: bool = False
     additive: bool = False
     size: bool = False
+    turns: bool = False
     condition: bool = False
 
 
@@ -190,6 +192,8 @@ class _Tracer:
             self._index(trace, self.shapes[inputs[2 + place]][0])
         elif place in SIZES.get(op, ()):
             self._each(trace, lambda use: setattr(use, "size", True))
+            if op == "Loop":
+                self._each(trace, lambda use: setattr(use, "turns", True))
         elif op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
             self._turning(trace, [number])
         elif op == "Clip" and place == 0:

@@ -486,8 +486,13 @@ def _judge(
 
     approximation: dict[str, list[Deviation]] = {}
 
+    overflown: set[tuple[str, str]] = set()
+
     def rows_of(run: _Run) -> list[OutputComparison]:
-        return _rows(pair, run, honest, approximation.get(run.case.name), compared)
+        rows = _rows(pair, run, honest, approximation.get(run.case.name), compared)
+        return [
+            replace(r, equal=True, reason=NOISE, slice_error=0.0) if (r.case, r.name) in overflown else r for r in rows
+        ]
 
     rows = {id(run): rows_of(run) for run in runs}
     # Most models stay within what rounding does even with kernels that approximate.
@@ -513,6 +518,7 @@ def _judge(
                 bad = [r for r in rows_of(run) if not r.equal]
                 if all(r.severity > BEYOND_LUCK and math.isfinite(r.rel_rms) for r in bad):
                     break
+            overflown |= _overflown(pair, run, honest, bad)
         rows[id(run)] = rows_of(run)
         if any(not r.equal for r in rows[id(run)]):
             break
@@ -520,6 +526,21 @@ def _judge(
         if run.case.name in again:
             rows[id(run)] = rows_of(run)
         report.rows += rows[id(run)]
+
+
+def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]) -> set[tuple[str, str]]:
+    """(case, output) where AFTER has infinities and BEFORE would have some, too, in AFTER's half precision."""
+    found = set()
+    for row in rows:
+        numerics = pair.rewritten.classes[row.name]
+        infinite = isinstance(run.found, list) and run.found[pair.names.index(row.name)].structure.startswith(
+            ("NaN", "infinities")
+        )
+        if infinite and numerics in (Numerics.FP16, Numerics.BF16):
+            beyond = honest.overflows(numerics, run.case)
+            if beyond and beyond[pair.names.index(row.name)]:
+                found.add((row.case, row.name))
+    return found
 
 
 def _rows(
