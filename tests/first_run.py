@@ -22,7 +22,8 @@ from pathlib import Path
 import onnx
 
 from models import ZOO
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import ROOT
+from tests.provider.stand_in import build_stand_ins
 
 DEVICES = "gfx1100,gfx1036/gfx10-3-generic"
 INSTALLS = ("sudo apt install ", "pip install ")
@@ -59,12 +60,10 @@ class Machine:
 
 def stand_in_machine(folder: Path) -> Machine:
     """Puts ROCm, the package and a model into a folder."""
-    targets = ["graphopt_on_stand_in", "stand_in_hip", "stand_in_rocblas", "stand_in_blas_lt_hip", "stand_in_dnn_hip"]
-    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
-    kernels = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="") / "libhip_on_cpu_32.so"
+    stand_ins = build_stand_ins()
     rocm, package = folder / "rocm", folder / "site" / "graphopt"
-    shutil.copytree(libraries / "hip", rocm / "lib", symlinks=True)
-    shutil.copytree(libraries / "blas", rocm / "lib", symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(stand_ins.folder("hip"), rocm / "lib", symlinks=True)
+    shutil.copytree(stand_ins.folder("blas"), rocm / "lib", symlinks=True, dirs_exist_ok=True)
     # As ROCm's packages have it: rocBLAS knows the one, and not the other.
     (rocm / "lib" / "rocblas" / "library").mkdir(parents=True)
     (rocm / "lib" / "rocblas" / "library" / "TensileLibrary_lazy_gfx1100.dat").touch()
@@ -72,7 +71,7 @@ def stand_in_machine(folder: Path) -> Machine:
     for part in (ROOT / "graphopt").iterdir():
         if part.name not in ("lib", "__pycache__"):
             (package / part.name).symlink_to(part)
-    shutil.copy(libraries / "libgraphopt_on_stand_in.so", package / "lib" / "libgraphopt.so")
+    shutil.copy(stand_ins.libraries / "libgraphopt_on_stand_in.so", package / "lib" / "libgraphopt.so")
     programs = folder / "bin"
     programs.mkdir()
     for name, start in (("python", ""), ("graphopt", "-m graphopt ")):
@@ -85,7 +84,7 @@ def stand_in_machine(folder: Path) -> Machine:
         "PYTHONPATH": str(package.parent),
         "ROCM_PATH": str(rocm),
         "STAND_IN_DEVICES": DEVICES,
-        "STAND_IN_KERNELS": str(kernels),
+        "STAND_IN_KERNELS": str(stand_ins.kernels),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "COLUMNS": "130",
     }
