@@ -1,11 +1,12 @@
 # Writes OUTPUT, the function gpu::module_of, from the kernels' names in the code objects OBJECTS, ARCH/MODULE.co: ELF
-# files of AMD, in which a kernel NAME has a descriptor NAME.kd, or of NVIDIA, with a section .text.NAME.
+# files of AMD, in which a kernel NAME has a descriptor NAME.kd, or of NVIDIA, with a section .text.NAME (whose name may
+# be stored as the end of a longer one).
 set(kernels)
 foreach(object IN LISTS OBJECTS)
   get_filename_component(module ${object} NAME_WE)
-  file(STRINGS ${object} names REGEX "^([A-Za-z0-9_]+\\.kd|\\.text\\.[A-Za-z0-9_]+)$")
+  file(STRINGS ${object} names REGEX "^[A-Za-z0-9_]+\\.kd$|\\.text\\.[A-Za-z0-9_]+$")
   foreach(name IN LISTS names)
-    string(REGEX REPLACE "^\\.text\\.|\\.kd$" "" kernel ${name})
+    string(REGEX REPLACE "^.*\\.text\\.|\\.kd$" "" kernel ${name})
     list(APPEND kernels ${kernel})
     set(module_of_${kernel} ${module})
   endforeach()

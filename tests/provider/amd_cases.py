@@ -179,6 +179,14 @@ def forks() -> dict[str, str]:
     return {"in_run": in_run, "at_start": at_start, "parent": str(error_of(session))}
 
 
+def warms_up() -> dict[str, str]:
+    """A session that has run before its first run, and shapes that are not those of the model."""
+    session = graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up={"x": (64, 64)}, log_severity_level=4)
+    assert error_of(session) < 1e-6
+    missing = message_of(lambda: graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up=[{"z": (64, 64)}]))
+    return {"missing": missing}
+
+
 def runtime_library() -> dict[str, Any]:
     """Which HIP runtimes the process has, and what the library says of it."""
     if not loads_providers():

@@ -191,6 +191,18 @@ def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
     assert outcome["waits"] == 0 and outcome["error"] < 1e-6
 
 
+def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:
+    outcome = on_device.run("warms_up")
+    assert "graphopt: ran once for 1 sets of shapes in" in outcome.said
+    assert "warm_up has no shape for input 'x'" in outcome.value["missing"]
+
+
+def test_the_runtime_that_onnxruntime_needs(old_runtime: StandIn) -> None:
+    """Its ROCm provider names the version, and two in one process would not know each other's streams."""
+    route = replace(old_runtime, module="tests.provider.amd_cases").run("runtime_library").value["route"]
+    assert route["runtime"]["needed"] == "libamdhip64.so.7"
+
+
 def test_a_forked_process_is_refused(on_device: StandIn) -> None:
     outcome = on_device.run("forks").value
     assert "forked after its parent had used the GPU" in outcome["in_run"]
