@@ -259,7 +259,9 @@ Table kernels(const char* provider, const std::string& arch, Device device) {
 Table gpu_kernels(const char* provider, gpu::Device& device) {
   const auto get = [&device]() -> gpu::Device& { return device; };
   Table table = kernels(provider, device.facts().arch, get);
+  const size_t others = table.size();
   add<LinearOp, LinearKernel>(table, provider, device.facts().arch, get, Reuse::kNone);
+  for (size_t i = others; i < table.size(); ++i) table[i].implementations = names(kLinear);
   return table;
 }
 

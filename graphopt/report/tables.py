@@ -135,7 +135,10 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         table.add_row(*cells)
     console.print(table)
     for result in tested.failed:
-        console.print(f"[red]failed:[/] {result.op}, {result.dtype}: {plain(result.detail)}", soft_wrap=True)
+        by = f" by {plain(result.implementation)}" if result.implementation else ""
+        console.print(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}", soft_wrap=True)
+    for implementation, why in dict.fromkeys((r.implementation, r.refused) for r in tested.results if r.refused):
+        console.print(f"not tried here: {plain(implementation)}: {plain(why)}", soft_wrap=True)
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
     share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import math
 import statistics
 import time
@@ -22,6 +24,7 @@ from graphopt.runtime.sessions import (
     Provider,
     default_providers,
     device_of,
+    library_path,
     library_version,
     runtime_name,
     session,
@@ -44,6 +47,8 @@ class KernelResult:
         milliseconds: of one run over all of the inputs, copies to and from the device included; the median of a few,
             None when it was not asked for.
         cpu_milliseconds: the same on the CPU; None when that is where it ran.
+        implementation: which of several, where the operator chooses; "" for what it chooses.
+        refused: why this implementation takes none of the inputs here, or "".
 
     """
 
@@ -55,6 +60,8 @@ class KernelResult:
     detail: str
     milliseconds: float | None = None
     cpu_milliseconds: float | None = None
+    implementation: str = field(default="", kw_only=True)
+    refused: str = field(default="", kw_only=True)
 
     @property
     def passed(self) -> bool:
@@ -113,7 +120,11 @@ class SelfTest:
         """Results by the first words of the operator's name and element type."""
         groups: dict[tuple[str, str], list[KernelResult]] = {}
         for result in self.results:
+            if result.refused:
+                continue
             family = next(prefix for prefix in FAMILIES if result.op.startswith(prefix))
+            if result.implementation:
+                family += f": {result.implementation}"
             groups.setdefault((family, result.dtype), []).append(result)
         for (family, dtype), results in groups.items():
             yield family, dtype, results
@@ -138,6 +149,8 @@ def selftest(
 ) -> SelfTest:
     """Runs every operator in float32 and float16 on awkward inputs, and one of each family among nodes of the runtime.
 
+    An operator that chooses among implementations is run by each of them, too.
+
     On a GPU the result is remembered: sessions leave out the kernels that failed (`graphopt.configure`).
 
     Args:
@@ -156,6 +169,7 @@ def selftest(
     first = chosen[0] if isinstance(chosen[0], str) else chosen[0][0]
     report = SelfTest(first, device_of(chosen[0]), runtime_name(), library_version())
     before = selftest_record.failures(first, report.device, report.library)
+    several = implementations(chosen[0]) if first == DEVICE_PROVIDER else {}
     finished = False
 
     def ran(prefix: str) -> bool:
@@ -170,6 +184,8 @@ def selftest(
             # A kernel may take the whole process with it.
             _remember(report, {name: "the process ended while its kernel ran"})
             report.results += [_result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES]
+            for number, implementation in enumerate(several.get(name, ())):
+                report.results += [_by(spec, dtype, chosen, number, implementation) for dtype in DTYPES]
         finished = True
         if progress is not None:
             progress("sessions of mixed nodes")
@@ -233,6 +249,55 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
         return SessionResult(family, dtype, nodes, math.inf, limit, one_line(error))
     worst = max(errors)
     return SessionResult(family, dtype, nodes, worst, limit, "" if worst <= limit else f"off by {worst:.1e} of RMS")
+
+
+def implementations(provider: Provider) -> dict[str, list[str]]:
+    """Those of our provider's operators that have several, in order of preference; by operator."""
+    number = 0 if isinstance(provider, str) else int(provider[1].get("device", 0))
+    describe = ctypes.CDLL(str(library_path())).GraphoptImplementations
+    describe.restype = ctypes.c_char_p
+    text = describe(number)
+    found: dict[str, list[str]] = json.loads(text) if text is not None else {}
+    return found
+
+
+REFUSAL = " does not take it: "  # native/operators/implementations.h
+
+
+def _by(spec: OpSpec, dtype: str, providers: list[Provider], number: int, name: str) -> KernelResult:
+    """One implementation, on the inputs that it takes; where there is nothing to compute, none is chosen."""
+    name_of, options = (providers[0], {}) if isinstance(providers[0], str) else providers[0]
+    where: list[Provider] = [(name_of, {**options, "implementation": number}), *providers[1:]]
+    cases = [case.cast(dtype) for case in cases_of(spec) if all(x.size for x in case.inputs)]
+    limit = cases[0].tolerance(dtype)
+    taken, worst, detail, refused = 0, 0.0, "", ""
+    for case in cases:
+        model, feeds = model_of([case], OPSET, bodies=not spec.cpu_kernel)
+        try:
+            run = session(model.SerializeToString(), where, ignore_selftest=True, log_severity_level=4)
+            outputs = run.run(None, dict(feeds))
+        except Exception as error:  # as in _result
+            text = one_line(error)
+            if REFUSAL in text:
+                refused = text.split(REFUSAL)[-1]
+            else:
+                detail = text
+            continue
+        taken += 1
+        error_of_case = case.error(outputs)
+        if not error_of_case <= limit:
+            detail = f"off by {error_of_case:.1e} of RMS for inputs of {[x.shape for x in case.inputs]}"
+        worst = max(worst, error_of_case)
+    return KernelResult(
+        spec.name,
+        dtype,
+        taken,
+        worst if taken else math.inf,
+        limit,
+        detail,
+        implementation=name,
+        refused="" if taken or detail else refused,
+    )
 
 
 def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:

@@ -72,6 +72,9 @@ inline constexpr Slot24<248, OrtStatus*(const OrtLogger*, LogSeverity*)> Logger_
 inline constexpr Slot24<295, void(OrtKeyValuePairs**)> CreateKeyValuePairs;
 inline constexpr Slot24<296, void(OrtKeyValuePairs*, const char*, const char*)> AddKeyValuePair;
 inline constexpr Slot24<297, const char*(const OrtKeyValuePairs*, const char*)> GetKeyValue;
+// The session's; released by the caller.
+inline constexpr Slot24<391, OrtStatus*(const OrtKernelInfo*, OrtKeyValuePairs**)>
+    KernelInfo_GetConfigEntries;
 inline constexpr Slot24<300, void(OrtKeyValuePairs*)> ReleaseKeyValuePairs;
 inline constexpr Slot24<307, HardwareType(const OrtHardwareDevice*)> HardwareDevice_Type;
 inline constexpr Slot24<308, uint32_t(const OrtHardwareDevice*)> HardwareDevice_VendorId;

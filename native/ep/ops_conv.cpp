@@ -270,8 +270,10 @@ std::string refuse_conv_transpose(const Node& node) {
 }  // namespace
 
 void add_convolutions(Operators& operators) {
-  operators.add<Conv>("Conv", 1, 22).refused(refuse_conv);
-  operators.add<ConvTranspose>("ConvTranspose", 1, 22).refused(refuse_conv_transpose);
+  operators.add<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
+  operators.add<ConvTranspose>("ConvTranspose", 1, 22)
+      .refused(refuse_conv_transpose)
+      .chooses(names(kConvolutions));
 }
 
 }  // namespace graphopt::ep

@@ -151,8 +151,8 @@ class Gemm final : public ProductKernel {
 
 void add_linear(Operators& operators) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  operators.add<MatMul>("MatMul", 1, 13).refused(floats);
-  operators.add<Gemm>("Gemm", 7, 13).refused(floats);
+  operators.add<MatMul>("MatMul", 1, 13).refused(floats).chooses(names(kProducts));
+  operators.add<Gemm>("Gemm", 7, 13).refused(floats).chooses(names(kProducts));
 }
 
 }  // namespace graphopt::ep

@@ -325,8 +325,7 @@ struct Factory final : abi::OrtEpFactory {
 
   // Of an option; empty when it is not given.
   std::string text(const abi::OrtSessionOptions* session, const char* name) const {
-    std::string key = std::string("ep.") + kProviderName + "." + name;
-    std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string key = option_key(name);
     int has = 0;
     check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));
     if (has == 0) return {};
@@ -369,4 +368,16 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Rele
     graphopt::abi::OrtEpFactory* factory) {
   delete static_cast<graphopt::ep::Factory*>(factory);
   return nullptr;
+}
+
+// ep::describe_implementations for a device by its number; the text is the calling thread's until its next
+// call. Null when there is no such device.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
+  thread_local std::string text;
+  try {
+    text = graphopt::ep::describe_implementations(graphopt::gpu::device(device));
+    return text.c_str();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }

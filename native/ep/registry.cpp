@@ -1,6 +1,8 @@
 #include "ep/registry.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 
 #include "abi/error.h"
 #include "ep/memory.h"
@@ -97,11 +99,42 @@ class CopyKernel final : public Kernel {
   bool from_host_;
 };
 
+// The option `implementation` of the session; -1 when it is not given.
+int only_implementation(const abi::OrtApi24* api, const abi::OrtKernelInfo* info) {
+  abi::OrtKeyValuePairs* raw = nullptr;
+  abi::check(api, abi::KernelInfo_GetConfigEntries(api, info, &raw));
+  const auto release = [api](abi::OrtKeyValuePairs* pairs) { abi::ReleaseKeyValuePairs(api, pairs); };
+  const std::unique_ptr<abi::OrtKeyValuePairs, decltype(release)> pairs(raw, release);
+  const char* value = abi::GetKeyValue(api, raw, option_key("implementation").c_str());
+  return value != nullptr ? std::atoi(value) : -1;
+}
+
 bool contains(const std::vector<size_t>& numbers, size_t i) {
   return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
 }
 
 }  // namespace
+
+std::string option_key(const char* name) {
+  std::string key = std::string("ep.") + kProviderName + "." + name;
+  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
+  return key;
+}
+
+std::string describe_implementations(gpu::Device& device) {
+  std::string text;
+  for (const Table& table : {standard_operators(device), gpu_kernels(kProviderName, device)}) {
+    for (const Registration& op : table) {
+      if (op.implementations.empty()) continue;
+      text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
+      for (size_t i = 0; i < op.implementations.size(); ++i) {
+        text += (i > 0 ? ", \"" : "\"") + op.implementations[i] + "\"";
+      }
+      text += "]";
+    }
+  }
+  return text + "}";
+}
 
 Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), device_(device) {
   abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
@@ -218,6 +251,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op.host_inputs};
+    if (!entry.op.implementations.empty()) handle->bound.only = only_implementation(api, info);
     *out = handle.release();
     return nullptr;
   } catch (...) {

@@ -15,6 +15,12 @@ namespace graphopt::ep {
 
 constexpr const char* kProviderName = "GraphoptExecutionProvider";
 
+// The session's configuration holds the provider's options under such keys.
+std::string option_key(const char* name);
+
+// Which implementations the operators have that have several, as JSON: by operator, in order of preference.
+std::string describe_implementations(gpu::Device& device);
+
 // For one device. Must outlive the sessions that use it.
 class Registry {
  public:

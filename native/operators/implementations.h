@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "operators/kernel.h"
 
@@ -24,6 +25,13 @@ const char* take_all(Work&) {
   return nullptr;
 }
 
+template <class Work, size_t n>
+std::vector<std::string> names(const Implementation<Work> (&list)[n]) {
+  std::vector<std::string> result;
+  for (const Implementation<Work>& implementation : list) result.emplace_back(implementation.name);
+  return result;
+}
+
 // What one node chooses from.
 class Choice {
  public:
@@ -35,6 +43,14 @@ class Choice {
     const bool log = log_enabled();
     std::string refused;
     uint32_t i = 0;
+    if (call.only >= 0) {
+      i = static_cast<uint32_t>(call.only);
+      if (i >= n) throw Error("there are " + std::to_string(n) + " implementations");
+      const char* why = list[i].refuse(work);
+      if (why != nullptr) throw Error(std::string(list[i].name) + " does not take it: " + why);
+      list[i].plan(work);
+      return i;
+    }
     for (; i + 1 < n; ++i) {
       const char* why = (call.failed >> i & 1) != 0 ? "it has failed" : list[i].refuse(work);
       if (why == nullptr) break;

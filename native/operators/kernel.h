@@ -123,6 +123,8 @@ struct Call {
 
   // Implementations, by their bits, that said they would and then did not.
   uint32_t failed = 0;
+  // The only implementation that may be chosen where there are several; -1: any.
+  int only = -1;
 
   // ---
   // Type and shape of each output, and whose memory it needs.

@@ -31,6 +31,7 @@ struct Registration {
   std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
   Reuse reuse = Reuse::kNone;
+  std::vector<std::string> implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
@@ -48,6 +49,10 @@ struct Registration {
   }
   Registration& reuses(Reuse how) {
     reuse = how;
+    return *this;
+  }
+  Registration& chooses(std::vector<std::string> from) {
+    implementations = std::move(from);
     return *this;
   }
   Registration& reads_on_host(std::vector<size_t> which) {

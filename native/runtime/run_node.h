@@ -15,6 +15,7 @@ struct BoundKernel {
   std::string node;
   size_t inputs = 0, outputs = 0;
   std::vector<size_t> host_inputs;  // of a kernel on a device
+  int only = -1;                    // implementation, of several (Call::only)
 };
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);

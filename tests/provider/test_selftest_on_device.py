@@ -38,6 +38,29 @@ def test_every_kernel_passes_on_the_device(worker: ProcessPoolExecutor) -> None:
     assert [(r.op, r.dtype, r.detail) for r in tested.failed] == []
 
 
+LINEAR = ("Linear", "LinearAdd")
+
+
+def _linear() -> str:
+    with patch.dict(OPS, {name: OPS[name] for name in LINEAR}, clear=True):
+        tested = selftest()
+    print_selftest(tested, Console(width=140))
+    return json.dumps(tested.to_dict(), allow_nan=False)
+
+
+def test_each_implementation_is_tried_or_says_why_not(worker: ProcessPoolExecutor) -> None:
+    results = json.loads(worker.submit(_linear).result())["results"]
+    assert all(r["passed"] for r in results)
+    by = {name: [r for r in results if r["implementation"] == name] for name in {r["implementation"] for r in results}}
+    assert len(by) == 4 and all(len(found) == len(LINEAR) * 2 for found in by.values())
+    for name, found in by.items():
+        for result in found:
+            if name in ("", "a product of our own"):
+                assert result["cases"] > 1 and result["error"] <= result["limit"]
+            else:  # a vendor's library
+                assert result["cases"] == 0 and result["refused"] == "it is not there"
+
+
 def _bench() -> str:
     with patch.dict(OPS, {name: OPS[name] for name in PAIR}, clear=True):
         tested = selftest(bench=True)

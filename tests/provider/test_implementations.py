@@ -1,0 +1,76 @@
+"""Operators with several implementations: which one is chosen, and why those before it are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from graphopt.runtime.sessions import library_path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A convolution of pixels, one of windows, and a product, each run at two sizes."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "pixels"),
+        helper.make_node("Conv", ["a", "w3"], ["b"], "windows", pads=[1, 1, 1, 1]),
+        helper.make_node("MatMul", ["b", "m"], ["y"], "product"),
+    ]
+    weights = [
+        helper.make_tensor(name, TensorProto.FLOAT, shape, [0.5] * size)
+        for name, shape, size in (("w1", (3, 3, 1, 1), 9), ("w3", (3, 3, 3, 3), 81), ("m", (4, 4), 16))
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3, "H", 4]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(made.SerializeToString())
+    return tmp_path / "model.onnx"
+
+
+def run(model: Path, kernels: str, **options: str) -> subprocess.CompletedProcess[str]:
+    script = textwrap.dedent("""
+        import sys, json
+        import numpy as np
+        import onnxruntime as ort
+        ort.register_execution_provider_library("graphopt", sys.argv[1])
+        options = ort.SessionOptions()
+        devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
+        options.add_provider_for_devices(devices[:1], json.loads(sys.argv[3]))
+        session = ort.InferenceSession(sys.argv[2], options)
+        for rows in (5, 6):
+            session.run(None, {"x": np.ones((1, 3, rows, 4), np.float32)})
+    """)
+    command = [sys.executable, "-c", script, str(library_path()), str(model), json.dumps(options)]
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": kernels, "GRAPHOPT_LOG": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_the_choice_and_its_reasons_are_printed_once(model: Path, kernels: str) -> None:
+    done = run(model, kernels)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if ", inputs " in line]
+    assert lines == [
+        "graphopt: Conv node 'pixels', inputs [1,3,5,4] [3,3,1,1]: pixels by a product of our own; "
+        "not pixels by cuBLAS or rocBLAS: it is not there",
+        "graphopt: Conv node 'windows', inputs [1,3,5,4] [3,3,3,3]: windows by a product of our own; "
+        "not pixels by cuBLAS or rocBLAS: it is no product of pixels; "
+        "not pixels by a product of our own: it is no product of pixels; "
+        "not cuDNN or MIOpen: it is not there",
+        "graphopt: MatMul node 'product', inputs [1,3,5,4] [4,4]: a product of our own; "
+        "not cuBLAS or rocBLAS: it is not there",
+    ]
+
+
+def test_one_implementation_can_be_asked_for(model: Path, kernels: str) -> None:
+    done = run(model, kernels, implementation="1")
+    assert done.returncode != 0
+    assert "node 'windows'" in done.stderr
+    assert "pixels by a product of our own does not take it: it is no product of pixels" in done.stderr
+    assert "there are 5 implementations" in run(model, kernels, implementation="5").stderr
