@@ -11,7 +11,7 @@ import numpy as np
 
 from graphopt.errors import GraphoptError
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, discrete_devices, session
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, discrete_devices, session, why_cpu
 
 
 class DataParallel:
@@ -48,7 +48,9 @@ class DataParallel:
         if providers is None:
             providers = [[(DEVICE_PROVIDER, {"device": i}), CPU] for i in discrete_devices()]
         if not providers:
-            raise GraphoptError(f"{DEVICE_PROVIDER} has no devices here")
+            reason = why_cpu()
+            why = "" if reason is None else f": {reason}"
+            raise GraphoptError(f"{DEVICE_PROVIDER} has no devices here{why}")
         self.sessions = [session(model, list(chosen), **options) for chosen in providers]
         self._inputs = {i.name: i.shape for i in self.sessions[0].get_inputs()}
         outputs = {o.name: o.shape for o in self.sessions[0].get_outputs()}
