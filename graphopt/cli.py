@@ -30,7 +30,7 @@ from graphopt.errors import (
     OptionError,
     RuntimeMissingError,
 )
-from graphopt.graph.model import data_files
+from graphopt.graph.reading import data_files
 from graphopt.measure.bench import BenchReport
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.tables import plain, print_bench, print_routes, print_selftest, print_tuning, size

@@ -16,8 +16,7 @@ import onnx_ir as ir
 import graphopt
 from graphopt import files, pipeline
 from graphopt.errors import ModelSaveError, OptionError
-from graphopt.graph import inference
-from graphopt.graph import model as models
+from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
@@ -121,22 +120,22 @@ def optimize(
         files.check_places({"OUT": Path(out)})
 
     say("loading")
-    source = models.load(model)
+    source = reading.load(model)
     report = Report(target=str(parsed_target), target_reason=why_target)
     work = source.model
     if out is not None:
-        files.check_places({"OUT": Path(out)}, {Path(t.path) for t in models.external_tensors(work)})
+        files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(work)})
     if unknown := _unknown_operators(work):
         report.notes.append(f"{unknown}: the model is left as it is")
         passes, precision = [], None
-    frozen = models.freeze_initializers(work) if freeze_initializers else []
+    frozen = reading.freeze_initializers(work) if freeze_initializers else []
     if frozen:
         work.metadata_props[METADATA_FROZEN] = "true"
         report.notes.append(f"{len(frozen)} initializers are no inputs any more, so callers cannot override them")
     inference.set_input_shapes(work, input_shapes or {})
     interface = Interface.of(work)
 
-    with models.blamed_on_the_model(source):
+    with reading.blamed_on_the_model(source):
         say("inferring shapes")
         inference.infer(work, source.proto)
         report.before = model_stats(work)
@@ -171,7 +170,7 @@ def optimize(
     if report.changed:
         _stamp(work, str(parsed_target), result.numerics)
         check_against(interface, work, "the last pass")
-        checked(lambda: models.load(model).model, work)
+        checked(lambda: reading.load(model).model, work)
     elif not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
     why = f" ({why_target})" if why_target else ""
@@ -185,12 +184,12 @@ def optimize(
         assert out is not None
         say("writing")
         if changed or external_data is not None:
-            models.save(work, Path(out), external_data=external_data)
+            writing.save(work, Path(out), external_data=external_data)
         else:
-            models.copy_unchanged(source, Path(out))
+            writing.copy_unchanged(source, Path(out))
         returned = out
     else:
-        returned = models.give_back(source, work if changed else None)
+        returned = writing.give_back(source, work if changed else None)
     report.seconds = time.perf_counter() - start
     return returned, report
 
@@ -224,7 +223,7 @@ def _unknown_operators(model: ir.Model) -> str:
     opset = model.opset_imports.get("", 0)
     if opset > NEWEST_KNOWN_OPSET:
         return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
-    if opset < 1 and any(node.domain == "" for graph in models.graphs(model) for node in graph):
+    if opset < 1 and any(node.domain == "" for graph in traversal.graphs(model) for node in graph):
         return "the model uses ONNX's operators and imports no version of them"
     if any(function.domain == "" for function in model.functions.values()):
         return "the model defines operators of ONNX's own domain itself"

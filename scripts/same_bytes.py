@@ -29,7 +29,7 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.graph import model as model_module
+from graphopt.graph import reading
 from graphopt.ops import DOMAIN
 from models import ZOO
 from models.pypi import TRAINED, fetch
@@ -79,9 +79,9 @@ class Harvest:
         self._folder = folder
 
     def collect(self) -> None:
-        load_unseen = model_module.load
+        load_unseen = reading.load
 
-        def load(original: Any) -> model_module.Source:
+        def load(original: Any) -> reading.Source:
             plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
             data = original.SerializeToString(deterministic=True) if plain else b""
             if 0 < len(data) <= MAX_HARVESTED_BYTES:
@@ -89,10 +89,10 @@ class Harvest:
             return load_unseen(original)
 
         # Before the tests import it.
-        model_module.load = load
+        reading.load = load
         os.chdir(ROOT)
         pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
-        model_module.load = load_unseen
+        reading.load = load_unseen
 
 
 def make_models(folder: Path, random: int) -> None:

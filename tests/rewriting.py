@@ -15,7 +15,7 @@ import onnxruntime as ort
 from graphopt import pipeline
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Remark
 from graphopt.runtime.sessions import library_path

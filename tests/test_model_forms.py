@@ -16,7 +16,7 @@ import pytest
 
 import graphopt
 from graphopt.errors import ModelLoadError, OptionError
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from models import ZOO
 from tests.checking.test_verify import feeds_of
 from tests.rewriting import assert_same_outputs, model_from_text

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from graphopt import pipeline
 from graphopt.checking.verify import verify
-from graphopt.graph import inference
-from graphopt.graph import model as models
+from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes import PASSES
@@ -66,7 +65,7 @@ def bisect(
     parsed, _ = resolve_target(target)
 
     def rewritten(limit: int | None) -> tuple[ir.Model, pipeline.PipelineResult]:
-        source = models.load(model)
+        source = reading.load(model)
         inference.infer(source.model, source.proto)
         editor = Editor(source.model, parsed, EveryLegalSite() if all_sites else None)
         result = pipeline.run(editor, passes, limit=limit)
@@ -97,7 +96,7 @@ def bisect(
 
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
     """The nodes of `before` that `after` no longer has, with what they read as inputs."""
-    names = {n.name for g in models.graphs(after) for n in g}
+    names = {n.name for g in traversal.graphs(after) for n in g}
     gone = [n for n in before.graph if n.name not in names]
     if not gone:
         return None
@@ -119,5 +118,5 @@ def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) 
     """
     result = bisect(path, **options)
     if out is not None and result.minimal is not None:
-        models.save(result.minimal, out)
+        writing.save(result.minimal, out)
     return result

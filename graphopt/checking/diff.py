@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph import model as models
+from graphopt.graph import reading, traversal
 from graphopt.ops import DOMAIN
 from graphopt.remarks import node_label
 from graphopt.report.data import ModelStats, model_stats
@@ -85,7 +85,7 @@ def diff(before: Any, after: Any) -> ModelDiff:
     Raises:
         ModelLoadError: a model cannot be read.
     """
-    old, new = models.load(before).model, models.load(after).model
+    old, new = reading.load(before).model, reading.load(after).model
     old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
     old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
     removed = [n for n in old_nodes if _key(n) not in new_keys]
@@ -104,7 +104,7 @@ def diff(before: Any, after: Any) -> ModelDiff:
 def _graphs(model: ir.Model) -> Iterable[ir.Graph]:
     """All graphs but the bodies of our own operators."""
     bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
-    return (g for g in models.graphs(model) if g not in bodies)
+    return (g for g in traversal.graphs(model) if g not in bodies)
 
 
 def _nodes(model: ir.Model) -> Iterable[ir.Node]:

@@ -16,8 +16,7 @@ from graphopt.checking.rewritten import Rewritten
 from graphopt.checking.rounding import noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
-from graphopt.graph import inference
-from graphopt.graph import model as models
+from graphopt.graph import inference, traversal
 from graphopt.metadata import Numerics
 
 # Larger models are not read as a whole: there results are rounded and weights are not.
@@ -107,6 +106,6 @@ def types_of(proto: onnx.ModelProto) -> dict[str, int]:
     """Element types of all values by name."""
     model = ir.serde.deserialize_model(proto)
     inference.infer(model, proto)
-    values = [v for graph in models.graphs(model) for v in graph.inputs]
-    values += [v for graph in models.graphs(model) for node in graph for v in node.outputs]
+    values = [v for graph in traversal.graphs(model) for v in graph.inputs]
+    values += [v for graph in traversal.graphs(model) for node in graph for v in node.outputs]
     return {str(v.name): int(v.dtype) for v in values if v.dtype is not None}

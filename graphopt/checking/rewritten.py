@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from graphopt.checking.rounding import Precision
 from graphopt.checking.tolerances import BRAIN, HALF, SINGLE
-from graphopt.graph import model as models
+from graphopt.graph import traversal
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 
@@ -85,8 +85,8 @@ def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str
     """Names of BEFORE's values among these, and of values that AFTER no longer has and that only such are made of."""
     if not names:
         return frozenset()
-    left = {v.name for graph in models.graphs(after) for node in graph for v in node.outputs}
-    for graph in [*models.with_subgraphs(before.graph)]:
+    left = {v.name for graph in traversal.graphs(after) for node in graph for v in node.outputs}
+    for graph in [*traversal.with_subgraphs(before.graph)]:
         for node in reversed(graph):
             readers = [o.name for v in node.outputs for u in v.consumers() for o in u.outputs]
             if any(r in names for r in readers):
@@ -119,7 +119,7 @@ def _behind(output: ir.Value) -> _Behind:
             continue
         found.nodes.add(node)
         waiting += [v for v in (*node.inputs, *node.outputs) if v is not None]
-        for graph in models.bodies(node):
+        for graph in traversal.bodies(node):
             for inner in ir.traversal.RecursiveGraphIterator(graph):
                 found.nodes.add(inner)
                 waiting += [v for v in (*inner.inputs, *inner.outputs) if v is not None]

@@ -31,8 +31,7 @@ from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, run_case, run_cases
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
-from graphopt.graph import inference
-from graphopt.graph import model as models
+from graphopt.graph import inference, reading
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.runtime.sessions import CPU, provider_name
 
@@ -318,9 +317,9 @@ def _wishes(
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
     """(what a session loads, the message without external data, the IR)."""
-    source = models.load(model)
+    source = reading.load(model)
     if source.path is not None:
-        return source.path, source.proto or models.read_proto(source.path), source.model
+        return source.path, source.proto or reading.read_proto(source.path), source.model
     proto = model if isinstance(model, onnx.ModelProto) else ir.serde.serialize_model(source.model)
     return proto, proto, source.model
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
-from graphopt.graph.model import tensor_array
+from graphopt.graph.traversal import tensor_array
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.forms.affine import FLOATS, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
 from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
-from graphopt.graph.model import tensor_dims
+from graphopt.graph.traversal import tensor_dims
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 

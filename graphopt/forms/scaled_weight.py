@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.model import tensor_array, tensor_dims
+from graphopt.graph.traversal import tensor_array, tensor_dims
 from graphopt.ops.schema import Array
 
 BLOCK_BYTES = 16 * 1024 * 1024

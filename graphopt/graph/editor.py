@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.model import bodies, tensor_array, tensor_dims, with_subgraphs
 from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.traversal import bodies, tensor_array, tensor_dims, with_subgraphs
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.remarks import Code, Refusal, node_label

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
-from graphopt.graph.model import bodies, graphs, tensor_bytes, tensor_dims
+from graphopt.graph.traversal import bodies, graphs, tensor_bytes, tensor_dims
 from graphopt.ops import DOMAIN
 
 _DECLARED = "graphopt.declared"

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from graphopt.errors import InvariantError, one_line
 from graphopt.graph import inference
-from graphopt.graph.model import FIRST_OVERRIDABLE_IR_VERSION, graphs
+from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
+from graphopt.graph.traversal import graphs
 from graphopt.ops import DOMAIN, OPS
 
 # Functions are a part of the format from here on.

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir.passes.common as ir_passes
 
 from graphopt import files
-from graphopt.graph import model as models
+from graphopt.graph import reading, traversal, writing
 from graphopt.ops import DOMAIN
 
 
@@ -23,12 +23,12 @@ def lower(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
         ModelSaveError: the result cannot be written, or would overwrite the input.
     """
     files.check_places({"OUT": Path(out)}, [Path(path)])
-    work = models.load(path).model
-    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in models.external_tensors(work)})
-    count = sum(node.domain == DOMAIN for graph in models.graphs(work) for node in graph)
+    work = reading.load(path).model
+    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(work)})
+    count = sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph)
     ir_passes.InlinePass(criteria=lambda function: function.domain == DOMAIN)(work)
     for identifier in [i for i, f in work.functions.items() if f.domain == DOMAIN]:
         del work.functions[identifier]
     work.opset_imports.pop(DOMAIN, None)
-    models.save(work, Path(out))
+    writing.save(work, Path(out))
     return count

@@ -26,7 +26,7 @@ from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
 from graphopt.errors import GraphoptError, OptionError, one_line
-from graphopt.graph import model as models
+from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
@@ -191,7 +191,7 @@ def bench(
     names = [provider_name(p) for p in providers] or [default_providers()[0]]
     report = BenchReport(conditions=_conditions(names))
     with _files([m for m in (before, after) if m is not None]) as paths:
-        protos = [models.read_proto(p) for p in paths]
+        protos = [reading.read_proto(p) for p in paths]
         _check_inputs(protos)
         if inputs is not None and (sizes or batch):
             raise OptionError("inputs have sizes of their own: give inputs, or sizes and batch")
@@ -237,7 +237,7 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for i, original in enumerate(originals):
-            source = models.load(original)
+            source = reading.load(original)
             unnamed = [n for n in source.model.graph if not n.name]
             if source.path is not None and not unnamed:
                 paths.append(source.path)
@@ -245,7 +245,7 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
             for node in unnamed:
                 node.name = f"{node.op_type}->{next((o.name for o in node.outputs if o.name), '?')}"
             path = Path(folder) / f"model_{i}.onnx"
-            models.save(source.model, path)
+            writing.save(source.model, path)
             paths.append(path)
         yield paths
 

@@ -24,7 +24,7 @@ import graphopt
 from graphopt import files
 from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelLoadError
-from graphopt.graph import model as models
+from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
     bound_runner,
@@ -267,7 +267,7 @@ class _Work:
         if precision is not None:  # sites are cut out of the model before its conversion, and converted on their own
             self.plain = self._write("unconverted", profit=_NoSite())
         self.candidates = recorder.seen
-        proto = models.read_proto(self.plain)
+        proto = reading.read_proto(self.plain)
         (self.sizes,) = size_grid(proto, {s: (n,) for s, n in sizes.items()}, ())
         self.feeds = normal_feeds(proto, self.sizes)
 
@@ -286,7 +286,7 @@ class _Work:
             optimize(self._original, path, target=self.target, **options)
         else:
             after, _ = optimize(self._original, target=self.target, **options)
-            models.save(models.load(after).model, path)
+            writing.save(reading.load(after).model, path)
         return path
 
     def runner(self, path: Path, feeds: dict[str, Any]) -> Run:
@@ -347,7 +347,7 @@ def _measure(work: _Work, candidate: Candidate, seconds: float) -> Measurement:
 
 def _cut_out(work: _Work, candidate: Candidate) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """The nodes around a site as a model of their own, and the values that the whole model feeds them."""
-    source = models.load(work.plain)
+    source = reading.load(work.plain)
     graph = source.model.graph
     anchor = next((n for n in graph if node_label(n) == candidate.label), None)
     if anchor is None:

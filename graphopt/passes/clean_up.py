@@ -31,9 +31,9 @@ import onnx_ir as ir
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, is_read, use_count
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
-from graphopt.graph.model import tensor_dims
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
+from graphopt.graph.traversal import tensor_dims
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array

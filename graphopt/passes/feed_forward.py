@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import FLOATS, Form, form_of
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
-from graphopt.graph.model import tensor_dims
+from graphopt.graph.traversal import tensor_dims
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array

@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from graphopt.forms.row_statistics import match_row_norm
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
-from graphopt.graph.model import tensor_dims
+from graphopt.graph.traversal import tensor_dims
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass

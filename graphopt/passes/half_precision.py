@@ -39,7 +39,7 @@ import onnx_ir as ir
 from graphopt.errors import OptionError
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int
-from graphopt.graph.model import bodies
+from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions

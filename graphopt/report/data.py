@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph.model import graphs, tensor_bytes
+from graphopt.graph.traversal import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Code, InitializerRange, Remark
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from graphopt.graph.shapes.dims import DIMS
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.engine import Shapes

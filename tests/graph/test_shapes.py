@@ -14,7 +14,7 @@ import graphopt
 from graphopt import pipeline
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.facts import Rule
 from graphopt.graph.shapes.sizes import Size, product

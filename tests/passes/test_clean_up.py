@@ -10,7 +10,7 @@ import pytest
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from graphopt.passes.clean_up import CleanUp
 from graphopt.targets.target import Target
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from graphopt import pipeline
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
-from graphopt.graph.model import load
+from graphopt.graph.reading import load
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets.target import Target
 from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text, rewrite, run
