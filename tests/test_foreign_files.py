@@ -406,6 +406,11 @@ def test_an_output_that_is_listed_twice() -> None:
             assert [v.name for v in after.graph.output] == ["y", "y"]
 
 
+def test_an_output_that_is_half_already() -> None:
+    model = parse("g (float[2,8] x) => (float16[2,8] y) { t = MatMul(x, w)  y = Cast<to=10>(t) }", w=draw(8, 8))
+    check(model, {"x": draw(2, 8)}, precision="fp16")
+
+
 @pytest.mark.parametrize("precision", [None, "fp16"])
 def test_what_the_body_of_a_foreign_operator_reads_outside(precision: str | None) -> None:
     """BeamSearch makes a session of its body, and takes the types of what that reads outside from its value_info."""

@@ -180,6 +180,7 @@ class _Conversion:
 
     def convert(self, graph: ir.Graph) -> None:
         self._find_needs_float(graph)
+        declared = [value.dtype for value in graph.outputs]
         main = graph is self.editor.model.graph
         if main and not self.keep_io:
             for value in graph.inputs:
@@ -189,7 +190,7 @@ class _Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
-        self._restore_outputs(graph, HALF if main and not self.keep_io else FLOAT)
+        self._restore_outputs(graph, declared, HALF if main and not self.keep_io else FLOAT)
 
     def _find_needs_float(self, graph: ir.Graph) -> None:
         """Nodes whose results only statistics and integers read: their own arithmetic belongs to the statistics."""
@@ -207,10 +208,12 @@ class _Conversion:
             return self.editor.opset(node) < GROUP_NORM_STASH_OPSET
         return node.op_type in STATISTICS
 
-    def _restore_outputs(self, graph: ir.Graph, wanted: ir.DataType) -> None:
+    def _restore_outputs(self, graph: ir.Graph, declared: Sequence[ir.DataType | None], wanted: ir.DataType) -> None:
         restored: dict[ir.Value, ir.Value] = {}
         for i, value in enumerate(graph.outputs):
             producer = value.producer()
+            if declared[i] == HALF:
+                continue  # and so it stays, whatever was behind the Cast that made it
             if value in restored:  # listed twice
                 graph.outputs[i] = restored[value]
                 continue
