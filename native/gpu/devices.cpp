@@ -71,7 +71,11 @@ class Driver {
         break;
     }
     Present found;
-    found.devices.push_back({open_host(host_kernels())->facts(), {}});
+    try {
+      found.devices.push_back({open_host(host_kernels())->facts(), {}});
+    } catch (const std::exception& e) {
+      found.problem = {"broken_runtime", e.what()};
+    }
     return found;
   }
 
