@@ -46,10 +46,12 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
     "Elu": {"alpha": 0.7},
 }
+# Not a node of one input with these names, or one that the runtime expands before the provider is asked (Mish).
+NOT_NODES = ("Copy", "Clip", "GeluTanh", "Silu", "Mish")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", [op for op in elementwise_cases.UNARY if op not in ("Copy", "Clip", "GeluTanh")])
+@pytest.mark.parametrize("op", [op for op in elementwise_cases.UNARY if op not in NOT_NODES])
 def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
     case = elementwise_cases.case("unary", dtype, op, (2, 3, 5, 8))
     node = helper.make_node(op, ["x"], ["y"], **ATTRIBUTES.get(op, {}))
