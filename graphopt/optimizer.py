@@ -219,7 +219,7 @@ def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
 
 
 def _unknown_operators(model: ir.Model) -> str:
-    """Why nothing is known of what the model's operators mean, or ""."""
+    """Why nothing is known of what the model is for, or of what its operators mean; or ""."""
     opset = model.opset_imports.get("", 0)
     if opset > NEWEST_KNOWN_OPSET:
         return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
@@ -227,6 +227,8 @@ def _unknown_operators(model: ir.Model) -> str:
         return "the model uses ONNX's operators and imports no version of them"
     if any(function.domain == "" for function in model.functions.values()):
         return "the model defines operators of ONNX's own domain itself"
+    if not model.graph.outputs:
+        return "the model has no outputs"  # without nodes, which nobody reads, runtimes would not load it
     return ""
 
 

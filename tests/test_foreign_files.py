@@ -413,6 +413,12 @@ def test_an_output_that_is_listed_twice() -> None:
             assert [v.name for v in after.graph.output] == ["y", "y"]
 
 
+def test_a_model_without_outputs() -> None:
+    model = parse("g (float[2,8] x) => () { y = Relu(x) }")
+    after, _ = graphopt.optimize(model, target="cpu")
+    assert after == model
+
+
 def test_an_output_that_is_half_already() -> None:
     model = parse("g (float[2,8] x) => (float16[2,8] y) { t = MatMul(x, w)  y = Cast<to=10>(t) }", w=draw(8, 8))
     check(model, {"x": draw(2, 8)}, precision="fp16")
