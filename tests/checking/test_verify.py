@@ -20,17 +20,11 @@ from graphopt.checking.compare import deviation, difference
 from graphopt.checking.inputs import make_cases, symbols
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
-from graphopt.checking.tolerances import LIMITS
 from graphopt.checking.verify import Verdict, verify
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
-from graphopt.metadata import Numerics
 from models import ZOO
-from tests.checking.faults import STRUCTURAL, planted
-from tests.checking.reference64 import moved, probes, run64
 from tests.rewriting import Array, model_from_text
-
-FAULTY = ("resnet18", "unet", "yolo", "bert", "gpt2", "vit")
 
 
 def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
@@ -43,22 +37,6 @@ def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
         else:
             feeds[value.name] = np.ones(shape, np.int64)
     return feeds
-
-
-@pytest.mark.parametrize("name", FAULTY)
-def test_catches_planted_faults(name: str) -> None:
-    model = ZOO[name](small=True, batch=2)
-    feeds = probes(model)
-    wanted = [run64(model, inputs) for inputs in feeds]
-    shown = 0
-    # All of them, over the whole zoo: scripts/planted_faults.py.
-    for description, faulty in list(planted(model, every=8))[::4]:
-        far = math.inf if description in STRUCTURAL else moved(wanted, faulty, feeds)
-        if far < 10 * LIMITS[Numerics.REASSOCIATED]:
-            continue  # a fault that cannot show
-        shown += 1
-        assert not verify(model, faulty).equal, f"{description}: moved by {far:.3g} of RMS and was not caught"
-    assert shown >= 5
 
 
 @pytest.mark.parametrize("seed", range(3))

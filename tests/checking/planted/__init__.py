@@ -1,0 +1,14 @@
+"""Faults that a rewriter could make, planted one at a time, and how far each really moves the outputs.
+
+`registry` holds what a kind of fault is, the files beside it the kinds, `subjects` the models with their broad inputs,
+`effect` the measure, `honest` the files that are no fault. None of it uses `graphopt.checking`: it is what `verify` is
+held against.
+"""
+
+from tests.checking.planted import bodies, branches, integers, masks, nodes, outputs, values, weights
+from tests.checking.planted.registry import KINDS, Facts, Hints, plant
+
+__all__ = [
+    "KINDS", "Facts", "Hints", "bodies", "branches", "integers", "masks", "nodes", "outputs", "plant", "values",
+    "weights",
+]  # fmt: skip

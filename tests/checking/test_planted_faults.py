@@ -1,0 +1,78 @@
+"""`verify` against planted faults and honest files: a sample of scripts/planted_faults.py."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import onnx
+import pytest
+
+import graphopt
+from tests.checking.planted import KINDS, Facts, plant
+from tests.checking.planted.effect import Pair, perturbed
+from tests.checking.planted.subjects import Subject, inputs, subjects
+
+# Kind, model, and the file that it is planted into.
+FAULTS = (
+    ("one tap of a convolution kernel lost", "unet", "optimized"),
+    ("an attention head is zero", "vit", "optimized"),
+    ("mask: taken as a length", "encoder_bool", "optimized"),
+    ("only the kernel: scale", "gpt2", "optimized"),
+    ("only the body: activation missing", "resnet18", "optimized"),
+    ("detector: two classes exchanged", "detector_rows", "half"),
+    ("detector: scores above a half are one", "detector_columns", "half"),
+)
+HONEST = ("detector_columns", "tabular")
+
+
+@cache
+def _subjects() -> dict[str, Subject]:
+    return {s.name: s for s in subjects(trained=False)}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("kind", "name", "file"), FAULTS, ids=lambda v: str(v).replace(" ", "_"))
+def test_catches(kind: str, name: str, file: str) -> None:
+    subject = _subjects()[name]
+    before = subject.build()
+    half = file == "half"
+    base, _ = graphopt.optimize(before, target="cpu", all_sites=not half, precision="fp16" if half else None)
+    pair = Pair(before, base, inputs(subject, before))
+    assert pair.effect(base) == 0
+    sites = list(KINDS[kind](Facts(base, subject.hints)))
+    _, edit = sites[-1]
+    faulty = plant(base, edit)
+    assert pair.effect(faulty) > 10
+    assert not graphopt.verify(before, faulty).equal
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", HONEST)
+def test_no_false_alarm(name: str) -> None:
+    subject = _subjects()[name]
+    before = subject.build()
+    for done, after in honest.pairs(before):
+        report = graphopt.verify(before, after)
+        assert report.equal, f"{done}: {report.summary}"
+
+
+@pytest.mark.once
+def test_the_measure_knows_a_rounding_from_a_fault() -> None:
+    """A fault must exceed ten times the honest error: rounding to half precision does, other rounding does not."""
+    subject = _subjects()["encoder_causal"]
+    model = subject.build()
+    pair = Pair(model, model, inputs(subject, model))
+    assert pair.effect(perturbed(model, 0.0, 42)) < 10
+    facts = Facts(model, subject.hints)
+    assert pair.effect(plant(model, next(KINDS["weights rounded to half precision"](facts))[1])) > 10
+
+
+@pytest.mark.once
+def test_another_interface_is_no_number() -> None:
+    subject = _subjects()["switch"]
+    model = subject.build()
+    pair = Pair(model, model, inputs(subject, model))
+    edit = next(KINDS["output: one more axis"](Facts(model, subject.hints)))[1]
+    assert math.isinf(pair.effect(plant(model, edit)))
+    onnx.checker.check_model(model)
