@@ -54,6 +54,10 @@ TargetOption = Annotated[
 ]
 OnlyOption = Annotated[list[str] | None, typer.Option("--only", help="Run this pass alone (repeatable).")]
 SkipOption = Annotated[list[str] | None, typer.Option("--skip", help="Leave this pass out (repeatable).")]
+ProvidersOption = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Two providers, such as cpu,graphopt: the question is what lies between them."),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--input-shape", help="NAME:1x3x224x224 fixes an input's shape (repeatable).")
 ]
@@ -252,7 +256,9 @@ def explain_command(
 @app.command(name="verify")
 def verify_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER")],
+    after: Annotated[
+        Path | None, typer.Argument(metavar="AFTER", help="BEFORE itself if only providers differ.")
+    ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
     rtol: Annotated[
         list[str] | None, typer.Option(help="1e-3, or OUTPUT:1e-3 for one output (repeatable); relative to RMS.")
@@ -271,6 +277,7 @@ def verify_command(
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="NAME:LO:HI: what numbers an input is given (repeatable).")
     ] = None,
+    providers: ProvidersOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
     ] = False,
@@ -278,9 +285,13 @@ def verify_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
 ) -> None:
     """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run, 8: random."""
+    if after is None and providers is None:
+        raise OptionError(
+            "AFTER is missing; one model alone is compared with itself on two providers (--providers A,B)"
+        )
     report = graphopt.verify(
         before,
-        after,
+        before if after is None else after,
         inputs=inputs,
         rtol=_tolerances(rtol, "--rtol") or None,
         atol=_tolerances(atol, "--atol") or None,
@@ -291,6 +302,7 @@ def verify_command(
         sizes=_sizes(dim),
         batch=_numbers(batch, "--batch") if batch else (),
         ranges=_ranges(range_),
+        providers=_names(providers),
     )
     if as_json:
         print(report.to_json())
@@ -316,6 +328,10 @@ def _ranges(options: list[str] | None) -> dict[str, tuple[float, float]]:
         if not name or found[name][0] > found[name][1]:
             raise OptionError(f"--range '{option}' is not of the form NAME:LO:HI")
     return found
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name.strip() for name in text.split(",")] if text is not None else None
 
 
 def _tolerances(options: list[str] | None, what: str) -> dict[str, float]:
@@ -443,8 +459,15 @@ def bisect(
     all_sites: Annotated[bool, typer.Option("--all-sites", help="As for optimize.")] = False,
     inputs: Annotated[Path | None, typer.Option(help="As for verify.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    providers: ProvidersOption = None,
 ) -> None:
-    """Find the one rewrite of IN that breaks its numbers. Exit code 0: none does, 1: found."""
+    """Find the one rewrite of IN that breaks its numbers, or the first value at which two providers part.
+
+    Exit code 0: none does, 1: found.
+    """
+    if providers is not None:
+        _bisect_providers(before, out, providers, inputs, seed)
+        return
     from graphopt.checking.bisect import bisect_file
 
     result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
@@ -456,6 +479,21 @@ def bisect(
         f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}", soft_wrap=True
     )
     console.print(plain(result.summary), soft_wrap=True)
+    if out is not None:
+        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+    raise typer.Exit(1)
+
+
+def _bisect_providers(path: Path, out: Path | None, providers: str, inputs: Path | None, seed: int) -> None:
+    from graphopt.checking.parting import first_parting_in_file
+
+    result = first_parting_in_file(path, out, _names(providers) or [], inputs=inputs, seed=seed)
+    if result.value is None:
+        console.print(f"[green]equal[/]: {plain(result.summary)}")
+        return
+    console.print(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", soft_wrap=True)
+    if result.alone:
+        console.print("it differs only while no other value is looked at: a provider computes it with its neighbours")
     if out is not None:
         console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
     raise typer.Exit(1)

@@ -130,6 +130,7 @@ class VerifyReport:
         not_covered: what no input that was tried says anything about.
         notes: what else there is to know.
         summary: a sentence.
+        feeds: the inputs on which the outputs differ most; empty where they do not. Not in the JSON.
     """
 
     verdict: Verdict = Verdict.EQUAL
@@ -141,6 +142,7 @@ class VerifyReport:
     not_covered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     summary: str = ""
+    feeds: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def equal(self) -> bool:
@@ -158,7 +160,9 @@ class VerifyReport:
         return list(worst.values())
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": 2, "equal": self.equal, **asdict(self), "verdict": self.verdict.value}
+        found = {"format": 2, "equal": self.equal, **asdict(replace(self, feeds={})), "verdict": self.verdict.value}
+        del found["feeds"]
+        return found
 
     def to_json(self) -> str:
         return json.dumps(_without_infinities(self.to_dict()), indent=2, allow_nan=False)
@@ -207,6 +211,7 @@ class _Pair:
     half_io: bool
     rtol: Tolerance | None
     atol: Tolerance | None
+    reference: _Way
 
     @property
     def names(self) -> list[str]:
@@ -227,12 +232,16 @@ def verify(
     sizes: Mapping[str, Sequence[int]] | None = None,
     batch: Sequence[int] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
+    providers: Sequence[str] | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
 
     AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library. With a provider it
     runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
     in a process of their own.
+
+    With two providers the question is another one: BEFORE runs on the first, AFTER (which may be the same model) on the
+    second, and that is all. On the CPU nodes of ours run by their function bodies then.
 
     Args:
         before: the original, in any form that `optimize` takes.
@@ -249,14 +258,16 @@ def verify(
         sizes: symbolic dimension -> the sizes to try.
         batch: sizes to try for symbolic first axes.
         ranges: input -> the lowest and the highest number that it is given.
+        providers: two of them, where BEFORE and where AFTER is to run.
 
     Raises:
-        OptionError: a name that neither model has, or a provider that this runtime has not.
+        OptionError: a name that neither model has, a provider that this runtime has not, or not two.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
     device = provider_name(provider) if provider is not None else CPU
+    two = _two_ways(providers, provider)
     before_model, before_proto, before_ir = _runnable(before)
     after_model, after_proto, after_ir = _runnable(after)
     if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
@@ -272,9 +283,11 @@ def verify(
         return VerifyReport(Verdict.DIFFERENT, summary=contradiction)
     inference.infer(before_ir)
     inference.infer(after_ir)
-    pair = _Pair(
-        before_model, before_proto, after_model, after_proto, rewritten(before_ir, after_ir), half_io, rtol, atol
-    )
+    change = rewritten(before_ir, after_ir)
+    if two:  # another provider adds in an order of its own, also where nothing was rewritten
+        change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
+    reference = two[0] if two else _Way(False)
+    pair = _Pair(before_model, before_proto, after_model, after_proto, change, half_io, rtol, atol, reference)
     report = VerifyReport(fixed=fixed_sizes(before_proto, after_proto))
     classes = [*pair.rewritten.classes.values(), *([Numerics.APPROXIMATE] if pair.rewritten.approximated else [])]
     report.numerics = max(classes, default=Numerics.EXACT).name.lower()
@@ -285,12 +298,24 @@ def verify(
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, half_io)
     ways = [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
     ways += [_Way(True, device)] if device != CPU else []
-    runs = [run for way in ways for run in _run_after(pair, way, cases, wanted)]
-    runs += _run_at_default_level(pair, cases, wanted, report)
+    runs = [run for way in two[1:] or ways for run in _run_after(pair, way, cases, wanted)]
+    if not two:
+        runs += _run_at_default_level(pair, cases, wanted, report)
     _judge(pair, runs, honest, report)
     report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
-    _conclude(pair, report, len(cases))
+    _conclude(pair, report, cases)
     return report
+
+
+def _two_ways(providers: Sequence[str] | None, provider: str | None) -> list[_Way]:
+    """How BEFORE and AFTER run on two providers; empty where that is not the question."""
+    if providers is None:
+        return []
+    if len(providers) != 2 or isinstance(providers, str):
+        raise OptionError(f"two providers are compared, not {len(providers)}: name BEFORE's and AFTER's")
+    if provider is not None:
+        raise OptionError("provider says where AFTER runs too, providers where each of them runs: give one of the two")
+    return [_Way(name != CPU, name) for name in map(provider_name, providers)]
 
 
 # -- planning ------------------------------------------------------------------------------------------------------
@@ -342,7 +367,7 @@ def _run_before(
     pair: _Pair, report: VerifyReport, inputs: Any, wishes: Wishes, seconds: float
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """BEFORE's outputs, and the cases that it takes; notes outputs that a second run changes."""
-    session = open_session(pair.before, library=False)
+    session = open_session(pair.before, library=pair.reference.library, provider=pair.reference.provider)
     wanted: dict[str, Outputs] = {}
     cases: list[Case] = []
     random: set[str] = set()
@@ -463,6 +488,11 @@ def _approximation(pair: _Pair, cases: Sequence[Case]) -> dict[str, list[Deviati
     return found
 
 
+def _has_kernels(pair: _Pair, run: _Run) -> bool:
+    """Whether kernels of ours may have computed one side."""
+    return run.way.library or pair.reference.library
+
+
 def _judge(
     pair: _Pair,
     runs: Sequence[_Run],
@@ -496,7 +526,7 @@ def _judge(
     rows = {id(run): rows_of(run) for run in runs}
     # Most models stay within what rounding does even with kernels that approximate.
     if pair.rewritten.approximated:
-        beyond = [r for r in runs if r.way.library and not all(row.equal for row in rows[id(r)])]
+        beyond = [r for r in runs if _has_kernels(pair, r) and not all(row.equal for row in rows[id(r)])]
         approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
         rows |= {id(run): rows_of(run) for run in beyond}
     worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
@@ -559,8 +589,9 @@ def _rows(
         numerics = pair.rewritten.classes[name]
         if run.way.provider != CPU or run.way.optimized:
             numerics = max(numerics, Numerics.REASSOCIATED)  # sums in an order of its own, also where nothing changed
-        other = approximation[i] if approximation and run.way.library and name in pair.rewritten.approximated else None
-        if name in pair.rewritten.approximated and run.way.library:
+        approximates = name in pair.rewritten.approximated and _has_kernels(pair, run)
+        other = approximation[i] if approximation and approximates else None
+        if approximates:
             numerics = max(numerics, Numerics.APPROXIMATE)
         own_limit = _for_output(pair.rtol, name)
         accepted = _for_output(pair.atol, name) or 0.0
@@ -601,13 +632,15 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
 # -- concluding ----------------------------------------------------------------------------------------------------
 
 
-def _conclude(pair: _Pair, report: VerifyReport, cases: int) -> None:
+def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case]) -> None:
     if not all(row.equal for row in report.rows):
         report.verdict = Verdict.DIFFERENT
     elif report.random:
         report.verdict = Verdict.RANDOM
-    report.summary = _summary(report, cases) + ("; AFTER's interface is float16" if pair.half_io else "")
+    report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
     if report.verdict == Verdict.DIFFERENT:
+        farthest = max((r for r in report.rows if not r.equal), key=_severity).case
+        report.feeds = next(dict(case.feeds) for case in cases if case.name == farthest)
         return
     for name in pair.names:
         rows = [r for r in report.rows if r.name == name]

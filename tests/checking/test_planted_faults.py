@@ -1,4 +1,4 @@
-"""`verify` against planted faults and honest files: a sample of scripts/planted_faults.py."""
+"""`verify` against planted faults: a sample of scripts/planted_faults.py."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ FAULTS = (
     ("only the kernel: scale", "gpt2", "optimized"),
     ("only the body: activation missing", "resnet18", "optimized"),
     ("detector: two classes exchanged", "detector_rows", "half"),
-    ("detector: scores above a half are one", "detector_columns", "half"),
 )
-HONEST = ("detector_columns", "tabular")
 
 
 @cache
@@ -45,16 +43,6 @@ def test_catches(kind: str, name: str, file: str) -> None:
     faulty = plant(base, edit)
     assert pair.effect(faulty) > 10
     assert not graphopt.verify(before, faulty).equal
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", HONEST)
-def test_no_false_alarm(name: str) -> None:
-    subject = _subjects()[name]
-    before = subject.build()
-    for done, after in honest.pairs(before):
-        report = graphopt.verify(before, after)
-        assert report.equal, f"{done}: {report.summary}"
 
 
 @pytest.mark.once

@@ -1,8 +1,12 @@
-"""`verify` runs AFTER on our provider as well."""
+"""`verify` runs AFTER on our provider as well, and compares two providers; `bisect` finds where they part."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,10 +14,14 @@ import pytest
 from onnx import numpy_helper
 
 import graphopt
+from graphopt.checking.parting import Parting, first_parting
 from graphopt.checking.verify import VerifyReport
 from graphopt.errors import OptionError
 from models import ZOO
+from tests.checking.planted import KINDS, Facts, Hints, plant
 from tests.provider.worker import PROVIDER
+
+TWO = ("CPUExecutionProvider", PROVIDER)
 
 
 def _verify(before: bytes, after: bytes) -> VerifyReport:
@@ -47,3 +55,58 @@ def test_a_provider_that_is_not_there() -> None:
     model = ZOO["resnet18"](small=True)
     with pytest.raises(OptionError, match="no provider 'nnapi'"):
         graphopt.verify(model, model, provider="nnapi")
+
+
+def _compare(model: bytes) -> VerifyReport:
+    proto = onnx.load_from_string(model)
+    return graphopt.verify(proto, proto, providers=TWO)
+
+
+def _part(model: bytes) -> tuple[Parting, list[str]]:
+    found = first_parting(onnx.load_from_string(model), TWO)
+    return dataclasses.replace(found, minimal=None), [n.op_type for n in found.minimal.graph] if found.minimal else []
+
+
+def _with_a_wrong_kernel() -> onnx.ModelProto:
+    """BERT whose first attention has the right scale in its function body only."""
+    after, _ = graphopt.optimize(ZOO["bert"](small=True), target="cuda", all_sites=True)
+    return plant(after, next(KINDS["only the kernel: scale"](Facts(after, Hints())))[1])
+
+
+def test_one_file_on_two_providers(worker: ProcessPoolExecutor) -> None:
+    model, _ = graphopt.optimize(ZOO["bert"](small=True), target="cuda", all_sites=True)
+    report = worker.submit(_compare, model.SerializeToString()).result()
+    assert report.equal, report.summary
+    assert {row.provider for row in report.rows} == {PROVIDER}
+
+
+def test_the_first_value_at_which_two_providers_part(worker: ProcessPoolExecutor) -> None:
+    model = _with_a_wrong_kernel()
+    report = worker.submit(_compare, model.SerializeToString()).result()
+    assert not report.equal
+    assert set(report.feeds) == {i.name for i in model.graph.input}
+    first = next(n for n in model.graph.node if n.op_type.startswith("FusedAttention"))
+    found, minimal = worker.submit(_part, model.SerializeToString()).result()
+    assert (found.value, found.alone) == (first.output[0], False)
+    assert found.node == f"{first.op_type} '{first.name}'"
+    assert minimal == [first.op_type]
+
+
+def test_two_providers_are_two() -> None:
+    model = ZOO["resnet18"](small=True)
+    with pytest.raises(OptionError, match="two providers are compared, not 1"):
+        graphopt.verify(model, model, providers=["cpu"])
+    with pytest.raises(OptionError, match="give one of the two"):
+        graphopt.verify(model, model, providers=["cpu", "cpu"], provider="cpu")
+
+
+def test_a_provider_agrees_with_itself(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    onnx.save(ZOO["vit"](small=True), path)
+    for command in ("verify", "bisect"):
+        result = graphopt_command(command, path, "--providers", "cpu,cpu")
+        assert result.exit_code == 0, result.stderr
+        assert "equal" in result.stdout
+    result = graphopt_command("verify", path)
+    assert result.exit_code == 5
+    assert "AFTER is missing" in result.stderr
