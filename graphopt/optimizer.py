@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 
 import graphopt
-from graphopt import files, pipeline
+from graphopt import files, half_precision, pipeline
 from graphopt.errors import ModelSaveError, OptionError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
-from graphopt.passes import PASSES, half_precision
+from graphopt.passes import PASSES
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
@@ -75,7 +75,7 @@ def optimize(
             here, with the GPU's architecture. The report says which and why.
         only: names of the passes to run; empty for all.
         skip: names of passes not to run.
-        precision: "fp16" converts to half precision after all other rewrites (passes/half_precision.py).
+        precision: "fp16" converts to half precision after all other rewrites (half_precision.py).
         keep_io: with a precision, graph inputs and outputs keep their element types.
         keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
         input_shapes: fixes dimensions of graph inputs, in the written model too.

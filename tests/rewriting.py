@@ -13,6 +13,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from graphopt import pipeline
+from graphopt.checking.default_level import run_optimized
+from graphopt.checking.inputs import Case
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
@@ -21,7 +23,6 @@ from graphopt.remarks import Remark
 from graphopt.runtime.sessions import library_path
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
-from tests.default_level import assert_runs
 
 Array = npt.NDArray[Any]
 
@@ -105,6 +106,23 @@ def assert_same_outputs(
                 rms = float(np.sqrt(np.nanmean(want.astype(np.float64) ** 2))) or 1.0
                 worst = float(np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0))
                 assert worst <= tolerance * rms, f"library={library}: {worst / rms:.3g} of RMS"
+
+
+def assert_runs(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
+    """AFTER runs at the default level, with the library and without it, unless BEFORE does not either."""
+    ours = any(n.domain == DOMAIN for n in after.graph.node)
+    for library in (False, True) if ours else (False,):
+        why = _why_not(after, feeds, library=library)
+        if why:
+            assert _why_not(before, feeds, library=False), f"library={library}: {why}"
+
+
+def _why_not(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> str:
+    """Why the runtime does not run a model at its default level; "" when it does."""
+    (outputs,) = run_optimized(model, [Case("the test's", dict(feeds))], library=library, threads=1).values()
+    if isinstance(outputs, str):
+        return outputs
+    return "an output has no value" if any(y is None for y in outputs) else ""
 
 
 def _made(model: onnx.ModelProto) -> set[str]:

@@ -17,8 +17,7 @@ from onnx import TensorProto, helper
 import graphopt
 from graphopt.errors import ModelLoadError
 from graphopt.report.data import Report
-from tests.default_level import assert_runs
-from tests.rewriting import assert_same_outputs, run
+from tests.rewriting import assert_runs, assert_same_outputs, run
 
 Array = npt.NDArray[Any]
 TARGETS = ("cpu", "rocm", "cuda", "migraphx", "portable")

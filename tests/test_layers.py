@@ -17,7 +17,7 @@ LAYERS = (
     ("graph/",),
     ("forms/", "report/data.py", "report/__init__.py"),
     ("passes/",),
-    ("pipeline.py",),
+    ("pipeline.py", "half_precision.py"),
     ("runtime/",),
     ("optimizer.py",),
     ("checking/", "measure/"),

@@ -26,16 +26,19 @@ _process: subprocess.Popen[bytes] | None = None
 
 
 def run_optimized(
-    model: Model, cases: Sequence[Case], *, library: bool, half_io: bool = False
+    model: Model, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
-    """As `run_cases`, with the runtime's optimizations on. A crash is a message, the same for all cases."""
+    """As `run_cases`, with the runtime's optimizations on. A crash is a message, the same for all cases.
+
+    `threads` is how many compute a node; 0 leaves that to the runtime.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = model
         if isinstance(model, onnx.ModelProto):
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.SerializeToString())
         assert isinstance(path, Path)
-        request = (str(path.resolve()), list(cases), library, half_io)
+        request = (str(path.resolve()), list(cases), library, half_io, threads)
         process = _running()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -82,16 +85,16 @@ def serve() -> None:
     requests: IO[bytes] = sys.stdin.buffer
     while True:
         try:
-            path, cases, library, half_io = pickle.load(requests)
+            path, cases, library, half_io, threads = pickle.load(requests)
         except EOFError:
             return
-        pickle.dump(_answer(Path(path), cases, library, half_io), answers)
+        pickle.dump(_answer(Path(path), cases, library, half_io, threads), answers)
         answers.flush()
 
 
-def _answer(path: Path, cases: Sequence[Case], library: bool, half_io: bool) -> Any:
+def _answer(path: Path, cases: Sequence[Case], library: bool, half_io: bool, threads: int) -> Any:
     try:
-        session = open_session(path, library=library, optimized=True)
+        session = open_session(path, library=library, optimized=True, threads=threads)
     except GraphoptError as error:
         return str(error).removeprefix(f"{path} ")
     return {case.name: run_case(session, case, half_io=half_io) for case in cases}

@@ -21,7 +21,13 @@ Outputs = list[Any]
 
 
 def open_session(
-    model: Model, *, library: bool, provider: str = CPU, folder: Path | None = None, optimized: bool = False
+    model: Model,
+    *,
+    library: bool,
+    provider: str = CPU,
+    folder: Path | None = None,
+    optimized: bool = False,
+    threads: int = 0,
 ) -> Any:
     """A session with all of the runtime's optimizations off.
 
@@ -31,6 +37,7 @@ def open_session(
         provider: what this one cannot run goes to the CPU.
         folder: where the weights of a message lie that are not in it.
         optimized: with the runtime's optimizations, as it has them by default.
+        threads: how many compute a node; 0 leaves that to the runtime.
 
     Raises:
         VerifyError: the runtime refuses the model; the message is the runtime's.
@@ -41,6 +48,7 @@ def open_session(
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     providers = configure(options, [CPU] if provider == CPU else [provider, CPU]) if library else [CPU]

@@ -94,8 +94,12 @@ class Editor:
             return None if value.is_graph_input() else tensor
         # Asked of every input of every node: only the output of a Constant has more to it.
         producer = value.producer()
-        if producer is None or producer.op_type != "Constant":
+        if producer is None or producer.op_type != "Constant" or producer.domain != "":
             return None
+        attribute = producer.attributes.data.get("value")
+        if attribute is not None and not attribute.is_ref():
+            # Not by onnx_ir's function, which writes the value's name into the tensor: a look would change the file.
+            return attribute.as_tensor()
         return ir.convenience.get_const_tensor(value)
 
     def is_constant(self, value: ir.Value | None) -> bool:

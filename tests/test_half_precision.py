@@ -13,8 +13,8 @@ import pytest
 import graphopt
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError
+from graphopt.half_precision import range_of
 from graphopt.ops import DOMAIN
-from graphopt.passes.half_precision import range_of
 from graphopt.report.data import Report
 from models import ZOO
 from tests.rewriting import model_from_text, run

@@ -1,0 +1,24 @@
+"""What the editor says of a graph, and that to ask changes nothing."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from graphopt.graph.editor import Editor
+from graphopt.targets.target import Target
+from tests.rewriting import model_from_text
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("attribute", ["value = float[2] named {1, 2}", "value_floats = [1.0, 2.0]"])
+def test_constants_are_read_and_left_as_they_are(attribute: str) -> None:
+    model = ir.serde.deserialize_model(
+        model_from_text(f"g (float[2] x) => (float[2] y) {{ c = Constant <{attribute}> () y = Add(x, c) }}")
+    )
+    before = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
+    editor = Editor(model, Target("cpu"))
+    constant = model.graph.node(1).inputs[1]
+    array = editor.constant(constant)
+    assert array is not None and array.tolist() == [1, 2]
+    assert ir.serde.serialize_model(model).SerializeToString(deterministic=True) == before
