@@ -18,7 +18,9 @@ pytestmark = pytest.mark.once
 
 OURS = "GraphoptExecutionProvider"
 CODE = ["gfx1100", "gfx11-generic"]
-DESKTOP = System(amd_gpus=1, kfd=True, kfd_group="render", kfd_opens=True, render_nodes=True)
+DESKTOP = System(amd_gpus=1, kfd=True, kfd_group="render", kfd_gpus=1, render_nodes=("/dev/dri/renderD128",))
+DENIED = "Permission denied"
+UNBOUND = ("0000:03:00.0: no driver",)
 
 
 def device(**facts: Any) -> dict[str, Any]:
@@ -88,9 +90,32 @@ def test_a_device_is_ready() -> None:
         ("no_driver", System(wsl=True), "no_dxg", "wsl --update"),
         ("no_device", System(wsl=True, dxg=True), "no_device_in_wsl", "HSA_ENABLE_DXG_DETECTION=1"),
         ("no_runtime", System(wsl=True, dxg=True), "no_runtime", "install ROCm"),
-        ("no_permission", DESKTOP, "no_permission", "sudo usermod -a -G render,video $LOGNAME"),
-        ("no_permission", replace(DESKTOP, kfd_group="993"), "no_permission", "sudo usermod -a -G render,video"),
-        ("no_permission", replace(DESKTOP, container=True), "no_permission", "docker run --group-add"),
+        ("no_device", replace(DESKTOP, kfd_refusal=DENIED), "no_permission", "usermod -a -G render,video $LOGNAME"),
+        ("no_permission", replace(DESKTOP, kfd_refusal=DENIED, kfd_group="993"), "no_permission", "-G render,video"),
+        (
+            "no_permission",
+            replace(DESKTOP, kfd_refusal="Operation not permitted", container=True),
+            "no_permission",
+            "docker run --group-add $(stat -c %g /dev/kfd) ... (here group render)",
+        ),
+        ("no_device", replace(DESKTOP, kfd_refusal="Cannot allocate memory"), "node_fails", "dmesg"),
+        (
+            "no_device",
+            replace(DESKTOP, render_refusal=DENIED, render_group="video"),
+            "no_permission",
+            "sudo usermod -a -G video $LOGNAME",
+        ),
+        (
+            "no_device",
+            replace(DESKTOP, render_refusal=DENIED, container=True),
+            "no_permission",
+            "--group-add $(stat -c %g /dev/dri/renderD128)",
+        ),
+        ("no_device", replace(DESKTOP, unbound=UNBOUND), "old_driver", "amdgpu-dkms"),
+        ("no_driver", System(amd_gpus=1, unbound=UNBOUND), "no_driver", "modprobe"),
+        ("no_device", replace(DESKTOP, kfd_gpus=0), "not_in_kfd", "dmesg"),
+        ("no_device", replace(DESKTOP, kfd_gpus=0, unreadable=("1",)), "not_in_container", "docker run --device"),
+        ("no_device", replace(DESKTOP, kfd_gpus=None), "no_device", ""),
         ("old_driver", DESKTOP, "old_driver", "amdgpu-dkms"),
         ("no_runtime", DESKTOP, "no_runtime", "install ROCm"),
         ("no_runtime", replace(DESKTOP, rocm=("/opt/rocm-7.1.0/lib",)), "not_found", "echo /opt/rocm-7.1.0/lib | sudo"),
@@ -98,7 +123,7 @@ def test_a_device_is_ready() -> None:
         ("no_device", DESKTOP, "no_device", ""),
         (
             "no_device",
-            replace(DESKTOP, container=True, render_nodes=False),
+            replace(DESKTOP, container=True, render_nodes=()),
             "not_in_container",
             "docker run --device /dev/kfd --device /dev/dri",
         ),
@@ -109,10 +134,22 @@ def test_why_a_route_has_no_devices(problem: str, system: System, code: str, men
     assert (why.code, mend in why.mend, bool(why.mend)) == (code, True, bool(mend))
 
 
-def test_hidden_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "7")
+@pytest.mark.parametrize(
+    ("variable", "value", "hides"),
+    [
+        ("HIP_VISIBLE_DEVICES", "7", True),
+        ("HIP_VISIBLE_DEVICES", "", False),
+        ("CUDA_VISIBLE_DEVICES", "1", True),  # HIP reads it where its own is not set
+        ("ROCR_VISIBLE_DEVICES", "", True),
+    ],
+)
+def test_hidden_devices(variable: str, value: str, hides: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
     why = reason(shown(problem=("no_device", "the runtime shows none")))
-    assert why.code == "hidden" and "HIP_VISIBLE_DEVICES=7" in why.text and why.mend == "unset HIP_VISIBLE_DEVICES"
+    assert why.code == ("hidden" if hides else "no_device")
+    assert (f"{variable}={value}" in why.text) == hides and (why.mend == f"unset {variable}") == hides
 
 
 @pytest.mark.parametrize(
@@ -217,10 +254,35 @@ def test_what_the_system_shows(tmp_path: Path) -> None:
             "proc/sys/kernel/osrelease": "6.8.0-generic\n",
         },
     )
-    assert (system.amd_gpus, system.kfd, system.kfd_opens, system.render_nodes) == (2, True, True, True)
+    assert (system.amd_gpus, system.kfd, system.kfd_refusal, system.render_refusal) == (2, True, "", "")
+    assert system.render_nodes == (str(tmp_path / "dev/dri/renderD128"),)
+    assert system.unbound == ("0000:03:00.0: no driver", "0000:41:00.0: no driver") and system.kfd_gpus is None
     assert system.rocm == (str(tmp_path / "opt/rocm-7.1.0/lib"),)
     assert not system.wsl and not system.container and not system.dxg
     assert look_around(tmp_path / "nowhere") == System(container="KUBERNETES_SERVICE_HOST" in os.environ)
+
+
+def test_nodes_that_cannot_be_opened(tmp_path: Path) -> None:
+    """A folder can't be opened for writing, whoever asks."""
+    for node in ("dev/kfd", "dev/dri/renderD128"):
+        (tmp_path / node).mkdir(parents=True)
+    system = look_around(tmp_path)
+    assert (system.kfd, system.kfd_refusal, system.render_refusal) == (True, "Is a directory", "Is a directory")
+    assert machine(tmp_path, {"dev/dri/renderD129": ""}).render_refusal == "", "one of two GPUs is enough"
+
+
+def test_gpus_of_the_kernel_s_drivers(tmp_path: Path) -> None:
+    bus, nodes = "sys/bus/pci/devices", "sys/class/kfd/kfd/topology/nodes"
+    drivers = {"0000:03:00.0": "amdgpu", "0000:41:00.0": "vfio-pci", "0000:44:00.0": ""}
+    for gpu, driver in drivers.items():
+        machine(tmp_path, {f"{bus}/{gpu}/vendor": "0x1002\n", f"{bus}/{gpu}/class": "0x030000\n"})
+        if driver:
+            (tmp_path / "sys/bus/pci/drivers" / driver).mkdir(parents=True)
+            (tmp_path / bus / gpu / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers" / driver)
+    told = {f"{nodes}/0/properties": "cpu_cores_count 16\nsimd_count 0\n", f"{nodes}/1/properties": "simd_count 192\n"}
+    system = machine(tmp_path, told)
+    assert system.unbound == ("0000:41:00.0: vfio-pci", "0000:44:00.0: no driver")
+    assert system.kfd_gpus == 1
 
 
 def test_nodes_of_gpus_that_others_were_given(tmp_path: Path) -> None:

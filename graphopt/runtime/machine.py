@@ -39,10 +39,14 @@ class System:
 
     Attributes:
         amd_gpus: on the PCI bus, which containers see whole; WSL shows none there.
+        unbound: those that the kernel's driver amdgpu does not have: their bus ids, and who has them instead.
         kfd: the compute driver's device node is there.
         kfd_group: the group that may open it, by number where it has no name here; "" without a node.
-        kfd_opens: this process may open it.
-        render_nodes: there is at least one /dev/dri/renderD*.
+        kfd_refusal: why this process can't open it, "" where it can.
+        kfd_gpus: those that the compute driver has; None where it does not tell.
+        render_nodes: /dev/dri/renderD*.
+        render_group: the group that may open the first.
+        render_refusal: why this process can open none of them, "" where it can.
         dxg: WSL's device node is there.
         wsl: this is WSL.
         container: this is a container.
@@ -52,10 +56,14 @@ class System:
     """
 
     amd_gpus: int = 0
+    unbound: tuple[str, ...] = ()
     kfd: bool = False
     kfd_group: str = ""
-    kfd_opens: bool = False
-    render_nodes: bool = False
+    kfd_refusal: str = ""
+    kfd_gpus: int | None = None
+    render_nodes: tuple[str, ...] = ()
+    render_group: str = ""
+    render_refusal: str = ""
     dxg: bool = False
     wsl: bool = False
     container: bool = False
@@ -73,13 +81,21 @@ def look_around(root: Path = Path("/")) -> System:
     usual = [*root.glob("opt/rocm*/lib"), *(Path(p) / "lib" for p in [os.environ.get("ROCM_PATH")] if p)]
     folders = {p.resolve() for p in usual if any(p.glob("libamdhip64.so*"))}
     kernel = _read(root / "proc/sys/kernel/osrelease").lower()
-    devices = [p for p in root.glob("sys/bus/pci/devices/*") if _read(p / "vendor") == _AMD]
+    devices = [p for p in sorted(root.glob("sys/bus/pci/devices/*")) if _read(p / "vendor") == _AMD]
+    gpus = [p for p in devices if _read(p / "class").startswith(_GPU_CLASSES)]
+    nodes = sorted(root.glob("dev/dri/renderD*"))
+    render = [_refusal(node) for node in nodes]
     return System(
-        amd_gpus=sum(_read(p / "class").startswith(_GPU_CLASSES) for p in devices),
+        amd_gpus=len(gpus),
+        unbound=tuple(f"{gpu.name}: {driver or 'no driver'}" for gpu in gpus if (driver := _driver(gpu)) != "amdgpu"),
         kfd=kfd.exists(),
         kfd_group=_group(kfd),
-        kfd_opens=os.access(kfd, os.R_OK | os.W_OK),
-        render_nodes=any(root.glob("dev/dri/renderD*")),
+        kfd_refusal=_refusal(kfd) if kfd.exists() else "",
+        kfd_gpus=_kfd_gpus(root / "sys/class/kfd/kfd/topology/nodes"),
+        render_nodes=tuple(map(str, nodes)),
+        render_group=_group(nodes[0]) if nodes else "",
+        # Of several GPUs a container may have been given one.
+        render_refusal=render[0] if render and all(render) else "",
         dxg=(root / "dev/dxg").exists(),
         wsl="microsoft" in kernel,
         container=any((root / marker).exists() for marker in (".dockerenv", "run/.containerenv"))
@@ -91,6 +107,31 @@ def look_around(root: Path = Path("/")) -> System:
         ),
         rocm=tuple(sorted(str(folder) for folder in folders)),
     )
+
+
+def _refusal(node: Path) -> str:
+    """Why a device node can't be opened: beside its mode, a container's rules and the driver itself have a say."""
+    try:
+        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return ""
+
+
+def _driver(device: Path) -> str:
+    """The kernel's driver that has a PCI device."""
+    link = device / "driver"
+    return link.resolve().name if link.exists() else ""
+
+
+def _kfd_gpus(nodes: Path) -> int | None:
+    """Processors have no SIMDs; a node that can't be read is another's GPU."""
+    found = [dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line) for text in _texts(nodes)]
+    return sum(int(node.get("simd_count", "0")) > 0 for node in found) if found else None
+
+
+def _texts(nodes: Path) -> list[str]:
+    return [text for p in nodes.glob("*/properties") if (text := _read(p))]
 
 
 def _readable(path: Path) -> bool:

@@ -7,6 +7,7 @@ driver that shows nothing can't (`machine.System`). docs/provider.md lists the c
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -277,7 +278,19 @@ def _reason_of_route(problem: Mapping[str, str] | None, system: System, amd: boo
         return Reason("no_gpu", "this machine has no AMD GPU: there is none on its PCI bus")
     if code == "no_runtime":
         return _no_runtime(text, system)
-    if code in ("no_driver", "no_device") and system.wsl:
+    if code in _NO_DEVICE:
+        return _no_device(code, text, system)
+    return Reason(code, text)
+
+
+# What the native library makes of a runtime that shows none; the runtime itself gives the same error for all of them.
+_NO_DEVICE = frozenset({"no_driver", "no_permission", "old_driver", "no_device"})
+_NEW_DRIVER = "a newer kernel, or AMD's own driver: sudo apt install amdgpu-dkms; sudo reboot"
+
+
+def _no_device(code: str, text: str, system: System) -> Reason:
+    """Why ROCm shows no GPU, in the order in which it would meet the obstacles."""
+    if system.wsl:
         if not system.dxg:
             return Reason("no_dxg", "this WSL has no /dev/dxg", "wsl --update in Windows, with AMD's driver for WSL")
         return Reason(
@@ -285,28 +298,68 @@ def _reason_of_route(problem: Mapping[str, str] | None, system: System, amd: boo
             f"{text}: on WSL, ROCm finds GPUs through librocdxg only",
             "install librocdxg, https://github.com/ROCm/librocdxg; export HSA_ENABLE_DXG_DETECTION=1",
         )
-    if code == "no_driver":
+    if not system.kfd:
         if system.container:
             return Reason("not_in_container", "this container was not given /dev/kfd", f"{DOCKER} ...")
+        bound = f" ({', '.join(system.unbound)})" if system.unbound else ""
         return Reason(
-            code,
-            f"the kernel has no compute driver for the {system.amd_gpus} AMD GPUs on the PCI bus: there is no /dev/kfd",
+            "no_driver",
+            f"the kernel has no compute driver for the {system.amd_gpus} AMD GPUs on the PCI bus{bound}: "
+            "there is no /dev/kfd",
             "sudo modprobe amdgpu (AMD's own: sudo apt install amdgpu-dkms; sudo reboot)",
         )
-    if code == "no_permission":
-        group = system.kfd_group or "render"
-        if system.container:
-            number = f"docker run --group-add $(stat -c %g /dev/kfd) ... (here group {group})"
-            return Reason(code, f"/dev/kfd may not be opened by this user in this container: {text}", number)
-        return Reason(code, text, f"sudo usermod -a -G {_groups(group)} $LOGNAME; then log in again")
-    if code == "no_device":
-        hidden = [f"{v}={os.environ[v]}" for v in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES") if v in os.environ]
-        if hidden:
-            return Reason("hidden", f"{text}; {', '.join(hidden)} hides GPUs", f"unset {hidden[0].partition('=')[0]}")
-        if system.container and not system.render_nodes:
-            return Reason("not_in_container", f"{text}: this container was not given /dev/dri", f"{DOCKER} ...")
-    mend = "sudo apt install amdgpu-dkms; sudo reboot" if code == "old_driver" else ""
-    return Reason(code, text, mend)
+    if system.kfd_refusal:
+        return _refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system)
+    hidden = _hidden()
+    if hidden:
+        return Reason("hidden", f"{text}; {hidden} hides GPUs", f"unset {hidden.partition('=')[0]}")
+    if system.container and not system.render_nodes:
+        return Reason("not_in_container", f"{text}: this container was not given /dev/dri", f"{DOCKER} ...")
+    if system.render_refusal:
+        return _refused(system.render_nodes[0], system.render_refusal, system.render_group, system)
+    if system.unbound:
+        return Reason(
+            "old_driver",
+            f"{text}: the kernel's driver amdgpu does not have {', '.join(system.unbound)}: it is too old for the GPU, "
+            "lacks its firmware, or was told to leave it",
+            f"sudo dmesg | grep amdgpu says which; {_NEW_DRIVER}",
+        )
+    if system.kfd_gpus == 0 and system.unreadable:
+        count = len(system.unreadable)
+        return Reason("not_in_container", f"{text}: the {count} GPUs here were given to others", f"{DOCKER} ...")
+    if system.kfd_gpus == 0:
+        return Reason(
+            "not_in_kfd",
+            f"{text}: the compute driver leaves out every GPU here, for instance where the slot has no PCIe atomics",
+            f"sudo dmesg | grep kfd says why; {_NEW_DRIVER}",
+        )
+    if code == "old_driver":
+        return Reason(code, text, _NEW_DRIVER)
+    return Reason("no_device", text)
+
+
+def _hidden() -> str:
+    """What hides GPUs from HIP, which reads CUDA's variable where its own is not set."""
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if os.environ.get(name):
+            return f"{name}={os.environ[name]}"
+    # To the layer below, an empty list is a list, too.
+    name = "ROCR_VISIBLE_DEVICES"
+    return f"{name}={os.environ[name]}" if name in os.environ else ""
+
+
+def _refused(node: str, why: str, group: str, system: System) -> Reason:
+    text = f"{node} can't be opened by this user: {why}"
+    if why not in (os.strerror(errno.EACCES), os.strerror(errno.EPERM)):
+        return Reason("node_fails", text, f"sudo dmesg | grep -e kfd -e amdgpu says why; {_NEW_DRIVER}")
+    if system.container:
+        group = group or "render"
+        return Reason(
+            "no_permission",
+            f"{node} can't be opened by this user in this container: {why}",
+            f"docker run --group-add $(stat -c %g {node}) ... (here group {group})",
+        )
+    return Reason("no_permission", text, f"sudo usermod -a -G {_groups(group)} $LOGNAME; then log in again")
 
 
 def _groups(group: str) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
 import graphopt
+from graphopt.runtime import machine
 from graphopt.runtime import sessions as runtime
+from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
 from tests.provider.driver_cases import (
     MODEL,
@@ -196,6 +201,63 @@ def runtime_library() -> dict[str, Any]:
     loaded = sorted({line.split()[-1] for line in maps.splitlines() if "libamdhip64" in line})
     (route,) = (r for r in told["routes"] if r["route"] == "hip")
     return {"loaded": loaded, "route": route}
+
+
+def _machine(folder: Path, files: dict[str, str]) -> None:
+    """What the system shows from now on; a file of this text is a node that can't be opened."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text == UNOPENABLE:
+            path.mkdir()
+        else:
+            path.write_text(text)
+    machine.look_around.__defaults__ = (folder,)
+    runtime.gpu_routes.cache_clear()
+    runtime._said.clear()
+
+
+UNOPENABLE = "a folder"
+GPU = {"sys/bus/pci/devices/0000:03:00.0/vendor": "0x1002\n", "sys/bus/pci/devices/0000:03:00.0/class": "0x030000\n"}
+NODES = {"dev/kfd": "", "dev/dri/renderD128": ""}
+WSL = {"proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2\n", "dev/dxg": ""}
+MACHINES: dict[str, dict[str, str]] = {
+    "no GPU": {},
+    "no driver": GPU,
+    "container": {**GPU, ".dockerenv": ""},
+    "kfd": {**GPU, **NODES, "dev/kfd": UNOPENABLE},
+    "render node": {**GPU, **NODES, "dev/dri/renderD128": UNOPENABLE},
+    "old driver": {**GPU, **NODES},
+    "wsl": WSL,
+}
+
+
+def why_no_gpu() -> dict[str, Any]:
+    """Where the runtime shows no device: what `auto` is, what a session says, and the reason of each route."""
+    found = {}
+    for name, files in MACHINES.items():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            _machine(Path(folder), files)
+            providers = graphopt.session(MODEL, log_severity_level=4).get_providers()
+            target, why = resolve_target("auto")
+            codes = {r.name: r.reason.code for r in runtime.gpu_routes() if r.reason}
+            found[name] = {
+                "providers": providers,
+                "said": [str(w.message) for w in said],
+                "target": str(target),
+                "why": why,
+                "codes": codes,
+            }
+    return found
+
+
+def auto_on_wsl() -> list[str]:
+    """ROCm finds GPUs through /dev/dxg there; there is no /dev/kfd."""
+    with tempfile.TemporaryDirectory() as folder:
+        _machine(Path(folder), WSL)
+        target, why = resolve_target("auto")
+        return [str(target), why, *new_session().get_providers()]
 
 
 if __name__ == "__main__":

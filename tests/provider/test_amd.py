@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
 from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, PRODUCTS, StandIn
 
 
@@ -249,10 +250,36 @@ def test_a_runtime_that_can_t_be_loaded_says_why(amd: StandIn, tmp_path: Path) -
     assert "libamdhip64.so.7: file too short" in route["problem"]["text"]
 
 
+NO_GPU = {
+    "no driver": ("no_driver", "the kernel has no compute driver", "sudo modprobe amdgpu"),
+    "container": ("not_in_container", "this container was not given /dev/kfd", "docker run --device /dev/kfd"),
+    "kfd": ("node_fails", "dev/kfd can't be opened", "dmesg"),
+    "render node": ("node_fails", "dev/dri/renderD128 can't be opened", "dmesg"),
+    "old driver": ("old_driver", "amdgpu does not have 0000:03:00.0: no driver", "amdgpu-dkms"),
+    "wsl": ("no_device_in_wsl", "on WSL, ROCm finds GPUs through librocdxg only", "librocdxg"),
+}
+
+
 def test_no_device_says_why(amd: StandIn) -> None:
-    route = amd.run("runtime_library", devices="").value["route"]
-    if not Path("/dev/kfd").exists() and not Path("/dev/dxg").exists():
-        assert route["problem"]["code"] == "no_driver" and "/dev/kfd" in route["problem"]["text"]
+    """One line of each session that runs on the CPU for want of a GPU, and the same from `auto` and the doctor."""
+    found = amd.run("why_no_gpu", devices="").value
+    route = "graphopt" if loads_providers() else "rocm"
+    for name, (code, text, mend) in NO_GPU.items():
+        told = found[name]
+        assert told["providers"] == ["CPUExecutionProvider"] and told["target"] == "cpu"
+        assert told["codes"][route] == code, name
+        (line,) = told["said"]
+        assert line.startswith("this session runs on the CPU: ") and text in line and mend in line, name
+        assert text in told["why"]
+    assert found["no GPU"]["codes"][route] == "no_gpu"
+    # Whoever installed onnxruntime-rocm meant a GPU; others have none and know it.
+    assert len(found["no GPU"]["said"]) == (0 if loads_providers() else 1)
+
+
+def test_auto_on_wsl(on_device: StandIn) -> None:
+    target, why, *providers = on_device.run("auto_on_wsl").value
+    assert target == "rocm:gfx1100" and "Stand-in gfx1100" in why
+    assert providers[0] == DEVICE_PROVIDER
 
 
 def test_a_library_for_another_runtime_is_passed_over(on_device: StandIn, tmp_path: Path) -> None:
