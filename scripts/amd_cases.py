@@ -83,7 +83,7 @@ def main() -> int:
     out, archs = Path(sys.argv[1]), tuple(sys.argv[2:]) or ARCHS
     out.mkdir(parents=True, exist_ok=False)
     objects = build_code_objects(archs)
-    harness = Harness(ROOT / "build" / "amd" / "hip" / "libgpu_harness.so")
+    harness = Harness(ROOT / "build" / "amd" / "device" / "libgpu_harness.so")
     cases = list(all_cases())
     names = [case.name for case in cases]
     if len(set(names)) != len(names):

@@ -1,4 +1,4 @@
-"""The activations that an operator of ours may end with. Mirrors native/ops/activation.h.
+"""The activations that an operator of ours may end with. Mirrors native/operators/activation.h.
 
 Each adds a suffix to the operator's name, its attributes to the node, and statements to the body.
 """

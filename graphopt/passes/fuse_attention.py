@@ -64,7 +64,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 from graphopt.targets.profit import Candidate
 
-MAX_GPU_HEAD = 256  # native/hip/fused_attention.h
+MAX_GPU_HEAD = 256  # native/operators/attention/shape.h
 
 
 class FuseAttention(Pass[Attention]):

@@ -1,7 +1,7 @@
 """The ways to this machine's GPUs, and for each thing that is missing the reason and what mends it.
 
-The native library says what its drivers show (`GraphoptDescribeDevices`, native/gpu/report.h); the system says what a
-driver that shows nothing can't (`machine.System`). docs/provider.md lists the codes.
+The native library says what its drivers show (`GraphoptDescribeDevices`, native/device/report.h); the system says what
+a driver that shows nothing can't (`machine.System`). docs/provider.md lists the codes.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Route:
 
 
 def describe(library: Path) -> dict[str, Any]:
-    """What the native library's drivers show, in the form of native/gpu/report.h; no routes where it can't tell.
+    """What the native library's drivers show, in the form of native/device/report.h; no routes where it can't tell.
 
     Loads the GPU vendor's libraries into this process.
     """

@@ -1,6 +1,6 @@
 #include "operators/kernel.h"
 
-#include "ops/half.h"
+#include "blocks/half.h"
 
 namespace graphopt {
 namespace {

@@ -3,7 +3,7 @@
 // sees attributes and plain tensors, and nothing of ONNX Runtime.
 //
 //   create   from a Node: attributes, types, what is known of shapes. Constant weights are brought into the
-//            layout that the kernel wants here (cpu/weight_cache.h shares them between sessions).
+//            layout that the kernel wants here (device/cpu/weight_cache.h shares them between sessions).
 //   plan     for the tensors of one call: what the outputs are, how much workspace there must be, and what
 //            run has to do. It reads nothing of the device's memory, and depends on nothing but the types,
 //            shapes and alignment of the tensors and the values of those on the host: its result may be kept

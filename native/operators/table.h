@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "abi/inference.h"
 #include "operators/kernel.h"
+#include "runtime/abi/inference.h"
 
 namespace graphopt {
 

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <thread>
 
-#include "cpu/parallel.h"
-#include "cpu/workspace.h"
-#include "gpu/node_scope.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "device/node_scope.h"
 
 namespace graphopt::runtime {
 namespace {

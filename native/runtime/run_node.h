@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "abi/kernel.h"
 #include "operators/kernel.h"
+#include "runtime/abi/kernel.h"
 
 namespace graphopt::runtime {
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.hip.harness import Array
 
-# The order is that of native/ops/activation.h.
+# The order is that of native/operators/activation.h.
 NAMES = (
     "", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Silu", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "GeluTanh", "Mish",
 )  # fmt: skip

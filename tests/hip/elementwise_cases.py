@@ -13,7 +13,7 @@ from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
-# The order is that of native/hip/elementwise_op.h: first the activations.
+# The order is that of native/operators/elementwise/operations.h: first the activations.
 PARAMETERS = {**activations.PARAMETERS, "Elu": (0.7, 0.0)}
 
 

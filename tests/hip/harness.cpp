@@ -7,21 +7,21 @@
 #include <optional>
 #include <string>
 
-#include "gpu/convolution_plan.h"
-#include "gpu/device.h"
-#include "gpu/elementwise_plan.h"
-#include "gpu/fused_attention_plan.h"
-#include "gpu/gather_plan.h"
-#include "gpu/gemm_plan.h"
-#include "gpu/group_norm_plan.h"
-#include "gpu/linear_plan.h"
-#include "gpu/pool_plan.h"
-#include "gpu/reduce_plan.h"
-#include "gpu/row_norm_plan.h"
-#include "gpu/scale_shift_plan.h"
-#include "gpu/strided_copy_plan.h"
-#include "gpu/winograd_conv_plan.h"
-#include "hip/tile_args.h"
+#include "blocks/gpu/tile_args.h"
+#include "device/device.h"
+#include "operators/attention/plan.h"
+#include "operators/convolution/plan.h"
+#include "operators/elementwise/plan.h"
+#include "operators/gather/plan.h"
+#include "operators/group_norm/plan.h"
+#include "operators/linear/plan.h"
+#include "operators/matmul/plan.h"
+#include "operators/movement/plan.h"
+#include "operators/pool/plan.h"
+#include "operators/reduction/plan.h"
+#include "operators/row_norm/plan.h"
+#include "operators/scale_shift/plan.h"
+#include "operators/winograd/plan.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -355,7 +355,7 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
   });
 }
 
-// hip/tile.hip. kind: 0 product, 1 chain, 2 rows.
+// blocks/gpu/tile.hip. kind: 0 product, 1 chain, 2 rows.
 EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, int32_t M, int32_t N,
                                 int32_t K, int32_t P) {
   return guarded([&] {

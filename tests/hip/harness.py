@@ -39,7 +39,7 @@ def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
             if done.returncode:
                 print(done.stdout)
                 done.check_returncode()
-    return directory / "hip"
+    return directory / "device"
 
 
 class Plan:

@@ -129,7 +129,7 @@ def conv(name: str, dtype: Any, sizes: Any, bias: bool, tile: int = -1) -> Case:
     return Case(name, "Conv", inputs, [y], plan, tolerance_of(dtype))
 
 
-# gpu/gemm_plan.h; the tile for the vector unit is in use where float16 has no other, and on the CPU.
+# operators/matmul/plan.h; the tile for the vector unit is in use where float16 has no other, and on the CPU.
 TILES = ("large", "small", "vector")
 
 

@@ -13,8 +13,9 @@ import pytest
 from tests.hip.code_objects import tool
 from tests.hip.harness import ROOT
 
-HIP = ROOT / "native" / "hip"
-HEADERS = sorted(path.name for path in HIP.glob("*_args.h"))
+NATIVE = ROOT / "native"
+# The first holds what the others are made of.
+HEADERS = sorted(path for path in NATIVE.rglob("*args.h") if path.parent != NATIVE / "device")
 
 pytestmark = pytest.mark.once
 
@@ -23,7 +24,7 @@ def members() -> list[tuple[str, str]]:
     """Each struct of the headers with each of its members."""
     found = []
     for header in HEADERS:
-        text = re.sub(r"//.*", "", (HIP / header).read_text())
+        text = re.sub(r"//.*", "", header.read_text())
         for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
             for line in re.findall(r"^  (?!static)[\w:]+ ([^;()]+);", body, re.MULTILINE):
                 found += [(name, re.match(r"\s*(\w+)", part)[1]) for part in re.sub(r" = [^,]+", "", line).split(",")]  # type: ignore[index]
@@ -36,7 +37,7 @@ def source() -> str:
     numbers = [f"sizeof({name})" for name in structs] + [f"__builtin_offsetof({n}, {m})" for n, m in members()]
     return "\n".join(
         [
-            *(f'#include "hip/{header}"' for header in HEADERS),
+            *(f'#include "{header.relative_to(NATIVE)}"' for header in HEADERS),
             "#if defined(__AMDGCN__)",
             "#define HELD __attribute__((device, used))",
             "#elif defined(__CUDACC__)",
@@ -74,7 +75,7 @@ def read_symbol(elf: bytes, wanted: bytes) -> bytes:
 def layout(command: list[str], folder: Path) -> tuple[int, ...]:
     text, result = folder / "layout.cpp", folder / "layout.o"
     text.write_text(source())
-    subprocess.run([*command, "-std=c++17", f"-I{ROOT / 'native'}", str(text), "-o", str(result)], check=True)
+    subprocess.run([*command, "-std=c++17", f"-I{NATIVE}", str(text), "-o", str(result)], check=True)
     held = read_symbol(result.read_bytes(), b"layout")
     return struct.unpack(f"<{len(held) // 4}I", held)
 
@@ -93,10 +94,10 @@ def device_compilers() -> dict[str, list[str]]:
 
 
 def test_every_argument_struct_is_read() -> None:
-    declared = re.findall(r"is_args<(\w+)>", "".join((HIP / header).read_text() for header in HEADERS))
+    declared = re.findall(r"is_args<(\w+)>", "".join(header.read_text() for header in HEADERS))
     assert len(declared) > 25
     assert set(declared) <= {name for name, _ in members()}
-    used = re.findall(r"\b(\w+Args), ", "".join(path.read_text() for path in HIP.glob("*.hip")))
+    used = re.findall(r"\b(\w+Args), ", "".join(path.read_text() for path in NATIVE.rglob("*.hip")))
     assert set(used) - {"Args"} <= set(declared)
 
 

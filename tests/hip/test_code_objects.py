@@ -20,7 +20,7 @@ def has_tools() -> bool:
         return False
 
 
-ARCHITECTURES = {folder.name: folder for folder in sorted((ROOT / "build").glob("py3-none-*/hip/gfx*"))}
+ARCHITECTURES = {folder.name: folder for folder in sorted((ROOT / "build").glob("py3-none-*/device/gfx*"))}
 
 if ARCHITECTURES and has_tools():
 

@@ -78,6 +78,6 @@ def test_every_kernel_has_eight_cases(wave: int, libraries: Libraries) -> None:
 def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
     _, kernels = libraries[32]
     declared = set()
-    for path in (ROOT / "native" / "hip").glob("*.hip"):
+    for path in (ROOT / "native").rglob("*.hip"):
         declared |= set(re.findall(r"^KERNEL\((\w+),", path.read_text(), re.MULTILINE))
     assert declared - {name for name in declared if "##" in name} <= set(kernels.names)

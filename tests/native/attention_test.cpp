@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "blocks/half.h"
 #include "check.h"
-#include "cpu/fused_attention.h"
-#include "cpu/isa.h"
-#include "ops/half.h"
+#include "device/cpu/isa.h"
+#include "operators/attention/cpu.h"
 
 namespace {
 

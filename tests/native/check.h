@@ -16,10 +16,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu/parallel.h"
-#include "cpu/workspace.h"
-#include "ops/activation.h"
-#include "ops/half.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "operators/activation.h"
 
 namespace graphopt::test {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "check.h"
-#include "cpu/isa.h"
+#include "device/cpu/isa.h"
 
 namespace graphopt::test {
 namespace {

@@ -2,9 +2,9 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "gpu/fused_attention_plan.h"
-#include "hip/fused_attention_args.h"
-#include "hip/traits.h"
+#include "device/traits.h"
+#include "operators/attention/args.h"
+#include "operators/attention/plan.h"
 
 namespace graphopt::test {
 namespace {

@@ -2,14 +2,14 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "gpu/group_norm_plan.h"
-#include "gpu/reduce_plan.h"
-#include "gpu/row_norm_plan.h"
-#include "gpu/scale_shift_plan.h"
-#include "gpu/winograd_conv_plan.h"
-#include "hip/row_norm_args.h"
-#include "hip/scale_shift_args.h"
-#include "hip/winograd_conv_args.h"
+#include "operators/group_norm/plan.h"
+#include "operators/reduction/plan.h"
+#include "operators/row_norm/args.h"
+#include "operators/row_norm/plan.h"
+#include "operators/scale_shift/args.h"
+#include "operators/scale_shift/plan.h"
+#include "operators/winograd/args.h"
+#include "operators/winograd/plan.h"
 
 namespace graphopt::test {
 namespace {

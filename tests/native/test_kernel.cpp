@@ -4,8 +4,8 @@
 #include <map>
 
 #include "check.h"
-#include "gpu/device.h"
-#include "kernels.h"
+#include "device/device.h"
+#include "operators/kernels.h"
 
 namespace graphopt::test {
 namespace {

@@ -1,5 +1,6 @@
 #include "check.h"
-#include "cpu/norm.h"
+#include "operators/group_norm/cpu.h"
+#include "operators/row_norm/cpu.h"
 
 namespace graphopt::test {
 namespace {

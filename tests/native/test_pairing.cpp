@@ -1,5 +1,5 @@
 #include "check.h"
-#include "ep/pairing.h"
+#include "runtime/provider/pairing.h"
 
 namespace graphopt::test {
 namespace {

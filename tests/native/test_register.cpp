@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "abi/ort.h"
 #include "check.h"
+#include "runtime/abi/ort.h"
 
 extern "C" graphopt::abi::OrtStatus* RegisterCustomOps(graphopt::abi::OrtSessionOptions*,
                                                        const graphopt::abi::OrtApiBase*);

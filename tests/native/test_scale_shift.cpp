@@ -1,5 +1,5 @@
 #include "check.h"
-#include "cpu/scale_shift.h"
+#include "operators/scale_shift/cpu.h"
 
 namespace graphopt::test {
 namespace {

@@ -1,7 +1,7 @@
 #include <atomic>
 
 #include "check.h"
-#include "cpu/weight_cache.h"
+#include "device/cpu/weight_cache.h"
 
 namespace graphopt::test {
 namespace {

@@ -1,6 +1,6 @@
 // WinogradConv against a direct convolution in double.
 #include "check.h"
-#include "cpu/winograd_conv.h"
+#include "operators/winograd/cpu.h"
 
 namespace graphopt::test {
 namespace {

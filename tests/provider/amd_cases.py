@@ -34,7 +34,7 @@ GENERATOR = np.random.default_rng(1)
 
 
 def described() -> Any:
-    """What the library says of this machine (native/gpu/report.h)."""
+    """What the library says of this machine (native/device/report.h)."""
     import json
 
     library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])

@@ -1,6 +1,6 @@
-// cuBLASLt or hipBLASLt over host memory: what native/gpu/blas_lt.cpp calls, with the types and numbers that
-// the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails", "wrong", or "first":
-// of the algorithms that it offers the first is refused.
+// cuBLASLt or hipBLASLt over host memory: what native/device/libraries/blas_lt.cpp calls, with the types and
+// numbers that the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails", "wrong",
+// or "first": of the algorithms that it offers the first is refused.
 //
 // As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242),
 // and what it offers first may be refused.
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "ops/half.h"
+#include "blocks/half.h"
 #ifdef STAND_IN_HIP
 #include "rocm.h"
 #endif

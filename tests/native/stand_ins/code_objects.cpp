@@ -1,5 +1,5 @@
 // Device code for the stand-in drivers: the name of its architecture.
-#include "gpu/device.h"
+#include "device/device.h"
 
 namespace graphopt::gpu {
 

@@ -1,7 +1,7 @@
-// cuDNN or MIOpen over host memory: what native/gpu/dnn.cpp calls, with the types and numbers that the
-// library's own header gives them. STAND_IN_DNN: "none", it has no algorithm for anything; MIOpen also
-// "fails", no kernel of it can be built, "refuses", what was built does not run, and "builds": that takes its
-// time.
+// cuDNN or MIOpen over host memory: what native/device/libraries/dnn.cpp calls, with the types and numbers
+// that the library's own header gives them. STAND_IN_DNN: "none", it has no algorithm for anything; MIOpen
+// also "fails", no kernel of it can be built, "refuses", what was built does not run, and "builds": that
+// takes its time.
 //
 // As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
 //   a kernel that is not loaded is built, when it is asked for or else when it is to run
@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/half.h"
+#include "blocks/half.h"
 #ifdef STAND_IN_HIP
 #include "rocm.h"
 #endif

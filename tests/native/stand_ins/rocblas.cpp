@@ -1,4 +1,5 @@
-// rocBLAS over host memory: what native/gpu/blas.cpp calls, with the types and numbers of its own header.
+// rocBLAS over host memory: what native/device/libraries/blas.cpp calls, with the types and numbers of its
+// own header.
 //
 // As rocBLAS does (github.com/ROCm/rocBLAS at b520bc83f):
 //   the first product looks for kernels for the current device and ends the process when there are none
@@ -14,7 +15,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "ops/half.h"
+#include "blocks/half.h"
 #include "rocm.h"
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))

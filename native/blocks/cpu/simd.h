@@ -1,0 +1,294 @@
+// Vectors of float as wide as the instruction set has them: sixteen, eight or four lanes. For kernel files
+// only (see device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__AVX2__)
+// gcc 12 warns about its own _mm512_undefined_ps (bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
+
+#include "blocks/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+
+using Vec = float __attribute__((vector_size(kWidth * 4)));
+using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
+using AlignedVec = float __attribute__((vector_size(kWidth * 4), may_alias));
+using UnalignedVec = float __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+inline Vec load(const float* x) { return *reinterpret_cast<const UnalignedVec*>(x); }
+inline void store(float* x, Vec v) { *reinterpret_cast<UnalignedVec*>(x) = v; }
+inline Vec load_aligned(const float* x) { return *reinterpret_cast<const AlignedVec*>(x); }
+inline void store_aligned(float* x, Vec v) { *reinterpret_cast<AlignedVec*>(x) = v; }
+inline Vec splat(float x) { return x - Vec{}; }
+
+// --- Lanes
+// ----------------------------------------------------------------------------------------------------
+
+// Lane i of the result is lane index(i) of a and, from kWidth on, of b.
+template <class Index, int... kLanes>
+inline Vec shuffle(Vec a, Vec b, Index, std::integer_sequence<int, kLanes...>) {
+  return __builtin_shufflevector(a, b, Index::at(kLanes)...);
+}
+template <class Index>
+inline Vec shuffle(Vec a, Vec b, Index index) {
+  return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
+}
+
+// Of two vectors cut into pieces of kHalf lanes: the pieces of one with its neighbours exchanged, a's even
+// and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
+template <int kHalf>
+struct Swapped {
+  static constexpr int at(int i) { return i ^ kHalf; }
+};
+template <int kHalf>
+struct Diagonal {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : i; }
+};
+template <int kHalf>
+struct OffDiagonal {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : (i ^ kHalf); }
+};
+template <int kHalf>
+struct Lower {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + (i ^ kHalf) : i; }
+};
+template <int kHalf>
+struct Upper {
+  static constexpr int at(int i) { return (i & kHalf) ? kWidth + i : (i ^ kHalf); }
+};
+
+template <int kXor>
+inline Vec swap_lanes(Vec x) {
+  return shuffle(x, x, Swapped<kXor>());
+}
+
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
+
+inline float sum_of(Vec x) {
+  if constexpr (kWidth > 8) x += swap_lanes<8>(x);
+  if constexpr (kWidth > 4) x += swap_lanes<4>(x);
+  x += swap_lanes<2>(x);
+  x += swap_lanes<1>(x);
+  return x[0];
+}
+
+// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A
+// row by itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
+constexpr int kGroup = kWidth < 8 ? kWidth : 8;
+template <int kHalf = kGroup / 2, class Op>
+inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kHalf; ++i) {
+    const Vec a = r[i], b = r[i + kHalf];
+    r[i] = op(shuffle(a, b, Diagonal<kHalf>()), shuffle(a, b, OffDiagonal<kHalf>()));
+  }
+  if constexpr (kHalf > 1) return reduce_group<kHalf / 2>(r, op);
+  if constexpr (kWidth > kGroup) r[0] = op(r[0], swap_lanes<kGroup>(r[0]));
+  return r[0];
+}
+
+// The first `count` lanes of x, the rest `other`.
+inline Vec keep_part(Vec x, int64_t count, float other) {
+  IntVec lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  return lane < static_cast<int32_t>(count) ? x : splat(other);
+}
+
+// a where the bool is true, else b.
+inline Vec select(const uint8_t* keep, Vec a, Vec b) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
+  return _mm512_mask_blend_ps(_mm_test_epi8_mask(bytes, bytes), b, a);
+#else
+  using Bytes = uint8_t __attribute__((vector_size(kWidth)));
+  Bytes bytes;
+  std::memcpy(&bytes, keep, sizeof bytes);
+  return __builtin_convertvector(bytes, IntVec) != 0 ? a : b;
+#endif
+}
+
+// y[i][j] = x[j][i] for i and j in [0, kWidth), rows x_stride and y_stride apart. The rows of x are aligned.
+inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
+#if defined(__AVX512F__)
+  __m512 r[16], t[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_ps(x + i * x_stride);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
+    const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
+    r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {  // 128-bit lane l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
+    const __m512 even01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+    const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+    const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+    const __m512 odd23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+    _mm512_storeu_ps(y + j * y_stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_storeu_ps(y + (4 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_storeu_ps(y + (8 + j) * y_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+    _mm512_storeu_ps(y + (12 + j) * y_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+  }
+#elif defined(__AVX2__)
+  __m256 r[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = _mm256_load_ps(x + i * x_stride);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    _mm256_storeu_ps(y + j * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
+    _mm256_storeu_ps(y + (4 + j) * y_stride, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
+  }
+#else
+  for (int64_t i = 0; i < kWidth; ++i) {
+    for (int64_t j = 0; j < kWidth; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+  }
+#endif
+}
+
+// --- float and float16, whole vectors and parts
+// ---------------------------------------------------------------
+
+inline Vec load_as_float(const float* x) { return load(x); }
+inline Vec load_as_float(const half* x) {
+#if defined(__AVX512F__)
+  // The unmasked forms of GCC 12 warn about their own uninitialised operand (GCC bug 105593).
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+#else
+  Vec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = static_cast<float>(x[i]);
+  return v;
+#endif
+}
+
+// The first `count` of kWidth values, zeros after.
+template <class T>
+inline Vec load_first(const T* x, int64_t count) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) {
+    return _mm512_maskz_loadu_ps(mask, x);
+  } else {
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(mask, x));
+  }
+#else
+  T part[kWidth];
+  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
+  return load_as_float(part);
+#endif
+}
+
+// As T, rounded to nearest even.
+inline void store(half* x, Vec v) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
+                      _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(x), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < kWidth; ++i) x[i] = static_cast<half>(v[i]);
+#endif
+}
+
+// x[i] for i in [lo, hi), 0 elsewhere in [0, kWidth); touches no other memory.
+inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
+  if (lo <= 0 && hi >= kWidth) return *reinterpret_cast<const UnalignedVec*>(x);
+  lo = std::max<int64_t>(lo, 0);
+  hi = std::min<int64_t>(hi, kWidth);
+  if (lo >= hi) return Vec{};
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((0xffffu >> (kWidth - hi)) & (0xffffu << lo));
+  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(mask, x));
+#else
+  alignas(64) float part[kWidth] = {};
+  for (int64_t i = lo; i < hi; ++i) part[i] = x[i];
+  return load_aligned(part);
+#endif
+}
+
+inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
+#if defined(__AVX512F__)
+  if (lo <= 0 && hi >= kWidth) {
+    return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
+  }
+#endif
+  alignas(64) float part[kWidth] = {};
+  lo = std::max<int64_t>(lo, 0);
+  hi = std::min<int64_t>(hi, kWidth);
+  for (int64_t i = lo; i < hi; ++i) part[i] = static_cast<float>(x[i]);
+  return load_aligned(part);
+}
+
+// stream: past the caches, to be followed by a fence.
+inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
+  if (n >= kWidth) {
+#if defined(__AVX512F__)
+    if (stream && reinterpret_cast<uintptr_t>(x) % sizeof(Vec) == 0) {
+      _mm512_stream_ps(x, reinterpret_cast<__m512>(v));
+      return;
+    }
+#endif
+    *reinterpret_cast<UnalignedVec*>(x) = v;
+    return;
+  }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(x, static_cast<__mmask16>(0xffffu >> (kWidth - n)), reinterpret_cast<__m512>(v));
+#else
+  for (int64_t i = 0; i < n; ++i) x[i] = v[i];
+#endif
+}
+
+inline void store_part(half* x, Vec v, int64_t n, bool) {
+#if defined(__AVX512F__)
+  if (n >= kWidth) {
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(x),
+        _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return;
+  }
+#endif
+  n = std::min<int64_t>(n, kWidth);
+  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<half>(v[i]);
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,96 @@
+// A float16 matrix product of one work-group on the matrix units (tile.h), float32 sums: C[kM x kN] += A B^T,
+// A and B in LDS with one row for each line.
+#pragma once
+
+#include "blocks/gpu/product.h"
+#include "device/platform.h"
+// After platform.h, for its integers.
+#include "blocks/gpu/tile.h"
+
+namespace graphopt::hip {
+
+// kWaveM x kWaveN: the part of a wave.
+template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN>
+struct Hgemm {
+  using Tile = hip::Tile<half_t>;
+  static constexpr bool kByLine = true;
+  static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_;
+  static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
+  static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
+  static constexpr int kAcross = kDepth / 8;  // packs of a row
+  static constexpr int kRow = kDepth + 8;     // rows in different banks
+  static constexpr int kRowsAtOnce = kThreads / kAcross;
+  static constexpr int kPacksA = kM / kRowsAtOnce, kPacksB = kN / kRowsAtOnce;
+  static_assert(kPacksA * kRowsAtOnce == kM && kPacksB * kRowsAtOnce == kN,
+                "whole packs for every work-item");
+
+  struct Lds {
+    alignas(16) half_t a[2][kM][kRow];
+    alignas(16) half_t b[2][kN][kRow];
+  };
+
+  typename Tile::Sum sum[kTilesM][kTilesN] = {};
+
+  DEVICE static int wave_m() { return wave_id() % (kM / kWaveM) * kWaveM; }
+  DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
+
+  DEVICE void multiply(const Lds& lds, int buffer) {
+    UNROLL for (int k = 0; k < kDepth; k += 16) {
+      keep_order();
+      typename Tile::Right right[kTilesN];
+      UNROLL for (int n = 0; n < kTilesN; ++n) {
+        right[n] = Tile::load_right(
+            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+      }
+      UNROLL for (int m = 0; m < kTilesM; ++m) {
+        const auto left = Tile::load_left(
+            [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
+        UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
+      }
+    }
+  }
+
+  // begin and finish: product_steps.
+  template <class Begin, class Finish>
+  DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
+    product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+  }
+
+  // Calls visit(m, n, values) for the values of each tile that this lane holds: value i is at row m(i) and
+  // column n(i).
+  template <class Visit>
+  DEVICE void each(const Visit& visit) const {
+    UNROLL for (int j = 0; j < kTilesN; ++j) {
+      UNROLL for (int i = 0; i < kTilesM; ++i) {
+        keep_order();
+        float values[Tile::kSums];
+        UNROLL for (int s = 0; s < Tile::kSums; ++s) values[s] = sum[i][j].v[s];
+        visit([&](int s) { return wave_m() + i * 16 + Tile::row(Tile::row_of(s)); },
+              [&](int s) { return wave_n() + j * 16 + Tile::column(s); }, values);
+      }
+    }
+  }
+
+  // sums_in_packs
+  template <int kSize, class Visit>
+  DEVICE void each_pack(Lds& lds, const Visit& visit) const {
+    constexpr int kRows = kM / kWaveM * 16;
+    static_assert(kRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds, "no more than the operands");
+    sums_in_packs<kTilesM, kRows, kN, kSize, kThreads>(
+        reinterpret_cast<float*>(&lds),
+        [&](uint32_t which, float* to) {
+          UNROLL for (int i = 0; i < kTilesM; ++i) {
+            if ((which >> i & 1) == 0) continue;
+            UNROLL for (int j = 0; j < kTilesN; ++j) {
+              UNROLL for (int s = 0; s < Tile::kSums; ++s) {
+                const int row = wave_m() / kWaveM * 16 + Tile::row(Tile::row_of(s));
+                to[row * kRowOfSums<kN> + wave_n() + j * 16 + Tile::column(s)] = sum[i][j].v[s];
+              }
+            }
+          }
+        },
+        [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; }, visit);
+  }
+};
+
+}  // namespace graphopt::hip

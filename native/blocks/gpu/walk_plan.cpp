@@ -1,0 +1,130 @@
+#include "blocks/gpu/walk_plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace graphopt::gpu {
+
+Walk::Walk(const abi::Shape& shape, std::vector<std::vector<int64_t>> strides)
+    : dims_(shape.data(), shape.data() + shape.rank()), strides_(std::move(strides)) {}
+
+void Walk::simplify() {
+  size_t axes = 0;
+  for (size_t d = 0; d < dims_.size(); ++d) {
+    if (dims_[d] == 1) continue;
+    const auto joins = [&](const std::vector<int64_t>& s) { return s[axes - 1] == s[d] * dims_[d]; };
+    if (axes > 0 && std::all_of(strides_.begin(), strides_.end(), joins)) {
+      dims_[axes - 1] *= dims_[d];
+      for (auto& s : strides_) s[axes - 1] = s[d];
+      continue;
+    }
+    dims_[axes] = dims_[d];
+    for (auto& s : strides_) s[axes] = s[d];
+    ++axes;
+  }
+  dims_.resize(axes);
+  for (auto& s : strides_) s.resize(axes);
+  if (axes > kMostAxes) throw std::invalid_argument("a tensor with too many axes that do not merge");
+  for (const auto& s : strides_) {
+    int64_t last = 0;
+    for (size_t d = 0; d < axes; ++d) last += std::max<int64_t>(s[d] * (dims_[d] - 1), 0);
+    to_u31(last);
+  }
+}
+
+void Walk::widen(int64_t pack) {
+  dims_.back() /= pack;
+  for (auto& s : strides_) {
+    for (size_t d = 0; d + 1 < s.size(); ++d) s[d] /= pack;
+  }
+}
+
+Walk::Rows Walk::rows() const {
+  Rows result;
+  const size_t tensors = strides_.size(), last = dims_.size() - 1;
+  result.steps.assign(tensors, 0);
+  result.starts.assign(1, std::vector<int64_t>(tensors, 0));
+  if (dims_.empty()) return result;
+  result.length = dims_[last];
+  for (size_t t = 0; t < tensors; ++t) result.steps[t] = strides_[t][last];
+  for (size_t d = 0; d < last; ++d) {
+    std::vector<std::vector<int64_t>> next;
+    for (const auto& start : result.starts) {
+      for (int64_t i = 0; i < dims_[d]; ++i) {
+        next.push_back(start);
+        for (size_t t = 0; t < tensors; ++t) next.back()[t] += i * strides_[t][d];
+      }
+    }
+    result.starts = std::move(next);
+  }
+  return result;
+}
+
+uint32_t Walk::total() const {
+  int64_t n = 1;
+  for (const int64_t d : dims_) n *= d;
+  return to_u31(n);
+}
+
+Axes Walk::axes() const {
+  Axes result;
+  const size_t n = dims_.size();
+  for (size_t k = 0; k < kMostAxes - 1; ++k) result.inner[k] = make_divisor(k < n ? dims_[n - 1 - k] : 1);
+  return result;
+}
+
+Strides Walk::strides(size_t tensor) const {
+  Strides result = {};
+  const size_t n = dims_.size();
+  for (size_t k = 0; k < n; ++k) result.s[k] = static_cast<int32_t>(strides_[tensor][n - 1 - k]);
+  return result;
+}
+
+bool Walk::in_vectors(size_t tensor, int64_t pack, bool broadcast) const {
+  if (dims_.empty() || dims_.back() % pack != 0) return false;
+  const auto& s = strides_[tensor];
+  if (s.back() == 0) return broadcast;
+  return s.back() == 1 && std::all_of(s.begin(), s.end() - 1, [pack](int64_t v) { return v % pack == 0; });
+}
+
+std::vector<int64_t> contiguous(const abi::Shape& shape) {
+  std::vector<int64_t> strides(shape.rank());
+  int64_t stride = 1;
+  for (size_t d = shape.rank(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= shape[d];
+  }
+  return strides;
+}
+
+std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to) {
+  const auto refuse = [&] {
+    throw std::invalid_argument("shape " + from.text() + " does not broadcast to " + to.text());
+  };
+  if (from.rank() > to.rank()) refuse();
+  const std::vector<int64_t> inner = contiguous(from);
+  std::vector<int64_t> strides(to.rank(), 0);
+  const size_t lead = to.rank() - from.rank();
+  for (size_t d = 0; d < from.rank(); ++d) {
+    if (from[d] != 1 && from[d] != to[lead + d]) refuse();
+    strides[lead + d] = from[d] == 1 ? 0 : inner[d];
+  }
+  return strides;
+}
+
+abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b) {
+  const abi::Shape& longer = a.rank() >= b.rank() ? a : b;
+  const abi::Shape& shorter = a.rank() >= b.rank() ? b : a;
+  abi::Shape result = longer;
+  const size_t lead = longer.rank() - shorter.rank();
+  for (size_t d = 0; d < shorter.rank(); ++d) {
+    const int64_t x = longer[lead + d], y = shorter[d];
+    if (x != y && x != 1 && y != 1) {
+      throw std::invalid_argument("shapes " + a.text() + " and " + b.text() + " do not broadcast");
+    }
+    result[lead + d] = x == 1 ? y : x;
+  }
+  return result;
+}
+
+}  // namespace graphopt::gpu

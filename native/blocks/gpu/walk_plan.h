@@ -1,0 +1,55 @@
+// Walks over tensors of any rank, for the kernels that use blocks/gpu/walk.h.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/symbolic_shape.h"
+
+namespace graphopt::gpu {
+
+using hip::Axes;
+using hip::Strides;
+constexpr size_t kMostAxes = hip::kMostAxes;
+
+// A walk over all elements of a shape with one stride per axis for each of several tensors, in elements.
+class Walk {
+ public:
+  Walk(const abi::Shape& shape, std::vector<std::vector<int64_t>> strides);
+
+  // Merges axes that all tensors walk as one and drops those of size 1. Throws std::invalid_argument when
+  // more than kMostAxes are left, or an offset needs more than 31 bits.
+  void simplify();
+
+  // Counts in vectors of `pack` elements along the innermost axis; every tensor must be in_vectors without
+  // broadcasts.
+  void widen(int64_t pack);
+
+  // All elements in runs of equal steps: where each run begins in each tensor, and its steps. The last axis
+  // is the run.
+  struct Rows {
+    int64_t length = 1;
+    std::vector<int64_t> steps;                // of each tensor
+    std::vector<std::vector<int64_t>> starts;  // of each run, for each tensor
+  };
+  Rows rows() const;
+
+  uint32_t total() const;
+  Axes axes() const;
+  Strides strides(size_t tensor) const;
+  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis, which
+  // it walks with stride 1, or, if `broadcast` allows it, 0.
+  bool in_vectors(size_t tensor, int64_t pack, bool broadcast) const;
+
+ private:
+  std::vector<int64_t> dims_;                  // from the outermost
+  std::vector<std::vector<int64_t>> strides_;  // of each tensor, from the outermost
+};
+
+// The strides of a contiguous tensor.
+std::vector<int64_t> contiguous(const abi::Shape& shape);
+// The strides with which a contiguous tensor of shape `from` is broadcast to `to`. Throws
+// std::invalid_argument.
+std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to);
+// The shape that both broadcast to. Throws std::invalid_argument.
+abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,218 @@
+// NVIDIA GPUs through the CUDA driver (libcuda): how the kernels are tested and measured where there is no
+// AMD GPU.
+#include "device/driver.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct Cuda {
+  using Module = void*;
+  using Function = void*;
+  static constexpr Backend kBackend = Backend::kCuda;
+  static constexpr int kOutOfMemory = 2;
+
+  int (*module_load)(Module*, const void*);
+  int (*get_function)(Function*, Module, const char*);
+  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                void**);
+  int (*synchronize)(void*);
+  // A CUdeviceptr is an integer as wide as a pointer.
+  int (*malloc_)(void**, size_t);
+  int (*free_)(void*);
+  int (*init)(unsigned);
+  int (*get_device)(int*);
+  int (*get_attribute)(int*, int, int);
+  int (*set_function_attribute)(Function, int, int);
+  int (*get_function_attribute)(int*, int, Function);
+  int (*error_string)(int, const char**);
+  int (*get_device_count)(int*);
+  int (*device_get)(int*, int);
+  int (*get_name)(char*, int, int);
+  int (*get_version)(int*);
+  int (*retain_context)(void**, int);
+  int (*set_context)(void*);
+  int (*synchronize_device)();
+  int (*copy_)(void*, const void*, size_t, void*);
+  int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
+  int (*stream_wait_event)(void*, void*, unsigned);
+  int (*event_create)(void**, unsigned);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void*);
+  int (*event_synchronize)(void*);
+  int (*event_query)(void*);
+  int (*malloc_pinned)(void**, size_t, unsigned);
+  int (*get_context)(void**);
+  int (*get_bus_id)(char*, int, int);
+  int (*get_memory)(size_t*, int);
+
+  SharedLibrary found;
+  std::mutex mutex;
+  std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
+
+  Cuda() {
+    LibrarySearch search;
+    search.names = {"libcuda.so.1"};
+    search.what = "the CUDA driver (libcuda)";
+    found = find_library(search);
+    void* library = found.handle;
+    resolve(library, "cuInit", init);
+    resolve(library, "cuCtxGetCurrent", get_context);
+    resolve(library, "cuDeviceGetPCIBusId", get_bus_id);
+    resolve(library, "cuDeviceTotalMem_v2", get_memory);
+    resolve(library, "cuInit", init);
+    resolve(library, "cuGetErrorString", error_string);
+    resolve(library, "cuModuleLoadData", module_load);
+    resolve(library, "cuModuleGetFunction", get_function);
+    resolve(library, "cuLaunchKernel", launch);
+    resolve(library, "cuStreamSynchronize", synchronize);
+    resolve(library, "cuMemAlloc_v2", malloc_);
+    resolve(library, "cuMemFree_v2", free_);
+    resolve(library, "cuCtxGetDevice", get_device);
+    resolve(library, "cuDeviceGetAttribute", get_attribute);
+    resolve(library, "cuFuncSetAttribute", set_function_attribute);
+    resolve(library, "cuFuncGetAttribute", get_function_attribute);
+    resolve(library, "cuDeviceGetCount", get_device_count);
+    resolve(library, "cuDeviceGet", device_get);
+    resolve(library, "cuDeviceGetName", get_name);
+    resolve(library, "cuDriverGetVersion", get_version);
+    resolve(library, "cuDevicePrimaryCtxRetain", retain_context);
+    resolve(library, "cuCtxSetCurrent", set_context);
+    resolve(library, "cuCtxSynchronize", synchronize_device);
+    resolve(library, "cuMemcpyAsync", copy_);
+    resolve(library, "cuStreamCreate", stream_create);
+    resolve(library, "cuStreamDestroy_v2", stream_destroy);
+    resolve(library, "cuStreamWaitEvent", stream_wait_event);
+    resolve(library, "cuEventCreate", event_create);
+    resolve(library, "cuEventDestroy_v2", event_destroy);
+    resolve(library, "cuEventRecord", event_record);
+    resolve(library, "cuEventSynchronize", event_synchronize);
+    resolve(library, "cuEventQuery", event_query);
+    resolve(library, "cuMemHostAlloc", malloc_pinned);
+  }
+
+  void forget_error() const noexcept {}  // the driver API keeps none
+
+  void* enter(int number) {
+    void *before = nullptr, *context = nullptr;
+    check(get_context(&before), "cuCtxGetCurrent");
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      void*& primary = contexts[number];
+      if (primary == nullptr) check(retain_context(&primary, handle(number)), "cuDevicePrimaryCtxRetain");
+      context = primary;
+    }
+    if (before != context) check(set_context(context), "cuCtxSetCurrent");
+    return before;
+  }
+  void leave(void* before) const noexcept {
+    void* now = nullptr;
+    if (get_context(&now) == 0 && now != before) set_context(before);
+  }
+
+  int copy(void* to, const void* from, size_t bytes, void* stream) const {
+    return copy_(to, from, bytes, stream);
+  }
+
+  void check(int status, const char* what) const {
+    if (status == 0) return;
+    const char* text = "unknown";
+    error_string(status, &text);
+    throw std::runtime_error(std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
+  }
+
+  int handle(int number) const {
+    int device = 0;
+    check(device_get(&device, number), "cuDeviceGet");
+    return device;
+  }
+  int attribute(int which, int device) const {
+    int value = 0;
+    check(get_attribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+  }
+
+  DeviceFacts facts(int number) const {
+    constexpr int kClockRate = 13, kMultiprocessors = 16, kIntegrated = 18, kMemoryClockRate = 36,
+                  kMemoryBusWidth = 37, kL2CacheSize = 38, kMajor = 75, kMinor = 76;
+    const int device = handle(number);
+    DeviceFacts f;
+    f.arch = "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
+    if (find_architecture(f.arch) != nullptr) {
+      f = facts_of(f.arch, attribute(kMultiprocessors, device), 1e3 * attribute(kClockRate, device),
+                   1e3 * attribute(kMemoryClockRate, device), attribute(kMemoryBusWidth, device));
+      f.l2_bytes = attribute(kL2CacheSize, device);
+    }
+    char name[256] = {}, bus[64] = {};
+    check(get_name(name, sizeof name - 1, device), "cuDeviceGetName");
+    check(get_bus_id(bus, sizeof bus - 1, device), "cuDeviceGetPCIBusId");
+    check(get_memory(&f.memory, device), "cuDeviceTotalMem");
+    f.name = name;
+    f.bus_id = bus;
+    f.integrated = attribute(kIntegrated, device) != 0;
+    f.driver = version();
+    return f;
+  }
+
+  std::string version() const {
+    int v = 0;  // 1000 major + 10 minor
+    check(get_version(&v), "cuDriverGetVersion");
+    return "CUDA " + std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
+  }
+
+  // More than 48 KiB of shared memory must be asked for.
+  void prepare(Function f) const {
+    constexpr int kSharedSize = 1, kMaxDynamicShared = 8, kMaxSharedPerBlockOptin = 97;
+    int fixed = 0;
+    check(get_function_attribute(&fixed, kSharedSize, f), "cuFuncGetAttribute");
+    int device = 0;
+    check(get_device(&device), "cuCtxGetDevice");
+    check(set_function_attribute(f, kMaxDynamicShared, attribute(kMaxSharedPerBlockOptin, device) - fixed),
+          "cuFuncSetAttribute");
+  }
+};
+
+Cuda& cuda() {
+  static auto& one = *new Cuda;
+  return one;
+}
+
+}  // namespace
+
+Present find_cuda() {
+  Present found;
+  try {
+    const Cuda& driver = cuda();
+    found.library = driver.found.path;
+    int count = 0;
+    int status = driver.init(0);
+    if (status == 0) status = driver.get_device_count(&count);
+    if (status != 0 || count == 0) {
+      const char* text = "no device";
+      if (status != 0) driver.error_string(status, &text);
+      found.problem = {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
+      return found;
+    }
+    found.version = driver.version();
+    for (int n = 0; n < count; ++n) {
+      FoundDevice& device = found.devices.emplace_back();
+      try {
+        device.facts = driver.facts(n);
+        device.problem = choose_code(device.facts, "sm_", false);
+      } catch (const std::exception& e) {
+        device.problem = {"failed", e.what()};
+      }
+    }
+  } catch (const NoRuntime& e) {
+    found.problem = {"no_runtime", e.what()};
+  } catch (const std::exception& e) {
+    found.problem = {"broken_runtime", e.what()};
+  }
+  return found;
+}
+
+std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts) {
+  return std::make_unique<DriverDevice<Cuda>>(cuda(), number, facts);
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,182 @@
+#include "device/devices.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace graphopt::gpu {
+namespace {
+
+void warn(const std::string& which, const std::string& why) {
+  std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
+               which.c_str(), why.c_str());
+}
+
+// The devices of one driver, which is looked for when it is first asked for them.
+class Driver {
+ public:
+  explicit Driver(Backend backend) : backend_(backend) {}
+
+  Backend backend() const { return backend_; }
+  int count() { return has_code() ? static_cast<int>(present().devices.size()) : 0; }
+
+  const Present& present() {
+    if (looked_) return present_;
+    looked_ = true;
+    refuse_fork();
+    present_ = find();
+    // That there is none is no news, nor that it has no device: a session that wants one is told why.
+    if (present_.problem.code == "broken_runtime" && has_code()) warn("", present_.problem.text);
+    return present_;
+  }
+
+  // Null when it can't be used.
+  const DeviceFacts* facts(int number) {
+    if (number < 0 || number >= count()) return nullptr;
+    const FoundDevice& found = present().devices[static_cast<size_t>(number)];
+    if (found.problem.code.empty()) return &found.facts;
+    if (said_.insert(number).second) warn(" for GPU " + std::to_string(number), found.problem.text);
+    return nullptr;
+  }
+
+  Device& at(int number) {
+    const DeviceFacts* known = facts(number);
+    if (known == nullptr) {
+      throw std::runtime_error("there is no GPU number " + std::to_string(number) + " that can be used");
+    }
+    auto& slot = opened_[number];
+    if (slot == nullptr) slot = open(number, *known);
+    return *slot;
+  }
+
+ private:
+  bool has_code() const {
+    if (backend_ == Backend::kHost) return true;
+    return !architectures(backend_ == Backend::kHip ? "gfx" : "sm_").empty();
+  }
+
+  Present find() const {
+    switch (backend_) {
+      case Backend::kHip:
+        return find_hip();
+      case Backend::kCuda:
+        return find_cuda();
+      case Backend::kHost:
+        break;
+    }
+    Present found;
+    try {
+      found.devices.push_back({open_host(host_kernels())->facts(), {}});
+    } catch (const std::exception& e) {
+      found.problem = {"broken_runtime", e.what()};
+    }
+    return found;
+  }
+
+  std::unique_ptr<Device> open(int number, const DeviceFacts& facts) const {
+    switch (backend_) {
+      case Backend::kHip:
+        return open_hip(number, facts);
+      case Backend::kCuda:
+        return open_cuda(number, facts);
+      case Backend::kHost:
+        break;
+    }
+    return open_host(host_kernels());
+  }
+
+  Backend backend_;
+  Present present_;
+  bool looked_ = false;
+  std::set<int> said_;  // which can't be used
+  std::map<int, std::unique_ptr<Device>> opened_;
+};
+
+// The mutex must be held for all of it.
+struct Devices {
+  std::mutex mutex;
+  std::vector<Driver> drivers;
+
+  Devices() {
+    if (host_kernels() != nullptr) {
+      drivers.emplace_back(Backend::kHost);
+    } else {
+      drivers.emplace_back(Backend::kHip);
+      drivers.emplace_back(Backend::kCuda);
+    }
+  }
+
+  // The driver of device `number`, and the number that the driver gives it; null beyond the last.
+  std::pair<Driver*, int> find(int number) {
+    if (number < 0) return {nullptr, 0};
+    for (Driver& driver : drivers) {
+      if (number < driver.count()) return {&driver, number};
+      number -= driver.count();
+    }
+    return {nullptr, 0};
+  }
+};
+
+Devices& devices() {
+  static auto& all = *new Devices;
+  return all;
+}
+
+int current_of(const Driver& driver) { return driver.backend() == Backend::kHip ? current_hip() : 0; }
+
+}  // namespace
+
+const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
+
+int device_count() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  int count = 0;
+  for (Driver& driver : devices().drivers) count += driver.count();
+  return count;
+}
+
+Backend backend(int number) {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  return devices().find(number).first->backend();
+}
+
+const DeviceFacts* usable_device(int number) {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  const auto [driver, own] = devices().find(number);
+  return driver != nullptr ? driver->facts(own) : nullptr;
+}
+
+const DeviceFacts* usable_rocm_device() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  Driver& driver = devices().drivers.front();
+  return driver.count() > 0 ? driver.facts(current_of(driver)) : nullptr;
+}
+
+Device& device(int number) {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  const auto [driver, own] = devices().find(number);
+  if (driver == nullptr) throw std::runtime_error("there is no GPU number " + std::to_string(number));
+  return driver->at(own);
+}
+
+Device& rocm_device() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  Driver& driver = devices().drivers.front();
+  if (driver.count() == 0) throw std::runtime_error("there is no GPU that can be used");
+  return driver.at(current_of(driver));
+}
+
+std::vector<std::pair<Backend, Present>> all_devices() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  std::vector<std::pair<Backend, Present>> all;
+  for (Driver& driver : devices().drivers) all.emplace_back(driver.backend(), driver.present());
+  return all;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,170 @@
+// The functions of the HIP module API and of the CUDA driver API that we use. Both have the same shape; the
+// types and numbers are declared here, so that no header of either is needed.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "device/shared_library.h"
+#include "device/traits.h"
+
+namespace graphopt::gpu {
+
+template <class Function>
+void resolve(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
+}
+
+// What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
+inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
+  const auto has = [](const std::string& name) {
+    const auto& all = code_objects();
+    return std::any_of(all.begin(), all.end(), [&](const CodeObject& o) { return name == o.arch; });
+  };
+  const Architecture* row = find_architecture(facts.arch);
+  const std::string family = row != nullptr && row->family != nullptr ? row->family : "";
+  facts.code = has(facts.arch) ? facts.arch : has(family) ? family : "";
+  const std::string known = architectures(prefix);
+  if (row == nullptr || facts.code.empty()) {
+    facts.code.clear();
+    return {"no_code", known.empty()
+                           ? "this library was built without device code"
+                           : "this library has device code for " + known + ", and this GPU is " + facts.arch};
+  }
+  if (facts.code != facts.arch && !knows_families) {
+    facts.code.clear();
+    return {"old_runtime", "device code for " + family + ", which " + facts.arch +
+                               " runs, can be loaded by ROCm 6.4 and newer, and this is " + facts.driver};
+  }
+  return {};
+}
+
+// One device through a driver. Driver supplies the function table and the naming of errors.
+template <class Driver>
+class DriverDevice final : public Device {
+ public:
+  DriverDevice(Driver& driver, int number, const DeviceFacts& facts)
+      : driver_(driver), number_(number), facts_(facts) {
+    const OnDevice on(*this);
+    for (const CodeObject& object : code_objects()) {
+      if (object.arch != facts_.code) continue;
+      typename Driver::Module module{};
+      driver_.check(driver_.module_load(&module, object.data), object.module);
+      modules_[object.module] = module;
+    }
+  }
+
+  Backend backend() const override { return Driver::kBackend; }
+  const DeviceFacts& facts() const override { return facts_; }
+
+  void* enter() override {
+    refuse_fork();
+    return driver_.enter(number_);
+  }
+  void leave(void* before) noexcept override { driver_.leave(before); }
+  void forget_errors() noexcept override { driver_.forget_error(); }
+
+  void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
+              void* stream) override {
+    driver_.check(
+        driver_.launch(function(kernel), grid[0], grid[1], grid[2], block, 1, 1, lds, stream, args, nullptr),
+        kernel);
+  }
+
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    const int status = driver_.malloc_(&memory, bytes);
+    if (status == Driver::kOutOfMemory) {
+      driver_.forget_error();
+      throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
+    }
+    driver_.check(status, "allocate");
+    return memory;
+  }
+  void* allocate_pinned(size_t bytes) override {
+    void* memory = nullptr;
+    const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
+    if (status == Driver::kOutOfMemory) {
+      driver_.forget_error();
+      throw OutOfMemory("out of memory that can be pinned: " + std::to_string(bytes) + " bytes");
+    }
+    driver_.check(status, "allocate pinned memory");
+    return memory;
+  }
+  void free(void* memory) noexcept override { ignore(driver_.free_(memory)); }
+  void synchronize(void* stream) override { driver_.check(driver_.synchronize(stream), "synchronize"); }
+  void synchronize() override { driver_.check(driver_.synchronize_device(), "synchronize"); }
+
+  void copy(void* to, const void* from, size_t bytes, void* stream) override {
+    driver_.check(driver_.copy(to, from, bytes, stream), "copy");
+  }
+  void* create_stream() override {
+    void* stream = nullptr;
+    driver_.check(driver_.stream_create(&stream, kNonBlocking), "create a stream");
+    return stream;
+  }
+  void destroy_stream(void* stream) noexcept override { ignore(driver_.stream_destroy(stream)); }
+  void* create_event() override {
+    void* event = nullptr;
+    driver_.check(driver_.event_create(&event, kDisableTiming), "create an event");
+    return event;
+  }
+  void destroy_event(void* event) noexcept override { ignore(driver_.event_destroy(event)); }
+  void record(void* event, void* stream) override {
+    driver_.check(driver_.event_record(event, stream), "record an event");
+  }
+  void wait(void* stream, void* event) override {
+    driver_.check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
+  }
+  bool is_done(void* event) override {
+    const int status = driver_.event_query(event);
+    if (status == kNotReady) return false;
+    driver_.check(status, "ask for an event");
+    return true;
+  }
+  void wait(void* event) override { driver_.check(driver_.event_synchronize(event), "wait for an event"); }
+
+ private:
+  // The same numbers in HIP and CUDA.
+  static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
+  static constexpr int kNotReady =
+      600;  // before HIP 7 it, too, is the thread's last error until the next call
+
+  typename Driver::Function function(const char* kernel) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = functions_.find(kernel);
+    if (found != functions_.end()) return found->second;
+    const char* name = module_of(kernel);
+    const auto module = modules_.find(name != nullptr ? name : "");
+    if (module == modules_.end()) {
+      throw std::runtime_error(std::string("no kernel ") + kernel + " for " + facts_.code);
+    }
+    typename Driver::Function f{};
+    driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
+    driver_.prepare(f);
+    return functions_[kernel] = f;
+  }
+
+  void ignore(int status) noexcept {
+    if (status != 0) driver_.forget_error();
+  }
+
+  Driver& driver_;
+  int number_ = 0;
+  DeviceFacts facts_;
+  std::map<std::string, typename Driver::Module>
+      modules_;  // by source file; never unloaded: the device lives as long as the process
+  std::mutex mutex_;
+  std::map<std::string, typename Driver::Function> functions_;
+};
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,114 @@
+// Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a
+// time. Work-items run in an order chosen at run time (forward, reverse, seeded random), so that a missing
+// barrier gives different numbers; LDS is filled with NaN before each work-group, so that a read of unwritten
+// LDS shows. A barrier or shuffle that some work-items never reach ends the process with a message.
+//
+// Compile with -DGRAPHOPT_WAVE=32 or 64.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "blocks/half.h"
+
+#define DEVICE inline
+#define KERNEL(name, max_threads, Args, ...)                                                    \
+  GRAPHOPT_KERNEL(, name, Args, __VA_ARGS__);                                                   \
+  static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads); \
+  DEVICE void name##_body(const Args& args)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
+#define SHARED(Type, name)                                                                        \
+  static_assert(sizeof(Type) <= graphopt::hip::cpu::kLdsBytes, "more LDS than a work-group has"); \
+  Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())
+#define DYNAMIC_SHARED(Type, name) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
+#define LARGE_SHARED(Type, name) SHARED(Type, name)
+
+namespace graphopt::hip {
+
+using half_t = graphopt::half;
+
+namespace cpu {
+
+constexpr size_t kLdsBytes = 65536;
+
+struct Dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+enum class Order { kForward, kReverse, kRandom };
+
+// Calls a kernel with arguments given by address, in parameter order.
+using Entry = void (*)(void (*kernel)(), void** args);
+
+template <class... P, size_t... I>
+void call_with(void (*kernel)(P...), void** args, std::index_sequence<I...>) {
+  kernel(*static_cast<P*>(args[I])...);
+}
+
+// Adds a kernel to the table that launch() looks names up in.
+class Registration {
+ public:
+  template <class... P>
+  Registration(const char* name, void (*kernel)(P...), int max_threads) {
+    add(name, reinterpret_cast<void (*)()>(kernel), max_threads, [](void (*k)(), void** args) {
+      call_with(reinterpret_cast<void (*)(P...)>(k), args, std::index_sequence_for<P...>());
+    });
+  }
+
+ private:
+  static void add(const char* name, void (*kernel)(), int max_threads, Entry entry);
+};
+
+// What a work-item knows. Defined in hip_on_cpu.cpp.
+struct WorkItem {
+  Dim3 thread, block;
+};
+extern WorkItem* current;
+
+void* static_lds();
+void* dynamic_lds();
+void wait_for_group();
+// Every lane hands over a pointer and gets the pointers of all lanes of its wave. They stay valid until the
+// second call, wave_done(), which all lanes must make too.
+void* const* wave_exchange(void* mine);
+void wave_done();
+
+}  // namespace cpu
+
+inline int thread_x() { return static_cast<int>(cpu::current->thread.x); }
+inline int block_x() { return static_cast<int>(cpu::current->block.x); }
+inline int block_y() { return static_cast<int>(cpu::current->block.y); }
+inline int block_z() { return static_cast<int>(cpu::current->block.z); }
+
+inline void barrier() { cpu::wait_for_group(); }
+inline void wave_barrier() {
+  cpu::wave_exchange(nullptr);
+  cpu::wave_done();
+}
+
+inline uint32_t shuffle_bits(uint32_t x, int lane) {
+  void* const* lanes = cpu::wave_exchange(&x);
+  const uint32_t value = *static_cast<const uint32_t*>(lanes[lane & (GRAPHOPT_WAVE - 1)]);
+  cpu::wave_done();
+  return value;
+}
+
+inline uint32_t multiply_high(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
+}
+
+inline int opaque(int x) { return x; }
+inline int same_in_wave(int x) { return x; }
+inline void keep_order() {}
+
+inline float exp2_fast(float x) { return std::exp2(x); }
+inline float log2_fast(float x) { return std::log2(x); }
+inline float rcp_fast(float x) { return 1.0f / x; }
+inline float sqrt_exact(float x) { return std::sqrt(x); }
+inline float fused_multiply_add(float a, float b, float c) { return a * b + c; }
+inline float max_float(float a, float b) { return std::fmax(a, b); }
+
+}  // namespace graphopt::hip

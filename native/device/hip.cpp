@@ -1,0 +1,249 @@
+// AMD GPUs through libamdhip64, any version from 5 on.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "device/driver.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct Hip {
+  using Module = void*;
+  using Function = void*;
+  static constexpr Backend kBackend = Backend::kHip;
+  static constexpr int kOutOfMemory = 2;
+
+  int (*module_load)(Module*, const void*);
+  int (*get_function)(Function*, Module, const char*);
+  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                void**);
+  int (*synchronize)(void*);
+  int (*malloc_)(void**, size_t);
+  int (*free_)(void*);
+  int (*get_device_count)(int*);
+  int (*get_device)(int*);
+  int (*set_device_)(int);
+  int (*get_attribute)(int*, int, int);
+  int (*synchronize_device)();
+  int (*copy_)(void*, const void*, size_t, int, void*);
+  int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
+  int (*stream_wait_event)(void*, void*, unsigned);
+  int (*event_create)(void**, unsigned);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void*);
+  int (*event_synchronize)(void*);
+  int (*event_query)(void*);
+  int (*malloc_pinned)(void**, size_t, unsigned);
+  int (*get_name)(char*, int, int);
+  int (*get_version)(int*);
+  int (*get_bus_id)(char*, int, int);
+  int (*get_memory)(size_t*, int);
+  int (*get_properties)(void*, int);
+  int (*get_last_error)();
+  const char* (*error_string)(int);
+
+  SharedLibrary library;
+  size_t arch_offset;  // in the properties of a device
+
+  Hip() {
+    LibrarySearch search;
+    search.names = names();
+    search.what = "the HIP runtime (libamdhip64)";
+    search.installed_first = !hip_runtime_of_onnxruntime().empty();
+    library = find_library(search);
+    const auto find = [this](const char* name, auto& function) { resolve(library.handle, name, function); };
+    find("hipModuleLoadData", module_load);
+    find("hipModuleGetFunction", get_function);
+    find("hipModuleLaunchKernel", launch);
+    find("hipStreamSynchronize", synchronize);
+    find("hipMalloc", malloc_);
+    find("hipFree", free_);
+    find("hipGetDeviceCount", get_device_count);
+    find("hipGetDevice", get_device);
+    find("hipSetDevice", set_device_);
+    find("hipDeviceGetAttribute", get_attribute);
+    find("hipDeviceSynchronize", synchronize_device);
+    find("hipMemcpyAsync", copy_);
+    find("hipStreamCreateWithFlags", stream_create);
+    find("hipStreamDestroy", stream_destroy);
+    find("hipStreamWaitEvent", stream_wait_event);
+    find("hipEventCreateWithFlags", event_create);
+    find("hipEventDestroy", event_destroy);
+    find("hipEventRecord", event_record);
+    find("hipEventSynchronize", event_synchronize);
+    find("hipEventQuery", event_query);
+    find("hipHostMalloc", malloc_pinned);
+    find("hipDeviceGetName", get_name);
+    find("hipRuntimeGetVersion", get_version);
+    find("hipDeviceGetPCIBusId", get_bus_id);
+    find("hipDeviceTotalMem", get_memory);
+    find("hipGetLastError", get_last_error);
+    find("hipGetErrorString", error_string);
+    // The struct grew with version 6, whose function has a name of its own.
+    constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
+    const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
+    find(grown ? "hipGetDevicePropertiesR0600" : "hipGetDeviceProperties", get_properties);
+    arch_offset = grown ? kArchSinceSix : kArchBefore;
+  }
+
+  // That which ONNX Runtime's own provider will load comes first: there must not be two in a process.
+  static std::vector<std::string> names() {
+    std::vector<std::string> all = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                    "libamdhip64.so"};
+    const std::string needed = hip_runtime_of_onnxruntime();
+    if (!needed.empty()) {
+      all.erase(std::remove(all.begin(), all.end(), needed), all.end());
+      all.insert(all.begin(), needed);
+    }
+    return all;
+  }
+
+  // Errors stay in the thread until somebody asks for the last one (from HIP 7 on), and whoever asks takes it
+  // for an error of his own: none of ours may stay.
+  void forget_error() const noexcept { get_last_error(); }
+
+  void* enter(int number) const {
+    int before = 0;
+    check(get_device(&before), "hipGetDevice");
+    if (before != number) check(set_device_(number), "hipSetDevice");
+    return reinterpret_cast<void*>(static_cast<intptr_t>(before));
+  }
+  void leave(void* before) const noexcept {
+    const auto number = static_cast<int>(reinterpret_cast<intptr_t>(before));
+    int now = 0;
+    if (get_device(&now) != 0 || (now != number && set_device_(number) != 0)) forget_error();
+  }
+
+  int copy(void* to, const void* from, size_t bytes, void* stream) const {
+    constexpr int kDefault = 4;  // the direction follows from the addresses
+    return copy_(to, from, bytes, kDefault, stream);
+  }
+
+  void check(int status, const char* what) const {
+    if (status == 0) return;
+    forget_error();
+    throw std::runtime_error(std::string(what) + ": HIP error " + std::to_string(status) + ", " +
+                             error_string(status));
+  }
+
+  // 10,000,000 major + 100,000 minor + patch
+  int version() const {
+    int v = 0;
+    check(get_version(&v), "hipRuntimeGetVersion");
+    return v;
+  }
+
+  DeviceFacts facts(int number) const {
+    // hipDeviceAttribute_t as it has been since HIP 5.0.
+    constexpr int kClockRate = 5, kIntegrated = 16, kMemoryBusWidth = 59, kMemoryClockRate = 60,
+                  kMultiprocessors = 63;
+    const auto attribute = [&](int which) {
+      int value = 0;
+      check(get_attribute(&value, which, number), "hipDeviceGetAttribute");
+      return value;
+    };
+    alignas(16) char properties[4096] = {};
+    check(get_properties(properties, number), "hipGetDeviceProperties");
+    const std::string full(properties + arch_offset, strnlen(properties + arch_offset, 256));
+    const std::string arch = full.substr(0, full.find(':'));  // without features such as :sramecc+
+    DeviceFacts f;
+    f.arch = arch;
+    if (find_architecture(arch) != nullptr) {
+      f = facts_of(arch, attribute(kMultiprocessors), 1e3 * attribute(kClockRate),
+                   1e3 * attribute(kMemoryClockRate), attribute(kMemoryBusWidth));
+    }
+    char text[256] = {};
+    check(get_name(text, sizeof text - 1, number), "hipDeviceGetName");
+    f.name = text;
+    char bus[64] = {};
+    check(get_bus_id(bus, sizeof bus - 1, number), "hipDeviceGetPCIBusId");
+    f.bus_id = bus;
+    check(get_memory(&f.memory, number), "hipDeviceTotalMem");
+    f.integrated = attribute(kIntegrated) != 0;
+    const int v = version();
+    f.driver = "HIP " + std::to_string(v / 10000000) + "." + std::to_string(v / 100000 % 100) + "." +
+               std::to_string(v % 100000);
+    return f;
+  }
+
+  // Why there is no device, from what the runtime says of it and what the kernel shows of its driver.
+  Problem why_none(int status) const {
+    constexpr int kInsufficientDriver = 35;
+    const char *kfd = "/dev/kfd", *wsl = "/dev/dxg";
+    const std::string said = std::string(" (") + error_string(status) + ")";
+    if (access(kfd, F_OK) != 0 && access(wsl, F_OK) != 0) {
+      return {"no_driver",
+              "there is no /dev/kfd: the kernel has no driver for an AMD GPU, or it was not given to "
+              "this container" +
+                  said};
+    }
+    const char* node = access(kfd, F_OK) == 0 ? kfd : wsl;
+    if (access(node, R_OK | W_OK) != 0) {
+      return {"no_permission", std::string(node) +
+                                   " may not be opened by this user, who is not in the group "
+                                   "'render'" +
+                                   said};
+    }
+    if (status == kInsufficientDriver)
+      return {"old_driver", "the kernel's driver is too old for this ROCm" + said};
+    return {"no_device", "the runtime shows no AMD GPU" + said};
+  }
+
+  void prepare(Function) const {}
+};
+
+// Found once; looked for again as long as it is not there.
+Hip& hip() {
+  static auto& one = *new Hip;
+  return one;
+}
+
+}  // namespace
+
+Present find_hip() {
+  Present found;
+  try {
+    const Hip& driver = hip();
+    found.library = driver.library.path;
+    int count = 0;
+    const int status = driver.get_device_count(&count);
+    if (status != 0) driver.forget_error();
+    if (status != 0 || count == 0) {
+      found.problem = driver.why_none(status);
+      return found;
+    }
+    constexpr int kKnowsFamilies = 60400000;
+    for (int n = 0; n < count; ++n) {
+      FoundDevice& device = found.devices.emplace_back();
+      try {
+        device.facts = driver.facts(n);
+        device.problem = choose_code(device.facts, "gfx", driver.version() >= kKnowsFamilies);
+        found.version = device.facts.driver;
+      } catch (const std::exception& e) {
+        device.problem = {"failed", e.what()};
+      }
+    }
+  } catch (const NoRuntime& e) {
+    found.problem = {"no_runtime", e.what()};
+  } catch (const std::exception& e) {
+    found.problem = {"broken_runtime", e.what()};
+  }
+  return found;
+}
+
+std::unique_ptr<Device> open_hip(int number, const DeviceFacts& facts) {
+  return std::make_unique<DriverDevice<Hip>>(hip(), number, facts);
+}
+
+SharedLibrary hip_library() { return hip().library; }
+
+int current_hip() {
+  int number = 0;
+  hip().check(hip().get_device(&number), "hipGetDevice");
+  return number;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,153 @@
+// Kernels on the CPU, for tests of everything around them.
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "device/device.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// Memory that only kernels and copies can touch: elsewhere the access faults, as it would to a GPU's memory.
+class GuardedMemory {
+ public:
+  // The memory can be touched while one lives.
+  class Access {
+   public:
+    explicit Access(GuardedMemory& memory) : memory_(memory), lock_(memory.mutex_) {
+      memory.protect(PROT_READ | PROT_WRITE);
+    }
+    ~Access() { memory_.protect(PROT_NONE); }
+
+   private:
+    GuardedMemory& memory_;
+    std::lock_guard<std::mutex> lock_;
+  };
+
+  // Null when there is none. The first free block that is large enough, else one of new pages.
+  void* allocate(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto size = static_cast<size_t>(round_up(static_cast<int64_t>(bytes), kPage));
+    auto block = free_.begin();
+    while (block != free_.end() && block->second < size) ++block;
+    if (block == free_.end()) {
+      const size_t more = std::max(size, kLeast);
+      void* pages = mmap(nullptr, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pages == MAP_FAILED) return nullptr;
+      pages_.emplace_back(pages, more);
+      block = free_.emplace(static_cast<char*>(pages), more).first;
+    }
+    const auto [memory, room] = *block;
+    free_.erase(block);
+    if (room > size) free_[memory + size] = room - size;
+    used_[memory] = size;
+    return memory;
+  }
+
+  void free(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto used = used_.find(static_cast<char*>(memory));
+    if (used == used_.end()) return;
+    auto block = free_.emplace(used->first, used->second).first;
+    used_.erase(used);
+    const auto join = [&](auto left) {
+      const auto right = std::next(left);
+      if (right == free_.end() || left->first + left->second != right->first) return;
+      left->second += right->second;
+      free_.erase(right);
+    };
+    join(block);
+    if (block != free_.begin()) join(std::prev(block));
+  }
+
+ private:
+  static constexpr int64_t kPage = 4096;
+  static constexpr size_t kLeast = size_t{1} << 24;
+
+  void protect(int how) {
+    for (const auto& [pages, size] : pages_) mprotect(pages, size, how);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<void*, size_t>> pages_;  // never given back
+  std::map<char*, size_t> free_, used_;          // blocks by their address
+};
+
+// One of all devices, between which copies go.
+GuardedMemory& guarded_memory() {
+  static auto& memory = *new GuardedMemory;
+  return memory;
+}
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(const std::string& path) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    launch_ = reinterpret_cast<decltype(launch_)>(dlsym(library, "graphopt_host_launch"));
+    const auto wave = reinterpret_cast<int (*)()>(dlsym(library, "graphopt_host_wave"));
+    if (launch_ == nullptr || wave == nullptr) throw std::runtime_error(path + " holds no kernels");
+    // Where errors of launches come late, as they do on a GPU.
+    synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
+    facts_ = typical_facts("cpu" + std::to_string(wave()));
+    facts_.name = "host memory";
+  }
+
+  Backend backend() const override { return Backend::kHost; }
+  const DeviceFacts& facts() const override { return facts_; }
+  void* enter() override { return nullptr; }
+  void leave(void*) noexcept override {}
+  void forget_errors() noexcept override {}
+
+  void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
+              void*) override {
+    const GuardedMemory::Access access(guarded_memory());
+    const uint32_t size[3] = {block, 1, 1};
+    if (launch_(kernel, grid, size, lds, args, 0, 0) != 0) {
+      throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
+    }
+  }
+
+  void* allocate(size_t bytes) override {
+    void* memory = guarded_memory().allocate(bytes);
+    if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
+    return memory;
+  }
+  void* allocate_pinned(size_t bytes) override { return allocate(bytes); }
+  void free(void* memory) noexcept override { guarded_memory().free(memory); }
+  // Everything is done when the call returns; a stream or an event is only an address of its own.
+  void synchronize(void*) override { synchronize(); }
+  void synchronize() override {
+    if (synchronize_ != nullptr && synchronize_() != 0)
+      throw std::runtime_error("synchronize: a launch failed");
+  }
+  void copy(void* to, const void* from, size_t bytes, void*) override {
+    const GuardedMemory::Access access(guarded_memory());
+    std::memcpy(to, from, bytes);
+  }
+  void* create_stream() override { return new char; }
+  void destroy_stream(void* stream) noexcept override { delete static_cast<char*>(stream); }
+  void* create_event() override { return new char; }
+  void destroy_event(void* event) noexcept override { delete static_cast<char*>(event); }
+  void record(void*, void*) override {}
+  void wait(void*, void*) override {}
+  void wait(void*) override {}
+  bool is_done(void*) override { return true; }
+
+ private:
+  int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
+  int (*synchronize_)();
+  DeviceFacts facts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_host(const std::string& path) { return std::make_unique<HostDevice>(path); }
+
+}  // namespace graphopt::gpu

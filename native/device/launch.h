@@ -1,0 +1,167 @@
+// What runs on a device for one node and one set of shapes: kernels, grids, arguments, workspace. Plain data,
+// made by the *_plan.cpp files without any device, so that plans can be tested anywhere.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/architectures.h"
+#include "device/args.h"
+#include "device/traits.h"
+#include "operators/activation.h"
+
+namespace graphopt::gpu {
+
+using hip::Divisor;
+
+// For numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
+Divisor make_divisor(int64_t d);
+
+// What a plan must know of the device, and what a report calls it.
+struct DeviceFacts {
+  std::string arch;         // a name of kArchitectures
+  std::string code;         // whose device code it runs: its own name or that of its family
+  std::string name;         // of the product
+  std::string driver;       // with its version
+  std::string bus_id;       // on PCI, "0000:03:00.0"; empty where there is none
+  size_t memory = 0;        // bytes
+  bool integrated = false;  // shares the memory of the CPU
+  int wave = 32;            // lanes of a wave
+  int compute_units = 1;    // CUs, or multiprocessors
+  int xcds = 1;             // dies that take work-groups in turn
+  int64_t l2_bytes = 0;     // of the whole device
+  double clock_hz = 1e9;
+  double bytes_per_second = 1e12;
+  double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add is two
+};
+
+// Null for a name that is not in kArchitectures.
+const Architecture* find_architecture(const std::string& name);
+// Throws std::invalid_argument.
+const Architecture& architecture(const std::string& name);
+
+// The facts of a typical part, for planning without a device. Throws std::invalid_argument.
+DeviceFacts typical_facts(const std::string& arch);
+
+// Those of a device whose runtime says so much of it; a number that is 0 is not known. Throws
+// std::invalid_argument.
+DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_hz, double memory_clock_hz,
+                     int memory_bits);
+
+// Bytes of a kernel's arguments, at most.
+constexpr size_t kMostArgs = 384;
+
+// Workspace is scratch memory of one run; weights are what `prepare` plans make once from a constant input.
+enum class Role : uint8_t { kNull, kInput, kOutput, kWeights, kWorkspace };
+
+// What a slot of a kernel's arguments (device/args.h) holds in a plan: a buffer, from some byte on.
+struct Buffer {
+  Role role = Role::kNull;
+  uint8_t index = 0;   // of the input, output or workspace
+  int64_t offset = 0;  // bytes, below 2^47
+
+  operator hip::In() const { return in_slot<hip::In>(); }
+  operator hip::Constant() const { return in_slot<hip::Constant>(); }
+  operator hip::Out() const { return in_slot<hip::Out>(); }
+
+ private:
+  // In the 8 bytes of a pointer. No buffer is a null pointer.
+  template <class Slot>
+  Slot in_slot() const {
+    const uint64_t bits =
+        static_cast<uint64_t>(offset) << 16 | uint64_t{index} << 8 | static_cast<uint64_t>(role);
+    Slot slot;
+    static_assert(sizeof slot == sizeof bits);
+    std::memcpy(&slot, &bits, sizeof bits);
+    return slot;
+  }
+};
+
+struct Grid {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+// One launch: the arguments are a copy of the struct that the kernel takes.
+struct Launch {
+  const char* kernel = nullptr;
+  Grid grid;
+  uint32_t block = 1;
+  uint32_t lds = 0;  // dynamic
+  uint16_t slots = 0;
+  uint16_t size = 0;  // of the arguments
+  alignas(8) unsigned char args[kMostArgs] = {};
+
+  template <class Args>
+  Launch(const char* kernel_name, const Grid& groups, uint32_t threads, const Args& arguments)
+      : kernel(kernel_name), grid(groups), block(threads), slots(Args::kSlots), size(sizeof(Args)) {
+    static_assert(hip::is_args<Args>(sizeof(Args)) && sizeof(Args) <= kMostArgs);
+    std::memcpy(args, &arguments, sizeof arguments);
+  }
+
+  Buffer slot(size_t i) const;
+  void set_slot(size_t i, const Buffer& buffer);
+  // Args must be the type that it was made of.
+  template <class Args>
+  Args arguments() const {
+    if (size != sizeof(Args) || slots != Args::kSlots) throw std::logic_error("arguments of another type");
+    Args result;
+    std::memcpy(static_cast<void*>(&result), args, sizeof result);
+    return result;
+  }
+};
+
+struct Plan {
+  std::vector<Launch> launches;
+  std::vector<int64_t> workspace;  // bytes of each workspace buffer
+  int64_t weights = 0;             // bytes that a prepare plan writes
+
+  // Adds a launch of work-groups of `threads`; the kernel must take an Args.
+  template <class Args>
+  Launch& launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
+    return launches.emplace_back(kernel, grid, threads, args);
+  }
+};
+
+// Of convolutions and pools, at most.
+constexpr size_t kSpatialAxes = 3;
+
+inline constexpr Buffer input(uint8_t i) { return {Role::kInput, i, 0}; }
+inline constexpr Buffer output(uint8_t i) { return {Role::kOutput, i, 0}; }
+inline constexpr Buffer workspace(uint8_t i) { return {Role::kWorkspace, i, 0}; }
+inline constexpr Buffer weights() { return {Role::kWeights, 0, 0}; }
+inline constexpr Buffer no_buffer() { return {}; }
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+// A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
+// not fit.
+uint32_t to_u31(int64_t value);
+inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
+
+inline Buffer behind(Buffer buffer, int64_t bytes) {
+  if (buffer.role != Role::kNull) buffer.offset += bytes;
+  return buffer;
+}
+
+// Along x a launch has at most 2^32 - 1 work-items on AMD, and 2^31 - 1 work-groups on NVIDIA.
+// add(first, count) for as many of `rows` work-groups of `threads` as fit into one launch, until all are
+// done.
+template <class Add>
+void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
+  const int64_t most = std::min<int64_t>(UINT32_MAX / threads, INT32_MAX);
+  for (int64_t first = 0; first < rows; first += most) add(first, to_u31(std::min(most, rows - first)));
+}
+
+// Of the second and third axis of a grid, at most.
+constexpr int64_t kMostGrid = 65535;
+
+// The plan as JSON, with the keys of one case of the manifest of scripts/amd_cases.py ("launches") and
+// "workspace".
+std::string to_json(const Plan& plan);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,206 @@
+// cuBLAS and rocBLAS. Their matrices are stored by columns: Y^T = B^T A^T is what they compute.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "device/driver.h"
+#include "device/libraries/libraries.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// One product of equally spaced matrices, in the library's own terms.
+struct Product {
+  bool transpose_first, transpose_second;
+  int m, n, k;
+  const void *first, *second;
+  void* result;
+  int ld_first, ld_second, ld_result;
+  int64_t step_first, step_second, step_result;  // from one batch to the next
+  int batch;
+  float alpha, beta;
+};
+
+template <class Library>
+class BlasOf final : public Blas {
+ public:
+  BlasOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+
+  bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) override {
+    Walk walk(p.batch, {p.a_batch, p.b_batch});
+    walk.simplify();
+    const Walk::Rows rows = walk.rows();
+    const int64_t element = half ? 2 : 4;
+    Product product = {p.transpose_b,
+                       p.transpose_a,
+                       to_i31(p.N),
+                       to_i31(p.M),
+                       to_i31(p.K),
+                       b,
+                       a,
+                       y,
+                       to_i31(p.transpose_b ? p.K : p.N),
+                       to_i31(p.transpose_a ? p.M : p.K),
+                       to_i31(p.N),
+                       rows.steps[1],
+                       rows.steps[0],
+                       p.M * p.N,
+                       to_i31(rows.length),
+                       p.alpha,
+                       p.beta};
+    void* handle = handle_of(stream);
+    for (size_t r = 0; r < rows.starts.size(); ++r) {
+      product.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
+      product.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
+      product.result = static_cast<char*>(y) + static_cast<int64_t>(r) * rows.length * p.M * p.N * element;
+      const int status = library_.run(handle, product, half);
+      if (status == 0) continue;
+      device_.forget_errors();
+      const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
+      if (r > 0) throw std::runtime_error(what);  // some of the product is on its way
+      if (!said_.exchange(true)) {
+        std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", what.c_str());
+      }
+      return false;
+    }
+    return true;
+  }
+
+  void forget(void* stream) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = handles_.find(stream);
+    if (found == handles_.end()) return;
+    library_.destroy(found->second);
+    handles_.erase(found);
+  }
+
+ private:
+  void* handle_of(void* stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = handles_.find(stream);
+    if (found != handles_.end()) return found->second;
+    void* handle = nullptr;
+    if (library_.create(&handle) != 0 || library_.set_stream(handle, stream) != 0) {
+      device_.forget_errors();
+      throw std::runtime_error(std::string(Library::kName) + " can't be used");
+    }
+    return handles_[stream] = handle;
+  }
+
+  Device& device_;
+  Library library_;
+  std::atomic<bool> said_{false};
+  std::mutex mutex_;
+  std::map<void*, void*> handles_;  // by stream
+};
+
+struct Cublas {
+  static constexpr const char* kName = "cuBLAS";
+  int (*create)(void**);
+  int (*destroy)(void*);
+  int (*set_stream)(void*, void*);
+  int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int,
+              int, long long, const void*, void*, int, int, long long, int, int, int);
+
+  explicit Cublas(void* library) {
+    resolve(library, "cublasCreate_v2", create);
+    resolve(library, "cublasDestroy_v2", destroy);
+    resolve(library, "cublasSetStream_v2", set_stream);
+    resolve(library, "cublasGemmStridedBatchedEx", gemm);
+  }
+
+  int run(void* handle, const Product& p, bool half) const {
+    constexpr int kFloat = 0, kHalf = 2, kCompute32F = 68, kDefaultAlgorithm = -1;
+    const int type = half ? kHalf : kFloat;
+    return gemm(handle, p.transpose_first, p.transpose_second, p.m, p.n, p.k, &p.alpha, p.first, type,
+                p.ld_first, p.step_first, p.second, type, p.ld_second, p.step_second, &p.beta, p.result, type,
+                p.ld_result, p.step_result, p.batch, kCompute32F, kDefaultAlgorithm);
+  }
+};
+
+// Where rocBLAS looks for its kernels (library/src/tensile_host.cpp, TensileHost::initialize): it aborts the
+// process when there are none for the architecture, so we look first.
+std::string tensile_folder(const std::string& library) {
+  if (const char* given = std::getenv("ROCBLAS_TENSILE_LIBPATH")) return given;
+  const std::string folder = folder_of(library);
+  for (const char* place : {"/../../Tensile/library", "/library", "/../rocblas/library"}) {
+    if (access((folder + place).c_str(), F_OK) == 0) return folder + place;
+  }
+  return folder + "/rocblas/library";
+}
+
+bool has_tensile_file(std::string folder, const std::string& arch) {
+  if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
+  for (const std::string& name :
+       {"TensileLibrary_lazy_" + arch, "TensileLibrary_" + arch, std::string("TensileLibrary")}) {
+    if (access((folder + "/" + name + ".dat").c_str(), R_OK) == 0) return true;
+  }
+  return false;
+}
+
+// rocBLAS, not hipBLAS, whose numbers for types changed with ROCm 7.
+struct Rocblas {
+  static constexpr const char* kName = "rocBLAS";
+  int (*create_)(void**);
+  int (*destroy)(void*);
+  int (*set_stream)(void*, void*);
+  int (*set_atomics)(void*, int);
+  int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*, int,
+              int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t, int, int,
+              int, int32_t, uint32_t);
+
+  explicit Rocblas(void* library) {
+    resolve(library, "rocblas_create_handle", create_);
+    resolve(library, "rocblas_set_atomics_mode", set_atomics);
+    resolve(library, "rocblas_destroy_handle", destroy);
+    resolve(library, "rocblas_set_stream", set_stream);
+    resolve(library, "rocblas_gemm_strided_batched_ex", gemm);
+  }
+
+  // Atomic additions, which rocBLAS 6 allows by default, come in another order in each run.
+  int create(void** handle) const {
+    constexpr int kNotAllowed = 0;
+    const int status = create_(handle);
+    return status != 0 ? status : set_atomics(*handle, kNotAllowed);
+  }
+
+  int run(void* handle, const Product& p, bool half) const {
+    constexpr int kNone = 111, kTranspose = 112, kHalf = 150, kFloat = 151;
+    const int type = half ? kHalf : kFloat;
+    return gemm(handle, p.transpose_first ? kTranspose : kNone, p.transpose_second ? kTranspose : kNone, p.m,
+                p.n, p.k, &p.alpha, p.first, type, p.ld_first, p.step_first, p.second, type, p.ld_second,
+                p.step_second, &p.beta, p.result, type, p.ld_result, p.step_result, p.result, type,
+                p.ld_result, p.step_result, p.batch, kFloat, 0, 0, 0);
+  }
+};
+
+}  // namespace
+
+FoundLibrary find_cublas(const DeviceFacts&) {
+  return find_vendor_library("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+}
+
+FoundLibrary find_rocblas(const DeviceFacts& device) {
+  FoundLibrary found =
+      find_vendor_library("rocBLAS", {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
+  if (!found.problem.code.empty()) return found;
+  const std::string folder = tensile_folder(found.file.path);
+  if (!has_tensile_file(folder, device.arch)) {
+    found.problem = {"no_kernels", "rocBLAS has no kernels for " + device.arch + " (no TensileLibrary_lazy_" +
+                                       device.arch + ".dat in " + folder + ") and would end the process"};
+  }
+  return found;
+}
+
+std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found) {
+  return std::make_unique<BlasOf<Cublas>>(device, found);
+}
+std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found) {
+  return std::make_unique<BlasOf<Rocblas>>(device, found);
+}
+
+}  // namespace graphopt::gpu

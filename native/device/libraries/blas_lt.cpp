@@ -1,0 +1,309 @@
+// cuBLASLt and hipBLASLt: the same functions with other names and numbers. Their matrices are stored by
+// columns: Y^T = W^T X^T is what they compute, so that the bias is a column of it.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "blocks/half.h"
+#include "device/driver.h"
+#include "device/libraries/libraries.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// The same numbers in both.
+enum Epilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
+constexpr int kMaxWorkspaceBytes = 1;  // of a preference
+constexpr size_t kMostWorkspace = size_t{32} << 20;
+
+struct CublasLt {
+  static constexpr const char* kPrefix = "cublasLt";
+  static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
+  static constexpr int kEpilogue = 7, kBiasPointer = 8;  // of a product
+  static constexpr int kBiasType = -1;                   // that of Y when it is not set
+  static constexpr size_t kAlgorithmBytes = 64;          // of a result; the workspace's size follows
+  static constexpr size_t kResultBytes = 96;
+};
+
+// The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
+struct HipblasLt {
+  static constexpr const char* kPrefix = "hipblasLt";
+  static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
+  static constexpr int kEpilogue = 2, kBiasPointer = 3;
+  static constexpr int kBiasType = 4;
+  static constexpr size_t kAlgorithmBytes = 24;
+  static constexpr size_t kResultBytes = 56;
+};
+
+// A descriptor of the library's.
+class Descriptor {
+ public:
+  explicit Descriptor(int (*destroy)(void*)) : destroy_(destroy) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (handle_ != nullptr) destroy_(handle_);
+  }
+  void** address() { return &handle_; }
+  void* get() const { return handle_; }
+
+ private:
+  int (*destroy_)(void*);
+  void* handle_ = nullptr;
+};
+
+template <class Api>
+class BlasLtOf final : public BlasLt {
+ public:
+  BlasLtOf(Device& device, void* library) : device_(device) {
+    const auto find = [library](const char* name, auto& function) {
+      resolve(library, (std::string(Api::kPrefix) + name).c_str(), function);
+    };
+    int (*create)(void**);
+    find("Create", create);
+    find("MatmulDescCreate", create_product_);
+    find("MatmulDescDestroy", destroy_product_);
+    find("MatmulDescSetAttribute", set_product_);
+    find("MatrixLayoutCreate", create_layout_);
+    find("MatrixLayoutDestroy", destroy_layout_);
+    find("MatmulPreferenceCreate", create_preference_);
+    find("MatmulPreferenceDestroy", destroy_preference_);
+    find("MatmulPreferenceSetAttribute", set_preference_);
+    find("MatmulAlgoGetHeuristic", choose_);
+    find("Matmul", multiply_);
+    if (create(&handle_) != 0) throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
+  }
+
+  std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
+    const Choice& choice = choice_of(p, half);
+    std::optional<size_t> most;
+    for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
+      most = std::max(most.value_or(0), bytes_of(choice.algorithms[i]));
+    }
+    return most;
+  }
+
+  bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b, const void* r,
+              void* y, void* workspace, void* stream) override {
+    for (const void* pointer : {x, w, b, r, static_cast<const void*>(y)}) {
+      if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
+    }
+    Descriptors d(*this);
+    if (!describe(p, half, b, d)) return false;
+    const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
+    Choice& choice = choice_of(p, half);
+    // The first may be refused when it is to run, and stays refused.
+    for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
+      const Algorithm& algorithm = choice.algorithms[i];
+      if (multiply_(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(), &beta,
+                    r != nullptr ? r : y, d.result.get(), y, d.result.get(), algorithm.data(), workspace,
+                    bytes_of(algorithm), stream) == 0) {
+        return true;
+      }
+      device_.forget_errors();
+      choice.first = i + 1;
+    }
+    return false;
+  }
+
+ private:
+  // A result of the library's: the algorithm, the bytes of workspace that it needs, and what we don't read.
+  struct alignas(8) Algorithm : std::array<unsigned char, Api::kResultBytes> {};
+  static constexpr int kMostAlgorithms = 8;
+  struct Choice {
+    std::vector<Algorithm> algorithms;  // best first
+    std::atomic<size_t> first{0};       // those before it were refused
+  };
+  using Key = std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool>;
+
+  static bool epilogue_of(ActivationKind kind, bool half, uint32_t& epilogue) {
+    if (kind == ActivationKind::kNone)
+      epilogue = kBias;
+    else if (kind == ActivationKind::kRelu)
+      epilogue = kReluBias;
+    // The libraries do not say how exact their tanh is.
+    else if (kind == ActivationKind::kGeluTanh && half)
+      epilogue = kGeluBias;
+    else
+      return false;
+    return true;
+  }
+
+  struct Descriptors {
+    Descriptor product, weights, rows, result;
+    explicit Descriptors(const BlasLtOf& library)
+        : product(library.destroy_product_),
+          weights(library.destroy_layout_),
+          rows(library.destroy_layout_),
+          result(library.destroy_layout_) {}
+  };
+
+  static size_t bytes_of(const Algorithm& algorithm) {
+    size_t bytes = 0;
+    std::memcpy(&bytes, algorithm.data() + Api::kAlgorithmBytes, sizeof bytes);
+    return bytes;
+  }
+
+  // False when the library knows no such problem.
+  bool describe(const LinearProblem& p, bool half, const void* b, Descriptors& d) const {
+    uint32_t epilogue = 0;
+    if (!epilogue_of(p.act.kind, half, epilogue)) return false;
+    const int type = half ? Api::kHalf : Api::kFloat;
+    const auto layout = [&](Descriptor& layout, int64_t height, int64_t width) {
+      return create_layout_(layout.address(), type, static_cast<uint64_t>(height),
+                            static_cast<uint64_t>(width), height) == 0;
+    };
+    const auto set = [&](int attribute, const auto& value) {
+      return set_product_(d.product.get(), attribute, &value, sizeof value) == 0;
+    };
+    return create_product_(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
+           set(Api::kEpilogue, epilogue) && set(Api::kBiasPointer, b) &&
+           (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) && layout(d.weights, p.N, p.K) &&
+           layout(d.rows, p.K, p.rows) && layout(d.result, p.N, p.rows);
+  }
+
+  // What the library would run; no algorithms when nothing.
+  Choice& choice_of(const LinearProblem& p, bool half) {
+    uint32_t epilogue = 0;
+    const bool known = epilogue_of(p.act.kind, half, epilogue);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual}];
+    if (choice != nullptr) return *choice;
+    choice = std::make_unique<Choice>();
+    if (!known) return *choice;
+    Descriptors d(*this);
+    Descriptor preference(destroy_preference_);
+    const uint64_t bytes = kMostWorkspace;
+    int count = 0;
+    std::vector<Algorithm> found(kMostAlgorithms);
+    // Which bias it will be does not matter to the choice, but that it is aligned.
+    const void* const bias = reinterpret_cast<const void*>(kAlignment);
+    if (describe(p, half, bias, d) && create_preference_(preference.address()) == 0 &&
+        set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
+        choose_(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
+                preference.get(), kMostAlgorithms, found.data(), &count) == 0) {
+      for (int i = 0; i < count; ++i) {
+        if (bytes_of(found[static_cast<size_t>(i)]) <= kMostWorkspace) {
+          choice->algorithms.push_back(found[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    device_.forget_errors();
+    return *choice;
+  }
+
+  Device& device_;
+  void* handle_ = nullptr;
+  int (*create_product_)(void**, int, int);
+  int (*destroy_product_)(void*);
+  int (*set_product_)(void*, int, const void*, size_t);
+  int (*create_layout_)(void**, int, uint64_t, uint64_t, int64_t);
+  int (*destroy_layout_)(void*);
+  int (*create_preference_)(void**);
+  int (*destroy_preference_)(void*);
+  int (*set_preference_)(void*, int, const void*, size_t);
+  int (*choose_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
+  int (*multiply_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
+                   const void*, void*, void*, void*, const void*, void*, size_t, void*);
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<Choice>> choices_;
+};
+
+// A small layer of small integers, which no order of summation rounds.
+template <class T>
+void require_right_results(BlasLt& library, Device& device, ActivationKind kind, bool residual) {
+  constexpr int64_t kRows = 16, kK = 32, kN = 64;
+  LinearProblem p{kRows, kK, kN, residual, {kind, 0, 0}};
+  const auto filled = [](int64_t size, int step) {
+    std::vector<T> values;
+    for (int64_t i = 0; i < size; ++i) values.push_back(T(static_cast<float>(i * step % 5 - 2)));
+    return values;
+  };
+  const std::vector<T> host[] = {filled(kRows * kK, 1), filled(kK * kN, 3), filled(kN, 1),
+                                 filled(kRows * kN, 2)};
+  std::vector<T> got(static_cast<size_t>(kRows * kN));
+  struct Memory {
+    Device& device;
+    std::vector<void*> blocks;
+    void* add(size_t bytes) { return blocks.emplace_back(device.allocate(bytes)); }
+    ~Memory() {
+      for (void* block : blocks) device.free(block);
+    }
+  } memory{device, {}};
+  void* inputs[4];
+  for (int i = 0; i < 4; ++i) {
+    inputs[i] = memory.add(host[i].size() * sizeof(T));
+    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), nullptr);
+  }
+  void* y = memory.add(got.size() * sizeof(T));
+  const std::optional<size_t> bytes = library.linear_workspace(p, sizeof(T) == 2);
+  const bool ran = bytes && library.linear(p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2],
+                                           residual ? inputs[3] : nullptr, y,
+                                           *bytes > 0 ? memory.add(*bytes) : nullptr, nullptr);
+  device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
+  device.synchronize(nullptr);
+  if (!ran) return;
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t n = 0; n < kN; ++n) {
+      const auto at = [&](int tensor, int64_t index) {
+        return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
+      };
+      float want = at(2, n) + (residual ? at(3, i * kN + n) : 0.0f);
+      for (int64_t k = 0; k < kK; ++k) want += at(0, i * kK + k) * at(1, k * kN + n);
+      if (kind == ActivationKind::kRelu) want = std::max(want, 0.0f);
+      if (kind == ActivationKind::kGeluTanh) {
+        want *= 0.5f * (1.0f + std::tanh(0.79788456f * (want + 0.044715f * want * want * want)));
+      }
+      const float error = std::fabs(static_cast<float>(got[static_cast<size_t>(i * kN + n)]) - want);
+      if (!(error <= (kind == ActivationKind::kGeluTanh ? 0.01f * (1.0f + std::fabs(want)) : 0.0f))) {
+        throw std::runtime_error("a product with an epilogue is wrong");
+      }
+    }
+  }
+}
+
+template <class Api>
+std::unique_ptr<BlasLt> open(Device& device, const FoundLibrary& found) {
+  auto library = std::make_unique<BlasLtOf<Api>>(device, found.file.handle);
+  using A = ActivationKind;
+  for (const auto& [kind, residual] : {std::pair(A::kNone, true), {A::kRelu, false}, {A::kGeluTanh, false}}) {
+    require_right_results<float>(*library, device, kind, residual);
+    require_right_results<half>(*library, device, kind, residual);
+  }
+  return library;
+}
+
+}  // namespace
+
+FoundLibrary find_cublaslt(const DeviceFacts&) {
+  return find_vendor_library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
+}
+
+// On RDNA it crashes in its heuristic or in the product, or is wrong (ROCm's rocm-libraries, issues 4128,
+// 5205, 5706, 8242, 9962).
+FoundLibrary find_hipblaslt(const DeviceFacts& device) {
+  if (device.arch.rfind("gfx9", 0) != 0 && library_choice("hipblaslt") != "on") {
+    FoundLibrary found;
+    found.name = "hipBLASLt";
+    found.problem = {"off", "hipBLASLt is not used on " + device.arch +
+                                ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on uses it all the same"};
+    return found;
+  }
+  return find_vendor_library("hipBLASLt", {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
+}
+
+std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found) {
+  return open<CublasLt>(device, found);
+}
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found) {
+  return open<HipblasLt>(device, found);
+}
+
+}  // namespace graphopt::gpu

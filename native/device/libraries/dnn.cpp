@@ -1,0 +1,536 @@
+// cuDNN and MIOpen: convolutions of two and three spatial axes, and transposed ones, which are to a library
+// the gradient of a convolution's input.
+#include <glob.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/driver.h"
+#include "device/libraries/libraries.h"
+
+namespace graphopt::gpu {
+namespace {
+
+constexpr size_t kMostDims = 2 + kSpatialAxes;
+using Key = std::array<int64_t, 4 + 6 * kSpatialAxes + 3>;
+
+Key key_of(const ConvolutionProblem& p, bool half) {
+  Key key = {p.N, p.groups, p.C, p.M, half, p.transposed, p.has_bias};
+  size_t n = 7;
+  for (const auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) {
+    for (const int64_t v : *axes) key[n++] = v;
+  }
+  return key;
+}
+
+// The arrays that libraries take. Two spatial axes where the first of three is not used.
+struct Arrays {
+  using Dims = std::array<int, kMostDims>;
+  int axes = 3;
+  Dims x = {}, y = {}, w = {}, bias = {}, flat_y = {};  // flat_y: two spatial axes, to which bias is added
+  std::array<int, kSpatialAxes> pad = {}, stride = {}, dilation = {};
+
+  explicit Arrays(const ConvolutionProblem& p) {
+    const bool three = p.in[0] != 1 || p.out[0] != 1 || p.kernel[0] != 1;
+    axes = three ? 3 : 2;
+    const int x_channels = to_i31(p.groups * p.C), y_channels = to_i31(p.groups * p.M);
+    x[0] = y[0] = flat_y[0] = to_i31(p.N);
+    x[1] = x_channels;
+    y[1] = flat_y[1] = y_channels;
+    // The convolution whose gradient a transposed one is goes from y's channels to x's.
+    w[0] = p.transposed ? x_channels : y_channels;
+    w[1] = to_i31(p.transposed ? p.M : p.C);
+    for (size_t i = 0; i < static_cast<size_t>(axes); ++i) {
+      const size_t d = three ? i : i + 1;
+      x[2 + i] = to_i31(p.in[d]);
+      y[2 + i] = to_i31(p.out[d]);
+      w[2 + i] = to_i31(p.kernel[d]);
+      pad[i] = to_i31(p.pad[d]);
+      stride[i] = to_i31(p.stride[d]);
+      dilation[i] = to_i31(p.dilation[d]);
+    }
+    flat_y[2] = to_i31(p.out[0] * p.out[1]);
+    flat_y[3] = to_i31(p.out[2]);
+    bias = {1, y_channels, 1, 1};
+  }
+
+  int dims() const { return 2 + axes; }
+  // Of a contiguous tensor.
+  static Dims strides(const Dims& shape, int dims) {
+    Dims result = {};
+    int64_t elements = 1;
+    for (auto d = static_cast<size_t>(dims); d-- > 0; elements *= shape[d]) result[d] = to_i31(elements);
+    return result;
+  }
+};
+
+void check(int status, const char* what) {
+  if (status != 0) throw std::runtime_error(std::string(what) + " failed, status " + std::to_string(status));
+}
+
+// What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
+// each problem. They are kept, since making them costs more than the convolution of a small image.
+//
+// Where the library may have kernels to build or load, a thread of its own does that, one for
+// each stream, and has the stream's handle as long as it does: until it is done, what would wait for it runs
+// on kernels of our own.
+template <class Library>
+class DnnOf final : public Dnn {
+ public:
+  DnnOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+
+  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) override {
+    Stream& of = stream_of(stream);
+    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return std::nullopt;
+    const auto& convolution = convolution_of(of, p, half, stream);
+    return usable(convolution) ? std::optional(convolution->workspace) : std::nullopt;
+  }
+
+  bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
+            void* workspace, void* stream) override {
+    Stream& of = stream_of(stream);
+    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    auto& convolution = convolution_of(of, p, half, stream);
+    if (!usable(convolution)) return false;
+    try {
+      library_.run(of.handle, *convolution, x, w, bias, y, workspace);
+      return true;
+    } catch (const std::exception& e) {  // refused when it is to run: it stays refused
+      device_.forget_errors();
+      refuse(convolution, p, e.what());
+      return false;
+    }
+  }
+
+  size_t finish_loading() override {
+    std::vector<std::shared_ptr<Stream>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [stream, of] : streams_) all.push_back(of);
+    }
+    size_t loaded = 0;
+    for (const auto& of : all) {
+      std::unique_lock<std::mutex> lock(of->mutex);
+      of->idle.wait(lock, [&] { return !of->loading; });
+      loaded += std::exchange(of->loaded, 0);
+    }
+    return loaded;
+  }
+
+  void forget(void* stream) noexcept override {
+    std::shared_ptr<Stream> gone;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = streams_.find(stream);
+      if (found == streams_.end()) return;
+      gone = std::move(found->second);
+      streams_.erase(found);
+    }
+    if (gone->loader.joinable()) gone->loader.join();
+    for (const auto& [key, convolution] : gone->convolutions) {
+      if (convolution) library_.destroy(*convolution);
+    }
+    if (gone->handle != nullptr) library_.destroy(gone->handle);
+  }
+
+ private:
+  using Convolution = typename Library::Convolution;
+  using Known = std::optional<Convolution>;  // nothing: the library has no algorithm, or has refused it
+  struct Stream {
+    std::mutex mutex;  // of all that follows
+    void* handle = nullptr;
+    std::map<Key, Known> convolutions;
+    std::thread loader;
+    bool loading = false;
+    std::vector<std::pair<Known*, ConvolutionProblem>> wanted;  // of the loader
+    size_t loaded = 0;                                          // since somebody asked
+    std::condition_variable idle;
+  };
+
+  static bool usable(const Known& convolution) { return convolution && convolution->ready; }
+
+  Stream& stream_of(void* stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& slot = streams_[stream];
+    if (slot == nullptr) slot = std::make_shared<Stream>();
+    return *slot;
+  }
+
+  // Of a stream whose mutex is held.
+  Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
+    const Key key = key_of(p, half);
+    const auto found = of.convolutions.find(key);
+    if (found != of.convolutions.end()) return found->second;
+    Known& convolution = of.convolutions[key];
+    try {
+      if (of.handle == nullptr) of.handle = library_.create(stream);
+      convolution = library_.describe(of.handle, p, half);
+      if (!convolution) say(p, "has no algorithm");
+    } catch (const std::exception& e) {
+      say(p, e.what());
+    }
+    device_.forget_errors();
+    if (convolution && !convolution->ready) load(of, convolution, p);
+    return convolution;
+  }
+
+  void load(Stream& of, Known& convolution, const ConvolutionProblem& p) {
+    of.wanted.emplace_back(&convolution, p);
+    if (of.loading) return;
+    if (of.loader.joinable()) of.loader.join();  // it has done its last work
+    of.loading = true;
+    of.loader = std::thread([this, &of] {
+      const std::lock_guard<std::mutex> lock(of.mutex);
+      while (!of.wanted.empty()) {
+        const auto [known, problem] = std::move(of.wanted.back());
+        of.wanted.pop_back();
+        try {
+          const OnDevice on(device_);
+          library_.load(of.handle, **known);
+          (*known)->ready = true;
+          ++of.loaded;
+        } catch (const std::exception& e) {
+          refuse(*known, problem, e.what());
+        }
+        device_.forget_errors();
+      }
+      of.loading = false;
+      of.idle.notify_all();
+    });
+  }
+
+  void refuse(Known& convolution, const ConvolutionProblem& p, const std::string& why) {
+    library_.destroy(*convolution);
+    convolution.reset();
+    say(p, why);
+  }
+
+  static void say(const ConvolutionProblem& p, const std::string& why) {
+    std::fprintf(
+        stderr,
+        "graphopt: %s %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own "
+        "run\n",
+        Library::kName, why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
+        static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
+  }
+
+  Device& device_;
+  Library library_;
+  std::mutex mutex_;
+  std::map<void*, std::shared_ptr<Stream>> streams_;
+};
+
+struct Cudnn {
+  static constexpr const char* kName = "cuDNN";
+  struct Convolution {
+    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+    bool transposed = false;
+    int algorithm = 0;
+    size_t workspace = 0;
+    bool ready = true;
+  };
+  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
+  struct Performance {
+    int algorithm, status;
+    float milliseconds;
+    size_t workspace;
+    int deterministic, math, reserved[3];
+  };
+  using Find = int(void*, void*, void*, void*, void*, int, int*, Performance*);
+  using Run = int(void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
+                  const void*, void*, void*);
+
+  int (*create_)(void**);
+  int (*destroy_)(void*);
+  int (*set_stream)(void*, void*);
+  int (*create_tensor)(void**);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
+  int (*destroy_tensor)(void*);
+  int (*create_filter)(void**);
+  int (*set_filter)(void*, int, int, int, const int*);
+  int (*destroy_filter)(void*);
+  int (*create_conv)(void**);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int, int);
+  int (*set_groups)(void*, int);
+  int (*set_math)(void*, int);
+  int (*destroy_conv)(void*);
+  Find* find;  // x, w, conv, y
+  Run* forward;
+  Find* find_backward;  // w, dy, conv, dx
+  Run* backward;
+  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+
+  explicit Cudnn(void* library) {
+    resolve(library, "cudnnCreate", create_);
+    resolve(library, "cudnnDestroy", destroy_);
+    resolve(library, "cudnnSetStream", set_stream);
+    resolve(library, "cudnnCreateTensorDescriptor", create_tensor);
+    resolve(library, "cudnnSetTensorNdDescriptor", set_tensor);
+    resolve(library, "cudnnDestroyTensorDescriptor", destroy_tensor);
+    resolve(library, "cudnnCreateFilterDescriptor", create_filter);
+    resolve(library, "cudnnSetFilterNdDescriptor", set_filter);
+    resolve(library, "cudnnDestroyFilterDescriptor", destroy_filter);
+    resolve(library, "cudnnCreateConvolutionDescriptor", create_conv);
+    resolve(library, "cudnnSetConvolutionNdDescriptor", set_conv);
+    resolve(library, "cudnnSetConvolutionGroupCount", set_groups);
+    resolve(library, "cudnnSetConvolutionMathType", set_math);
+    resolve(library, "cudnnDestroyConvolutionDescriptor", destroy_conv);
+    resolve(library, "cudnnGetConvolutionForwardAlgorithm_v7", find);
+    resolve(library, "cudnnConvolutionForward", forward);
+    resolve(library, "cudnnGetConvolutionBackwardDataAlgorithm_v7", find_backward);
+    resolve(library, "cudnnConvolutionBackwardData", backward);
+    resolve(library, "cudnnAddTensor", add);
+  }
+
+  void* create(void* stream) const {
+    void* handle = nullptr;
+    check(create_(&handle), "cudnnCreate");
+    check(set_stream(handle, stream), "cudnnSetStream");
+    return handle;
+  }
+  void destroy(void* handle) const noexcept { destroy_(handle); }
+
+  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
+    constexpr int kNchw = 0, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1, kFma = 3,
+                  kMost = 8;
+    const int type = half ? kHalf : kFloat;
+    const Arrays a(p);
+    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
+      check(create_tensor(&descriptor), "cudnnCreateTensorDescriptor");
+      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+            "cudnnSetTensorNdDescriptor");
+    };
+    Convolution c;
+    c.transposed = p.transposed;
+    tensor(c.x, a.x, a.dims());
+    tensor(c.y, a.y, a.dims());
+    tensor(c.bias, a.bias, 4);
+    tensor(c.flat_y, a.flat_y, 4);
+    check(create_filter(&c.w), "cudnnCreateFilterDescriptor");
+    check(set_filter(c.w, type, kNchw, a.dims(), a.w.data()), "cudnnSetFilterNdDescriptor");
+    check(create_conv(&c.conv), "cudnnCreateConvolutionDescriptor");
+    check(
+        set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation, kFloat),
+        "cudnnSetConvolutionNdDescriptor");
+    check(set_groups(c.conv, to_i31(p.groups)), "cudnnSetConvolutionGroupCount");
+    check(set_math(c.conv, half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
+    Performance found[kMost] = {};
+    int count = 0;
+    const int status = p.transposed ? find_backward(handle, c.w, c.x, c.conv, c.y, kMost, &count, found)
+                                    : find(handle, c.x, c.w, c.conv, c.y, kMost, &count, found);
+    for (int i = 0; i < count && status == 0; ++i) {
+      // Gradients may come from an algorithm that adds in any order.
+      if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
+      // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
+      check(set_math(c.conv, half ? found[i].math : kFma), "cudnnSetConvolutionMathType");
+      c.algorithm = found[i].algorithm;
+      c.workspace = found[i].workspace;
+      return c;
+    }
+    destroy(c);
+    return std::nullopt;
+  }
+
+  void destroy(const Convolution& c) const noexcept {
+    for (void* tensor : {c.x, c.y, c.bias, c.flat_y}) destroy_tensor(tensor);
+    destroy_filter(c.w);
+    destroy_conv(c.conv);
+  }
+
+  void load(void*, const Convolution&) const {}  // nothing is left to do
+
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
+           void* workspace) const {
+    const float one = 1, zero = 0;
+    if (c.transposed) {
+      check(
+          backward(handle, &one, c.w, w, c.x, x, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
+          "cudnnConvolutionBackwardData");
+    } else {
+      check(forward(handle, &one, c.x, x, c.w, w, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
+            "cudnnConvolutionForward");
+    }
+    if (bias != nullptr) check(add(handle, &one, c.bias, bias, &one, c.flat_y, y), "cudnnAddTensor");
+  }
+};
+
+struct Miopen {
+  static constexpr const char* kName = "MIOpen";
+  struct Convolution {
+    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+    bool transposed = false;
+    uint64_t solution = 0;
+    size_t workspace = 0;
+    bool ready = false;
+  };
+  // miopenConvSolution_t
+  struct Solution {
+    float milliseconds;
+    size_t workspace;
+    uint64_t id;
+    int algorithm;
+  };
+  using Find = int(void*, void*, void*, void*, void*, size_t, size_t*, Solution*);
+  using Compile = int(void*, void*, void*, void*, void*, uint64_t);
+  using Run = int(void*, void*, const void*, void*, const void*, void*, void*, void*, void*, size_t,
+                  uint64_t);
+
+  int (*create_)(void**, void*);
+  int (*destroy_)(void*);
+  int (*create_tensor)(void**);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
+  int (*destroy_tensor)(void*);
+  int (*create_conv)(void**);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int);
+  int (*set_groups)(void*, int);
+  int (*set_attribute)(void*, int, int);
+  int (*destroy_conv)(void*);
+  Find* find;  // w, x, conv, y
+  Compile* compile;
+  Run* forward;
+  Find* find_backward;  // dy, w, conv, dx
+  Compile* compile_backward;
+  Run* backward;
+  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+
+  explicit Miopen(void* library) {
+    resolve(library, "miopenSetConvolutionAttribute", set_attribute);
+    resolve(library, "miopenCreateWithStream", create_);
+    resolve(library, "miopenDestroy", destroy_);
+    resolve(library, "miopenCreateTensorDescriptor", create_tensor);
+    resolve(library, "miopenSetTensorDescriptor", set_tensor);
+    resolve(library, "miopenDestroyTensorDescriptor", destroy_tensor);
+    resolve(library, "miopenCreateConvolutionDescriptor", create_conv);
+    resolve(library, "miopenInitConvolutionNdDescriptor", set_conv);
+    resolve(library, "miopenSetConvolutionGroupCount", set_groups);
+    resolve(library, "miopenDestroyConvolutionDescriptor", destroy_conv);
+    resolve(library, "miopenConvolutionForwardGetSolution", find);
+    resolve(library, "miopenConvolutionForwardCompileSolution", compile);
+    resolve(library, "miopenConvolutionForwardImmediate", forward);
+    resolve(library, "miopenConvolutionBackwardDataGetSolution", find_backward);
+    resolve(library, "miopenConvolutionBackwardDataCompileSolution", compile_backward);
+    resolve(library, "miopenConvolutionBackwardDataImmediate", backward);
+    resolve(library, "miopenConvolutionForwardBias", add);
+  }
+
+  void* create(void* stream) const {
+    void* handle = nullptr;
+    check(create_(&handle, stream), "miopenCreateWithStream");
+    return handle;
+  }
+  void destroy(void* handle) const noexcept { destroy_(handle); }
+
+  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
+    constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
+    const int type = half ? kHalf : kFloat;
+    const Arrays a(p);
+    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
+      check(create_tensor(&descriptor), "miopenCreateTensorDescriptor");
+      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+            "miopenSetTensorDescriptor");
+    };
+    Convolution c;
+    c.transposed = p.transposed;
+    tensor(c.x, a.x, a.dims());
+    tensor(c.y, a.y, a.dims());
+    tensor(c.w, a.w, a.dims());
+    tensor(c.bias, a.bias, 4);
+    tensor(c.flat_y, a.flat_y, 4);
+    check(create_conv(&c.conv), "miopenCreateConvolutionDescriptor");
+    check(set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
+          "miopenInitConvolutionNdDescriptor");
+    check(set_groups(c.conv, to_i31(p.groups)), "miopenSetConvolutionGroupCount");
+    // float16 in bfloat16's precision is what gfx90a takes for some of these otherwise; algorithms that add
+    // in another order each time are the default.
+    constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
+    check(set_attribute(c.conv, kFp16AlternativeAttribute, 0), "miopenSetConvolutionAttribute");
+    check(set_attribute(c.conv, kDeterministicAttribute, 1), "miopenSetConvolutionAttribute");
+    Solution best = {};
+    size_t count = 0;
+    const int status = p.transposed ? find_backward(handle, c.x, c.w, c.conv, c.y, 1, &count, &best)
+                                    : find(handle, c.w, c.x, c.conv, c.y, 1, &count, &best);
+    if (status != 0 || count == 0) {
+      destroy(c);
+      return std::nullopt;
+    }
+    c.solution = best.id;
+    c.workspace = best.workspace;
+    return c;
+  }
+
+  // Takes milliseconds where the kernel is in one of MIOpen's databases, else as long as its compiler.
+  void load(void* handle, const Convolution& c) const {
+    check(c.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, c.solution)
+                       : compile(handle, c.w, c.x, c.conv, c.y, c.solution),
+          "CompileSolution");
+  }
+
+  void destroy(const Convolution& c) const noexcept {
+    for (void* tensor : {c.x, c.y, c.bias, c.flat_y, c.w}) destroy_tensor(tensor);
+    destroy_conv(c.conv);
+  }
+
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
+           void* workspace) const {
+    const float one = 1, zero = 0;
+    if (c.transposed) {
+      check(backward(handle, c.x, x, c.w, w, c.conv, c.y, y, workspace, c.workspace, c.solution),
+            "miopenConvolutionBackwardDataImmediate");
+    } else {
+      check(forward(handle, c.w, w, c.x, x, c.conv, c.y, y, workspace, c.workspace, c.solution),
+            "miopenConvolutionForwardImmediate");
+    }
+    if (bias != nullptr)
+      check(add(handle, &one, c.bias, bias, &zero, c.flat_y, y), "miopenConvolutionForwardBias");
+  }
+};
+
+// MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
+// RDNA.
+bool has_kernel_database(const std::string& library, const std::string& arch) {
+  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");
+  const std::string folder =
+      given != nullptr ? std::string(given) : folder_of(folder_of(library)) + "/share/miopen/db";
+  glob_t found{};
+  const bool any = glob((folder + "/" + arch + "*.kdb").c_str(), 0, nullptr, &found) == 0;
+  globfree(&found);
+  return any;
+}
+
+}  // namespace
+
+FoundLibrary find_cudnn(const DeviceFacts&) {
+  return find_vendor_library("cuDNN", {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+}
+
+// No convolution waits for a compiler: where MIOpen would have to build its kernels, ours run.
+FoundLibrary find_miopen(const DeviceFacts& device) {
+  FoundLibrary found = find_vendor_library("MIOpen", {"libMIOpen.so.1", "libMIOpen.so"});
+  if (found.problem.code.empty() && library_choice("miopen") != "build" &&
+      !has_kernel_database(found.file.path, device.arch)) {
+    found.problem = {"no_kernels",
+                     "MIOpen would have to build its kernels for " + device.arch +
+                         " (no package of them is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
+                         "it, beside the session's runs"};
+  }
+  return found;
+}
+
+std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found) {
+  return std::make_unique<DnnOf<Cudnn>>(device, found);
+}
+std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found) {
+  return std::make_unique<DnnOf<Miopen>>(device, found);
+}
+
+}  // namespace graphopt::gpu

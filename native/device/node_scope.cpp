@@ -1,0 +1,61 @@
+#include "device/node_scope.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "device/driver.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// The marker library of ROCm 6.2 and newer, or the one before it.
+struct Markers {
+  int (*push)(const char*) = nullptr;
+  int (*pop)() = nullptr;
+
+  Markers() {
+    try {
+      LibrarySearch search;
+      search.names = {"librocprofiler-sdk-roctx.so.1", "librocprofiler-sdk-roctx.so.0", "libroctx64.so.4",
+                      "libroctx64.so.1"};
+      search.what = "roctx";
+      void* library = find_library(search).handle;
+      resolve(library, "roctxRangePushA", push);
+      resolve(library, "roctxRangePop", pop);
+    } catch (const std::exception&) {  // there is none
+      push = nullptr;
+    }
+  }
+};
+
+// Null where there is none. Looked for once.
+const Markers* markers(const Device& device) {
+  if (device.backend() == Backend::kCuda) return nullptr;
+  static const auto& found = *new Markers;
+  return found.push != nullptr ? &found : nullptr;
+}
+
+bool synchronous() {
+  static const char* const value = std::getenv("GRAPHOPT_SYNC");
+  static const bool on = value != nullptr && std::string(value) == "1";
+  return on;
+}
+
+}  // namespace
+
+NodeScope::NodeScope(Device& device, const std::string& name) : device_(device) {
+  const Markers* m = markers(device);
+  marked_ = m != nullptr;
+  if (marked_) m->push(name.c_str());
+}
+
+NodeScope::~NodeScope() {
+  if (marked_) markers(device_)->pop();
+}
+
+void NodeScope::finish(void* stream) {
+  if (synchronous()) device_.synchronize(stream);
+}
+
+}  // namespace graphopt::gpu

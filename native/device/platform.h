@@ -1,0 +1,314 @@
+// One language for the device kernels on three compilers: clang for AMD (-x hip, device only, without ROCm's
+// headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
+// (host/hip_on_cpu.h).
+//
+// A kernel is   KERNEL(name, max_threads, Args, x, y) { ... }
+// where Args is a struct of device/args.h, of which x and y are all slots, in order; its body reads `args`.
+// KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit
+// of an NVIDIA GPU at the same time. It may use
+//   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
+//   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
+//   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
+//   LARGE_SHARED(Type, name)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
+//                               launch asks for them
+//   barrier()                   all work-items of the work-group
+//   wave_barrier()              all lanes of the wave; orders their accesses to LDS
+//   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
+//   UNROLL                      before a loop whose trip count is a constant; UNROLL_A_LITTLE where all of it
+//                               would take too many registers; NO_UNROLL where any of it would
+//   opaque(i)                   i, about which the compiler forgets what it knew: in a loop, what is computed
+//                               from it is not kept in registers all along
+//   same_in_wave(i)             i, which is the same in all lanes: what is computed from it is scalar
+//   keep_order()                no load is moved across: bounds how many wait in registers
+//   copy_to_lds(to, from, inside), wait_for_copies()   a copy of 16 bytes (zeros unless `inside`) that goes
+//   on
+//                               beside the work-item, and the end of its copies; for kCopiesToLds
+//   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
+//   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
+#pragma once
+
+#if defined(__AMDGCN__)
+#define GRAPHOPT_ON_AMD 1
+#elif defined(__CUDACC__)
+#define GRAPHOPT_ON_NVIDIA 1
+#else
+#define GRAPHOPT_ON_CPU 1
+#endif
+
+#if GRAPHOPT_ON_NVIDIA
+#include <cuda_fp16.h>
+#elif GRAPHOPT_ON_AMD
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#else
+#include "device/emulator/hip_on_cpu.h"
+#endif
+
+#include "device/args.h"
+#include "device/integers.h"
+#include "device/traits.h"
+
+// --- Kernels and LDS
+// -----------------------------------------------------------------------------------------
+
+#if GRAPHOPT_ON_AMD
+#define DEVICE __device__ __forceinline__
+#define KERNEL(name, max_threads, Args, ...)                                                           \
+  GRAPHOPT_KERNEL(__global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))), name, Args, \
+                  __VA_ARGS__)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
+#define SHARED(Type, name) __shared__ Type name
+#define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
+#define LARGE_SHARED(Type, name) SHARED(Type, name)
+#elif GRAPHOPT_ON_NVIDIA
+#define DEVICE __device__ __forceinline__
+#define KERNEL(name, max_threads, Args, ...) \
+  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads), name, Args, __VA_ARGS__)
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
+  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads, groups), name, Args, __VA_ARGS__)
+#define SHARED(Type, name) __shared__ Type name
+#define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
+#define LARGE_SHARED(Type, name)                                \
+  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+  Type& name = *reinterpret_cast<Type*>(name##_bytes)
+#endif
+
+// The kernel, which puts the pointers into the slots, and the head of the function with its body.
+#define GRAPHOPT_KERNEL(attributes, name, Args, ...)                                                 \
+  static_assert(graphopt::hip::are_slots<Args>({GRAPHOPT_EACH(GRAPHOPT_OFFSET, Args, __VA_ARGS__)}), \
+                "all slots, in order");                                                              \
+  DEVICE void name##_body(const Args& args);                                                         \
+  extern "C" attributes void name(Args args GRAPHOPT_EACH(GRAPHOPT_PARAMETER, Args, __VA_ARGS__)) {  \
+    GRAPHOPT_EACH(GRAPHOPT_FILL, Args, __VA_ARGS__)                                                  \
+    name##_body(args);                                                                               \
+  }                                                                                                  \
+  DEVICE void name##_body(const Args& args)
+#define GRAPHOPT_OFFSET(Args, slot) __builtin_offsetof(Args, slot),
+#define GRAPHOPT_PARAMETER(Args, slot) , decltype(Args::slot)::Parameter slot
+#define GRAPHOPT_FILL(Args, slot) args.slot.address = slot;
+
+// F(Args, slot) for each of the slots.
+#define GRAPHOPT_EACH(F, Args, ...) \
+  GRAPHOPT_PICK(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)(F, Args, __VA_ARGS__)
+#define GRAPHOPT_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, count, ...) GRAPHOPT_EACH_##count
+#define GRAPHOPT_EACH_1(F, Args, slot) F(Args, slot)
+#define GRAPHOPT_EACH_2(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_1(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_3(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_2(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_4(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_3(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_5(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_4(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_6(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_5(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_7(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_6(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_8(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_7(F, Args, __VA_ARGS__)
+#define GRAPHOPT_EACH_9(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_8(F, Args, __VA_ARGS__)
+
+// Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
+#if GRAPHOPT_ON_CPU
+#define UNROLL
+#define UNROLL_A_LITTLE
+#define NO_UNROLL
+#elif GRAPHOPT_ON_AMD
+#define UNROLL _Pragma("unroll")
+#define UNROLL_A_LITTLE _Pragma("unroll 2")
+#define NO_UNROLL _Pragma("nounroll")
+#else
+#define UNROLL _Pragma("unroll")
+#define UNROLL_A_LITTLE _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#endif
+
+namespace graphopt::hip {
+
+#if GRAPHOPT_ON_AMD
+
+typedef _Float16 half_t;
+
+DEVICE int thread_x() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+DEVICE int block_x() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+DEVICE int block_y() { return static_cast<int>(__builtin_amdgcn_workgroup_id_y()); }
+DEVICE int block_z() { return static_cast<int>(__builtin_amdgcn_workgroup_id_z()); }
+
+DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+DEVICE void wave_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+DEVICE uint32_t shuffle_bits(uint32_t x, int lane) {
+  return static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(lane * 4, static_cast<int>(x)));
+}
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
+}
+
+DEVICE int opaque(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
+DEVICE int same_in_wave(int x) { return __builtin_amdgcn_readfirstlane(x); }
+
+DEVICE void keep_order() {
+  asm volatile("" ::: "memory");
+  __builtin_amdgcn_sched_barrier(0);
+}
+
+DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // 1 ulp, denormal results become 0
+DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }   // 1 ulp
+DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }    // 1 ulp
+DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
+DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other one where one is NaN
+
+#elif GRAPHOPT_ON_NVIDIA
+
+typedef __half half_t;
+
+DEVICE int thread_x() { return static_cast<int>(threadIdx.x); }
+DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
+DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
+DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
+
+DEVICE void barrier() { __syncthreads(); }
+DEVICE void wave_barrier() { __syncwarp(); }
+
+DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+
+DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+DEVICE int same_in_wave(int x) { return x; }
+DEVICE void keep_order() { asm volatile("" ::: "memory"); }
+
+DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float log2_fast(float x) { return __log2f(x); }
+DEVICE float rcp_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float sqrt_exact(float x) { return __fsqrt_rn(x); }
+DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float max_float(float a, float b) { return fmaxf(a, b); }
+
+#endif
+
+DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
+DEVICE float rsqrt_exact(float x) { return 1.0f / sqrt_exact(x); }
+
+DEVICE int lane_id() { return thread_x() % kWave; }
+DEVICE int wave_id() { return thread_x() / kWave; }
+
+// Reinterprets the bytes of one value as another type of the same size.
+template <class To, class From>
+DEVICE To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bytes");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+DEVICE float infinity() { return bit_cast<float>(uint32_t{0x7f800000}); }
+
+// The value that lane `lane` of this wave passes. All lanes must take part.
+DEVICE float shuffle(float x, int lane) { return bit_cast<float>(shuffle_bits(bit_cast<uint32_t>(x), lane)); }
+DEVICE uint32_t shuffle(uint32_t x, int lane) { return shuffle_bits(x, lane); }
+DEVICE float shuffle_xor(float x, int mask) { return shuffle(x, lane_id() ^ mask); }
+DEVICE uint32_t shuffle_xor(uint32_t x, int mask) { return shuffle_bits(x, lane_id() ^ mask); }
+
+DEVICE float to_float(float x) { return x; }
+DEVICE float to_float(half_t x) { return static_cast<float>(x); }
+template <class T>
+DEVICE T from_float(float x) {
+  return static_cast<T>(x);
+}
+
+// 16 bytes: what a lane moves in one instruction.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
+  T v[kSize];
+};
+
+#if GRAPHOPT_ON_NVIDIA
+typedef uint4 Bits128;
+#elif GRAPHOPT_ON_AMD
+typedef uint32_t Bits128 __attribute__((ext_vector_type(4)));
+#else
+struct alignas(16) Bits128 {
+  uint32_t bits[4];
+};
+#endif
+
+// `p` must be a multiple of 16.
+template <class T>
+DEVICE Pack<T> load_pack(const T* p) {
+  const Bits128 bits =
+      *reinterpret_cast<const Bits128*>(p);  // a copy first: from memory, bit_cast moves bytes
+  return bit_cast<Pack<T>>(bits);
+}
+template <class T>
+DEVICE void store_pack(T* p, const Pack<T>& x) {
+  *reinterpret_cast<Bits128*>(p) = bit_cast<Bits128>(x);
+}
+
+#if GRAPHOPT_ON_NVIDIA
+template <class T>
+DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 4 : 0)
+               : "memory");
+}
+DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+template <class T>
+DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
+  const Pack<T> zero = {};
+  store_pack(to, inside ? load_pack(from) : zero);
+}
+DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = inside ? *from : 0.0f; }
+DEVICE void wait_for_copies() {}
+#endif
+
+// n / d for n < 2^31 without a division.
+DEVICE uint32_t divide(uint32_t n, const Divisor& d) {
+  return (multiply_high(n, d.multiplier) + n) >> d.shift;
+}
+
+template <bool kFirst, class A, class B>
+struct Select {
+  using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using Type = B;
+};
+
+DEVICE int min_int(int a, int b) { return a < b ? a : b; }
+DEVICE int max_int(int a, int b) { return a > b ? a : b; }
+
+}  // namespace graphopt::hip

@@ -1,0 +1,111 @@
+#include "device/report.h"
+
+#include <cstdio>
+#include <sstream>
+#include <vector>
+
+#include "device/devices.h"
+#include "device/libraries/libraries.h"
+
+namespace graphopt::gpu {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    char escaped[8];
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
+      json += escaped;
+    } else {
+      json += c;
+    }
+  }
+  return json + "\"";
+}
+
+template <class Items, class Write>
+std::string list(const Items& items, const Write& write) {
+  std::string json = "[";
+  bool first = true;
+  for (const auto& item : items) {
+    json += (first ? "" : ", ") + write(item);
+    first = false;
+  }
+  return json + "]";
+}
+
+std::string to_json(const Problem& p) {
+  if (p.code.empty()) return "null";
+  return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) + "}";
+}
+
+std::string to_json(const FoundLibrary& library) {
+  return "{\"name\": " + quoted(library.name) + ", \"path\": " + quoted(library.file.path) +
+         ", \"version\": " + quoted(library.version) + ", \"problem\": " + to_json(library.problem) + "}";
+}
+
+std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& device) {
+  using Find = FoundLibrary(const DeviceFacts&);
+  std::vector<std::pair<const char*, Find*>> all;
+  if (backend == Backend::kHip) {
+    all = {{"rocBLAS", find_rocblas}, {"hipBLASLt", find_hipblaslt}, {"MIOpen", find_miopen}};
+  } else if (backend == Backend::kCuda) {
+    all = {{"cuBLAS", find_cublas}, {"cuBLASLt", find_cublaslt}, {"cuDNN", find_cudnn}};
+  }
+  std::vector<FoundLibrary> found;
+  for (const auto& [name, find] : all) {
+    try {
+      found.push_back(find(device));
+    } catch (const std::exception& e) {
+      FoundLibrary& failed = found.emplace_back();
+      failed.name = name;
+      failed.problem = {"failed", e.what()};
+    }
+  }
+  return found;
+}
+
+std::string to_json(Backend backend, const FoundDevice& found, int number) {
+  const DeviceFacts& f = found.facts;
+  std::ostringstream json;
+  json << "{\"number\": " << number << ", \"name\": " << quoted(f.name) << ", \"arch\": " << quoted(f.arch)
+       << ", \"code\": " << quoted(f.code) << ", \"bus_id\": " << quoted(f.bus_id)
+       << ", \"memory\": " << f.memory << ", \"integrated\": " << (f.integrated ? "true" : "false")
+       << ", \"compute_units\": " << f.compute_units << ", \"xcds\": " << f.xcds << ", \"wave\": " << f.wave
+       << ", \"bytes_per_second\": " << f.bytes_per_second << ", \"driver\": " << quoted(f.driver)
+       << ", \"problem\": " << to_json(found.problem) << ", \"libraries\": "
+       << list(found.problem.code.empty() ? libraries_of(backend, f) : std::vector<FoundLibrary>(),
+               [](const FoundLibrary& library) { return to_json(library); })
+       << "}";
+  return json.str();
+}
+
+}  // namespace
+
+std::string describe_devices() {
+  std::vector<std::string> archs;
+  std::istringstream names(architectures(""));
+  for (std::string name; names >> name;) archs.push_back(name);
+  int number = 0;
+  const auto route = [&](const std::pair<Backend, Present>& entry) {
+    const auto& [backend, present] = entry;
+    const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
+    const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
+    // Devices of a kind that there is no code for are not counted by the provider.
+    return std::string("{\"route\": ") + quoted(name) +
+           ", \"runtime\": {\"path\": " + quoted(present.library) +
+           ", \"version\": " + quoted(present.version) + ", \"needed\": " + quoted(needed) +
+           "}, \"problem\": " + to_json(present.problem) + ", \"devices\": " +
+           list(present.devices,
+                [&, backend = backend](const FoundDevice& d) { return to_json(backend, d, number++); }) +
+           "}";
+  };
+  return "{\"format\": 1, \"code\": " + list(archs, quoted) + ", \"routes\": " + list(all_devices(), route) +
+         "}";
+}
+
+}  // namespace graphopt::gpu

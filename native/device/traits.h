@@ -1,0 +1,67 @@
+// What the kernels must know of the architecture that they are compiled for; what launch plans must know of
+// each is in device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming
+// guide (compute capability 9.0).
+#pragma once
+
+// Matrix instructions, in device code:
+//   GRAPHOPT_MFMA           CDNA: 64 lanes, fp32 += fp16 x fp16 (16x16x16) and fp32 += fp32 x fp32 (16x16x4)
+//   GRAPHOPT_WMMA_GFX11     RDNA3: 32 lanes, fp32 += fp16 x fp16 (16x16x16), operands duplicated across
+//   half-waves GRAPHOPT_WMMA_GFX12     RDNA4: the same product, operands not duplicated GRAPHOPT_MMA_SM80
+//   NVIDIA: warp-level mma.sync, fp32 += fp16 x fp16 (16x8x16)
+// None of them: products run on the vector unit.
+#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+#define GRAPHOPT_MFMA 1
+#elif defined(__GFX11__)
+#define GRAPHOPT_WMMA_GFX11 1
+#elif defined(__GFX12__)
+#define GRAPHOPT_WMMA_GFX12 1
+#elif defined(__CUDA_ARCH__)
+#define GRAPHOPT_MMA_SM80 1
+#endif
+
+namespace graphopt::hip {
+
+// Lanes of a wave. On AMD a property of the target: CDNA and GCN have 64, RDNA runs our kernels with 32.
+#if defined(__GFX9__)
+constexpr int kWave = 64;
+#elif defined(GRAPHOPT_WAVE)  // on the CPU
+constexpr int kWave = GRAPHOPT_WAVE;
+#else
+constexpr int kWave = 32;
+#endif
+
+// On the CPU, tile.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of 64, so
+// that the paths of RDNA and of CDNA both run there.
+enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
+
+// What the target of this compilation has; device/architectures.h says the same to the host.
+#if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
+#define GRAPHOPT_MATRIX_F32 1
+#endif
+#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || \
+    GRAPHOPT_MMA_SM80
+#define GRAPHOPT_MATRIX_F16 1
+#endif
+#if GRAPHOPT_MATRIX_F16
+constexpr bool kMatrixF16 = true;
+#else
+constexpr bool kMatrixF16 = false;
+#endif
+#if GRAPHOPT_MATRIX_F32
+constexpr bool kMatrixF32 = true;
+#else
+constexpr bool kMatrixF32 = false;
+#endif
+// Whether memory reaches LDS without passing through registers, 16 bytes a lane (copy_to_lds in platform.h).
+#if defined(__CUDA_ARCH__)
+constexpr bool kCopiesToLds = true;
+#else
+constexpr bool kCopiesToLds = false;
+#endif
+#if defined(__CUDA_ARCH__)
+constexpr int kLdsBytes = 232448;
+#else
+constexpr int kLdsBytes = 65536;  // gfx950 has more; its kernels are those of gfx942
+#endif
+
+}  // namespace graphopt::hip

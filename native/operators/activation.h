@@ -1,0 +1,42 @@
+// The activations that an op of ours may end with: one table for operators, CPU kernels and device kernels.
+// What they compute is in blocks/cpu/activation.h and blocks/gpu/activation.h; graphopt/ops/activation.py has
+// their bodies.
+#pragma once
+
+#include "device/integers.h"
+
+namespace graphopt {
+
+// KIND(name, attribute of a, attribute of b); null where it has none. The number of a kind never changes.
+#define GRAPHOPT_ACTIVATIONS(KIND)   \
+  KIND(None, nullptr, nullptr)       \
+  KIND(Relu, nullptr, nullptr)       \
+  KIND(LeakyRelu, "alpha", nullptr)  \
+  KIND(Clip, "min", "max")           \
+  KIND(Sigmoid, nullptr, nullptr)    \
+  KIND(Silu, nullptr, nullptr)       \
+  KIND(HardSigmoid, "alpha", "beta") \
+  KIND(HardSwish, nullptr, nullptr)  \
+  KIND(Tanh, nullptr, nullptr)       \
+  KIND(Gelu, nullptr, nullptr)       \
+  KIND(GeluTanh, nullptr, nullptr)   \
+  KIND(Mish, nullptr, nullptr)
+
+enum class ActivationKind : int32_t {
+#define GRAPHOPT_KIND(name, a, b) k##name,
+  GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
+};
+
+#define GRAPHOPT_KIND(name, a, b) +1
+constexpr int32_t kActivationCount = 0 GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND);
+#undef GRAPHOPT_KIND
+
+// A POD, so that it can be passed to device kernels by value.
+struct Activation {
+  ActivationKind kind = ActivationKind::kNone;
+  float a = 0.0f;  // LeakyRelu alpha, Clip min, HardSigmoid alpha
+  float b = 0.0f;  // Clip max, HardSigmoid beta
+};
+
+}  // namespace graphopt

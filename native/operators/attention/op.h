@@ -1,0 +1,57 @@
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "operators/table.h"
+
+namespace graphopt {
+
+// Element strides of an operand seen as [B, H, rows, cols]; 0 on a broadcast dim.
+struct Strides4 {
+  int64_t b = 0, h = 0, row = 0, col = 0;
+};
+
+// Everything but the pointers. The Transpose perms and broadcasts of the node are already folded into
+// strides: Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
+struct AttentionProblem {
+  int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
+  int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
+  Strides4 q, k, v, o, bias, mask;
+  bool has_bias = false;
+  bool has_mask = false;  // bool tensor, true keeps
+  bool causal = false;    // key j is seen by query i iff j <= i + T - S
+  bool guard = false;     // NaN probabilities become 0
+  float scale = 1.0f;
+  float softcap = 0.0f;  // 0: none
+  float mask_value = -std::numeric_limits<float>::infinity();
+};
+
+class FusedAttentionOp {
+ public:
+  using Problem = AttentionProblem;
+  static std::vector<FusedAttentionOp> all();
+  std::string name() const;
+  std::vector<Operand> inputs() const;
+  size_t outputs() const { return 1; }
+  void read(const Node& node);
+  Problem problem(const Shapes& inputs) const;
+  Shape output(const Shapes& inputs) const;
+  void infer(const abi::ShapeInference& node) const;
+
+  bool has_bias() const { return bias_; }
+  bool has_mask() const { return mask_; }
+
+ private:
+  struct Resolved;
+  Resolved resolve(const Shapes& inputs) const;
+
+  bool bias_ = false, mask_ = false, causal_ = false, gqa_ = false, guard_ = false, softcap_ = false;
+  float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
+  std::vector<int64_t> q_perm_, k_perm_, v_perm_, o_perm_;
+};
+
+}  // namespace graphopt

@@ -1,0 +1,37 @@
+// What convolution_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kConvolutionThreads = 128, kConvolutionPixels = 4;
+constexpr int kConvolutionFilters = 8;  // of convolution_8_*
+
+// One spatial axis: pixel q reads X at q step + first + t tap for its taps t.
+struct ConvolutionAxis {
+  int32_t in, taps, step, first, tap;
+  int32_t filter;  // elements of W between taps
+  int32_t out;     // elements of Y between pixels
+};
+
+// In elements, of W between the filters and channels of a group and between groups, to the first tap; of Y to
+// the first pixel.
+struct ConvolutionStrides {
+  int32_t filter, channel, group, first_tap, first_pixel;
+};
+
+struct ConvolutionArgs {
+  static constexpr int kSlots = 4;
+  In x, w, bias;  // bias may be null
+  Out y;
+  int32_t M, C, groups;          // M and C are those of a group
+  uint32_t in_plane, out_plane;  // elements of a plane of X and of Y
+  ConvolutionAxis axes[3];
+  ConvolutionStrides strides;
+  uint32_t pixels;
+  Divisor per_image, per_plane, across;
+};
+static_assert(is_args<ConvolutionArgs>(200), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,279 @@
+// Conv and ConvTranspose of one to three spatial axes: the vendor's library where it is installed and takes
+// them, else kernels of our own.
+#include <algorithm>
+
+#include "device/libraries/libraries.h"
+#include "operators/convolution/plan.h"
+#include "operators/matmul/plan.h"
+#include "operators/movement/plan.h"
+#include "operators/standard.h"
+#include "operators/window.h"
+
+namespace graphopt::ep {
+namespace {
+
+using gpu::ConvolutionProblem;
+
+// One node's convolution.
+struct Work {
+  ConvolutionProblem p;
+  bool half;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  size_t library_bytes = 0;
+
+  // The bias is input 2 if there is one.
+  Ref bias() const { return p.has_bias ? Ref::input(2) : Ref(); }
+};
+
+// Outputs beyond the input lie in padding.
+const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
+      return "it is no product of pixels";
+    }
+  }
+  return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "it is no product of pixels";
+}
+
+// Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
+// product, by way of more work on the host than the product of one image takes on the device.
+void plan_pixels(Work& work, void (*multiply)(Product&)) {
+  const ConvolutionProblem& conv = work.p;
+  gpu::GemmProblem p;
+  p.M = conv.M;
+  p.K = conv.C;
+  p.N = conv.out[0] * conv.out[1] * conv.out[2];
+  p.batch = {conv.N};
+  p.a_batch = {0};
+  p.b_batch = {p.K * p.N};
+  if (conv.has_bias) {
+    p.beta = 1;
+    broadcast(work.call, work.program, work.bias(), {1, p.M, 1}, work.half, {conv.N, p.M, p.N},
+              Ref::output(0));
+  }
+  Ref pixels = Ref::input(0);
+  if (!std::equal(std::begin(conv.in), std::end(conv.in), std::begin(conv.out))) {
+    gpu::StridedCopy copy;
+    copy.shape = {conv.N * conv.C, conv.out[0], conv.out[1], conv.out[2]};
+    copy.x_strides = {conv.in[0] * conv.in[1] * conv.in[2], conv.stride[0] * conv.in[1] * conv.in[2],
+                      conv.stride[1] * conv.in[2], conv.stride[2]};
+    copy.y_strides = {p.N, conv.out[1] * conv.out[2], conv.out[2], 1};
+    copy.bytes = work.half ? 2 : 4;
+    pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
+    work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {Ref::input(0)}, {pixels});
+  }
+  Product product{std::move(p), work.half,     work.call, work.program,
+                  work.device,  Ref::input(1), pixels,    Ref::output(0)};
+  multiply(product);
+}
+
+const char* refuse_pixels_by_library(Work& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  if (why != nullptr) return why;
+  return gpu::blas(work.device) == nullptr ? "it is not there" : nullptr;
+}
+void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
+
+const char* refuse_pixels(Work& work) { return refuse_unless_pointwise(work.p); }
+void plan_own_pixels(Work& work) { plan_pixels(work, plan_own); }
+
+// Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
+bool pads_evenly(const ConvolutionProblem& p) {
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    const int64_t from = p.transposed ? p.out[d] : p.in[d], to = p.transposed ? p.in[d] : p.out[d];
+    const int64_t free = from + 2 * p.pad[d] - p.span(d);
+    if (free < 0 || free / p.stride[d] + 1 != to) return false;
+  }
+  return true;
+}
+
+const char* refuse_dnn(Work& work) {
+  if (work.call.input(0).shape.elements() == 0) return "X is empty";
+  if (!pads_evenly(work.p)) return "the padding differs at the ends of an axis";
+  gpu::Dnn* library = gpu::dnn(work.device);
+  if (library == nullptr) return "it is not there";
+  const auto bytes = library->conv_workspace(work.p, work.half, work.call.stream);
+  if (!bytes) return "it has no algorithm, or is still loading it";
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_dnn(Work& work) {
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [library = gpu::dnn(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
+        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0], at.outputs[1],
+                             at.stream);
+      },
+      {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0), workspace});
+}
+
+const char* refuse_windows(Work& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed) return "it is transposed";
+  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
+}
+
+void plan_windows(Work& work) {
+  work.program.launch(gpu::conv_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0)});
+}
+
+void plan_any(Work& work) {
+  work.program.launch(gpu::convolution_plan(work.p, work.half), {Ref::input(0), Ref::input(1), work.bias()},
+                      {Ref::output(0)});
+}
+
+constexpr Implementation<Work> kConvolutions[] = {
+    {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library},
+    {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
+    {"cuDNN or MIOpen", refuse_dnn, plan_dnn},
+    {"windows by a product of our own", refuse_windows, plan_windows},
+    {"a kernel of our own", take_all<Work>, plan_any},
+};
+
+class Convolution : public gpu::DeviceKernel {
+ public:
+  Convolution(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), choice_(node), window_(node), groups_(node.find_int("group").value_or(1)) {}
+
+ protected:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &w = call.input(1);
+    const size_t rank = x.shape.rank(), axes = rank - 2;
+    if (rank < 3 || axes > gpu::kSpatialAxes || w.shape.rank() != rank) {
+      throw Error("only one to three spatial axes");
+    }
+    window_.check(axes, std::vector<int64_t>(w.shape.data() + 2, w.shape.data() + rank));
+    if (groups_ < 1) throw Error("group must be 1 or more");
+    ConvolutionProblem p = problem(x.shape, w.shape);
+    p.N = x.shape[0];
+    p.groups = groups_;
+    p.has_bias = call.has_input(2);
+    if (p.C * groups_ != x.shape[1]) {
+      throw Error("the channels of X " + x.shape.text() + " and W " + w.shape.text() + " do not fit");
+    }
+    const int64_t channels = p.M * groups_;
+    if (p.has_bias && call.input(2).shape.elements() != channels) {
+      throw Error("B " + call.input(2).shape.text() + " does not have one number for each output channel");
+    }
+    for (size_t i = 0; i < axes; ++i) {
+      const size_t d = gpu::kSpatialAxes - axes + i;
+      p.in[d] = x.shape[2 + i];
+      p.kernel[d] = w.shape[2 + i];
+      p.stride[d] = window_.stride(i);
+      p.dilation[d] = window_.dilation(i);
+      place(p, d, i);
+      if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
+    }
+    Shape y = x.shape;
+    y[1] = channels;
+    for (size_t i = 0; i < axes; ++i) y[2 + i] = p.out[gpu::kSpatialAxes - axes + i];
+    set_output(call, 0, y);
+    if (y.elements() == 0) return;
+    Work work{p, is_half(x), call, program, device_};
+    program.implementation = choice_.plan(kConvolutions, work, call);
+  }
+
+  // Sets C and M, and throws Error where W's do not divide into the groups.
+  virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
+  // Sets `out` and `pad` of axis d, which is axis i of the attributes. No outputs: a negative `out`.
+  virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
+
+  Choice choice_;
+  Window window_;
+  int64_t groups_;
+};
+
+class Conv final : public Convolution {
+ public:
+  using Convolution::Convolution;
+
+ private:
+  ConvolutionProblem problem(const Shape&, const Shape& w) const override {
+    ConvolutionProblem p;
+    p.C = w[1];
+    p.M = w[0] / groups_;
+    if (p.M * groups_ != w[0]) throw Error("W " + w.text() + " does not divide into the groups");
+    return p;
+  }
+
+  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
+    const Window::Padding padding = window_.padding(i, p.in[d], p.span(d));
+    const int64_t free = p.in[d] + padding.begin + padding.end - p.span(d);
+    p.pad[d] = padding.begin;
+    p.out[d] = free < 0 ? -1 : free / p.stride[d] + 1;
+  }
+};
+
+class ConvTranspose final : public Convolution {
+ public:
+  ConvTranspose(const Node& node, gpu::Device& device)
+      : Convolution(node, device),
+        output_padding_(node.find_ints("output_padding").value_or(std::vector<int64_t>())),
+        output_shape_(node.find_ints("output_shape").value_or(std::vector<int64_t>())) {}
+
+ private:
+  ConvolutionProblem problem(const Shape& x, const Shape& w) const override {
+    ConvolutionProblem p;
+    p.transposed = true;
+    p.C = w[0] / groups_;
+    p.M = w[1];
+    if (p.C * groups_ != w[0]) throw Error("W " + w.text() + " does not divide into the groups");
+    require_sizes(x.rank() - 2, output_padding_, 0);
+    require_sizes(x.rank() - 2, output_shape_, 0);
+    return p;
+  }
+
+  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
+    const int64_t more = output_padding_.empty() ? 0 : output_padding_[i];
+    const int64_t whole = (p.in[d] - 1) * p.stride[d] + more + p.span(d);  // without padding
+    const bool same = window_.auto_pad() == "SAME_UPPER" || window_.auto_pad() == "SAME_LOWER";
+    if (output_shape_.empty() && !same) {
+      const Window::Padding pads = window_.pads(i);
+      p.pad[d] = pads.begin;
+      p.out[d] = whole - pads.begin - pads.end;
+      return;
+    }
+    const int64_t wanted = output_shape_.empty() ? p.in[d] * p.stride[d] : output_shape_[i];
+    const Window::Padding padding = window_.halves(std::max<int64_t>(whole - wanted, 0));
+    p.pad[d] = padding.begin;
+    p.out[d] = output_shape_.empty() ? whole - padding.begin - padding.end : wanted;
+  }
+
+  std::vector<int64_t> output_padding_, output_shape_;
+};
+
+std::string refuse_conv(const Node& node) {
+  const auto& x = node.inputs.front().shape;
+  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
+  return refuse_mixed_floats(node);
+}
+
+std::string refuse_conv_transpose(const Node& node) {
+  // Which of the two holds is not said.
+  if (node.find_string("auto_pad").value_or("NOTSET") != "NOTSET" && node.find_ints("pads")) {
+    return "auto_pad and pads";
+  }
+  const std::string why = refuse_conv(node);
+  if (!why.empty()) return why;
+  // Old exporters give the whole shape.
+  const auto shape = node.find_ints("output_shape");
+  const size_t axes = node.inputs.front().shape->rank() - 2;
+  return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"
+                                                           : "";
+}
+
+}  // namespace
+
+void add_convolutions(Operators& operators) {
+  operators.add<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
+  operators.add<ConvTranspose>("ConvTranspose", 1, 22)
+      .refused(refuse_conv_transpose)
+      .chooses(names(kConvolutions));
+}
+
+}  // namespace graphopt::ep

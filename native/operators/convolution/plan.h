@@ -1,0 +1,25 @@
+// How Conv and ConvTranspose of up to three spatial axes run on a GPU where neither the vendor's library nor
+// operators/convolution/product.hip takes them: operators/convolution/direct.hip.
+#pragma once
+
+#include "device/launch.h"
+
+namespace graphopt::gpu {
+
+// X [N, groups C, in..], B [groups M] if any, Y [N, groups M, out..]; W is [groups M, C, kernel..], that of a
+// transposed convolution [groups C, M, kernel..]. What has fewer axes has ones in front.
+struct ConvolutionProblem {
+  bool transposed = false, has_bias = false;
+  int64_t N = 1, groups = 1, C = 1, M = 1;
+  int64_t in[kSpatialAxes] = {1, 1, 1}, out[kSpatialAxes] = {1, 1, 1}, kernel[kSpatialAxes] = {1, 1, 1},
+          stride[kSpatialAxes] = {1, 1, 1}, dilation[kSpatialAxes] = {1, 1, 1};
+  int64_t pad[kSpatialAxes] = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
+
+  // Elements that the taps of an axis cover, of X, or of Y when it is transposed.
+  int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
+};
+
+// Inputs X, W, B if any; output Y. Throws std::invalid_argument.
+Plan convolution_plan(const ConvolutionProblem& p, bool half);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,152 @@
+// Element-wise operators of one to three inputs with numpy broadcasting, in float32.
+//
+// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element; 16 bytes a lane
+// and instruction wherever the innermost axis allows it. The host has merged the axes that all inputs walk in
+// the same way (operators/elementwise/plan.cpp), so that most nodes have one. scripts/gpu_bench.py sets Add
+// beside a copy.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/elementwise/args.h"
+#include "operators/elementwise/operations.h"
+
+namespace graphopt::hip {
+
+DEVICE float absolute(float x) { return x < 0 ? -x : x; }
+
+// x to the power of y. Whole and half exponents that models use are exact to rounding.
+DEVICE float power(float x, float y) {
+  if (y == 2.0f) return x * x;
+  if (y == 3.0f) return x * x * x;
+  if (y == 1.0f) return x;
+  if (y == 0.0f) return 1.0f;
+  if (y == 0.5f) return sqrt_exact(x);
+  if (y == -1.0f) return 1.0f / x;
+  const float magnitude = exp2_fast(y * log2_fast(absolute(x)));
+  if (!(x < 0)) return x == 0 && y > 0 ? 0.0f : magnitude;
+  const float whole = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
+  if (whole != y) return (x - x) / (x - x);
+  const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
+  return odd ? -magnitude : magnitude;
+}
+
+// log(1 + t) for t from -1/3 to 1 as 2 atanh(t / (2 + t)): small results keep their digits, which 1 + t would
+// round away.
+DEVICE float log_one_plus(float t) {
+  const float s = t * rcp_fast(2.0f + t), s2 = s * s;
+  float p = 0.076923077f + s2 * 0.066666667f;
+  p = 0.11111111f + s2 * (0.090909091f + s2 * p);
+  p = 0.33333333f + s2 * (0.2f + s2 * (0.14285714f + s2 * p));
+  return 2.0f * (s + s * (s2 * p));
+}
+
+// e^x - 1 for x < 0: near 0 a Taylor polynomial, for the same reason.
+DEVICE float exp_minus_one(float x) {
+  float p = 0.0013888889f + x * 0.0001984127f;
+  p = 0.041666667f + x * (0.0083333333f + x * p);
+  p = 0.5f + x * (0.16666667f + x * p);
+  return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
+}
+
+DEVICE float elementwise_one(ElementwiseOp op, float p, float q, bool mask, float x, float y) {
+  if (op < kActivationCount) return activate_one(static_cast<ActivationKind>(op), p, q, x);
+  switch (op) {
+    case kErfOp:
+      return erf_fast(x);
+    case kSoftplusOp:
+      return (x > 0 ? x : 0.0f) + log_one_plus(exp_fast(-absolute(x)));
+    case kExpOp:
+      return exp_fast(x);
+    case kLogOp:
+      return absolute(x - 1.0f) < 0.33f ? log_one_plus(x - 1.0f) : 0.69314718f * log2_fast(x);
+    case kSqrtOp:
+      return sqrt_exact(x);
+    case kReciprocalOp:
+      return 1.0f / x;
+    case kNegOp:
+      return -x;
+    case kAbsOp:
+      return absolute(x);
+    case kEluOp:
+      return x < 0 ? p * exp_minus_one(x) : x;
+    case kAddOp:
+      return x + y;
+    case kSubOp:
+      return x - y;
+    case kMulOp:
+      return x * y;
+    case kDivOp:
+      return x / y;
+    case kPowOp:
+      return power(x, y);
+    case kMaxOp:
+      return x > y || x != x ? x : y;
+    case kMinOp:
+      return x < y || x != x ? x : y;
+    case kPReluOp:
+      return x < 0 ? x * y : x;
+    case kWhereOp:
+      return mask ? x : y;
+    default:
+      return x;
+  }
+}
+
+template <class T>
+DEVICE void elementwise(const ElementwiseArgs& args) {
+  const uint8_t* mask = args.mask;
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
+  const Axes& axes = args.axes;
+  constexpr int kSize = Pack<T>::kSize;
+  if (args.vectors != 0) {
+    const uint32_t packs = args.total / kSize;
+    const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks);
+    UNROLL for (int k = 0; k < kElementwisePacks; ++k) {
+      const uint32_t pack = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
+      if (pack >= packs) continue;
+      const uint32_t i = pack * kSize;
+      const auto read = [&](const T* from, const Strides& strides) {
+        Pack<T> in;
+        if (from == nullptr) {
+          UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
+          return in;
+        }
+        const uint32_t at = offset_of(i, axes, strides);
+        if (strides.s[0] != 0) return load_pack(from + at);
+        const T one = from[at];
+        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+        return in;
+      };
+      const Pack<T> x = read(a, args.a_strides), z = read(b, args.b_strides);
+      const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
+      Pack<T> out;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const bool m = mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0;
+        out.v[j] =
+            from_float<T>(elementwise_one(args.op, args.p, args.q, m, to_float(x.v[j]), to_float(z.v[j])));
+      }
+      store_pack(y + i, out);
+    }
+    return;
+  }
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks * kSize);
+  NO_UNROLL for (int k = 0; k < kElementwisePacks * kSize; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
+    if (i >= args.total) return;
+    const bool m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0;
+    const float x = to_float(a[offset_of(i, axes, args.a_strides)]);
+    const float z = b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f;
+    y[i] = from_float<T>(elementwise_one(args.op, args.p, args.q, m, x, z));
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ELEMENTWISE_KERNEL(T, suffix) \
+  KERNEL(elementwise_##suffix, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<T>(args); }
+
+ELEMENTWISE_KERNEL(float, f32)
+ELEMENTWISE_KERNEL(half_t, f16)

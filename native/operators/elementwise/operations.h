@@ -1,0 +1,36 @@
+// What elementwise.hip computes, for the kernel and for its launch plan.
+#pragma once
+
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+enum ElementwiseOp : int32_t {
+// of one input: the activations by their numbers, then others
+#define GRAPHOPT_KIND(name, a, b) k##name##Op,
+  GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
+#undef GRAPHOPT_KIND
+      kErfOp,
+  kSoftplusOp,
+  kExpOp,
+  kLogOp,
+  kSqrtOp,
+  kReciprocalOp,
+  kNegOp,
+  kAbsOp,
+  kEluOp,  // p
+  // of two inputs
+  kAddOp,
+  kSubOp,
+  kMulOp,
+  kDivOp,
+  kPowOp,
+  kMaxOp,
+  kMinOp,
+  kPReluOp,
+  // of a mask and two inputs
+  kWhereOp,
+};
+constexpr ElementwiseOp kCopyOp = kNoneOp;
+
+}  // namespace graphopt::hip

@@ -1,0 +1,40 @@
+#include "operators/elementwise/plan.h"
+
+#include "operators/elementwise/args.h"
+
+namespace graphopt::gpu {
+
+Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
+  const int64_t pack = half ? 8 : 4;
+  Plan plan;
+  if (p.y.elements() == 0) return plan;
+  enum { kY, kA, kB, kMask };
+  std::vector<std::vector<int64_t>> strides = {contiguous(p.y), broadcast(p.a, p.y)};
+  const std::vector<int64_t> none(p.y.rank(), 0);
+  strides.push_back(p.binary ? broadcast(p.b, p.y) : none);
+  strides.push_back(p.masked ? broadcast(p.mask, p.y) : none);
+  Walk walk(p.y, std::move(strides));
+  walk.simplify();
+  const bool vectors = aligned && walk.in_vectors(kY, pack, false) && walk.in_vectors(kA, pack, true) &&
+                       walk.in_vectors(kB, pack, true);
+  hip::ElementwiseArgs args = {};
+  args.mask = p.masked ? input(2) : no_buffer();
+  args.a = input(0);
+  args.b = p.binary ? input(1) : no_buffer();
+  args.y = output(0);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.mask_strides = walk.strides(kMask);
+  args.a_strides = walk.strides(kA);
+  args.b_strides = walk.strides(kB);
+  args.op = p.op;
+  args.p = p.p;
+  args.q = p.q;
+  args.vectors = vectors;
+  const int64_t group = hip::kElementwiseThreads * hip::kElementwisePacks * pack;
+  plan.launch(half ? "elementwise_f16" : "elementwise_f32", {to_u31(divide_up(args.total, group))},
+              hip::kElementwiseThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,57 @@
+// What group_norm_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kGroupNormMostThreads = 1024;
+constexpr int kGroupNormSplitThreads = 512;
+// Elements of a work-item.
+constexpr int kGroupNormSmallElements = 16;
+constexpr int kGroupNormLargeElements = 40;
+// Of a group, in a work-group of group_norm_stats_* and group_norm_apply_*.
+constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
+
+// One work-group for each image and group.
+struct GroupNormArgs {
+  static constexpr int kSlots = 4;
+  In x;
+  Constant gamma, beta;
+  Out y;
+  uint32_t size;  // elements of a group: at most `threads` times those of a work-item, a multiple of kSize
+  uint32_t group_channels;
+  Divisor groups, inner;
+  float epsilon;
+  int32_t threads;
+  Activation act;
+};
+static_assert(is_args<GroupNormArgs>(88), "one layout for all compilers");
+
+// One work-group for each part of a group.
+struct GroupNormStatsArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out partial;  // [images groups][parts][2]: mean and sum of squared deviations
+  uint32_t size;
+  Divisor parts;
+  int32_t vectors;  // X and groups are multiples of 16 bytes
+};
+static_assert(is_args<GroupNormStatsArgs>(40), "one layout for all compilers");
+
+struct GroupNormApplyArgs {
+  static constexpr int kSlots = 5;
+  In x;
+  Constant gamma, beta;
+  In partial;
+  Out y;
+  uint32_t size, group_channels;
+  Divisor groups, inner, parts;
+  float epsilon;
+  int32_t vectors;
+  Activation act;
+};
+static_assert(is_args<GroupNormApplyArgs>(104), "one layout for all compilers");
+
+}  // namespace graphopt::hip

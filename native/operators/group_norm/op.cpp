@@ -1,0 +1,49 @@
+#include "operators/group_norm/op.h"
+
+namespace graphopt {
+
+std::vector<GroupNormOp> GroupNormOp::all() {
+  std::vector<GroupNormOp> ops;
+  for (ActivationKind kind : all_activations()) {
+    GroupNormOp op;
+    op.act_.kind = kind;
+    ops.push_back(op);
+  }
+  return ops;
+}
+
+std::string GroupNormOp::name() const { return std::string("FusedGroupNorm") + activation_suffix(act_.kind); }
+
+std::vector<Operand> GroupNormOp::inputs() const { return std::vector<Operand>(3, Operand::kTensor); }
+
+void GroupNormOp::read(const Node& node) {
+  act_ = read_activation(act_.kind, node);
+  epsilon_ = node.get_float("epsilon");
+  groups_ = node.get_int("num_groups");
+  if (groups_ <= 0) throw Error("attribute 'num_groups' must be positive, got " + std::to_string(groups_));
+}
+
+GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  if (x.rank() < 2) throw Error("X must be [N,C,D1,...], got " + x.text());
+  if (x[1] % groups_ != 0) {
+    throw Error(std::to_string(x[1]) + " channels do not divide into " + std::to_string(groups_) + " groups");
+  }
+  const Shape per_channel = {x[1]};
+  if (inputs[1] != per_channel)
+    throw Error("gamma must be " + per_channel.text() + ", got " + inputs[1].text());
+  if (inputs[2] != per_channel)
+    throw Error("beta must be " + per_channel.text() + ", got " + inputs[2].text());
+  GroupNormProblem p;
+  p.N = x[0];
+  p.C = x[1];
+  p.inner = x.elements(2);
+  p.groups = groups_;
+  p.epsilon = epsilon_;
+  p.act = act_;
+  return p;
+}
+
+void GroupNormOp::infer(const abi::ShapeInference& node) const { node.set_output(0, node.input(0)); }
+
+}  // namespace graphopt

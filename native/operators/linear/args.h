@@ -1,0 +1,25 @@
+// What linear_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kLinearThreads = 256;
+constexpr int kLinearVectors = 4;  // of a work-item
+
+struct LinearArgs {
+  static constexpr int kSlots = 4;
+  In product;
+  Constant bias;
+  In residual;     // may be null
+  Out y;           // may be `product`
+  uint32_t total;  // elements of whole rows of `columns`
+  Divisor columns;
+  int32_t vectors;  // all pointers and rows are multiples of 16 bytes
+  Activation act;
+};
+static_assert(is_args<LinearArgs>(64), "one layout for all compilers");
+
+}  // namespace graphopt::hip

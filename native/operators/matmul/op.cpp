@@ -1,0 +1,158 @@
+// MatMul and Gemm: the vendor's library where it is installed, else a kernel of our own.
+#include <algorithm>
+
+#include "device/libraries/libraries.h"
+#include "operators/elementwise/plan.h"
+#include "operators/matmul/plan.h"
+#include "operators/standard.h"
+
+namespace graphopt::ep {
+
+using gpu::GemmProblem;
+
+const char* refuse_library(Product& product) {
+  if (product.problem.K == 0) return "there is nothing to add up";
+  return gpu::blas(product.device) == nullptr ? "it is not there" : nullptr;
+}
+
+void plan_library(Product& product) {
+  product.program.call(
+      [library = gpu::blas(product.device), problem = std::move(product.problem),
+       half = product.half](const Program::Addresses& at) {
+        return library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+      },
+      {product.a, product.b}, {product.y});
+}
+
+void plan_own(Product& product) {
+  product.program.launch(
+      gpu::gemm_plan(product.problem, product.half, product.call.aligned(), product.device.facts()),
+      {product.a, product.b}, {product.y});
+}
+
+void broadcast(const Call& call, Program& program, Ref x, const Shape& from, bool half, const Shape& to,
+               Ref y) {
+  gpu::ElementwiseProblem p;
+  p.a = from;
+  p.y = to;
+  program.launch(gpu::elementwise_plan(p, half, call.aligned()), {x}, {y});
+}
+
+namespace {
+
+constexpr Implementation<Product> kProducts[] = {
+    {"cuBLAS or rocBLAS", refuse_library, plan_library},
+    {"a product of our own", take_all<Product>, plan_own},
+};
+
+// Of inputs 0 and 1.
+class ProductKernel : public gpu::DeviceKernel {
+ public:
+  ProductKernel(const Node& node, gpu::Device& device) : DeviceKernel(device), choice_(node) {}
+
+ protected:
+  void multiply(GemmProblem p, const Call& call, Program& program) const {
+    if (p.M * p.N * p.batch.elements() == 0) return;
+    Product product{std::move(p), is_half(call.input(0)), call,          program,
+                    device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
+    program.implementation = choice_.plan(kProducts, product, call);
+  }
+
+ private:
+  Choice choice_;
+};
+
+class MatMul final : public ProductKernel {
+ public:
+  using ProductKernel::ProductKernel;
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &a = call.input(0), &b = call.input(1);
+    // A vector is a matrix with one row, or one column, that the result lacks.
+    const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
+    if (a.shape.rank() == 0 || b.shape.rank() == 0) throw Error("A and B must have rank 1 or more");
+    const Shape as = row ? Shape{1, a.shape[0]} : a.shape, bs = column ? Shape{b.shape[0], 1} : b.shape;
+    GemmProblem p;
+    p.M = as[as.rank() - 2];
+    p.K = as[as.rank() - 1];
+    p.N = bs[bs.rank() - 1];
+    if (bs[bs.rank() - 2] != p.K) {
+      throw Error("A " + a.shape.text() + " and B " + b.shape.text() + " do not fit");
+    }
+    const Shape a_batch = leading(as), b_batch = leading(bs);
+    p.batch = gpu::broadcast_shape(a_batch, b_batch);
+    Shape y(p.batch.rank() + (row ? 0 : 1) + (column ? 0 : 1));
+    std::copy(p.batch.data(), p.batch.data() + p.batch.rank(), y.data());
+    size_t d = p.batch.rank();
+    if (!row) y[d++] = p.M;
+    if (!column) y[d++] = p.N;
+    p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
+    p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
+    if (b_batch.elements() == 1 &&
+        a_batch.elements() == p.batch.elements()) {  // one B: all rows in one product
+      p.M *= a_batch.elements();
+      p.batch = Shape();
+      p.a_batch.clear();
+      p.b_batch.clear();
+    }
+    set_output(call, 0, y);
+    multiply(std::move(p), call, program);
+  }
+
+  static Shape leading(const Shape& s) {
+    Shape result(s.rank() - 2);
+    std::copy(s.data(), s.data() + result.rank(), result.data());
+    return result;
+  }
+  static std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
+    for (int64_t& s : strides) s *= factor;
+    return strides;
+  }
+};
+
+class Gemm final : public ProductKernel {
+ public:
+  Gemm(const Node& node, gpu::Device& device)
+      : ProductKernel(node, device),
+        alpha_(node.find_float("alpha").value_or(1.0f)),
+        beta_(node.find_float("beta").value_or(1.0f)),
+        transpose_a_(node.find_int("transA").value_or(0) != 0),
+        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &a = call.input(0), &b = call.input(1);
+    if (a.shape.rank() != 2 || b.shape.rank() != 2) throw Error("A and B must be matrices");
+    GemmProblem p;
+    p.transpose_a = transpose_a_;
+    p.transpose_b = transpose_b_;
+    p.M = a.shape[transpose_a_ ? 1 : 0];
+    p.K = a.shape[transpose_a_ ? 0 : 1];
+    p.N = b.shape[transpose_b_ ? 0 : 1];
+    if (b.shape[transpose_b_ ? 1 : 0] != p.K) {
+      throw Error("A " + a.shape.text() + " and B " + b.shape.text() + " do not fit");
+    }
+    p.alpha = alpha_;
+    const Shape shape = {p.M, p.N};
+    const Ref y = set_output(call, 0, shape);
+    if (call.has_input(2) && shape.elements() > 0) {
+      p.beta = beta_;
+      broadcast(call, program, Ref::input(2), call.input(2).shape, is_half(a), shape, y);
+    }
+    multiply(std::move(p), call, program);
+  }
+
+  float alpha_, beta_;
+  bool transpose_a_, transpose_b_;
+};
+
+}  // namespace
+
+void add_linear(Operators& operators) {
+  const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
+  operators.add<MatMul>("MatMul", 1, 13).refused(floats).chooses(names(kProducts));
+  operators.add<Gemm>("Gemm", 7, 13).refused(floats).chooses(names(kProducts));
+}
+
+}  // namespace graphopt::ep

@@ -1,0 +1,44 @@
+// What strided_copy_* and pad_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kCopyThreads = 256;
+constexpr int kCopyElements = 4;  // of a work-item
+
+// A walk over `total` elements.
+struct StridedCopyArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total;
+  Axes axes;
+  Strides x_strides, y_strides;
+  uint32_t x_offset, y_offset;
+};
+static_assert(is_args<StridedCopyArgs>(120), "one layout for all compilers");
+
+// From the innermost axis on.
+struct PadAxes {
+  int32_t d[kMostAxes];
+};
+
+enum class PadMode : int32_t { kConstant, kReflect, kEdge };
+
+// y[i] = x[i - before], `value` or a value of x near it where there is none.
+struct PadArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total;
+  Axes axes;          // of y
+  Strides x_strides;  // of x
+  PadAxes before, x_dims;
+  uint32_t value;
+  PadMode mode;
+};
+static_assert(is_args<PadArgs>(136), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,96 @@
+#include "operators/movement/plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace graphopt::gpu {
+Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
+  Plan plan;
+  if (copy.shape.elements() == 0) return plan;
+  // Elements of 8 bytes are pairs of 4.
+  abi::Shape shape = copy.shape;
+  int64_t bytes = copy.bytes, factor = 1;
+  std::vector<std::vector<int64_t>> strides = {copy.x_strides, copy.y_strides};
+  if (bytes == 8) {
+    bytes = 4;
+    factor = 2;
+    shape = abi::Shape(copy.shape.rank() + 1);
+    for (size_t d = 0; d < copy.shape.rank(); ++d) shape[d] = copy.shape[d];
+    shape[copy.shape.rank()] = 2;
+    for (auto& s : strides) {
+      for (int64_t& v : s) v *= 2;
+      s.push_back(1);
+    }
+  }
+  Walk walk(shape, std::move(strides));
+  walk.simplify();
+  int64_t x_offset = copy.x_offset * factor, y_offset = copy.y_offset * factor;
+  const int64_t pack = 16 / bytes;
+  if (aligned && walk.in_vectors(0, pack, false) && walk.in_vectors(1, pack, false) && x_offset % pack == 0 &&
+      y_offset % pack == 0) {
+    walk.widen(pack);
+    x_offset /= pack;
+    y_offset /= pack;
+    bytes = 16;
+  }
+  const char* name = bytes == 16  ? "strided_copy_b128"
+                     : bytes == 4 ? "strided_copy_b32"
+                     : bytes == 2 ? "strided_copy_b16"
+                                  : "strided_copy_b8";
+  const uint32_t total = walk.total();
+  hip::StridedCopyArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = total;
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(0);
+  args.y_strides = walk.strides(1);
+  args.x_offset = to_u31(x_offset);
+  args.y_offset = to_u31(y_offset);
+  plan.launch(name, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
+              args);
+  return plan;
+}
+
+abi::Shape PadProblem::y() const {
+  abi::Shape y = x;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    y[d] += before[d] + after[d];
+    if (y[d] < 0) throw std::invalid_argument("the pads leave nothing of axis " + std::to_string(d));
+  }
+  return y;
+}
+
+Plan pad_plan(const PadProblem& p) {
+  Plan plan;
+  const abi::Shape y = p.y();
+  if (y.elements() == 0) return plan;
+  if (y.rank() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes");
+  if (p.mode != PadMode::kConstant && p.x.elements() == 0) throw std::invalid_argument("nothing to pad with");
+  const Walk walk(y, {contiguous(p.x)});
+  hip::PadArgs args = {};
+  for (size_t k = 0; k < kMostAxes; ++k) {
+    const bool inside = k < y.rank();
+    const size_t d = y.rank() - 1 - k;
+    args.before.d[k] = inside ? static_cast<int32_t>(p.before[d]) : 0;
+    args.x_dims.d[k] = inside ? to_i31(p.x[d]) : 1;
+    // What a reflection may reach; beyond it the kernel would read outside of x.
+    if (inside && p.mode == PadMode::kReflect && std::max(p.before[d], p.after[d]) >= p.x[d]) {
+      throw std::invalid_argument("pads of a reflection must be smaller than the axis");
+    }
+  }
+  to_u31(p.x.elements());
+  const uint32_t total = walk.total();
+  args.x = input(0);
+  args.y = output(0);
+  args.total = total;
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(0);
+  args.value = p.value;
+  args.mode = p.mode;
+  plan.launch(p.bytes == 2 ? "pad_b16" : "pad_b32",
+              {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,30 @@
+// What pool_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kPoolThreads = 256;
+
+// One spatial axis: output q takes in[q stride + first + t dilation] for t < kernel. An average may count the
+// padding up to `last`, which is beyond the axis.
+struct PoolAxis {
+  int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
+};
+
+enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
+
+// x [planes, in..], a work-item for each of the `total` elements of y [planes, out..].
+struct PoolArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total, plane;  // elements of Y, and of a plane of X
+  Divisor per_plane, per_slice, across;
+  PoolAxis axes[3];
+  PoolMode mode;
+};
+static_assert(is_args<PoolArgs>(136), "one layout for all compilers");
+
+}  // namespace graphopt::hip

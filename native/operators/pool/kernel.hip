@@ -1,0 +1,56 @@
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..]: a work-item for each output.
+//
+// Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
+// a tap. scripts/gpu_bench.py sets it beside a copy.
+#include "device/platform.h"
+#include "operators/pool/args.h"
+
+namespace graphopt::hip {
+
+template <class T>
+DEVICE void pool(const PoolArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &per_plane = args.per_plane, &per_slice = args.per_slice, &across = args.across;
+  const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
+  const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
+  const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
+  const T* from = x + static_cast<size_t>(number) * args.plane;
+  const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
+  float most = -bit_cast<float>(0x7f800000u), sum = 0;
+  int count = 0;
+  for (int r = 0; r < a.kernel; ++r) {
+    const int p = static_cast<int>(slice) * a.stride + a.first + r * a.dilation;
+    if (p >= a.last) break;
+    for (int s = 0; s < b.kernel; ++s) {
+      const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
+      if (q >= b.last) break;
+      for (int t = 0; t < c.kernel; ++t) {
+        const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+        if (k >= c.last) break;
+        if (!inside(p, a) || !inside(q, b) || !inside(k, c)) {
+          count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
+          continue;
+        }
+        const float v = to_float(from[(p * b.in + q) * c.in + k]);
+        most = v > most || v != v ? v : most;
+        sum += v;
+        ++count;
+      }
+    }
+  }
+  y[i] = from_float<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define POOL_KERNEL(T, suffix) \
+  KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T>(args); }
+
+POOL_KERNEL(float, f32)
+POOL_KERNEL(half_t, f16)

@@ -1,0 +1,25 @@
+// What row_norm_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kRowNormMostThreads = 1024;
+constexpr int kRowNormVectors = 4;  // of a work-item
+constexpr int kRowNormAnyThreads = 1024;
+
+// Rows of D, a work-group for each.
+struct RowNormArgs {
+  static constexpr int kSlots = 6;
+  In x, residual;        // residual may be null
+  Constant gamma, beta;  // beta may be null
+  Out y, sum;            // sum may be null
+  uint32_t D;
+  float epsilon;
+  int32_t rms;      // no mean is subtracted
+  int32_t threads;  // of the work-group
+};
+static_assert(is_args<RowNormArgs>(64), "one layout for all compilers");
+
+}  // namespace graphopt::hip

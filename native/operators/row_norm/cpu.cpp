@@ -1,0 +1,84 @@
+#include "operators/row_norm/cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "blocks/cpu/block.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel_for.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+template <class T>
+void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
+              T* sum, Parallel& parallel, Workspace& workspace) {
+  if (p.rows == 0 || p.D == 0) return;
+  const int64_t D = p.D;
+  const auto count = static_cast<size_t>(D);
+  const auto allocate = [&](size_t floats) {
+    return static_cast<float*>(workspace.allocate(floats * sizeof(float)));
+  };
+  const float* g = as_float(gamma, std::is_same_v<T, float> ? nullptr : allocate(count), count);
+  const float* b =
+      p.rms ? nullptr : as_float(beta, std::is_same_v<T, float> ? nullptr : allocate(count), count);
+  const size_t lane_stride = (count + 15) / 16 * 16;
+  float* buffers = allocate(parallel.lanes() * 3 * lane_stride);
+
+  const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
+  parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
+    float* s_buffer = buffers + lane * 3 * lane_stride;
+    float* x_buffer = s_buffer + lane_stride;
+    float* r_buffer = x_buffer + lane_stride;
+    for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
+      const float* s = as_float(x + row * D, x_buffer, count);
+      if (p.has_residual) {
+        const float* r = as_float(residual + row * D, r_buffer, count);
+        float* total = p.writes_sum ? target(sum + row * D, s_buffer) : s_buffer;
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) total[i] = s[i] + r[i];
+        if (p.writes_sum) store(sum + row * D, total, count);
+        s = total;
+      }
+      // Partial sums of blocks are joined in double, so that long rows lose nothing.
+      double mean = 0;
+      if (!p.rms) {
+        const float pivot = s[0];  // with it, a large mean costs no digits, and equal numbers give 0
+        for (int64_t i = 0; i < D; i += kBlock) {
+          const int64_t end = std::min(D, i + kBlock);
+          float part = 0.0f;
+#pragma omp simd reduction(+ : part)
+          for (int64_t j = i; j < end; ++j) part += s[j] - pivot;
+          mean += static_cast<double>(part);
+        }
+        mean = static_cast<double>(pivot) + mean / static_cast<double>(D);
+      }
+      const float m = static_cast<float>(mean);
+      double squares = 0;
+      for (int64_t i = 0; i < D; i += kBlock) {
+        const int64_t end = std::min(D, i + kBlock);
+        float part = 0.0f;
+#pragma omp simd reduction(+ : part)
+        for (int64_t j = i; j < end; ++j) part += (s[j] - m) * (s[j] - m);
+        squares += static_cast<double>(part);
+      }
+      const float inverse = static_cast<float>(
+          1.0 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(p.epsilon)));
+      float* out = target(y + row * D, x_buffer);
+      if (p.rms) {
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) out[i] = s[i] * inverse * g[i];
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) out[i] = (s[i] - m) * inverse * g[i] + b[i];
+      }
+      store(y + row * D, out, count);
+    }
+  });
+}
+
+template void row_norm(const RowNormProblem&, const float*, const float*, const float*, const float*, float*,
+                       float*, Parallel&, Workspace&);
+template void row_norm(const RowNormProblem&, const half*, const half*, const half*, const half*, half*,
+                       half*, Parallel&, Workspace&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,135 @@
+// FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, s = x + r (rounded to T, as the
+// Add that it replaces does), statistics in float32, the variance from deviations.
+//
+// Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
+// S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned
+// and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 79 to 98 % of
+// a copy's bandwidth. Launch: operators/row_norm/plan.cpp.
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/row_norm/args.h"
+
+namespace graphopt::hip {
+
+struct RowNormLds {
+  WaveSums first, second;
+};
+
+// All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
+template <class T>
+DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
+  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  T *y = args.y, *sum = args.sum;
+  const uint32_t D = args.D;
+  const int threads = args.threads;
+  constexpr int kSize = Pack<T>::kSize;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
+  Pack<T> pack[kRowNormVectors];
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) < D) pack[k] = load_pack(x + row + element(k));
+  }
+  if (residual != nullptr) {
+    Pack<T> add[kRowNormVectors];
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) < D) add[k] = load_pack(residual + row + element(k));
+    }
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) >= D) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        pack[k].v[j] = from_float<T>(to_float(pack[k].v[j]) + to_float(add[k].v[j]));
+      }
+      if (sum != nullptr) store_pack(sum + row + element(k), pack[k]);
+    }
+  }
+
+  float mean = 0;
+  if (args.rms == 0) {
+    // The row's first number: with it a large mean costs no digits, and equal numbers give 0.
+    float pivot = to_float(x[row]);
+    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(residual[row])));
+    float s = 0;
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) >= D) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]) - pivot;
+    }
+    mean = pivot + group_sum(s, lds.first, threads) / static_cast<float>(D);
+  }
+  float s = 0;
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) >= D) continue;
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const float d = to_float(pack[k].v[j]) - mean;
+      s += d * d;
+    }
+  }
+  const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + args.epsilon);
+
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) >= D) continue;
+    const Pack<T> g = load_pack(gamma + element(k));
+    float value[kSize];
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      value[j] = (to_float(pack[k].v[j]) - mean) * scale * to_float(g.v[j]);
+    }
+    if (beta != nullptr) {
+      const Pack<T> b = load_pack(beta + element(k));
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(b.v[j]);
+    }
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+    store_pack(y + row + element(k), out);
+  }
+}
+
+template <class T>
+DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
+  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  T *y = args.y, *sum = args.sum;
+  const uint32_t D = args.D;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto first = static_cast<uint32_t>(thread_x());
+  const auto value = [&](uint32_t i) {
+    float v = to_float(x[row + i]);
+    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[row + i])));
+    return v;
+  };
+  float mean = 0;
+  if (args.rms == 0) {
+    const float pivot = value(0);
+    float s = 0;
+    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) s += value(i) - pivot;
+    mean = pivot + group_sum(s, lds.first, kRowNormAnyThreads) / static_cast<float>(D);
+  }
+  float s = 0;
+  for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
+    const float d = value(i) - mean;
+    s += d * d;
+  }
+  const float scale =
+      rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + args.epsilon);
+  for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
+    const float v = value(i);
+    float out = (v - mean) * scale * to_float(gamma[i]);
+    if (beta != nullptr) out += to_float(beta[i]);
+    if (sum != nullptr) sum[row + i] = from_float<T>(v);
+    y[row + i] = from_float<T>(out);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ROW_NORM_KERNELS(T, suffix)                                                                  \
+  KERNEL(row_norm_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum) {    \
+    SHARED(RowNormLds, lds);                                                                         \
+    row_norm<T>(args, lds);                                                                          \
+  }                                                                                                  \
+  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum) { \
+    SHARED(RowNormLds, lds);                                                                         \
+    row_norm_any<T>(args, lds);                                                                      \
+  }
+
+ROW_NORM_KERNELS(float, f32)
+ROW_NORM_KERNELS(half_t, f16)

@@ -1,0 +1,40 @@
+#include "operators/row_norm/plan.h"
+
+#include <algorithm>
+
+#include "operators/row_norm/args.h"
+
+namespace graphopt::gpu {
+
+Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
+  Plan plan;
+  if (p.rows * p.D == 0) return plan;
+  const int64_t pack = half ? 8 : 4;
+  const uint8_t gamma = p.has_residual ? 2 : 1;
+  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMostThreads * hip::kRowNormVectors;
+  // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
+  const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
+                                     static_cast<int64_t>(device.wave), kMostThreads);
+  const char* name =
+      registers ? (half ? "row_norm_f16" : "row_norm_f32") : (half ? "row_norm_any_f16" : "row_norm_any_f32");
+  const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
+  hip::RowNormArgs args = {};
+  args.gamma = input(gamma);
+  args.beta = p.rms ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
+  args.D = to_u31(p.D);
+  args.epsilon = p.epsilon;
+  args.rms = p.rms;
+  args.threads = static_cast<int32_t>(block);
+  const int64_t bytes = (half ? 2 : 4) * p.D;
+  for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
+    args.x = behind(input(0), first * bytes);
+    args.residual = behind(p.has_residual ? input(1) : no_buffer(), first * bytes);
+    args.y = behind(output(0), first * bytes);
+    args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
+    plan.launch(name, {count}, block, args);
+  });
+  return plan;
+}
+
+}  // namespace graphopt::gpu

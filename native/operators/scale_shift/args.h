@@ -1,0 +1,26 @@
+// What scale_shift_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kScaleShiftThreads = 256;
+constexpr int kScaleShiftVectors = 4;  // of a work-item
+
+struct ScaleShiftArgs {
+  static constexpr int kSlots = 5;
+  In x;
+  Constant scale, shift;
+  In residual;  // may be null
+  Out y;
+  uint32_t total;  // elements of consecutive planes (n, c)
+  Divisor inner, channels;
+  uint32_t first_channel;  // that of the first plane
+  int32_t vectors;         // all pointers are multiples of 16
+  Activation act;
+};
+static_assert(is_args<ScaleShiftArgs>(88), "one layout for all compilers");
+
+}  // namespace graphopt::hip

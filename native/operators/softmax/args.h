@@ -1,0 +1,19 @@
+// What softmax_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+// x and y [rows, D], a work-group for each row.
+struct SoftmaxArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t D;
+  int32_t log;  // LogSoftmax
+  int32_t threads;
+};
+static_assert(is_args<SoftmaxArgs>(32), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,50 @@
+// Softmax and LogSoftmax over the last axis, in float32: a work-group for a row, which it reads three times,
+// the second and third time from the cache.
+//
+// Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
+// sets it beside a copy.
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/softmax/args.h"
+
+namespace graphopt::hip {
+
+struct SoftmaxLds {
+  WaveSums most, sum;
+};
+
+template <class T>
+DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t D = args.D;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(args.threads);
+  float most = to_float(x[row]);
+  for (uint32_t i = first; i < D; i += step) {
+    const float v = to_float(x[row + i]);
+    most = v > most || v != v ? v : most;  // NaN stays
+  }
+  most = group_max(most, lds.most, args.threads);
+  float sum = 0;
+  for (uint32_t i = first; i < D; i += step) sum += exp_fast(to_float(x[row + i]) - most);
+  sum = group_sum(sum, lds.sum, args.threads);
+  const float scale = 1.0f / sum, shift = most + 0.69314718f * log2_fast(sum);
+  for (uint32_t i = first; i < D; i += step) {
+    const float v = to_float(x[row + i]);
+    y[row + i] = from_float<T>(args.log != 0 ? v - shift : exp_fast(v - most) * scale);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define SOFTMAX_KERNEL(T, suffix)                     \
+  KERNEL(softmax_##suffix, 1024, SoftmaxArgs, x, y) { \
+    SHARED(SoftmaxLds, lds);                          \
+    softmax<T>(args, lds);                            \
+  }
+
+SOFTMAX_KERNEL(float, f32)
+SOFTMAX_KERNEL(half_t, f16)

@@ -1,0 +1,56 @@
+#include "operators/standard.h"
+
+#include <algorithm>
+
+namespace graphopt::ep {
+
+Table standard_operators(gpu::Device& device) {
+  Operators operators(device);
+  add_convolutions(operators);
+  add_elementwise(operators);
+  add_linear(operators);
+  add_movement(operators);
+  add_reductions(operators);
+  add_shape(operators);
+  return std::move(operators.table);
+}
+
+std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs) {
+  ElementType type = ElementType::kUndefined;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.has_input(i) || std::count(host_inputs.begin(), host_inputs.end(), i) > 0) continue;
+    const ElementType given = node.inputs[i].type;
+    if (!is_float(given)) return std::string("no kernel for ") + element_type_name(given);
+    if (type != ElementType::kUndefined && given != type) return "float and float16 inputs";
+    type = given;
+  }
+  return "";
+}
+
+size_t axis_of(int64_t axis, size_t rank) {
+  const int64_t n = static_cast<int64_t>(rank), a = axis < 0 ? axis + n : axis;
+  if (a < 0 || a >= n) throw Error("axis " + std::to_string(axis) + " is out of range");
+  return static_cast<size_t>(a);
+}
+
+void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
+  if (!numbers.empty() && numbers.size() != count) {
+    throw Error(std::to_string(numbers.size()) + " numbers where there should be " + std::to_string(count));
+  }
+  for (const int64_t n : numbers) {
+    if (n < least || n > INT32_MAX) throw Error(std::to_string(n) + " is out of range");
+  }
+}
+
+bool is_half(const Tensor& tensor) { return tensor.type == ElementType::kHalf; }
+
+Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type) {
+  call.set_output(i, shape, type, Place::kDevice);
+  return Ref::output(i);
+}
+
+Ref set_output(Call& call, size_t i, const Shape& shape) {
+  return set_output(call, i, shape, call.input(0).type);
+}
+
+}  // namespace graphopt::ep

@@ -1,0 +1,87 @@
+// What winograd_* and implicit_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kWinogradThreads = 256;  // of the transforms
+
+// W [M, C, 3, 3] -> U [t, rows, columns], zeros around.
+struct WinogradFilterArgs {
+  static constexpr int kSlots = 2;
+  In w;
+  Out u;
+  int32_t M, C, rows;
+  Divisor columns;
+};
+static_assert(is_args<WinogradFilterArgs>(40), "one layout for all compilers");
+
+// The tiles of a launch: `count` of them from `first` on, counted over images, then rows, then columns of
+// tiles.
+struct Tiles {
+  uint32_t first, count;
+  Divisor per_image, across;
+};
+
+// X [N, C, H, W] -> V [t, C, stride]. One work-item for each (c, p), p fastest; `stride` >= tiles.count is a
+// multiple of 4, and columns without a tile become 0.
+struct WinogradInputArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out v;
+  int32_t C, H, W, pad_top, pad_left;
+  Tiles tiles;
+  Divisor stride;
+};
+static_assert(is_args<WinogradInputArgs>(80), "one layout for all compilers");
+
+// Z = U^T V at one of the t positions (block_z). U [t, rows, columns], V [t, C, stride], Z [t, M, stride].
+struct WinogradProductArgs {
+  static constexpr int kSlots = 3;
+  In u, v;
+  Out z;
+  int32_t M, C, rows, columns, stride;
+};
+static_assert(is_args<WinogradProductArgs>(48), "one layout for all compilers");
+
+// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each (m, p), p
+// fastest.
+struct WinogradOutputArgs {
+  static constexpr int kSlots = 4;
+  In z, bias, residual;  // residual may be null
+  Out y;
+  int32_t M, OH, OW;
+  Tiles tiles;
+  Divisor stride;
+  int32_t vectors;  // OW is a multiple of kOut = 4, and Y and the residual are multiples of 16
+  Activation act;
+};
+static_assert(is_args<WinogradOutputArgs>(104), "one layout for all compilers");
+
+// W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, zeros around: what the implicit product multiplies
+// with.
+struct ImplicitFilterArgs {
+  static constexpr int kSlots = 2;
+  In w;
+  Out u;
+  int32_t M, depth, rows;
+  Divisor columns;
+};
+static_assert(is_args<ImplicitFilterArgs>(40), "one layout for all compilers");
+
+// Y = act(U^T patches + bias + residual); a column is one output pixel of one image. Pixels are counted over
+// images, rows, columns; there are `pixels` of them.
+struct ImplicitProductArgs {
+  static constexpr int kSlots = 5;
+  In u, x, bias, residual;  // residual may be null
+  Out y;
+  int32_t M, C, H, W, pad_top, pad_left, rows, columns;
+  uint32_t pixels;
+  Divisor per_image, across;
+  Activation act;
+};
+static_assert(is_args<ImplicitProductArgs>(112), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,605 @@
+// 3x3 convolution: gather or Winograd-transform the input, multiply, transform back, finish.
+//
+// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the
+// direct algorithm. Every algorithm is kAlpha^2 independent matrix products [tiles, K] x [K, M], where kAlpha
+// = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
+// of lanes of a vector:
+//
+//   v [kAlpha^2][K / L][tiles][L]           input, transformed; one vector holds L channels of one tile
+//   u [M / panel][kAlpha^2][K][panel]       weights, transformed; a panel is kPanel vectors of output
+//   channels o [kAlpha^2][tiles][panel]              one panel of products, read back while it is in the
+//   second-level cache
+#include "operators/winograd/cpu.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "blocks/cpu/activation.h"
+#include "blocks/cpu/simd.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel_for.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// --- Tiles -----------------------------------------------------------------------------------------------
+
+constexpr int64_t L = kWidth;
+#if defined(__AVX512F__)
+constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors of weights, 1 broadcast: 31 of 32 registers
+#elif defined(__AVX2__)
+constexpr int kMaxRows = 6;
+#else
+constexpr int kMaxRows = 4;
+#endif
+constexpr int kPanel = 2;
+
+// --- Algorithms ------------------------------------------------------------------------------------------
+
+// kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
+// +-2.
+constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)
+constexpr double kB = 1.41421356237309504880;  // sqrt(2)
+
+struct Direct {
+  static constexpr int kTile = 1;
+  static constexpr int kAlpha = 1;
+};
+
+struct F2x2 {
+  static constexpr int kTile = 2;
+  static constexpr int kAlpha = 4;
+  static constexpr double kG[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+
+  static void input(const Vec* d, Vec* v) {
+    v[0] = d[0] - d[2];
+    v[1] = d[1] + d[2];
+    v[2] = d[2] - d[1];
+    v[3] = d[3] - d[1];
+  }
+  static void output(const Vec* m, Vec* y) {
+    y[0] = m[0] + m[1] + m[2];
+    y[1] = m[1] - m[2] + m[3];
+  }
+};
+
+struct F4x4 {
+  static constexpr int kTile = 4;
+  static constexpr int kAlpha = 6;
+  // Row of the point p: (1, p, p^2) over the product of its differences to the other finite points.
+  static constexpr double kG[6][3] = {
+      {1, 0, 0},
+      {-2.0 / 3, -2.0 / 3 * kA, -1.0 / 3},
+      {-2.0 / 3, 2.0 / 3 * kA, -1.0 / 3},
+      {1.0 / 6, 1.0 / 6 * kB, 1.0 / 3},
+      {1.0 / 6, -1.0 / 6 * kB, 1.0 / 3},
+      {0, 0, 1},
+  };
+
+  static void input(const Vec* d, Vec* v) {
+    constexpr float a = static_cast<float>(kA), b = static_cast<float>(kB);
+    const Vec even_a = d[4] - 2.0f * d[2], odd_a = d[3] - 2.0f * d[1];
+    const Vec even_b = d[4] - 0.5f * d[2], odd_b = d[3] - 0.5f * d[1];
+    v[0] = d[0] + d[4] - 2.5f * d[2];
+    v[1] = even_a + a * odd_a;
+    v[2] = even_a - a * odd_a;
+    v[3] = even_b + b * odd_b;
+    v[4] = even_b - b * odd_b;
+    v[5] = d[1] + d[5] - 2.5f * d[3];
+  }
+  static void output(const Vec* m, Vec* y) {
+    constexpr float a = static_cast<float>(kA), b = static_cast<float>(kB);
+    const Vec even_a = m[1] + m[2], odd_a = m[1] - m[2];
+    const Vec even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    y[0] = m[0] + even_a + even_b;
+    y[1] = a * odd_a + b * odd_b;
+    y[2] = 0.5f * even_a + 2.0f * even_b;
+    y[3] = 0.5f * a * odd_a + 2.0f * b * odd_b + m[5];
+  }
+};
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// --- Weights ---------------------------------------------------------------------------------------------
+
+struct Weights final : WinogradWeights {
+  ConvAlgorithm algorithm;
+  int64_t C, M;
+  size_t size;
+  std::unique_ptr<float, void (*)(void*)> u{nullptr, std::free};
+
+  size_t bytes() const override { return size; }
+};
+
+// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart.
+template <class A, class T>
+void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
+  for (int64_t c = 0; c < C; ++c, w += 9) {
+    if constexpr (A::kAlpha == 1) {
+      for (int64_t tap = 0; tap < 9; ++tap) u[(c * 9 + tap) * k_stride] = static_cast<float>(w[tap]);
+    } else {
+      double g[9], rows[A::kAlpha][3];
+      for (int i = 0; i < 9; ++i) g[i] = static_cast<double>(static_cast<float>(w[i]));
+      for (int i = 0; i < A::kAlpha; ++i) {
+        for (int j = 0; j < 3; ++j) {
+          rows[i][j] = A::kG[i][0] * g[j] + A::kG[i][1] * g[3 + j] + A::kG[i][2] * g[6 + j];
+        }
+      }
+      for (int i = 0; i < A::kAlpha; ++i) {
+        for (int j = 0; j < A::kAlpha; ++j) {
+          u[(i * A::kAlpha + j) * xi_stride + c * k_stride] = static_cast<float>(
+              rows[i][0] * A::kG[j][0] + rows[i][1] * A::kG[j][1] + rows[i][2] * A::kG[j][2]);
+        }
+      }
+    }
+  }
+}
+
+template <class A, class T>
+std::shared_ptr<const WinogradWeights> prepare(const ConvProblem& p, const T* w, ConvAlgorithm algorithm) {
+  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+  const int64_t K = A::kAlpha == 1 ? 9 * p.C : p.C;
+  const int64_t padded_m = round_up(p.M, L);
+  auto weights = std::make_shared<Weights>();
+  weights->algorithm = algorithm;
+  weights->C = p.C;
+  weights->M = p.M;
+  weights->size =
+      static_cast<size_t>(round_up(padded_m * K * kPoints * static_cast<int64_t>(sizeof(float)), 64));
+  weights->u.reset(static_cast<float*>(std::aligned_alloc(64, std::max<size_t>(weights->size, 64))));
+  if (weights->u == nullptr) throw std::bad_alloc();
+  std::memset(weights->u.get(), 0, weights->size);
+  for (int64_t m = 0; m < p.M; ++m) {
+    const int64_t first = m / (kPanel * L) * (kPanel * L);
+    const int64_t panel = std::min(kPanel * L, padded_m - first);
+    transform_weights<A>(w + m * p.C * 9, p.C, weights->u.get() + first * K * kPoints + (m - first),
+                         K * panel, panel);
+  }
+  return weights;
+}
+
+// --- Input -----------------------------------------------------------------------------------------------
+
+// Tiles [begin, end) of a problem in the order image, row of tiles, column of tiles, and where their data
+// are.
+struct Geometry {
+  int64_t tiles_x, tiles_y;
+  int64_t k;         // K
+  int64_t k_blocks;  // K / L, rounded up
+};
+
+template <class A>
+Geometry geometry(const ConvProblem& p) {
+  Geometry g;
+  g.tiles_x = ceil_div(p.OW(), A::kTile);
+  g.tiles_y = ceil_div(p.OH(), A::kTile);
+  g.k = A::kAlpha == 1 ? 9 * p.C : p.C;
+  g.k_blocks = ceil_div(g.k, L);
+  return g;
+}
+
+// Floats between the points of v of some tiles: an odd number of cache lines, so that the points do not share
+// the sets of a cache.
+int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
+
+// Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.
+template <class F>
+void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, F&& fn) {
+  for (int64_t t = begin; t < end;) {
+    const int64_t row = t / g.tiles_x, tx = t % g.tiles_x;
+    const int64_t whole = std::min(end - t, g.tiles_x - tx);
+    for (int64_t from = 0; from < whole; from += limit) {
+      fn(row / g.tiles_y, row % g.tiles_y, tx + from, std::min(limit, whole - from), t + from - begin);
+    }
+    t += whole;
+  }
+}
+
+// v of tiles [begin, end), of which k block kb is written.
+template <class A, class T>
+void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
+                     int64_t kb, float* v) {
+  constexpr int kAlpha = A::kAlpha;
+  constexpr int64_t kColumns = 4;                          // vectors of input columns at a time
+  constexpr int64_t kRun = (kColumns * L - 2) / A::kTile;  // tiles that they cover
+  alignas(64) float by_channel[kAlpha][L * L];             // [row][channel][column]
+  alignas(64) float by_column[kAlpha][kColumns * L * L];   // [row][column][channel]
+  const int64_t channels = std::min(L, p.C - kb * L);
+  const int64_t next_block = kb + 1 < g.k_blocks ? L * p.H * p.W : 0;
+  for_each_run(g, begin, end, kRun, [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
+    const int64_t ih = ty * A::kTile - p.pad_top, iw = tx * A::kTile - p.pad_left;
+    const int64_t row_lo = std::max<int64_t>(0, -ih), row_hi = std::min<int64_t>(kAlpha, p.H - ih);
+    const T* plane = x + (n * p.C + kb * L) * p.H * p.W;
+    for (int64_t column = 0; column < count * A::kTile + 2; column += L) {
+      const int64_t lo = -(iw + column), hi = p.W - (iw + column);
+      for (int64_t c = 0; c < L; ++c) {
+        Vec d[kAlpha] = {}, t[kAlpha];
+        if (c < channels) {
+          const T* in = plane + c * p.H * p.W + ih * p.W + iw + column;
+          if (row_lo == 0 && row_hi == kAlpha) {
+#pragma GCC unroll 6
+            for (int i = 0; i < kAlpha; ++i) {
+              __builtin_prefetch(in + next_block + i * p.W, 0, 2);
+              d[i] = load_range(in + i * p.W, lo, hi);
+            }
+          } else {
+#pragma GCC unroll 6
+            for (int i = 0; i < kAlpha; ++i) {
+              if (i >= row_lo && i < row_hi) d[i] = load_range(in + i * p.W, lo, hi);
+            }
+          }
+        }
+        A::input(d, t);
+#pragma GCC unroll 6
+        for (int i = 0; i < kAlpha; ++i) store_aligned(by_channel[i] + c * L, t[i]);
+      }
+      for (int i = 0; i < kAlpha; ++i) transpose(by_channel[i], L, by_column[i] + column * L, L);
+    }
+    float* v_out = v + (kb * (end - begin) + offset) * L;
+    for (int64_t tile = 0; tile < count; ++tile, v_out += L) {
+      for (int i = 0; i < kAlpha; ++i) {
+        Vec d[kAlpha], t[kAlpha];
+#pragma GCC unroll 6
+        for (int j = 0; j < kAlpha; ++j) d[j] = load_aligned(by_column[i] + (tile * A::kTile + j) * L);
+        A::input(d, t);
+#pragma GCC unroll 6
+        for (int j = 0; j < kAlpha; ++j)
+          store_aligned(v_out + (i * kAlpha + j) * v_stride(g, end - begin), t[j]);
+      }
+    }
+  });
+}
+
+// The same for the direct algorithm: the windows of the pixels, k = 9 c + 3 ky + kx.
+template <class T>
+void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end, int64_t kb,
+                  float* v) {
+  alignas(64) float by_k[L * L], by_pixel[L * L];
+  const int64_t k_end = std::min(L, g.k - kb * L);
+  for_each_run(g, begin, end, L, [&](int64_t n, int64_t oh, int64_t ow, int64_t count, int64_t offset) {
+    for (int64_t i = 0; i < L; ++i) {
+      Vec d = {};
+      if (i < k_end) {
+        const int64_t c = (kb * L + i) / 9, tap = (kb * L + i) % 9;
+        const int64_t ih = oh + tap / 3 - p.pad_top, iw = ow + tap % 3 - p.pad_left;
+        if (ih >= 0 && ih < p.H) {
+          d = load_range(x + ((n * p.C + c) * p.H + ih) * p.W + iw, -iw, std::min(count, p.W - iw));
+        }
+      }
+      store_aligned(by_k + i * L, d);
+    }
+    transpose(by_k, L, by_pixel, L);
+    std::memcpy(v + (kb * (end - begin) + offset) * L, by_pixel,
+                static_cast<size_t>(count * L) * sizeof(float));
+  });
+}
+
+// --- Matrix product --------------------------------------------------------------------------------------
+
+// o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
+// apart. Fetches other calls' operands into the second-level cache: at next_a what is shaped like a, and from
+// next_u on kVectors lines for each k, next_step floats further each time.
+template <int kRows, int kVectors>
+void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o, const float* next_a,
+              const float* next_u, int64_t next_step) {
+  Vec sum[kRows][kVectors] = {};
+  for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
+    const float* row = a;
+    const float* next_row = next_a;
+    for (const float* row_end = a + std::min(k, L); row < row_end; ++row, u += kVectors * L) {
+      __builtin_prefetch(next_row, 0, 2);
+      next_row += L;
+      Vec b[kVectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) {
+        __builtin_prefetch(next_u + j * L, 0, 2);
+        b[j] = load_aligned(u + j * L);
+      }
+      next_u += next_step;
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+        const Vec s = splat(row[i * L]);
+#pragma GCC unroll 2
+        for (int j = 0; j < kVectors; ++j) sum[i][j] += s * b[j];
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * L, sum[i][j]);
+  }
+}
+
+using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
+                          const float* next_a, const float* next_u, int64_t next_step);
+
+template <int kVectors>
+Multiply multiply_of(int rows) {
+  static constexpr Multiply table[] = {
+      multiply<1, kVectors>,  multiply<2, kVectors>,  multiply<3, kVectors>,  multiply<4, kVectors>,
+#if defined(__AVX2__)
+      multiply<5, kVectors>,  multiply<6, kVectors>,
+#endif
+#if defined(__AVX512F__)
+      multiply<7, kVectors>,  multiply<8, kVectors>,  multiply<9, kVectors>,  multiply<10, kVectors>,
+      multiply<11, kVectors>, multiply<12, kVectors>, multiply<13, kVectors>, multiply<14, kVectors>,
+#endif
+  };
+  static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
+  return table[rows - 1];
+}
+
+// o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
+// next call.
+void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
+                    const float* next_v, const float* next_u) {
+  const int64_t pieces = ceil_div(rows, kMaxRows);
+  // The first pieces share the fetching, which a single one could not keep up with.
+  const int64_t parts = std::min(pieces, vectors);
+  const int64_t step = vectors / parts * L;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t from = rows * i / pieces, to = rows * (i + 1) / pieces;
+    const int count = static_cast<int>(to - from);
+    const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
+    fn(v + from * L, rows * L, u, k, o + from * vectors * L, i + 1 < pieces ? v + to * L : next_v,
+       i < parts ? next_u + i * k * step : u, step);
+  }
+}
+
+// --- Output ----------------------------------------------------------------------------------------------
+
+template <class T>
+struct Output {
+  const T* bias;
+  const T* residual;
+  T* y;
+  bool stream;  // y is too large to be found in a cache by who reads it
+};
+
+constexpr int64_t kOutputRun = 64;  // pixels of a row at a time: whole cache lines
+
+// The pixels of tile t of a run from its products.
+template <class A>
+void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRun * L], int64_t t) {
+  Vec half_done[A::kTile][A::kAlpha];
+#pragma GCC unroll 6
+  for (int j = 0; j < A::kAlpha; ++j) {
+    Vec d[A::kAlpha], y[A::kTile];
+#pragma GCC unroll 6
+    for (int i = 0; i < A::kAlpha; ++i) d[i] = load_aligned(in + (i * A::kAlpha + j) * xi_stride);
+    A::output(d, y);
+#pragma GCC unroll 4
+    for (int i = 0; i < A::kTile; ++i) half_done[i][j] = y[i];
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < A::kTile; ++i) {
+    Vec y[A::kTile];
+    A::output(half_done[i], y);
+#pragma GCC unroll 4
+    for (int j = 0; j < A::kTile; ++j) store_aligned(by_pixel[i] + (t * A::kTile + j) * L, y[j]);
+  }
+}
+
+// Finished values of one channel: n contiguous ones of y at `at`, from x, which is overwritten and can be
+// read for L floats beyond them. They are stored in this one go so that a line of y is written once and as a
+// whole where possible.
+template <class T>
+void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
+  const bool relu = p.act.kind == ActivationKind::kRelu;
+  const bool simple = relu || p.act.kind == ActivationKind::kNone;
+  const Vec zero = {};
+  for (int64_t i = 0; i < n; i += L) {
+    Vec v = load(x + i) + bias;
+    if (p.has_residual) v += load_range(out.residual + at + i, 0, n - i);
+    if (relu) v = v < zero ? zero : v;
+    if (simple) {
+      store_part(out.y + at + i, v, n - i, out.stream);
+    } else {
+      store_part(x + i, v, n - i, false);  // behind n lies the next row
+    }
+  }
+  if (simple) return;
+  activate_block(p.act, x, x, static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load(x + i), n - i, out.stream);
+}
+
+// Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
+template <class A, class T>
+void transform_output(const ConvProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
+                      int64_t begin, int64_t end, int64_t m, int64_t vectors, const Output<T>& out) {
+  constexpr int64_t kStride = A::kTile * kOutputRun + L;
+  alignas(64) float by_pixel[A::kTile][kOutputRun * L];  // [row][column][channel]
+  alignas(64) float by_channel[L * kStride];             // [channel][row][column], rows without gaps
+  for_each_run(g, begin, end, kOutputRun / A::kTile,
+               [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
+                 const int64_t oh = ty * A::kTile, ow = tx * A::kTile;
+                 const int64_t pixels = std::min(count * A::kTile, p.OW() - ow);
+                 const int64_t rows = std::min<int64_t>(A::kTile, p.OH() - oh);
+                 for (int64_t vector = 0; vector < vectors; ++vector) {
+                   const int64_t first = m + vector * L;
+                   const float* in = o + (offset * vectors + vector) * L;
+                   if constexpr (A::kAlpha > 1) {
+                     for (int64_t t = 0; t < count; ++t)
+                       output_tile<A>(in + t * vectors * L, xi_stride, by_pixel, t);
+                   }
+                   for (int64_t i = 0; i < rows; ++i) {
+                     // What a transposition writes beyond the row is overwritten by the next row.
+                     for (int64_t j = 0; j < pixels; j += L) {
+                       if constexpr (A::kAlpha > 1) {
+                         transpose(by_pixel[i] + j * L, L, by_channel + i * pixels + j, kStride);
+                       } else {
+                         transpose(in + j * vectors * L, vectors * L, by_channel + j, kStride);
+                       }
+                     }
+                   }
+                   for (int64_t c = 0; c < std::min(L, p.M - first); ++c) {
+                     const auto bias = static_cast<float>(out.bias[first + c]);
+                     const int64_t at = ((n * p.M + first + c) * p.OH() + oh) * p.OW() + ow;
+                     float* x = by_channel + c * kStride;
+                     if (pixels == p.OW()) {
+                       finish(p, out, bias, x, at, rows * pixels);
+                     } else {
+                       for (int64_t i = 0; i < rows; ++i)
+                         finish(p, out, bias, x + i * pixels, at + i * p.OW(), pixels);
+                     }
+                   }
+                 }
+               });
+}
+
+// --- The whole -------------------------------------------------------------------------------------------
+
+constexpr int64_t kLocalBytes = 512 << 10;  // v of a lane's own tiles: half of a second-level cache
+constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: part of a last-level cache
+constexpr int64_t kStreamBytes = 2 << 20;   // y from here on is stored past the caches
+constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
+
+template <class A, class T>
+void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias, const T* residual, T* y,
+              Parallel& parallel, Workspace& workspace) {
+  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+  // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
+  // first-level one.
+  constexpr int64_t kProductBytes = kPoints == 1 ? 32 << 10 : 512 << 10;
+  const Geometry g = geometry<A>(p);
+  const int64_t tiles = p.N * g.tiles_y * g.tiles_x;
+  const int64_t padded_m = round_up(p.M, L);
+  const int64_t panels = ceil_div(padded_m, kPanel * L);
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const Output<T> out{bias, residual, y, p.N * p.M * p.OH() * p.OW() * int64_t{sizeof(T)} >= kStreamBytes};
+
+  const auto floats = [&](int64_t n) {
+    return static_cast<float*>(workspace.allocate(static_cast<size_t>(n) * sizeof(float)));
+  };
+  const auto v_floats = [&](int64_t count) { return kPoints * v_stride(g, count); };
+  // One panel's. The direct algorithm transposes L rows even where fewer are left.
+  const auto o_floats = [&](int64_t count) { return kPoints * (count * kPanel + 1) * L + kPanel * L * L; };
+
+  const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
+    if constexpr (A::kAlpha == 1) {
+      gather_input(p, g, x, begin, end, kb, v);
+    } else {
+      transform_input<A>(p, g, x, begin, end, kb, v);
+    }
+  };
+  const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
+                           float* o) {
+    const int64_t count = end - begin;
+    const auto vectors_of = [&](int64_t i) { return std::min<int64_t>(kPanel, padded_m / L - i * kPanel); };
+    const int64_t xi_stride = (count * kPanel | 1) * L;
+    for (int64_t xi = 0; xi < kPoints; ++xi) {
+      for (int64_t i = panel; i < panel_end; ++i) {
+        const int64_t panel_size = vectors_of(i) * L * g.k;
+        const float* u = w.u.get() + i * kPanel * L * g.k * kPoints + xi * panel_size;
+        const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
+        multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
+                       o + (i - panel) * o_floats(count) + xi * xi_stride, next_v, u + panel_size);
+      }
+    }
+    for (int64_t i = panel; i < panel_end; ++i) {
+      transform_output<A>(p, g, o + (i - panel) * o_floats(count), xi_stride, begin, end, i * kPanel * L,
+                          vectors_of(i), out);
+    }
+#if defined(__AVX512F__)
+    if (out.stream) _mm_sfence();
+#endif
+  };
+
+  // Where part i of n tiles begins: at a full cache line of y where whole lines are stored past the caches.
+  const int64_t unit = out.stream ? std::max<int64_t>(L / A::kTile, 1) : 1;
+  const auto split = [unit](int64_t n, int64_t i, int64_t parts) {
+    return std::min(n, round_up(n * i / parts, unit));
+  };
+
+  const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
+  const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
+  const int64_t local = std::min({kLocalBytes / v_bytes, kProductBytes / o_bytes, ceil_div(tiles, lanes)});
+  if (local >= 2 * kMaxRows) {
+    // Every lane transforms and multiplies tiles of its own.
+    const int64_t pieces = ceil_div(tiles, local);
+    const int64_t largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
+    float* v = floats(v_floats(largest) * lanes);
+    float* o = floats(o_floats(largest) * lanes);
+    parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
+      const int64_t begin = split(tiles, piece, pieces), end = split(tiles, piece + 1, pieces);
+      float* my_v = v + static_cast<int64_t>(lane) * v_floats(largest);
+      float* my_o = o + static_cast<int64_t>(lane) * o_floats(largest);
+      for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
+      for (int64_t panel = 0; panel < panels; ++panel) product(my_v, begin, end, panel, panel + 1, my_o);
+    });
+    return;
+  }
+
+  // Lanes share the transformed tiles and divide the output channels, so that weights are read once for many
+  // tiles.
+  const int64_t most = std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows);
+  const int64_t blocks = ceil_div(tiles, most);
+  const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
+  const int64_t pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+  const int64_t group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
+  const int64_t groups = ceil_div(panels, group);
+  const int64_t largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
+  float* v = floats(v_floats(largest) * pieces);
+  float* o = floats(o_floats(largest) * group * lanes);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = split(tiles, block, blocks), count = split(tiles, block + 1, blocks) - first;
+    const auto begin_of = [&](int64_t piece) { return first + split(count, piece, pieces); };
+    parallel_for(parallel, g.k_blocks * pieces, [&](int64_t item, size_t) {
+      const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
+      input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_floats(largest));
+    });
+    parallel_for(parallel, groups * pieces, [&](int64_t item, size_t lane) {
+      const int64_t piece = item % pieces, panel = item / pieces * group;
+      product(v + piece * v_floats(largest), begin_of(piece), begin_of(piece + 1), panel,
+              std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_floats(largest) * group);
+    });
+  }
+}
+
+}  // namespace
+
+template <class T>
+std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem& p, const T* w,
+                                                               ConvAlgorithm algorithm) {
+  switch (algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return prepare<F4x4>(p, w, algorithm);
+    case ConvAlgorithm::kF2x2:
+      return prepare<F2x2>(p, w, algorithm);
+    case ConvAlgorithm::kDirect:
+      break;
+  }
+  return prepare<Direct>(p, w, algorithm);
+}
+
+template <class T>
+void winograd_conv_kernel(const ConvProblem& p, const T* x, const WinogradWeights& w, const T* bias,
+                          const T* residual, T* y, Parallel& parallel, Workspace& workspace) {
+  if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return;
+  const auto& weights = static_cast<const Weights&>(w);
+  switch (weights.algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return convolve<F4x4>(p, x, weights, bias, residual, y, parallel, workspace);
+    case ConvAlgorithm::kF2x2:
+      return convolve<F2x2>(p, x, weights, bias, residual, y, parallel, workspace);
+    case ConvAlgorithm::kDirect:
+      return convolve<Direct>(p, x, weights, bias, residual, y, parallel, workspace);
+  }
+}
+
+template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const float*,
+                                                                        ConvAlgorithm);
+template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const half*,
+                                                                        ConvAlgorithm);
+template void winograd_conv_kernel(const ConvProblem&, const float*, const WinogradWeights&, const float*,
+                                   const float*, float*, Parallel&, Workspace&);
+template void winograd_conv_kernel(const ConvProblem&, const half*, const WinogradWeights&, const half*,
+                                   const half*, half*, Parallel&, Workspace&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,188 @@
+// WinogradConv[Add][act] in float16 on the matrix units: an implicit product over the nine taps and the
+// channels, float32 sums.
+//
+// X is first brought to [N, PH, PW, Cp], padding included and channels in whole steps of the product: then a
+// step of 32 channels of a tap is 64 contiguous bytes of every pixel, and all copies to LDS are 16 bytes wide
+// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; tile.h multiplies.
+//
+// 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
+// about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
+// operators/winograd/plan.cpp.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/hgemm.h"
+#include "device/platform.h"
+#include "operators/winograd/matrix_args.h"
+#include "operators/winograd/matrix_shape.h"
+
+namespace graphopt::hip {
+
+DEVICE void matrix_filter(const MatrixFilterArgs& args) {
+  const half_t* w = args.w;
+  half_t* u = args.u;
+  const int32_t M = args.M, C = args.C;
+  const Divisor& channels = args.channels;
+  const uint32_t i =
+      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t line = divide(i, channels);
+  const auto c = static_cast<int>(i - line * channels.d), m = static_cast<int>(line / 9),
+             tap = static_cast<int>(line % 9);
+  u[i] = m < M && c < C ? w[(static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9 +
+                            static_cast<size_t>(tap)]
+                        : from_float<half_t>(0.0f);
+}
+
+DEVICE void matrix_pack(const MatrixPackArgs& args) {
+  const half_t* x = args.x;
+  half_t* packed = args.packed;
+  const int32_t C = args.C, H = args.H, W = args.W;
+  const Divisor &pixels = args.pixels, &across = args.across, &parts = args.parts;
+  const uint32_t i =
+      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
+  const uint32_t n = divide(line, parts), part = line - n * parts.d;
+  const uint32_t row = divide(pixel, across);
+  const int h = static_cast<int>(row) - args.pad_top,
+            w = static_cast<int>(pixel - row * across.d) - args.pad_left;
+  const bool inside = h >= 0 && h < H && w >= 0 && w < W;
+  const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
+  const auto first = static_cast<int>(part * 16);
+  const half_t* from =
+      x + (static_cast<size_t>(n) * static_cast<size_t>(C) + static_cast<size_t>(first)) * plane +
+      (inside ? static_cast<size_t>(h) * static_cast<size_t>(W) + static_cast<size_t>(w) : 0);
+  half_t* to = packed + ((static_cast<size_t>(n) * pixels.d + pixel) * parts.d + part) * 16;
+  UNROLL for (int half = 0; half < 2; ++half) {
+    Pack<half_t> pack = {};
+    UNROLL for (int e = 0; e < 8; ++e) {
+      const int c = half * 8 + e;
+      if (inside && first + c < C) pack.v[e] = from[static_cast<size_t>(c) * plane];
+    }
+    store_pack(to + half * 8, pack);
+  }
+}
+
+template <class Product>
+DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
+  const half_t *u = args.u, *packed = args.packed, *bias = args.bias, *residual = args.residual;
+  half_t* y = args.y;
+  const int32_t M = args.M, channels = args.channels;
+  const uint32_t line = args.line, pixels = args.pixels;
+  const Divisor &per_image = args.per_image, &across = args.across;
+  using Tile = typename Product::Tile;
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  const int row = thread_x() / Product::kAcross, column = thread_x() % Product::kAcross * 8;
+
+  const int depth = 9 * channels;
+  const half_t* a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
+  uint32_t b[Product::kPacksB];
+  UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+    uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
+    n = n < pixels ? n : pixels - 1;  // their sums are not stored
+    const uint32_t at = divide(n, per_image), rest = n - at * per_image.d, h = divide(rest, across);
+    b[i] = at * args.image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels);
+  }
+
+  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
+  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
+  int k = column, channel = column, tap = 0;
+  const auto begin = [&](int, int buffer) {
+    while (channel >= channels) {
+      channel -= channels;
+      ++tap;
+    }
+    // The last step may be half a step.
+    const bool inside = Product::kDepth == kMatrixConvChannels || k < depth;
+    const int r = tap / 3;
+    const uint32_t patch =
+        static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel);
+    const half_t* const at = a + (inside ? k : 0);
+    const half_t* const at_tap = packed + (inside ? patch : 0);
+    k += Product::kDepth;
+    channel += Product::kDepth;
+    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+      const half_t* from = at + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(depth);
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
+      } else {
+        staged_a[i] = load_pack(from);
+      }
+    }
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      const half_t* from = at_tap + b[i];
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
+      } else {
+        staged_b[i] = load_pack(from);
+      }
+    }
+  };
+  const auto finish = [&](int buffer) {
+    if constexpr (kCopiesToLds) {
+      wait_for_copies();
+    } else {
+      UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+        store_pack(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], staged_a[i]);
+      }
+      UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+        store_pack(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], staged_b[i]);
+      }
+    }
+  };
+
+  Product product;
+  product.run(lds, depth, begin, finish);
+
+  product.each([&](const auto& m, const auto& n, float (&values)[Tile::kSums]) {
+    size_t at[Tile::kSums];
+    bool inside[Tile::kSums];
+    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+      const uint32_t pixel = first_n + static_cast<uint32_t>(n(i));
+      const int filter = first_m + m(i);
+      const uint32_t in = divide(pixel, per_image);
+      at[i] = (static_cast<size_t>(in) * static_cast<size_t>(M) + static_cast<size_t>(filter)) * per_image.d +
+              (pixel - in * per_image.d);
+      inside[i] = pixel < pixels && filter < M;
+      if (inside[i]) {
+        values[i] += to_float(bias[filter]);
+        if (residual != nullptr) values[i] += to_float(residual[at[i]]);
+      }
+    }
+    activate(args.act, values);
+    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+      if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
+    }
+  });
+}
+
+template <int kSide>
+using MatrixConv =
+    Hgemm<kSide, kSide, matrix_conv_depth(kLdsBytes), kSide / 2, matrix_conv_columns(kWave, kLdsBytes)>;
+static_assert(MatrixConv<128>::kThreads == matrix_conv_waves(128, kWave, kLdsBytes) * kWave &&
+                  MatrixConv<64>::kThreads == matrix_conv_waves(64, kWave, kLdsBytes) * kWave &&
+                  sizeof(MatrixConv<128>::Lds) == matrix_conv_lds(128, kLdsBytes) &&
+                  sizeof(MatrixConv<64>::Lds) == matrix_conv_lds(64, kLdsBytes),
+              "what the plan asks for");
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#if GRAPHOPT_MATRIX_F16
+
+KERNEL(matrix_filter_f16, kMatrixConvThreads, MatrixFilterArgs, w, u) { matrix_filter(args); }
+
+KERNEL(matrix_pack_f16, kMatrixConvThreads, MatrixPackArgs, x, packed) { matrix_pack(args); }
+
+#define MATRIX_PRODUCT(Product, groups, suffix)                                                          \
+  KERNEL_SHARING(matrix_product_##suffix, Product::kThreads, groups, MatrixProductArgs, u, packed, bias, \
+                 residual, y) {                                                                          \
+    LARGE_SHARED(Product::Lds, lds);                                                                     \
+    matrix_product<Product>(args, lds);                                                                  \
+  }
+
+MATRIX_PRODUCT(MatrixConv<128>, 2, 128x128_f16)
+MATRIX_PRODUCT(MatrixConv<64>, 6, 64x64_f16)
+
+#endif

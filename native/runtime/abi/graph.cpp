@@ -1,0 +1,134 @@
+#include "runtime/abi/graph.h"
+
+namespace graphopt::abi {
+namespace {
+
+Value read_value(const OrtApi24* api, const OrtValueInfo* info) {
+  Value value;
+  value.present = true;
+  const OrtTypeInfo* type = nullptr;
+  check(api, GetValueInfoTypeInfo(api, info, &type));
+  if (type == nullptr) return value;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(api, CastTypeInfoToTensorInfo(api, type, &tensor));
+  if (tensor == nullptr) return value;
+  check(api, GetTensorElementType(api, tensor, &value.type));
+  size_t rank = 0;
+  check(api, GetDimensionsCount(api, tensor, &rank));
+  if (rank > Shape::kMaxRank) return value;
+  value.shape.emplace(rank);
+  if (rank > 0) check(api, GetDimensions(api, tensor, value.shape->data(), rank));
+  return value;
+}
+
+// Adds what is known of a value, and its name.
+void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& values,
+         std::vector<std::string>& names) {
+  const char* name = "";
+  if (info != nullptr) check(api, GetValueInfoName(api, info, &name));
+  names.emplace_back(name);
+  values.push_back(names.back().empty() ? Value() : read_value(api, info));
+}
+
+// Drops the status of a question whose answer may be no.
+bool succeeded(const OrtApi* api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  ReleaseStatus(api, status);
+  return false;
+}
+
+}  // namespace
+
+GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node) : api_(api), node_(node) {
+  const char* text = nullptr;
+  check(api, Node_GetName(api, node, &text));
+  name = text;
+  check(api, Node_GetOperatorType(api, node, &text));
+  op = text;
+  check(api, Node_GetDomain(api, node, &text));
+  domain_ = text;
+  if (domain_ == "ai.onnx") domain_.clear();
+  check(api, Node_GetSinceVersion(api, node, &version));
+  size_t n = 0;
+  check(api, Node_GetNumInputs(api, node, &n));
+  raw_inputs_.resize(n);
+  check(api, Node_GetInputs(api, node, raw_inputs_.data(), n));
+  for (const OrtValueInfo* value : raw_inputs_) {
+    add(api, value, inputs, input_names_);
+    bool is_constant = false;
+    if (value != nullptr) check(api, ValueInfo_IsConstantInitializer(api, value, &is_constant));
+    constant_.push_back(is_constant);
+  }
+  check(api, Node_GetNumOutputs(api, node, &n));
+  std::vector<const OrtValueInfo*> values(n);
+  check(api, Node_GetOutputs(api, node, values.data(), n));
+  for (const OrtValueInfo* value : values) add(api, value, outputs, output_names_);
+}
+
+std::optional<Tensor> GraphNode::constant(size_t i) const {
+  if (!has_input(i) || !constant_[i]) return std::nullopt;
+  const OrtValue* value = nullptr;
+  check(api_, ValueInfo_GetInitializerValue(api_, raw_inputs_[i], &value));
+  if (value == nullptr) return std::nullopt;
+  std::optional<Tensor> tensor(std::in_place);
+  read_tensor(api_, value, *tensor);
+  return tensor;
+}
+
+const OrtOpAttr* GraphNode::attribute(const char* name) const {
+  const OrtOpAttr* attribute = nullptr;
+  return succeeded(api_, Node_GetAttributeByName(api_, node_, name, &attribute)) ? attribute : nullptr;
+}
+
+template <class T>
+std::optional<T> GraphNode::find(const char* name, AttributeKind kind) const {
+  const OrtOpAttr* a = attribute(name);
+  if (a == nullptr) return std::nullopt;
+  T value = 0;
+  size_t size = 0;
+  check(api_, ReadOpAttr(api_, a, kind, &value, sizeof value, &size));
+  return value;
+}
+
+std::optional<float> GraphNode::find_float(const char* name) const {
+  return find<float>(name, AttributeKind::kFloat);
+}
+
+std::optional<int64_t> GraphNode::find_int(const char* name) const {
+  return find<int64_t>(name, AttributeKind::kInt);
+}
+
+std::optional<std::vector<int64_t>> GraphNode::find_ints(const char* name) const {
+  const OrtOpAttr* a = attribute(name);
+  if (a == nullptr) return std::nullopt;
+  std::vector<int64_t> values(64);
+  size_t bytes = 0;
+  check(api_,
+        ReadOpAttr(api_, a, AttributeKind::kInts, values.data(), values.size() * sizeof(int64_t), &bytes));
+  values.resize(bytes / sizeof(int64_t));
+  return values;
+}
+
+std::optional<std::string> GraphNode::find_string(const char* name) const {
+  const OrtOpAttr* a = attribute(name);
+  if (a == nullptr) return std::nullopt;
+  std::string value(64, '\0');
+  size_t bytes = 0;
+  check(api_, ReadOpAttr(api_, a, AttributeKind::kString, value.data(), value.size(), &bytes));
+  value.resize(bytes);
+  while (!value.empty() && value.back() == '\0') value.pop_back();
+  return value;
+}
+
+std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph) {
+  size_t n = 0;
+  check(api, Graph_GetNumNodes(api, graph, &n));
+  std::vector<const OrtNode*> raw(n);
+  check(api, Graph_GetNodes(api, graph, raw.data(), n));
+  std::vector<GraphNode> nodes;
+  nodes.reserve(n);
+  for (const OrtNode* node : raw) nodes.emplace_back(api, node);
+  return nodes;
+}
+
+}  // namespace graphopt::abi

@@ -1,0 +1,48 @@
+// Nodes as a plugin execution provider sees them in the graph, when it says which it takes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/abi/kernel.h"
+#include "runtime/abi/ort_ep.h"
+
+namespace graphopt::abi {
+
+// A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
+class GraphNode final : public Node {
+ public:
+  GraphNode(const OrtApi24* api, const OrtNode* node);
+
+  const OrtNode* raw() const { return node_; }
+  const std::string& domain() const { return domain_; }
+  // Of the values; empty for one that is left out.
+  const std::vector<std::string>& input_names() const { return input_names_; }
+  const std::vector<std::string>& output_names() const { return output_names_; }
+  bool is_constant(size_t i) const { return constant_[i]; }
+
+  // In host memory.
+  std::optional<Tensor> constant(size_t i) const override;
+  std::optional<float> find_float(const char* name) const override;
+  std::optional<int64_t> find_int(const char* name) const override;
+  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
+  std::optional<std::string> find_string(const char* name) const override;
+
+ private:
+  // Null when the node has no such attribute.
+  const OrtOpAttr* attribute(const char* name) const;
+  template <class T>
+  std::optional<T> find(const char* name, AttributeKind kind) const;
+
+  const OrtApi24* api_;
+  const OrtNode* node_;
+  std::string domain_;
+  std::vector<const OrtValueInfo*> raw_inputs_;
+  std::vector<std::string> input_names_, output_names_;
+  std::vector<bool> constant_;
+};
+
+std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph);
+
+}  // namespace graphopt::abi

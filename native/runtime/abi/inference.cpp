@@ -1,0 +1,87 @@
+#include "runtime/abi/inference.h"
+
+#include <memory>
+
+namespace graphopt::abi {
+
+const OrtOpAttr* ShapeInference::attribute(const char* name) const {
+  const OrtOpAttr* found = nullptr;
+  OrtStatus* status = ShapeInferContext_GetAttribute(api_, context_, name, &found);
+  if (status != nullptr) ReleaseStatus(api_, status);
+  return status == nullptr ? found : nullptr;
+}
+
+template <class T>
+std::optional<T> ShapeInference::find(const char* name, AttributeKind kind) const {
+  const OrtOpAttr* a = attribute(name);
+  if (a == nullptr) return std::nullopt;
+  T value = 0;
+  size_t size = 0;
+  check(api_, ReadOpAttr(api_, a, kind, &value, sizeof value, &size));
+  return value;
+}
+
+std::optional<float> ShapeInference::find_float(const char* name) const {
+  return find<float>(name, AttributeKind::kFloat);
+}
+
+std::optional<int64_t> ShapeInference::find_int(const char* name) const {
+  return find<int64_t>(name, AttributeKind::kInt);
+}
+
+std::optional<std::vector<int64_t>> ShapeInference::find_ints(const char* name) const {
+  const OrtOpAttr* a = attribute(name);
+  if (a == nullptr) return std::nullopt;
+  std::vector<int64_t> values(Shape::kMaxRank);
+  size_t bytes = 0;
+  check(api_,
+        ReadOpAttr(api_, a, AttributeKind::kInts, values.data(), values.size() * sizeof(int64_t), &bytes));
+  values.resize(bytes / sizeof(int64_t));
+  return values;
+}
+
+// None of our operators has one that shapes depend on.
+std::optional<std::string> ShapeInference::find_string(const char*) const { return std::nullopt; }
+
+SymbolicShape ShapeInference::input(size_t i) const {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, i, &info));
+  size_t rank = 0;
+  check(api_, GetDimensionsCount(api_, info, &rank));
+  if (rank == 0) return {};
+  std::vector<int64_t> dims(rank);
+  std::vector<const char*> names(rank);
+  check(api_, GetDimensions(api_, info, dims.data(), rank));
+  check(api_, GetSymbolicDimensions(api_, info, names.data(), rank));
+  SymbolicShape shape(rank);
+  for (size_t d = 0; d < rank; ++d) {
+    shape[d] = dims[d] >= 0 ? Dim{dims[d], ""} : Dim{-1, names[d] != nullptr ? names[d] : ""};
+  }
+  return shape;
+}
+
+void ShapeInference::set_output(size_t i, const SymbolicShape& shape) const {
+  if (shape.empty()) return;
+  std::vector<int64_t> dims;
+  std::vector<const char*> names;
+  for (const Dim& d : shape) {
+    if (d.unnamed()) return;
+    dims.push_back(d.value);
+    names.push_back(d.symbol.c_str());
+  }
+  OrtTensorTypeAndShapeInfo* input0 = nullptr;
+  check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, 0, &input0));
+  ElementType type = ElementType::kUndefined;
+  check(api_, GetTensorElementType(api_, input0, &type));
+
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  check(api_, CreateTensorTypeAndShapeInfo(api_, &raw));
+  const auto release = [this](OrtTensorTypeAndShapeInfo* info) { ReleaseTensorTypeAndShapeInfo(api_, info); };
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> info(raw, release);
+  check(api_, SetTensorElementType(api_, raw, type));
+  check(api_, SetDimensions(api_, raw, dims.data(), dims.size()));
+  check(api_, SetSymbolicDimensions(api_, raw, names.data(), names.size()));
+  check(api_, ShapeInferContext_SetOutputTypeShape(api_, context_, i, raw));
+}
+
+}  // namespace graphopt::abi

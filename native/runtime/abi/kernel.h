@@ -1,0 +1,119 @@
+// The runtime's side of kernels: its node when one is created, its tensors and memory when one runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "operators/kernel.h"
+#include "runtime/abi/error.h"
+#include "runtime/abi/ort.h"
+#include "runtime/abi/ort_ep.h"
+
+namespace graphopt::abi {
+
+// A node whose kernel is being created. Valid until it is.
+class NodeInfo final : public Node {
+ public:
+  NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name);
+
+  std::optional<float> find_float(const char* name) const override;
+  std::optional<int64_t> find_int(const char* name) const override;
+  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
+  std::optional<std::string> find_string(const char* name) const override;
+  std::optional<Tensor> constant(size_t i) const override;
+
+ private:
+  const OrtApi* api_;
+  const OrtKernelInfo* info_;
+};
+
+// A tensor, in host memory as far as this knows. From 1.24 on without allocations.
+void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
+void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
+
+// One Compute call.
+class Context {
+ public:
+  // `newer`: the same table where the runtime is 1.24 or newer, else null.
+  Context(const OrtApi* api, const OrtApi24* newer, OrtKernelContext* context)
+      : api_(api), newer_(newer), context_(context) {}
+
+  const OrtApi* api() const { return api_; }
+  OrtKernelContext* raw() const { return context_; }
+  void read(const OrtValue* value, Tensor& tensor) const {
+    if (newer_ != nullptr) {
+      read_tensor(newer_, value, tensor);
+    } else {
+      read_tensor(api_, value, tensor);
+    }
+  }
+  size_t input_count() const;
+  // Null for one that is left out.
+  const OrtValue* input(size_t i) const;
+  // Null for an output that is left out and for one without elements.
+  void* output(size_t i, const Shape& shape) const;
+  // The stream of the provider that runs the node; null on the CPU.
+  void* gpu_stream() const;
+  // Calls fn(user, i) for each i in [0, total) on the session's intra-op threads and waits. fn must not
+  // throw.
+  void parallel_for(void (*fn)(void* user, size_t i), size_t total, void* user) const;
+
+ private:
+  const OrtApi* api_;
+  const OrtApi24* newer_;
+  OrtKernelContext* context_;
+};
+
+// The runtime's CPU memory, as a kernel knows it from its creation on.
+class HostMemory {
+ public:
+  explicit HostMemory(const OrtApi* api);
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+  const OrtMemoryInfo* info() const { return info_; }
+
+ private:
+  const OrtApi* api_;
+  OrtMemoryInfo* info_ = nullptr;
+};
+
+// Blocks out of the session's CPU arena, freed with this object.
+class HostArena {
+ public:
+  HostArena(const Context& context, const HostMemory& memory);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  // 64-byte aligned, uninitialised. Throws std::bad_alloc.
+  void* allocate(size_t bytes);
+
+ private:
+  const OrtApi* api_;
+  OrtAllocator* allocator_ = nullptr;
+  std::vector<void*> blocks_;
+};
+
+// Memory of the GPU that input 0 lies on, for work on the node's stream: it may be freed as soon as that work
+// is enqueued.
+class DeviceScratch {
+ public:
+  DeviceScratch(const Context& context, size_t bytes);
+  ~DeviceScratch();
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  const OrtApi* api_;
+  OrtAllocator* allocator_ = nullptr;
+  void* data_ = nullptr;
+};
+
+}  // namespace graphopt::abi

@@ -1,0 +1,251 @@
+// The part of the ONNX Runtime C ABI, interface revision 24, that a plugin execution provider needs, declared
+// by ourselves like ort.h, for runtimes from 1.24 on.
+#pragma once
+
+#include <cstring>
+
+#include "runtime/abi/ort.h"
+
+namespace graphopt::abi {
+
+constexpr uint32_t kEpApiRevision = 24;
+
+// The table of revision 24 begins with that of revision 18.
+struct OrtApi24 : OrtApi {
+  void (*more_slots[415 - kApiSlots])();
+};
+static_assert(sizeof(OrtApi24) == 415 * sizeof(void*));
+
+struct OrtEpApi {
+  void (*slots[50])();
+};
+
+struct OrtDataType;
+struct OrtEpDevice;
+struct OrtEpGraphSupportInfo;
+struct OrtGraph;
+struct OrtHardwareDevice;
+struct OrtKernelDef;
+struct OrtKernelDefBuilder;
+struct OrtKernelRegistry;
+struct OrtKeyValuePairs;
+struct OrtLogger;
+struct OrtMemoryDevice;
+struct OrtNode;
+struct OrtNodeComputeInfo;
+struct OrtRunOptions;
+struct OrtSyncStream;
+struct OrtValueInfo;
+
+enum class HardwareType : int32_t { kCpu = 0, kGpu = 1 };
+enum class MemoryDeviceType : int32_t { kCpu = 0, kGpu = 1 };
+enum class DeviceMemoryType : int32_t { kDefault = 0 };
+enum class LogSeverity : int32_t { kVerbose = 0, kInfo = 1, kWarning = 2 };
+
+template <class Table, size_t kIndex, class Signature>
+struct TableSlot;
+template <class Table, size_t kIndex, class Result, class... Args>
+struct TableSlot<Table, kIndex, Result(Args...)> {
+  static_assert(kIndex < sizeof(Table) / sizeof(void*), "not part of interface revision 24");
+  Result operator()(const Table* table, Args... args) const {
+    void (*function)();
+    std::memcpy(&function, reinterpret_cast<const char*>(table) + kIndex * sizeof function, sizeof function);
+    return reinterpret_cast<Result (*)(Args...)>(function)(args...);
+  }
+};
+template <size_t kIndex, class Signature>
+using Slot24 = TableSlot<OrtApi24, kIndex, Signature>;
+template <size_t kIndex, class Signature>
+using EpSlot = TableSlot<OrtEpApi, kIndex, Signature>;
+
+inline constexpr Slot24<317, const OrtEpApi*()> GetEpApi;
+
+inline constexpr Slot24<237, OrtStatus*(const OrtSessionOptions*, const char*, int*)> HasSessionConfigEntry;
+// The size counts the final NUL; with a null string only the size is set.
+inline constexpr Slot24<238, OrtStatus*(const OrtSessionOptions*, const char*, char*, size_t*)>
+    GetSessionConfigEntry;
+inline constexpr Slot24<247, OrtStatus*(const OrtLogger*, LogSeverity, const char*, const char* file,
+                                        int line, const char* function)>
+    Logger_LogMessage;
+inline constexpr Slot24<248, OrtStatus*(const OrtLogger*, LogSeverity*)> Logger_GetLoggingSeverityLevel;
+
+inline constexpr Slot24<295, void(OrtKeyValuePairs**)> CreateKeyValuePairs;
+inline constexpr Slot24<296, void(OrtKeyValuePairs*, const char*, const char*)> AddKeyValuePair;
+inline constexpr Slot24<297, const char*(const OrtKeyValuePairs*, const char*)> GetKeyValue;
+// The session's; released by the caller.
+inline constexpr Slot24<391, OrtStatus*(const OrtKernelInfo*, OrtKeyValuePairs**)>
+    KernelInfo_GetConfigEntries;
+inline constexpr Slot24<300, void(OrtKeyValuePairs*)> ReleaseKeyValuePairs;
+inline constexpr Slot24<307, HardwareType(const OrtHardwareDevice*)> HardwareDevice_Type;
+inline constexpr Slot24<308, uint32_t(const OrtHardwareDevice*)> HardwareDevice_VendorId;
+// Its owner keeps it.
+inline constexpr Slot24<311, const OrtKeyValuePairs*(const OrtHardwareDevice*)> HardwareDevice_Metadata;
+inline constexpr Slot24<320, OrtStatus*(const char* name, MemoryDeviceType, uint32_t vendor, int32_t device,
+                                        DeviceMemoryType, size_t alignment, AllocatorType, OrtMemoryInfo**)>
+    CreateMemoryInfo_V2;
+
+inline constexpr Slot24<318, OrtStatus*(const OrtValue*, size_t*)> GetTensorSizeInBytes;
+// The dims are owned by the value.
+inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int64_t**, size_t*)>
+    GetTensorElementTypeAndShapeDataReference;
+
+// What these hand out belongs to the graph.
+inline constexpr Slot24<341, OrtStatus*(const OrtGraph*, const OrtValueInfo**, size_t)> Graph_GetOutputs;
+inline constexpr Slot24<344, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumNodes;
+inline constexpr Slot24<345, OrtStatus*(const OrtGraph*, const OrtNode**, size_t)> Graph_GetNodes;
+inline constexpr Slot24<349, OrtStatus*(const OrtNode*, const char**)> Node_GetName;
+inline constexpr Slot24<350, OrtStatus*(const OrtNode*, const char**)> Node_GetOperatorType;
+inline constexpr Slot24<351, OrtStatus*(const OrtNode*, const char**)> Node_GetDomain;
+inline constexpr Slot24<352, OrtStatus*(const OrtNode*, int*)> Node_GetSinceVersion;
+inline constexpr Slot24<353, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumInputs;
+// Null for an input or output that is left out.
+inline constexpr Slot24<354, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetInputs;
+inline constexpr Slot24<355, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumOutputs;
+inline constexpr Slot24<356, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetOutputs;
+// An attribute that is not there is no error: null.
+inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOpAttr**)>
+    Node_GetAttributeByName;
+inline constexpr Slot24<289, OrtStatus*(const OrtValueInfo*, const char**)> GetValueInfoName;
+inline constexpr Slot24<290, OrtStatus*(const OrtValueInfo*, const OrtTypeInfo**)> GetValueInfoTypeInfo;
+inline constexpr Slot24<326, OrtStatus*(const OrtValueInfo*, const OrtValue**)> ValueInfo_GetInitializerValue;
+inline constexpr Slot24<331, OrtStatus*(const OrtValueInfo*, bool*)> ValueInfo_IsConstantInitializer;
+
+// What the runtime calls. The order is the ABI; the first member is the revision that was filled in.
+struct OrtDataTransferImpl {
+  uint32_t version;
+  void (*Release)(OrtDataTransferImpl*);
+  bool (*CanCopy)(const OrtDataTransferImpl*, const OrtMemoryDevice* from, const OrtMemoryDevice* to);
+  // `streams` and each of them may be null.
+  OrtStatus* (*CopyTensors)(OrtDataTransferImpl*, const OrtValue** from, OrtValue** to,
+                            OrtSyncStream** streams, size_t count);
+};
+
+struct OrtSyncNotificationImpl {
+  uint32_t version;
+  void (*Release)(OrtSyncNotificationImpl*);
+  OrtStatus* (*Activate)(OrtSyncNotificationImpl*);
+  OrtStatus* (*WaitOnDevice)(OrtSyncNotificationImpl*, OrtSyncStream* consumer);
+  OrtStatus* (*WaitOnHost)(OrtSyncNotificationImpl*);
+};
+
+struct OrtSyncStreamImpl {
+  uint32_t version;
+  void (*Release)(OrtSyncStreamImpl*);
+  void* (*GetHandle)(OrtSyncStreamImpl*);
+  OrtStatus* (*CreateNotification)(OrtSyncStreamImpl*, OrtSyncNotificationImpl**);
+  OrtStatus* (*Flush)(OrtSyncStreamImpl*);  // waits for the work of the stream
+  OrtStatus* (*OnSessionRunEnd)(OrtSyncStreamImpl*);
+};
+
+// Named apart from OrtAllocator, which is opaque: the runtime's own ones are wider.
+struct OrtAllocatorImpl {
+  uint32_t version;
+  void* (*Alloc)(OrtAllocatorImpl*, size_t);
+  void (*Free)(OrtAllocatorImpl*, void*);
+  const OrtMemoryInfo* (*Info)(const OrtAllocatorImpl*);
+  void* (*Reserve)(OrtAllocatorImpl*, size_t);
+  OrtStatus* (*GetStats)(const OrtAllocatorImpl*, OrtKeyValuePairs**);
+  void* (*AllocOnStream)(OrtAllocatorImpl*, size_t, OrtSyncStream*);
+};
+
+struct OrtKernelImpl {
+  uint32_t version;
+  uint32_t flags;
+  OrtStatus* (*Compute)(OrtKernelImpl*, OrtKernelContext*);
+  void (*Release)(OrtKernelImpl*);
+  OrtStatus* (*PrePackWeight)();
+  OrtStatus* (*SetSharedPrePackedWeight)();
+};
+static_assert(sizeof(OrtKernelImpl) == 40);
+
+struct OrtEp {
+  uint32_t version;
+  const char* (*GetName)(const OrtEp*);
+  OrtStatus* (*GetCapability)(OrtEp*, const OrtGraph*, OrtEpGraphSupportInfo*);
+  void (*Compile)();
+  void (*ReleaseNodeComputeInfos)();
+  void (*GetPreferredDataLayout)();
+  void (*ShouldConvertDataLayoutForOp)();
+  void (*SetDynamicOptions)();
+  void (*OnRunStart)();
+  void (*OnRunEnd)();
+  OrtStatus* (*CreateAllocator)(OrtEp*, const OrtMemoryInfo*, OrtAllocatorImpl**);
+  OrtStatus* (*CreateSyncStreamForDevice)(OrtEp*, const OrtMemoryDevice*, OrtSyncStreamImpl**);
+  void (*GetCompiledModelCompatibilityInfo)();
+  OrtStatus* (*GetKernelRegistry)(OrtEp*, const OrtKernelRegistry**);
+  OrtStatus* (*IsConcurrentRunSupported)(OrtEp*, bool*);
+};
+
+struct OrtEpFactory {
+  uint32_t version;
+  const char* (*GetName)(const OrtEpFactory*);
+  const char* (*GetVendor)(const OrtEpFactory*);
+  OrtStatus* (*GetSupportedDevices)(OrtEpFactory*, const OrtHardwareDevice* const* devices, size_t count,
+                                    OrtEpDevice** supported, size_t most, size_t* supported_count);
+  OrtStatus* (*CreateEp)(OrtEpFactory*, const OrtHardwareDevice* const* devices,
+                         const OrtKeyValuePairs* const* metadata, size_t count, const OrtSessionOptions*,
+                         const OrtLogger*, OrtEp**);
+  void (*ReleaseEp)(OrtEpFactory*, OrtEp*);
+  uint32_t (*GetVendorId)(const OrtEpFactory*);
+  const char* (*GetVersion)(const OrtEpFactory*);
+  void (*ValidateCompiledModelCompatibilityInfo)();
+  OrtStatus* (*CreateAllocator)(OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs* options,
+                                OrtAllocatorImpl**);
+  void (*ReleaseAllocator)(OrtEpFactory*, OrtAllocatorImpl*);
+  OrtStatus* (*CreateDataTransfer)(OrtEpFactory*, OrtDataTransferImpl**);
+  bool (*IsStreamAware)(const OrtEpFactory*);
+  OrtStatus* (*CreateSyncStreamForDevice)(OrtEpFactory*, const OrtMemoryDevice*,
+                                          const OrtKeyValuePairs* options, OrtSyncStreamImpl**);
+  void (*GetHardwareDeviceIncompatibilityDetails)();
+  void (*CreateExternalResourceImporterForDevice)();
+  void (*GetNumCustomOpDomains)();
+  void (*GetCustomOpDomains)();
+};
+
+using OrtKernelCreate = OrtStatus*(void* state, const OrtKernelInfo*, OrtKernelImpl**);
+
+// The device keeps copies of the metadata and the options, and belongs to the runtime.
+inline constexpr EpSlot<0,
+                        OrtStatus*(OrtEpFactory*, const OrtHardwareDevice*, const OrtKeyValuePairs* metadata,
+                                   const OrtKeyValuePairs* options, OrtEpDevice**)>
+    CreateEpDevice;
+inline constexpr EpSlot<1, void(OrtEpDevice*)> ReleaseEpDevice;
+inline constexpr EpSlot<3, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode*)>
+    EpGraphSupportInfo_AddSingleNode;
+inline constexpr EpSlot<5, OrtStatus*(OrtEpDevice*, const OrtMemoryInfo*)> EpDevice_AddAllocatorInfo;
+inline constexpr EpSlot<6, const OrtMemoryDevice*(const OrtMemoryInfo*)> MemoryInfo_GetMemoryDevice;
+inline constexpr EpSlot<7, const OrtMemoryDevice*(const OrtValue*)> Value_GetMemoryDevice;
+inline constexpr EpSlot<9, MemoryDeviceType(const OrtMemoryDevice*)> MemoryDevice_GetDeviceType;
+inline constexpr EpSlot<11, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetVendorId;
+inline constexpr EpSlot<12, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetDeviceId;
+inline constexpr EpSlot<13, const OrtSyncStreamImpl*(const OrtSyncStream*)> SyncStream_GetImpl;
+
+inline constexpr EpSlot<18, OrtStatus*(OrtKernelRegistry**)> CreateKernelRegistry;
+inline constexpr EpSlot<19, void(OrtKernelRegistry*)> ReleaseKernelRegistry;
+inline constexpr EpSlot<20,
+                        OrtStatus*(OrtKernelRegistry*, const OrtKernelDef*, OrtKernelCreate*, void* state)>
+    KernelRegistry_AddKernel;
+inline constexpr EpSlot<21, OrtStatus*(OrtKernelDefBuilder**)> CreateKernelDefBuilder;
+inline constexpr EpSlot<22, void(OrtKernelDefBuilder*)> ReleaseKernelDefBuilder;
+inline constexpr EpSlot<23, OrtStatus*(OrtKernelDefBuilder*, const char*)> KernelDefBuilder_SetOperatorType;
+inline constexpr EpSlot<24, OrtStatus*(OrtKernelDefBuilder*, const char*)> KernelDefBuilder_SetDomain;
+// Both ends belong to the range.
+inline constexpr EpSlot<25, OrtStatus*(OrtKernelDefBuilder*, int, int)> KernelDefBuilder_SetSinceVersion;
+inline constexpr EpSlot<26, OrtStatus*(OrtKernelDefBuilder*, const char*)>
+    KernelDefBuilder_SetExecutionProvider;
+inline constexpr EpSlot<27, OrtStatus*(OrtKernelDefBuilder*, size_t, MemoryType)>
+    KernelDefBuilder_SetInputMemType;
+inline constexpr EpSlot<28, OrtStatus*(OrtKernelDefBuilder*, size_t, MemoryType)>
+    KernelDefBuilder_SetOutputMemType;
+inline constexpr EpSlot<30, OrtStatus*(OrtKernelDefBuilder*, const int*, const int*, size_t)>
+    KernelDefBuilder_AddInputOutputAliases;
+inline constexpr EpSlot<31, OrtStatus*(OrtKernelDefBuilder*, const int*, const int*, size_t)>
+    KernelDefBuilder_AddInputOutputMutableAliases;
+inline constexpr EpSlot<32, OrtStatus*(OrtKernelDefBuilder*, OrtKernelDef**)> KernelDefBuilder_Build;
+inline constexpr EpSlot<33, void(OrtKernelDef*)> ReleaseKernelDef;
+inline constexpr EpSlot<41, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode*, const OrtKernelDef**)>
+    EpGraphSupportInfo_LookUpKernel;
+// The provider that the kernel is created for.
+inline constexpr EpSlot<43, OrtStatus*(const OrtKernelInfo*, const OrtEp**)> KernelInfo_GetEp;
+
+}  // namespace graphopt::abi

@@ -1,0 +1,127 @@
+#include "runtime/custom_ops/custom_op.h"
+
+#include "runtime/abi/error.h"
+#include "runtime/run_node.h"
+
+namespace graphopt::runtime {
+namespace {
+
+using abi::OrtStatus;
+
+const CustomOp& custom_op(const abi::OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
+
+// What the runtime holds for one node.
+struct KernelHandle {
+  const CustomOp& op;
+  abi::HostMemory memory;
+  BoundKernel bound;
+
+  KernelHandle(const abi::OrtApi* api, const CustomOp& custom_op) : op(custom_op), memory(api) {}
+
+  std::string where() const {
+    return "com.graphopt::" + op.registration.name + " (" + element_type_name(op.type) + ") node '" +
+           bound.node + "', inputs";
+  }
+};
+
+std::string known_shapes(const Node& node) {
+  std::string text;
+  for (const Value& value : node.inputs) text += " " + (value.shape ? value.shape->text() : "[?]");
+  return text;
+}
+
+OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, const abi::OrtKernelInfo* info,
+                         void** out) {
+  const CustomOp& op = custom_op(raw);
+  try {
+    auto handle = std::make_unique<KernelHandle>(api, op);
+    const abi::NodeInfo node(api, info, op.registration.name);
+    handle->bound.node = node.name;
+    try {
+      const size_t inputs = op.registration.inputs.size();
+      if (node.inputs.size() != inputs) {
+        throw Error("needs " + std::to_string(inputs) + " inputs, got " + std::to_string(node.inputs.size()));
+      }
+      handle->bound.inputs = inputs;
+      handle->bound.outputs = op.registration.outputs;
+      handle->bound.kernel = op.registration.create(node);
+    } catch (...) {
+      return abi::current_exception_status(api, handle->where() + known_shapes(node) + ": ");
+    }
+    *out = handle.release();
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, {});
+  }
+}
+
+OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
+  const KernelHandle& handle = *static_cast<KernelHandle*>(raw_handle);
+  const abi::Context context(handle.op.api, handle.op.newer, raw_context);
+  try {
+    run_node(handle.bound, context, handle.memory);
+    return nullptr;
+  } catch (...) {
+    try {
+      return abi::current_exception_status(context.api(), handle.where() + input_shapes(context) + ": ");
+    } catch (...) {
+      return abi::current_exception_status(context.api(), {});
+    }
+  }
+}
+
+void destroy_kernel(void* handle) { delete static_cast<KernelHandle*>(handle); }
+
+// A failure here (say, an attribute that is missing) would be ignored by the runtime and its status leaked;
+// kernel creation reports the same failure properly.
+OrtStatus* infer_output_shape(const abi::OrtCustomOp* op, abi::OrtShapeInferContext* raw) {
+  try {
+    custom_op(op).registration.infer(abi::ShapeInference(custom_op(op).api, raw));
+  } catch (...) {
+  }
+  return nullptr;
+}
+
+size_t inplace_input0(int** inputs, int** outputs) {
+  static int zero[1] = {0};  // never written; the runtime only reads them
+  *inputs = zero;
+  *outputs = zero;
+  return 1;
+}
+
+}  // namespace
+
+CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Registration& registration,
+                   ElementType type)
+    : OrtCustomOp{}, api(api), newer(newer), registration(registration), type(type) {
+  version = abi::kApiRevision;
+  GetName = [](const OrtCustomOp* op) { return custom_op(op).registration.name.c_str(); };
+  GetExecutionProviderType = [](const OrtCustomOp* op) { return custom_op(op).registration.provider; };
+  GetInputType = [](const OrtCustomOp* op, size_t i) {
+    return custom_op(op).registration.inputs[i] == Operand::kBool ? ElementType::kBool : custom_op(op).type;
+  };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return custom_op(op).registration.inputs.size(); };
+  GetOutputType = [](const OrtCustomOp* op, size_t) { return custom_op(op).type; };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return custom_op(op).registration.outputs; };
+  GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return abi::IoKind::kRequired; };
+  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return abi::IoKind::kRequired; };
+  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return abi::MemoryType::kDefault; };
+  CreateKernelV2 = create_kernel;
+  KernelComputeV2 = compute;
+  KernelDestroy = destroy_kernel;
+  InferOutputShape = infer_output_shape;
+  if (registration.reuse == Reuse::kInplace) {
+    GetMayInplace = inplace_input0;
+    ReleaseMayInplace = [](int*, int*) {};
+  }
+}
+
+abi::OrtCustomOpDomain* make_domain(const abi::OrtApi* api, const char* name,
+                                    const std::vector<std::unique_ptr<CustomOp>>& ops) {
+  abi::OrtCustomOpDomain* domain = nullptr;
+  abi::check(api, abi::CreateCustomOpDomain(api, name, &domain));
+  for (const auto& op : ops) abi::check(api, abi::CustomOpDomain_Add(api, domain, op.get()));
+  return domain;
+}
+
+}  // namespace graphopt::runtime

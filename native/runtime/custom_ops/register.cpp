@@ -1,0 +1,183 @@
+// The library's entry point for ONNX Runtime: every op of the domain `com.graphopt`, on every device that we
+// have kernels for.
+//
+// Environment variables, read at each registration:
+//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered
+//                     and our provider does not take them: the bodies in the model run instead
+//   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "device/cpu/isa.h"
+#include "device/devices.h"
+#include "device/libraries/libraries.h"
+#include "device/report.h"
+#include "device/shared_library.h"
+#include "operators/kernels.h"
+#include "operators/linear/op.h"
+#include "runtime/abi/error.h"
+#include "runtime/custom_ops/custom_op.h"
+#include "runtime/name_patterns.h"
+
+namespace graphopt {
+namespace {
+
+bool log_enabled() {
+  const char* value = std::getenv("GRAPHOPT_LOG");
+  return value != nullptr && std::string(value) == "1";
+}
+
+void log_kernels(Table& table) {
+  for (Registration& op : table) {
+    const char* device = !op.device.empty() ? op.device.c_str() : cpu::isa_name(cpu::isa());
+    op.create = [create = std::move(op.create), name = op.name, device](const Node& node) {
+      auto kernel = create(node);
+      std::fprintf(stderr, "graphopt: %s %s node '%s' on %s\n", name.c_str(), element_type_name(node.type()),
+                   node.name.c_str(), device);
+      return kernel;
+    };
+  }
+}
+
+// Never registered: a session may lack the provider (operators/kernels.h).
+const std::set<std::string>& names_without_cpu_kernel() {
+  static const std::set<std::string> names = [] {
+    std::set<std::string> found;
+    for (const LinearOp& op : LinearOp::all()) found.insert(op.name());
+    return found;
+  }();
+  return names;
+}
+
+// A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
+void disable(Table& table, const std::string& list) {
+  for (const std::string& pattern : split_patterns(list)) {
+    const auto rest = std::remove_if(table.begin(), table.end(),
+                                     [&](const Registration& op) { return matches(pattern, op.name); });
+    if (rest == table.end() &&
+        std::none_of(names_without_cpu_kernel().begin(), names_without_cpu_kernel().end(),
+                     [&](const std::string& name) { return matches(pattern, name); })) {
+      throw Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
+    }
+    table.erase(rest, table.end());
+  }
+}
+
+// Kernels for the GPU take the CPU kernels' place when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
+bool has_cpu_kernel(const Table& table, const Registration& op) {
+  return std::any_of(table.begin(), table.end(), [&](const Registration& other) {
+    return other.provider == nullptr && other.name == op.name;
+  });
+}
+
+// Major and minor; zeros when it can't be read.
+std::pair<int, int> version_of(const abi::OrtApiBase* runtime) {
+  int major = 0, minor = 0;
+  if (std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) != 2) return {};
+  return {major, minor};
+}
+
+// The last ONNX Runtime with a ROCm provider is 1.22; newer ones have our own.
+bool has_rocm_provider(const abi::OrtApiBase* runtime) {
+  const auto version = version_of(runtime);
+  return version != std::pair(0, 0) && version < std::pair(1, 23);
+}
+
+// Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
+// that takes longer than many a session, which may want nothing of a GPU.
+Table registered_gpu_kernels(const abi::OrtApiBase* runtime) {
+  return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels() : Table();
+}
+
+// What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
+// their end.
+struct Registry {
+  Table table;
+  std::vector<std::unique_ptr<runtime::CustomOp>> ops;
+  abi::OrtCustomOpDomain* domain = nullptr;
+
+  Registry(const abi::OrtApiBase* base, const abi::OrtApi* api, const std::string& disabled, bool log) {
+    table = registered_gpu_kernels(base);
+    for (Registration& op : cpu_kernels()) {
+      if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
+    }
+    disable(table, disabled);
+    if (log) log_kernels(table);
+    // Asking a runtime for a revision that it lacks makes it print a line.
+    const auto* newer = version_of(base) >= std::pair(1, 24)
+                            ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
+                            : nullptr;
+    for (const Registration& op : table) {
+      for (const ElementType type : op.types)
+        ops.push_back(std::make_unique<runtime::CustomOp>(api, newer, op, type));
+    }
+    if (log) {
+      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", ops.size(),
+                   disabled.empty() ? "" : ", without ", disabled.c_str());
+    }
+    domain = runtime::make_domain(api, kDomain, ops);
+  }
+};
+
+// One for each runtime in the process and each setting, so that repeated registrations cost nothing.
+abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api) {
+  static std::mutex mutex;
+  static auto& registries =
+      *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
+  const char* variable = std::getenv("GRAPHOPT_DISABLE");
+  const std::string disabled = variable != nullptr ? variable : "";
+  const bool log = log_enabled();
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
+  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, log);
+  return registry->domain;
+}
+
+}  // namespace
+}  // namespace graphopt
+
+extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* RegisterCustomOps(
+    graphopt::abi::OrtSessionOptions* options, const graphopt::abi::OrtApiBase* base) {
+  using namespace graphopt;
+  gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
+  const abi::OrtApi* api = base->get_api(abi::kApiRevision);
+  if (api == nullptr) {
+    // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
+    const abi::OrtApi* oldest = base->get_api(1);
+    if (oldest == nullptr) return nullptr;
+    const std::string message = std::string("graphopt needs ONNX Runtime 1.18 or newer, this is ") +
+                                (base->get_version_string != nullptr ? base->get_version_string() : "older");
+    return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
+  }
+  try {
+    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api)));
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, "graphopt: ");
+  }
+}
+
+// What the library found on this machine, as JSON (device/report.h); the text is the calling thread's until
+// its next call. Null when it can't be told.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptDescribeDevices() {
+  thread_local std::string text;
+  try {
+    text = graphopt::gpu::describe_devices();
+    return text.c_str();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "graphopt: %s\n", e.what());
+    return nullptr;
+  }
+}
+
+// Waits until the vendor's libraries have loaded, or built, what convolutions have asked them for; returns
+// how many kernels that were since the last call.
+extern "C" __attribute__((visibility("default"))) size_t GraphoptFinishLoading() {
+  return graphopt::gpu::finish_loading();
+}

@@ -1,0 +1,252 @@
+#include "runtime/provider/memory.h"
+
+#include "device/devices.h"
+#include "device/libraries/libraries.h"
+#include "runtime/abi/error.h"
+#include "runtime/provider/staging.h"
+
+namespace graphopt::ep {
+namespace {
+
+using abi::OrtApi24;
+using abi::OrtStatus;
+
+thread_local std::string failure;
+
+// Work on a stream of the device, and blocks of the pool that it uses.
+struct Stream final : abi::OrtSyncStreamImpl {
+  const OrtApi24* api;
+  Pool& pool;
+  void* handle;
+
+  Stream(const OrtApi24* a, Pool& p);
+  void flush() const {
+    const gpu::OnDevice on(pool.device());
+    pool.device().synchronize(handle);
+    pool.retire(handle);
+  }
+};
+
+template <class Do>
+OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, std::string("graphopt: ") + what + ": ");
+  }
+}
+
+const Stream& impl(const OrtApi24* api, const abi::OrtSyncStream* stream) {
+  return *static_cast<const Stream*>(abi::SyncStream_GetImpl(abi::GetEpApi(api), stream));
+}
+
+struct Notification final : abi::OrtSyncNotificationImpl {
+  const Stream& producer;
+  void* event;
+
+  explicit Notification(const Stream& stream) : OrtSyncNotificationImpl{}, producer(stream) {
+    const gpu::OnDevice on(producer.pool.device());
+    event = producer.pool.device().create_event();
+    version = abi::kEpApiRevision;
+    Release = [](OrtSyncNotificationImpl* p) {
+      Notification& n = self(p);
+      n.producer.pool.device().destroy_event(n.event);
+      delete &n;
+    };
+    Activate = [](OrtSyncNotificationImpl* p) {
+      Notification& n = self(p);
+      return guarded(n.producer.api, "signal", [&] {
+        const gpu::OnDevice on(n.producer.pool.device());
+        n.producer.pool.device().record(n.event, n.producer.handle);
+      });
+    };
+    WaitOnDevice = [](OrtSyncNotificationImpl* p, abi::OrtSyncStream* consumer) {
+      Notification& n = self(p);
+      return guarded(n.producer.api, "wait", [&] {
+        const gpu::OnDevice on(n.producer.pool.device());
+        n.producer.pool.device().wait(impl(n.producer.api, consumer).handle, n.event);
+      });
+    };
+    WaitOnHost = [](OrtSyncNotificationImpl* p) {
+      Notification& n = self(p);
+      return guarded(n.producer.api, "wait", [&] {
+        const gpu::OnDevice on(n.producer.pool.device());
+        n.producer.pool.device().wait(n.event);
+      });
+    };
+  }
+  static Notification& self(OrtSyncNotificationImpl* p) { return *static_cast<Notification*>(p); }
+};
+
+Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p) {
+  const gpu::OnDevice on(pool.device());
+  handle = pool.device().create_stream();
+  version = abi::kEpApiRevision;
+  Release = [](OrtSyncStreamImpl* s) {
+    Stream& stream = *static_cast<Stream*>(s);
+    try {
+      stream.flush();
+      stream.pool.forget(stream.handle);
+    } catch (const std::exception&) {  // a broken device: its blocks are never handed out again
+    }
+    gpu::forget_stream(stream.pool.device(), stream.handle);
+    stream.pool.device().destroy_stream(stream.handle);
+    delete &stream;
+  };
+  GetHandle = [](OrtSyncStreamImpl* s) { return static_cast<Stream*>(s)->handle; };
+  CreateNotification = [](OrtSyncStreamImpl* s, abi::OrtSyncNotificationImpl** out) {
+    const Stream& stream = *static_cast<Stream*>(s);
+    return guarded(stream.api, "notification", [&] { *out = new Notification(stream); });
+  };
+  Flush = [](OrtSyncStreamImpl* s) {
+    const Stream& stream = *static_cast<Stream*>(s);
+    return guarded(stream.api, "wait for the device", [&] { stream.flush(); });
+  };
+  OnSessionRunEnd = [](OrtSyncStreamImpl*) -> OrtStatus* { return nullptr; };
+}
+
+struct DataTransfer final : abi::OrtDataTransferImpl {
+  const OrtApi24* api;
+
+  explicit DataTransfer(const OrtApi24* a) : OrtDataTransferImpl{}, api(a) {
+    version = abi::kEpApiRevision;
+    Release = [](OrtDataTransferImpl* p) { delete static_cast<DataTransfer*>(p); };
+    CanCopy = [](const OrtDataTransferImpl* p, const abi::OrtMemoryDevice* from,
+                 const abi::OrtMemoryDevice* to) {
+      const DataTransfer& self = *static_cast<const DataTransfer*>(p);
+      const int source = self.number(from), target = self.number(to);
+      if (source < 0 && target < 0) return false;
+      if (source < 0) return self.on_host(from);
+      if (target < 0) return self.on_host(to);
+      return gpu::backend(source) == gpu::backend(target);  // no driver knows another's memory
+    };
+    CopyTensors = [](OrtDataTransferImpl* p, const abi::OrtValue** from, abi::OrtValue** to,
+                     abi::OrtSyncStream** streams, size_t count) {
+      const DataTransfer& self = *static_cast<DataTransfer*>(p);
+      return guarded(self.api, "copy", [&] {
+        for (size_t i = 0; i < count; ++i) {
+          self.copy(from[i], to[i], streams != nullptr ? streams[i] : nullptr);
+        }
+      });
+    };
+  }
+
+  bool on_host(const abi::OrtMemoryDevice* d) const {
+    return abi::MemoryDevice_GetDeviceType(abi::GetEpApi(api), d) == abi::MemoryDeviceType::kCpu;
+  }
+
+  // -1 when the memory is not ours.
+  int number(const abi::OrtMemoryDevice* d) const {
+    const abi::OrtEpApi* ep = abi::GetEpApi(api);
+    if (abi::MemoryDevice_GetDeviceType(ep, d) != abi::MemoryDeviceType::kGpu) return -1;
+    const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, d));
+    if (n < 0 || n >= gpu::device_count()) return -1;
+    return abi::MemoryDevice_GetVendorId(ep, d) == vendor_id(gpu::backend(n)) ? n : -1;
+  }
+
+  void copy(const abi::OrtValue* from, abi::OrtValue* to, const abi::OrtSyncStream* stream) const {
+    const abi::OrtEpApi* ep = abi::GetEpApi(api);
+    const int source = number(abi::Value_GetMemoryDevice(ep, from));
+    const int target = number(abi::Value_GetMemoryDevice(ep, to));
+    size_t bytes = 0;
+    abi::check(api, abi::GetTensorSizeInBytes(api, from, &bytes));
+    if (bytes == 0) return;
+    void *in = nullptr, *out = nullptr;
+    abi::check(api, abi::GetTensorMutableData(api, const_cast<abi::OrtValue*>(from), &in));
+    abi::check(api, abi::GetTensorMutableData(api, to, &out));
+    if (in == nullptr || out == nullptr) {
+      const std::string reason = last_failure();
+      throw Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
+    }
+    gpu::Device& device = gpu::device(source >= 0 ? source : target);
+    const gpu::OnDevice on(device);
+    void* handle = stream != nullptr ? impl(api, stream).handle : nullptr;
+    if (source < 0 && stream != nullptr) {
+      staging(device).upload(out, in, bytes, handle);
+    } else {
+      device.copy(out, in, bytes, handle);
+    }
+    if (stream == nullptr || target < 0) device.synchronize(handle);
+  }
+};
+
+}  // namespace
+
+uint32_t vendor_id(gpu::Backend backend) {
+  switch (backend) {
+    case gpu::Backend::kHip:
+      return 0x1002;
+    case gpu::Backend::kCuda:
+      return 0x10de;
+    case gpu::Backend::kHost:
+      break;
+  }
+  return 0xffff;  // of no vendor
+}
+
+std::string last_failure() {
+  std::string text;
+  text.swap(failure);
+  return text;
+}
+
+Allocator& Allocator::self(const OrtAllocatorImpl* p) {
+  return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
+}
+
+Allocator::Allocator(const OrtApi24* api, Pool& pool, const abi::OrtMemoryInfo* info, size_t limit)
+    : OrtAllocatorImpl{}, api_(api), pool_(pool), info_(info), limit_(limit) {
+  version = abi::kEpApiRevision;
+  Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
+  Reserve = Alloc;
+  Free = [](OrtAllocatorImpl* p, void* memory) { self(p).release(memory); };
+  Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
+  AllocOnStream = [](OrtAllocatorImpl* p, size_t bytes, abi::OrtSyncStream* stream) {
+    return self(p).allocate(bytes, stream != nullptr ? impl(self(p).api_, stream).handle : nullptr);
+  };
+  GetStats = [](const OrtAllocatorImpl* p, abi::OrtKeyValuePairs** out) {
+    const OrtApi24* table = self(p).api_;
+    return guarded(table, "statistics", [&] {
+      const Pool::Statistics s = self(p).pool_.statistics();
+      abi::CreateKeyValuePairs(table, out);
+      abi::AddKeyValuePair(table, *out, "InUse", std::to_string(s.in_use).c_str());
+      abi::AddKeyValuePair(table, *out, "TotalAllocated", std::to_string(s.in_use + s.kept).c_str());
+      abi::AddKeyValuePair(table, *out, "NumAllocs", std::to_string(s.device_allocations).c_str());
+    });
+  };
+}
+
+void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
+  if (bytes == 0) return nullptr;
+  try {
+    if (limit_ > 0 && in_use_ + bytes > limit_) {
+      throw gpu::OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes, of the limit of " +
+                             std::to_string(limit_) + " bytes " + std::to_string(in_use_) + " are in use");
+    }
+    void* memory = pool_.allocate(bytes, stream);
+    if (limit_ > 0) in_use_ += pool_.size(memory);
+    return memory;
+  } catch (const std::exception& e) {
+    try {
+      failure = e.what();
+    } catch (const std::exception&) {
+    }
+    return nullptr;
+  }
+}
+
+void Allocator::release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  try {
+    const size_t bytes = pool_.free(memory);
+    if (limit_ > 0) in_use_ -= bytes;
+  } catch (const std::exception&) {  // a broken device: the block is never handed out again
+  }
+}
+
+abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool) { return new Stream(api, pool); }
+
+abi::OrtDataTransferImpl* create_data_transfer(const OrtApi24* api) { return new DataTransfer(api); }
+
+}  // namespace graphopt::ep

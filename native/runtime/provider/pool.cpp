@@ -1,0 +1,128 @@
+#include "runtime/provider/pool.h"
+
+#include <memory>
+
+#include "device/devices.h"
+
+namespace graphopt::ep {
+namespace {
+
+// Blocks of equal size serve each other: a few sizes in each power of two.
+size_t block_size(size_t bytes) {
+  constexpr size_t kLeast = 512;
+  if (bytes <= kLeast) return kLeast;
+  size_t step = kLeast;
+  while (step * 16 < bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+gpu::Device& Pool::device() const {
+  gpu::Device* known = device_;
+  if (known == nullptr) device_ = known = &gpu::device(number_);
+  return *known;
+}
+
+void* Pool::take(FreeBlocks& blocks, size_t bytes, const void* stream) {
+  const auto found = blocks.lower_bound(bytes);
+  if (found == blocks.end() || found->first / 2 > bytes) return nullptr;
+  const auto [size, memory] = *found;
+  blocks.erase(found);
+  used_[memory] = {size, stream};
+  statistics_.in_use += size;
+  statistics_.kept -= size;
+  return memory;
+}
+
+void* Pool::allocate(size_t bytes, const void* stream) {
+  bytes = block_size(bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (void* memory = take(free_[stream], bytes, stream)) return memory;
+  if (void* memory = take(free_[nullptr], bytes, stream)) return memory;
+  const gpu::OnDevice on(device());
+  void* memory = nullptr;
+  try {
+    memory = device().allocate(bytes);
+  } catch (const gpu::OutOfMemory&) {
+    trim_locked();
+    memory = device().allocate(bytes);
+  }
+  ++statistics_.device_allocations;
+  statistics_.in_use += bytes;
+  used_[memory] = {bytes, stream};
+  return memory;
+}
+
+size_t Pool::size(void* memory) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = used_.find(memory);
+  return found != used_.end() ? found->second.bytes : 0;
+}
+
+size_t Pool::free(void* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = used_.find(memory);
+  if (found == used_.end()) return 0;
+  const Block block = found->second;
+  used_.erase(found);
+  if (block.stream == nullptr) {  // nobody knows which work may still use it
+    const gpu::OnDevice on(device());
+    device().synchronize();
+  }
+  free_[block.stream].emplace(block.bytes, memory);
+  statistics_.in_use -= block.bytes;
+  statistics_.kept += block.bytes;
+  return block.bytes;
+}
+
+void Pool::retire(const void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  retire_locked(stream);
+}
+
+void Pool::forget(const void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  retire_locked(stream);
+  for (auto& [memory, block] : used_) {
+    if (block.stream == stream) block.stream = nullptr;
+  }
+}
+
+void Pool::retire_locked(const void* stream) {
+  const auto found = free_.find(stream);
+  if (stream == nullptr || found == free_.end()) return;
+  free_[nullptr].merge(found->second);
+  free_.erase(found);
+}
+
+void Pool::trim() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  trim_locked();
+}
+
+void Pool::trim_locked() {
+  const gpu::OnDevice on(device());
+  device().synchronize();
+  for (auto& [stream, blocks] : free_) {
+    for (const auto& [size, memory] : blocks) device().free(memory);
+  }
+  free_.clear();
+  statistics_.kept = 0;
+}
+
+Pool::Statistics Pool::statistics() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return statistics_;
+}
+
+Pool& pool(int number) {
+  static std::mutex mutex;
+  static auto& pools = *new std::map<int, std::unique_ptr<Pool>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& slot = pools[number];
+  if (slot == nullptr) slot = std::make_unique<Pool>(number);
+  return *slot;
+}
+
+}  // namespace graphopt::ep

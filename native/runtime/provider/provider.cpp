@@ -1,0 +1,383 @@
+// The plugin execution provider: how ONNX Runtime 1.24 and newer finds our devices and hands us nodes.
+//
+// The operators of our domain must be known to the session (RegisterCustomOps); this file only brings
+// kernels.
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "device/devices.h"
+#include "device/shared_library.h"
+#include "operators/kernels.h"
+#include "runtime/abi/error.h"
+#include "runtime/abi/graph.h"
+#include "runtime/name_patterns.h"
+#include "runtime/provider/memory.h"
+#include "runtime/provider/pairing.h"
+#include "runtime/provider/registry.h"
+
+#ifndef GRAPHOPT_VERSION
+#define GRAPHOPT_VERSION "0.1.0"
+#endif
+
+namespace graphopt::ep {
+namespace {
+
+using abi::check;
+using abi::GraphNode;
+using abi::OrtApi24;
+using abi::OrtStatus;
+
+constexpr const char* kNumberKey = "graphopt.device";  // metadata of a device: its number
+
+template <class Do>
+OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, std::string(kProviderName) + ", " + what + ": ");
+  }
+}
+
+struct Options {
+  size_t memory_limit = 0;            // bytes of a session, 0: no limit
+  size_t min_nodes = 2;               // neighbouring nodes that are worth a copy to the device and back
+  std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
+};
+
+// One session's provider.
+struct Provider final : abi::OrtEp {
+  const OrtApi24* api;
+  const Registry& registry;
+  Pool& pool;
+  const abi::OrtLogger* logger;
+  Options options;
+
+  Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
+      : OrtEp{}, api(a), registry(r), pool(p), logger(l), options(o) {
+    version = abi::kEpApiRevision;
+    GetName = [](const OrtEp*) { return kProviderName; };
+    GetCapability = [](OrtEp* p, const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
+      auto* self = static_cast<Provider*>(p);
+      return guarded(self->api, "choice of nodes", [&] { self->choose(graph, out); });
+    };
+    CreateAllocator = [](OrtEp* p, const abi::OrtMemoryInfo* info, abi::OrtAllocatorImpl** out) {
+      auto* self = static_cast<Provider*>(p);
+      return guarded(self->api, "allocator",
+                     [&] { *out = new Allocator(self->api, self->pool, info, self->options.memory_limit); });
+    };
+    CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
+      auto* self = static_cast<Provider*>(p);
+      return guarded(self->api, "stream", [&] { *out = create_stream(self->api, self->pool); });
+    };
+    GetKernelRegistry = [](OrtEp* p, const abi::OrtKernelRegistry** out) -> OrtStatus* {
+      *out = static_cast<Provider*>(p)->registry.raw();
+      return nullptr;
+    };
+    IsConcurrentRunSupported = [](OrtEp*, bool* out) -> OrtStatus* {
+      *out = true;
+      return nullptr;
+    };
+  }
+
+  void log(abi::LogSeverity severity, const std::string& text) const {
+    check(api,
+          abi::Logger_LogMessage(api, logger, severity, text.c_str(), __FILE__, __LINE__, "GetCapability"));
+  }
+
+  void choose(const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) const {
+    const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph);
+    std::vector<std::string> refusals(nodes.size());
+    std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const GraphNode& node = nodes[i];
+      refusals[i] = disabled(node) ? "it is disabled" : registry.refuse(node);
+      if (refusals[i].empty() && computes_shapes(node, on_host)) refusals[i] = "it computes a shape";
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
+        const bool host =
+            refusals[i].empty() ? registry.host_output(node, k) : computes_shapes(node, on_host);
+        if (host) on_host.insert(node.output_names()[k]);
+      }
+    }
+    drop_lonely(nodes, refusals);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (refusals[i].empty()) {
+        check(api, abi::EpGraphSupportInfo_AddSingleNode(abi::GetEpApi(api), out, nodes[i].raw()));
+      } else {
+        log(abi::LogSeverity::kInfo, std::string(kProviderName) + " leaves node '" + nodes[i].name + "' (" +
+                                         nodes[i].op + ") to the CPU: " + refusals[i]);
+      }
+    }
+  }
+
+  bool disabled(const GraphNode& node) const {
+    return node.domain() == kDomain && std::any_of(options.disabled.begin(), options.disabled.end(),
+                                                   [&](const auto& p) { return matches(p, node.op); });
+  }
+
+  // Whether everything that the node would read on the device is a value that shapes are made of.
+  bool computes_shapes(const GraphNode& node, const std::set<std::string>& on_host) const {
+    bool any = false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!node.has_input(i) || node.is_constant(i) || registry.host_input(node, i)) continue;
+      if (on_host.count(node.input_names()[i]) == 0) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  // Groups of neighbouring nodes that are too small to pay for copies.
+  void drop_lonely(const std::vector<GraphNode>& nodes, std::vector<std::string>& refusals) const {
+    std::vector<size_t> group(nodes.size());
+    for (size_t i = 0; i < group.size(); ++i) group[i] = i;
+    const auto root = [&group](size_t i) {
+      while (group[i] != i) i = group[i] = group[group[i]];
+      return i;
+    };
+    std::map<std::string, size_t> producer;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!refusals[i].empty()) continue;
+      for (const std::string& name : nodes[i].input_names()) {
+        const auto found = producer.find(name);
+        if (found != producer.end()) group[root(i)] = root(found->second);
+      }
+      for (const std::string& name : nodes[i].output_names()) producer[name] = i;
+    }
+    std::map<size_t, size_t> sizes;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (refusals[i].empty()) ++sizes[root(i)];
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!refusals[i].empty() || sizes[root(i)] >= options.min_nodes) continue;
+      refusals[i] =
+          "fewer than " + std::to_string(options.min_nodes) + " neighbouring nodes, not worth the copies";
+    }
+  }
+};
+
+struct Factory final : abi::OrtEpFactory {
+  const OrtApi24* api;
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<Registry>> registries;
+  std::map<int, abi::OrtMemoryInfo*> memory;
+
+  explicit Factory(const OrtApi24* a) : OrtEpFactory{}, api(a) {
+    version = abi::kEpApiRevision;
+    GetName = [](const OrtEpFactory*) { return kProviderName; };
+    GetVendor = [](const OrtEpFactory*) { return "graphopt"; };
+    GetVersion = [](const OrtEpFactory*) { return GRAPHOPT_VERSION; };
+    GetVendorId = [](const OrtEpFactory*) -> uint32_t {
+      return gpu::device_count() > 0 ? vendor_id(gpu::backend(0)) : 0;
+    };
+    GetSupportedDevices = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const* devices, size_t count,
+                             abi::OrtEpDevice** out, size_t most, size_t* found) {
+      auto* self = static_cast<Factory*>(p);
+      return guarded(self->api, "search for devices",
+                     [&] { *found = self->find_devices(devices, count, out, most); });
+    };
+    CreateEp = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const*,
+                  const abi::OrtKeyValuePairs* const* metadata, size_t count,
+                  const abi::OrtSessionOptions* options, const abi::OrtLogger* logger, abi::OrtEp** out) {
+      auto* self = static_cast<Factory*>(p);
+      return guarded(self->api, "session", [&] {
+        if (count != 1) throw Error("one device for each session, please");
+        const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
+        const int device = number != nullptr ? std::atoi(number) : 0;
+        *out = new Provider(self->api, self->registry(device), pool(device), logger, self->read(options));
+      });
+    };
+    ReleaseEp = [](OrtEpFactory*, abi::OrtEp* ep) { delete static_cast<Provider*>(ep); };
+    CreateAllocator = [](OrtEpFactory* p, const abi::OrtMemoryInfo* info, const abi::OrtKeyValuePairs*,
+                         abi::OrtAllocatorImpl** out) {
+      auto* self = static_cast<Factory*>(p);
+      return guarded(self->api, "allocator",
+                     [&] { *out = new Allocator(self->api, pool(self->number(info)), info, 0); });
+    };
+    ReleaseAllocator = [](OrtEpFactory*, abi::OrtAllocatorImpl* a) { delete static_cast<Allocator*>(a); };
+    CreateDataTransfer = [](OrtEpFactory* p, abi::OrtDataTransferImpl** out) {
+      auto* self = static_cast<Factory*>(p);
+      return guarded(self->api, "copies", [&] { *out = create_data_transfer(self->api); });
+    };
+    IsStreamAware = [](const OrtEpFactory*) { return true; };
+    CreateSyncStreamForDevice = [](OrtEpFactory* p, const abi::OrtMemoryDevice* device,
+                                   const abi::OrtKeyValuePairs*, abi::OrtSyncStreamImpl** out) {
+      auto* self = static_cast<Factory*>(p);
+      return guarded(self->api, "stream", [&] {
+        const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(abi::GetEpApi(self->api), device));
+        *out = create_stream(self->api, pool(n));
+      });
+    };
+  }
+
+  ~Factory() {
+    for (const auto& [number, info] : memory) abi::ReleaseMemoryInfo(api, info);
+  }
+
+  int number(const abi::OrtMemoryInfo* info) const {
+    const abi::OrtEpApi* ep = abi::GetEpApi(api);
+    return static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, abi::MemoryInfo_GetMemoryDevice(ep, info)));
+  }
+
+  const Registry& registry(int device) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    auto& slot = registries[device];
+    if (slot == nullptr) slot = std::make_unique<Registry>(api, gpu::device(device));
+    return *slot;
+  }
+
+  // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU. A GPU
+  // that shares the processor's memory comes after those that do not, so that nobody gets it who asks for
+  // any.
+  size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
+                      size_t most) {
+    std::vector<const abi::OrtHardwareDevice*> gpus;
+    std::vector<Hardware> hardware;
+    const abi::OrtHardwareDevice* cpu = nullptr;
+    for (size_t i = 0; i < count; ++i) {
+      const abi::HardwareType type = abi::HardwareDevice_Type(api, devices[i]);
+      if (type == abi::HardwareType::kCpu && cpu == nullptr) cpu = devices[i];
+      if (type != abi::HardwareType::kGpu) continue;
+      gpus.push_back(devices[i]);
+      hardware.push_back({abi::HardwareDevice_VendorId(api, devices[i]), bus_id(devices[i])});
+    }
+    std::vector<int> numbers;
+    std::vector<Hardware> ours;
+    for (const bool integrated : {false, true}) {
+      for (int n = 0; n < gpu::device_count(); ++n) {
+        const gpu::DeviceFacts* device = gpu::usable_device(n);
+        if (device == nullptr || device->integrated != integrated) continue;
+        numbers.push_back(n);
+        ours.push_back({vendor_id(gpu::backend(n)), device->bus_id});
+      }
+    }
+    const std::vector<int> pairs = pair_devices(ours, hardware);
+    size_t found = 0;
+    for (size_t i = 0; i < numbers.size() && found < most; ++i) {
+      const auto* on = pairs[i] >= 0 ? gpus[static_cast<size_t>(pairs[i])] : cpu;
+      if (on != nullptr)
+        out[found++] = make_device(on, numbers[i], ours[i].vendor, *gpu::usable_device(numbers[i]));
+    }
+    return found;
+  }
+
+  // Newer runtimes say it; older ones the number of the DRM card.
+  std::string bus_id(const abi::OrtHardwareDevice* device) const {
+    const abi::OrtKeyValuePairs* metadata = abi::HardwareDevice_Metadata(api, device);
+    if (metadata == nullptr) return {};
+    if (const char* bus = abi::GetKeyValue(api, metadata, "pci_bus_id")) return bus;
+    const char* card = abi::GetKeyValue(api, metadata, "card_idx");
+    return card != nullptr ? bus_id_of_card(card) : std::string();
+  }
+
+  abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor,
+                                const gpu::DeviceFacts& facts) {
+    const abi::OrtEpApi* ep = abi::GetEpApi(api);
+    abi::OrtMemoryInfo*& info = memory[n];
+    if (info == nullptr) {
+      check(api,
+            abi::CreateMemoryInfo_V2(api, "Graphopt", abi::MemoryDeviceType::kGpu, vendor, n,
+                                     abi::DeviceMemoryType::kDefault, 0, abi::AllocatorType::kDevice, &info));
+    }
+    abi::OrtKeyValuePairs* metadata = nullptr;
+    abi::CreateKeyValuePairs(api, &metadata);
+    const auto tell = [&](const char* key, const std::string& value) {
+      abi::AddKeyValuePair(api, metadata, key, value.c_str());
+    };
+    tell(kNumberKey, std::to_string(n));
+    tell("graphopt.arch", facts.arch);
+    tell("graphopt.name", facts.name);
+    tell("graphopt.driver", facts.driver);
+    tell("graphopt.wave", std::to_string(facts.wave));
+    tell("graphopt.code", facts.code);
+    tell("graphopt.bus_id", facts.bus_id);
+    tell("graphopt.integrated", facts.integrated ? "1" : "0");
+    abi::OrtEpDevice* device = nullptr;
+    abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &device);
+    abi::ReleaseKeyValuePairs(api, metadata);
+    check(api, status);
+    check(api, abi::EpDevice_AddAllocatorInfo(ep, device, info));
+    return device;
+  }
+
+  Options read(const abi::OrtSessionOptions* session) const {
+    Options options;
+    read(session, "memory_limit", options.memory_limit);
+    read(session, "min_nodes", options.min_nodes);
+    const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
+    options.disabled =
+        split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));
+    return options;
+  }
+
+  void read(const abi::OrtSessionOptions* session, const char* name, size_t& value) const {
+    const std::string given = text(session, name);
+    if (given.empty()) return;
+    if (given.find_first_not_of("0123456789") != std::string::npos) {
+      throw Error(std::string("option ") + name + " must be a number, not '" + given + "'");
+    }
+    value = std::strtoull(given.c_str(), nullptr, 10);
+  }
+
+  // Of an option; empty when it is not given.
+  std::string text(const abi::OrtSessionOptions* session, const char* name) const {
+    const std::string key = option_key(name);
+    int has = 0;
+    check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));
+    if (has == 0) return {};
+    size_t size = 0;
+    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), nullptr, &size));
+    std::string value(size, '\0');
+    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), value.data(), &size));
+    value.resize(size > 0 ? size - 1 : 0);
+    return value;
+  }
+};
+
+}  // namespace
+}  // namespace graphopt::ep
+
+extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* CreateEpFactories(
+    const char*, const graphopt::abi::OrtApiBase* base, const graphopt::abi::OrtLogger*,
+    graphopt::abi::OrtEpFactory** factories, size_t most, size_t* count) {
+  using namespace graphopt;
+  *count = 0;
+  gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
+  const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
+  if (api == nullptr) {
+    const abi::OrtApi* oldest = base->get_api(1);
+    const std::string message = std::string(ep::kProviderName) +
+                                " needs ONNX Runtime 1.24 or newer, this is " + base->get_version_string();
+    return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
+  }
+  try {
+    if (most == 0) throw Error("no room for a provider");
+    factories[0] = new ep::Factory(api);
+    *count = 1;
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, "graphopt: ");
+  }
+}
+
+extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* ReleaseEpFactory(
+    graphopt::abi::OrtEpFactory* factory) {
+  delete static_cast<graphopt::ep::Factory*>(factory);
+  return nullptr;
+}
+
+// ep::describe_implementations for a device by its number; the text is the calling thread's until its next
+// call. Null when there is no such device.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
+  thread_local std::string text;
+  try {
+    text = graphopt::ep::describe_implementations(graphopt::gpu::device(device));
+    return text.c_str();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}

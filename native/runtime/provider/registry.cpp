@@ -1,0 +1,262 @@
+#include "runtime/provider/registry.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "operators/kernels.h"
+#include "operators/standard.h"
+#include "runtime/abi/error.h"
+#include "runtime/provider/memory.h"
+#include "runtime/provider/staging.h"
+#include "runtime/run_node.h"
+
+namespace graphopt::ep {
+namespace {
+
+using abi::GraphNode;
+using abi::OrtStatus;
+
+// What the runtime holds for one node.
+struct KernelHandle final : abi::OrtKernelImpl {
+  const abi::OrtApi24* api;
+  gpu::Device& device;
+  std::string what;  // operator and node
+  abi::HostMemory memory;
+  runtime::BoundKernel bound;
+
+  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text)
+      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), memory(a) {
+    version = abi::kEpApiRevision;
+    Compute = [](OrtKernelImpl* p, abi::OrtKernelContext* context) {
+      return static_cast<KernelHandle*>(p)->compute(
+          abi::Context(static_cast<KernelHandle*>(p)->api, static_cast<KernelHandle*>(p)->api, context));
+    };
+    Release = [](OrtKernelImpl* p) {
+      auto* handle = static_cast<KernelHandle*>(p);
+      try {
+        const gpu::OnDevice on(handle->device);  // kernels free device memory
+        delete handle;
+      } catch (const std::exception&) {
+        delete handle;
+      }
+    };
+  }
+
+  OrtStatus* compute(const abi::Context& context) const noexcept {
+    try {
+      last_failure();  // forgets those of other nodes
+      const gpu::OnDevice on(device);
+      run_node(bound, context, memory);
+      return nullptr;
+    } catch (...) {
+      return status(context);
+    }
+  }
+
+  OrtStatus* status(const abi::Context& context) const noexcept {
+    try {
+      const std::string where = what + ", inputs" + runtime::input_shapes(context);
+      // The runtime hides why there is no memory.
+      const std::string reason = last_failure();
+      if (!reason.empty()) {
+        return abi::CreateStatus(api, abi::ErrorCode::kFail, (where + ": " + reason).c_str());
+      }
+      return abi::current_exception_status(api, where + ": ");
+    } catch (...) {
+      return abi::current_exception_status(api, {});
+    }
+  }
+};
+
+// Nodes that the runtime puts between us and other providers.
+class CopyKernel final : public Kernel {
+ public:
+  CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {}
+
+  gpu::Device* device() const override { return &device_; }
+
+  void plan(Call& call) const override {
+    const Tensor& x = call.input(0);
+    call.set_output(0, x.shape, x.type, from_host_ ? Place::kDevice : Place::kHost);
+  }
+
+  bool run(Call& call) const override {
+    const Tensor& x = call.inputs[0];
+    const auto bytes = static_cast<size_t>(x.shape.elements() * bytes_of(x.type));
+    if (bytes == 0) return true;
+    if (from_host_) {
+      staging(device_).upload(call.outputs[0].data, x.data, bytes, call.stream);
+    } else {
+      device_.copy(call.outputs[0].data, x.data, bytes, call.stream);
+      device_.synchronize(call.stream);
+    }
+    return true;
+  }
+
+ private:
+  gpu::Device& device_;
+  bool from_host_;
+};
+
+// The option `implementation` of the session; -1 when it is not given.
+int only_implementation(const abi::OrtApi24* api, const abi::OrtKernelInfo* info) {
+  abi::OrtKeyValuePairs* raw = nullptr;
+  abi::check(api, abi::KernelInfo_GetConfigEntries(api, info, &raw));
+  const auto release = [api](abi::OrtKeyValuePairs* pairs) { abi::ReleaseKeyValuePairs(api, pairs); };
+  const std::unique_ptr<abi::OrtKeyValuePairs, decltype(release)> pairs(raw, release);
+  const char* value = abi::GetKeyValue(api, raw, option_key("implementation").c_str());
+  return value != nullptr ? std::atoi(value) : -1;
+}
+
+bool contains(const std::vector<size_t>& numbers, size_t i) {
+  return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
+}
+
+}  // namespace
+
+std::string option_key(const char* name) {
+  std::string key = std::string("ep.") + kProviderName + "." + name;
+  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
+  return key;
+}
+
+std::string describe_implementations(gpu::Device& device) {
+  std::string text;
+  for (const Table& table : {standard_operators(device), gpu_kernels(kProviderName, device)}) {
+    for (const Registration& op : table) {
+      if (op.implementations.empty()) continue;
+      text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
+      for (size_t i = 0; i < op.implementations.size(); ++i) {
+        text += (i > 0 ? ", \"" : "\"") + op.implementations[i] + "\"";
+      }
+      text += "]";
+    }
+  }
+  return text + "}";
+}
+
+Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), device_(device) {
+  abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
+  add_memcpy("MemcpyFromHost", true);
+  add_memcpy("MemcpyToHost", false);
+  for (Registration& op : standard_operators(device)) add(std::move(op));
+  const gpu::OnDevice on(device);
+  for (Registration& op : gpu_kernels(kProviderName, device)) add(std::move(op));
+}
+
+Registry::~Registry() { abi::ReleaseKernelRegistry(abi::GetEpApi(api_), registry_); }
+
+void Registry::add_memcpy(const char* name, bool from_host) {
+  Registration op;
+  op.name = name;
+  (from_host ? op.host_inputs : op.host_outputs) = {0};
+  op.refuse = [](const Node&) { return std::string("only the runtime makes such nodes"); };
+  op.create = [&device = device_, from_host](const Node&) {
+    return std::make_unique<CopyKernel>(device, from_host);
+  };
+  add(std::move(op));
+}
+
+void Registry::add(Registration given) {
+  auto owner = std::make_unique<Entry>(Entry{this, std::move(given)});
+  Entry& entry = *owner;
+  const Registration& op = entry.op;
+  if (!entries_.emplace(std::pair(op.domain, op.name), std::move(owner)).second) {
+    throw Error("two kernels for " + op.name);
+  }
+  const abi::OrtEpApi* ep = abi::GetEpApi(api_);
+  abi::OrtKernelDefBuilder* builder = nullptr;
+  abi::OrtKernelDef* def = nullptr;
+  abi::check(api_, abi::CreateKernelDefBuilder(ep, &builder));
+  try {
+    abi::check(api_, abi::KernelDefBuilder_SetOperatorType(ep, builder, op.name.c_str()));
+    abi::check(api_, abi::KernelDefBuilder_SetDomain(ep, builder, op.domain.c_str()));
+    abi::check(api_, abi::KernelDefBuilder_SetSinceVersion(ep, builder, op.first, op.last));
+    abi::check(api_, abi::KernelDefBuilder_SetExecutionProvider(ep, builder, kProviderName));
+    for (const size_t i : op.host_inputs) {
+      abi::check(api_, abi::KernelDefBuilder_SetInputMemType(ep, builder, i, abi::MemoryType::kCpuInput));
+    }
+    for (const size_t i : op.host_outputs) {
+      abi::check(api_, abi::KernelDefBuilder_SetOutputMemType(ep, builder, i, abi::MemoryType::kCpuOutput));
+    }
+    const int zero = 0;
+    if (op.reuse == Reuse::kAlias) {
+      abi::check(api_, abi::KernelDefBuilder_AddInputOutputAliases(ep, builder, &zero, &zero, 1));
+    } else if (op.reuse == Reuse::kInplace) {
+      abi::check(api_, abi::KernelDefBuilder_AddInputOutputMutableAliases(ep, builder, &zero, &zero, 1));
+    }
+    abi::check(api_, abi::KernelDefBuilder_Build(ep, builder, &def));
+    abi::check(api_, abi::KernelRegistry_AddKernel(ep, registry_, def, create_kernel, &entry));
+  } catch (...) {
+    if (def != nullptr) abi::ReleaseKernelDef(ep, def);
+    abi::ReleaseKernelDefBuilder(ep, builder);
+    throw;
+  }
+  abi::ReleaseKernelDef(ep, def);
+  abi::ReleaseKernelDefBuilder(ep, builder);
+}
+
+const Registry::Entry* Registry::find(const GraphNode& node) const {
+  const auto found = entries_.find({node.domain(), node.op});
+  return found != entries_.end() ? found->second.get() : nullptr;
+}
+
+std::string Registry::refuse(const GraphNode& node) const {
+  const Entry* entry = find(node);
+  if (entry == nullptr) return "no kernel for this operator";
+  const Registration& op = entry->op;
+  if (node.version < op.first || node.version > op.last) {
+    return "version " + std::to_string(node.version) + " of the operator is not known";
+  }
+  if (!op.types.empty() && std::find(op.types.begin(), op.types.end(), node.type()) == op.types.end()) {
+    return std::string("no kernel for ") + element_type_name(node.type());
+  }
+  for (size_t i = 0; i < node.inputs.size() && !op.host_inputs.empty(); ++i) {
+    for (const size_t host : op.host_inputs) {
+      // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
+      // the value, its own nodes on the CPU among them.
+      if (host != i && node.has_input(i) && node.has_input(host) &&
+          node.input_names()[host] == node.input_names()[i] && !host_input(node, i)) {
+        return "an input is read on the host and on the device";
+      }
+    }
+  }
+  if (!op.refuse) return "";
+  for (const Value& value : node.inputs) {
+    if (value.present && bytes_of(value.type) == 0) return "an input's type is not known";
+  }
+  return op.refuse(node);
+}
+
+bool Registry::host_input(const GraphNode& node, size_t i) const {
+  const Entry* entry = find(node);
+  return entry != nullptr && contains(entry->op.host_inputs, i);
+}
+
+bool Registry::host_output(const GraphNode& node, size_t i) const {
+  const Entry* entry = find(node);
+  return entry != nullptr && contains(entry->op.host_outputs, i);
+}
+
+OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out) {
+  const Entry& entry = *static_cast<const Entry*>(state);
+  const abi::OrtApi24* api = entry.registry->api_;
+  std::string what = entry.op.name;
+  try {
+    gpu::Device& device = entry.registry->device_;
+    const gpu::OnDevice on(device);
+    const abi::NodeInfo node(api, info, entry.op.name);
+    what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
+    auto handle = std::make_unique<KernelHandle>(api, device, what);
+    handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
+                     entry.op.host_inputs};
+    if (!entry.op.implementations.empty()) handle->bound.only = only_implementation(api, info);
+    *out = handle.release();
+    return nullptr;
+  } catch (...) {
+    return abi::current_exception_status(api, what + ": ");
+  }
+}
+
+}  // namespace graphopt::ep

@@ -1,0 +1,62 @@
+#include "runtime/provider/staging.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+
+namespace graphopt::ep {
+namespace {
+
+// Larger copies take so long on the bus that the wait for them does not matter.
+constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, kLeastBytes = 4096;
+
+}  // namespace
+
+Staging::Block* Staging::take(size_t bytes) {
+  for (Block& block : blocks_) {
+    if (block.bytes < bytes || block.bytes / 4 > bytes) continue;
+    if (block.used && !device_.is_done(block.event)) continue;
+    block.used = false;
+    return &block;
+  }
+  size_t size = kLeastBytes;
+  while (size < bytes) size *= 2;
+  if (total_ + size > kMostTotal) return nullptr;
+  Block block;
+  block.memory = device_.allocate_pinned(size);
+  block.bytes = size;
+  block.event = device_.create_event();
+  total_ += size;
+  return &blocks_.emplace_back(block);
+}
+
+void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
+  // Kernels on the CPU copy while the call lasts.
+  if (bytes <= kMostBytes && device_.backend() != gpu::Backend::kHost) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Block* block = nullptr;
+    try {
+      block = take(bytes);
+    } catch (const gpu::OutOfMemory&) {  // no memory that could be pinned
+    }
+    if (block != nullptr) {
+      std::memcpy(block->memory, from, bytes);
+      device_.copy(to, block->memory, bytes, stream);
+      block->used = true;
+      device_.record(block->event, stream);
+      return;
+    }
+  }
+  device_.copy(to, from, bytes, stream);
+}
+
+Staging& staging(gpu::Device& device) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<const gpu::Device*, std::unique_ptr<Staging>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& slot = all[&device];
+  if (slot == nullptr) slot = std::make_unique<Staging>(device);
+  return *slot;
+}
+
+}  // namespace graphopt::ep

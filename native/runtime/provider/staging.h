@@ -1,0 +1,47 @@
+// Copies from the caller's memory that do not make him wait: a driver may read memory that is not pinned only
+// while the call lasts, so it waits for the copy. Here the processor copies into pinned memory, and the
+// device from there.
+//
+// The pinned memory is ours and not handed to the runtime (as a HOST_ACCESSIBLE allocator would be): whoever
+// frees a tensor in it would have to know when the device has read it.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include "device/device.h"
+
+namespace graphopt::ep {
+
+// One for each device. Thread-safe. The device must be current (gpu::OnDevice).
+class Staging {
+ public:
+  explicit Staging(gpu::Device& device) : device_(device) {}
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // From memory of the host to the device, behind what the stream has to do. `from` has been read when it
+  // returns.
+  void upload(void* to, const void* from, size_t bytes, void* stream);
+
+ private:
+  struct Block {
+    void* memory = nullptr;
+    size_t bytes = 0;
+    void* event = nullptr;  // recorded behind the last copy from it
+    bool used = false;      // the copy may not be done
+  };
+
+  // Null when there is none and no more may be made.
+  Block* take(size_t bytes);
+
+  gpu::Device& device_;
+  std::mutex mutex_;
+  std::vector<Block> blocks_;  // never given back: the device lives as long as the process
+  size_t total_ = 0;
+};
+
+Staging& staging(gpu::Device& device);
+
+}  // namespace graphopt::ep
