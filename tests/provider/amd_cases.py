@@ -26,7 +26,6 @@ from tests.provider.driver_cases import (
     error_of,
     message_of,
     new_session,
-    run_case,
 )
 from tests.provider.worker import model_of
 
@@ -258,7 +257,3 @@ def auto_on_wsl() -> list[str]:
         _machine(Path(folder), WSL)
         target, why = resolve_target("auto")
         return [str(target), why, *new_session().get_providers()]
-
-
-if __name__ == "__main__":
-    run_case(globals())

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -392,18 +391,10 @@ def refuses_old_runtimes() -> str:
     return message.decode()
 
 
-def run_case(functions: dict[str, Any]) -> None:
+def run_case(functions: dict[str, Any], name: str) -> None:
+    """Runs the function of this name and prints what it returns."""
     library = Path(os.environ["STAND_IN_LIBRARY"])
     runtime.library_path = lambda: library
-    value = functions[sys.argv[1]]()
+    value = functions[name]()
     check_thread()
     print(json.dumps(value))
-
-
-def main() -> None:
-    """Runs the function that argv names and prints what it returns."""
-    run_case(globals())
-
-
-if __name__ == "__main__":
-    main()

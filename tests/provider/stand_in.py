@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.hip.harness import ROOT, build
+from tests.provider.fork_server import ForkServer, fork_server
 
 NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
 CONVOLUTIONS = {"hip": "libMIOpen.so.1", "cuda": "libcudnn.so.9"}
@@ -53,20 +53,24 @@ class StandIn:
     def process(
         self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | str | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        drivers = driver.split()
-        folders = [Path(folder or self.folder(name)) for name in drivers]
+        folders = [Path(folder or self.folder(d)) for d in driver.split()]
         environment = {
             **os.environ,
-            "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders)),
-            "STAND_IN_DRIVER": str(folders[0] / NAMES[drivers[0]]),
+            "STAND_IN_DRIVER": str(folders[0] / NAMES[driver.split()[0]]),
             "STAND_IN_LIBRARY": str(self.libraries / "libgraphopt_on_stand_in.so"),
             "STAND_IN_KERNELS": str(self.kernels),
             "STAND_IN_KERNELS_64": str(self.kernels_64),
             "STAND_IN_DEVICES": devices,
             **more,
         }
-        command = [sys.executable, "-m", self.module, name]
-        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+        path = more.get("LD_LIBRARY_PATH", os.pathsep.join(map(str, folders)))
+        if all(Path(part).is_relative_to(self.libraries) for part in path.split(os.pathsep)):
+            return fork_server(path).run(self.module, name, environment)
+        server = ForkServer(path)
+        try:
+            return server.run(self.module, name, environment)
+        finally:
+            server.close()
 
 
 def build_stand_ins() -> StandIn:

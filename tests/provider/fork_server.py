@@ -1,0 +1,78 @@
+"""Processes of their own without a second of imports each: a server has imported what they need, and forks them.
+
+The loader reads LD_LIBRARY_PATH once, so there is a server for each value of it. What a process finds is otherwise what
+a new one would: its environment, nothing of ours loaded, no thread but those that the imports start.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+MODULES = ("tests.provider.driver_cases", "tests.provider.amd_cases")
+
+
+class ForkServer:
+    """Runs functions of MODULES, each in a process that finds libraries by `library_path`."""
+
+    def __init__(self, library_path: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.provider.fork_server"],
+            env={**os.environ, "LD_LIBRARY_PATH": library_path},
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, module: str, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """A function's process, after its end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            said, complained = Path(folder) / "stdout", Path(folder) / "stderr"
+            request = [module, name, dict(environment), str(said), str(complained)]
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            code = int(self._process.stdout.readline())
+            return subprocess.CompletedProcess([module, name], code, said.read_text(), complained.read_text())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@functools.cache
+def fork_server(library_path: str) -> ForkServer:
+    """One that serves many tests; it ends with this process, which closes its standard input."""
+    return ForkServer(library_path)
+
+
+def serve() -> None:
+    """The server; where it returns after a fork, the forked process ends as any program does."""
+    from tests.provider.driver_cases import run_case
+
+    functions = {name: vars(importlib.import_module(name)) for name in MODULES}
+    gc.freeze()  # or each process would visit all that was imported, and so copy it, when it ends
+    for line in sys.stdin:
+        module, name, environment, said, complained = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            for stream, path in enumerate((os.devnull, said, complained)):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), stream)
+            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+            os.environ.clear()
+            os.environ.update(environment)
+            run_case(functions[module], name)
+            return
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
