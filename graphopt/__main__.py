@@ -1,7 +1,7 @@
 """The entry point of the console command and of `python -m graphopt`. Imports nothing that takes time.
 
 Importing the command line takes most of a second. Ctrl-C meanwhile shows one line and no traceback, as it does later
-(graphopt/cli.py).
+(graphopt/cli/__init__.py).
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def optimize(
         report.notes.append("nothing to do: the model comes out as it went in")
     why = f" ({why_target})" if why_target else ""
     report.notes.append(
-        f"tuned for {parsed_target}{why}; the file runs on every provider, with the library and without it"
+        f"optimized for {parsed_target}{why}; the file runs on every provider, with the library and without it"
     )
 
     if dry_run:

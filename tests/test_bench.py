@@ -284,4 +284,4 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     assert "MiB" in alone.stdout
     wrong = graphopt_command("bench", a, "--dim", "N=many")
     assert wrong.exit_code == OptionError.exit_code
-    assert "not a list of numbers" in wrong.stderr
+    assert "NAME=64,128" in wrong.stderr

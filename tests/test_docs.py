@@ -9,7 +9,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from graphopt.cli import app
+from graphopt.cli.root import app
 from graphopt.ops import OPS
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
@@ -66,7 +66,7 @@ def test_example_of_a_refusal(code: Code, tmp_path: Path) -> None:
     arguments = command.replace("model.onnx", str(tmp_path / "model.onnx")).split()
     assert line in CliRunner().invoke(app, arguments).stdout.splitlines()
     assert f": {code.name}: " in line
-    assert line.endswith(f"see {code.page}")
+    assert line.endswith(f"see graphopt explain {code.name}")
 
 
 def test_every_pass_has_a_page() -> None:

@@ -22,7 +22,7 @@ LAYERS = (
     ("optimizer.py",),
     ("checking/", "measure/"),
     ("report/",),
-    ("cli.py", "__main__.py"),
+    ("cli/", "__main__.py"),
 )
 
 

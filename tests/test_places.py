@@ -16,7 +16,7 @@ import pytest
 
 import graphopt
 from graphopt import files
-from graphopt.cli import app
+from graphopt.cli.root import app
 from graphopt.errors import ModelSaveError
 from graphopt.graph.lower import lower
 from tests.rewriting import model_from_text
@@ -198,7 +198,7 @@ def slow(file):
     file.write(b"half")
     print("writing", flush=True)
     time.sleep(600)
-cli.app = lambda: files.write(pathlib.Path(sys.argv[1]), slow)
+cli.app = lambda **_: files.write(pathlib.Path(sys.argv[1]), slow)
 cli.main()
 """
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], stdout=subprocess.PIPE) as process:

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from graphopt.cli import app
+from graphopt.cli.root import app
 from graphopt.ops import OPS
 
 

@@ -15,7 +15,7 @@ from graphopt.measure.bench import BenchReport, describe
 from graphopt.measure.profiling import Site
 from graphopt.remarks import Code
 from graphopt.report.data import Report
-from graphopt.report.tables import size, visible
+from graphopt.report.text import size, visible
 
 MAX_DRAWINGS = 24
 MAX_DRAWN_NODES = 48

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from graphopt.checking.diff import DiffNode, ModelDiff
+from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
 from graphopt.measure.profiling import Placement
 from graphopt.measure.tune import Tuning
+from graphopt.remarks import Code, Remark
+from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
+from graphopt.report.data import ModelStats, Report
+from graphopt.report.layers import grouped
+from graphopt.report.text import count, size, visible
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
 from graphopt.runtime.sessions import CPU
 
 MAX_SITE_ROWS = 15
-
-
-def visible(text: str) -> str:
-    """Names come from files: control characters, those that turn the direction of text too, become visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+# Initializers with range problems that are printed; the JSON report has all.
+MAX_RANGES = 20
 
 
 def plain(text: str) -> str:
@@ -29,18 +33,150 @@ def plain(text: str) -> str:
     return escape(visible(text))
 
 
-def size(n: int) -> str:
-    amount = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.2f} GiB"
+def table(columns: Sequence[str], title: str = "") -> Table:
+    """A table without lines. Columns whose name begins with ">" are right-aligned; what is too long is cut."""
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made.title_style = "bold"
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
+    return made
+
+
+def print_before_after(before: ModelStats, after: ModelStats, console: Console) -> None:
+    """What there is another number of."""
+    rows = [(op, before.nodes.get(op, 0), after.nodes.get(op, 0)) for op in sorted({*before.nodes, *after.nodes})]
+    rows = [row for row in rows if row[1] != row[2]]
+    if not rows:
+        return
+    shown = table(("", ">before", ">after"))
+    for op, a, b in rows:
+        shown.add_row(plain(op), str(a or "-"), str(b or "-"))
+    shown.add_row("nodes", str(sum(before.nodes.values())), str(sum(after.nodes.values())), style="bold")
+    shown.add_row("weights", size(before.initializer_bytes), size(after.initializer_bytes))
+    if before.multiply_adds is not None and after.multiply_adds is not None:
+        shown.add_row("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}")
+    console.print(shown)
+
+
+def print_passes(report: Report, console: Console) -> None:
+    """Those that did something, and the others in a line."""
+    worked = [p for p in report.passes if p.applied]
+    if worked:
+        done = ", ".join(f"{p.name} {p.applied}" for p in worked)
+        console.print(f"rewrites: {done} ({report.seconds:.2f} s in all)")
+    if idle := [p.name for p in report.passes if not p.applied]:
+        console.print(f"[dim]nothing to do for {', '.join(idle)}[/]")
+
+
+def print_refusals(remarks: Sequence[Remark], console: Console) -> None:
+    """How many, by reason."""
+    codes = Counter(r.code for r in remarks if not r.applied)
+    if codes:
+        console.print(f"refused: {', '.join(f'{code} {n}' for code, n in codes.most_common())} (--explain shows each)")
+
+
+def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
+    """A line for each site."""
+    for remark in remarks:
+        console.print(remark_line(remark, ", ".join(plain(n) for n in remark.nodes)))
+    if not remarks:
+        console.print("no candidate sites")
+
+
+def remark_line(remark: Remark, where: str) -> str:
+    """What was done or refused, and what to do about it."""
+    if remark.applied:
+        return f"[green]applied[/] {remark.pass_name}: {where}: {plain(remark.detail)}"
+    code = Code[remark.code]
+    return (
+        f"[yellow]refused[/] {remark.pass_name}: {where}: {remark.code}: {code.meaning} "
+        f"({plain(remark.detail)}); to do: {code.advice}; see graphopt explain {remark.code}"
+    )
+
+
+def print_ranges(report: Report, console: Console) -> None:
+    """The initializers that float16 holds badly, the worst first."""
+    if not report.initializer_ranges:
+        return
+    columns = ("initializer", ">numbers", ">beyond 65504", ">subnormal", ">zero", ">share", "stored as")
+    shown = table(columns, title="initializers in float16")
+    worst = sorted(report.initializer_ranges, key=lambda r: r.error, reverse=True)
+    for r in worst[:MAX_RANGES]:
+        numbers = (str(n) for n in (r.size, r.overflow, r.subnormal, r.zero))
+        shown.add_row(plain(r.name), *numbers, f"{r.share:.1%}", "float16" if r.converted else "float32")
+    console.print(shown)
+    if len(worst) > MAX_RANGES:
+        console.print(f"and {len(worst) - MAX_RANGES} more, with smaller errors (--json lists all)")
+
+
+def print_verdict(report: VerifyReport, console: Console) -> None:
+    """The answer, and what it rests on."""
+    colour = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}[report.verdict]
+    console.print(f"[bold {colour}]{equality(report)}[/]: {plain(report.summary)}")
+
+
+def print_verify(report: VerifyReport, console: Console) -> None:
+    """Each output at its worst."""
+    shown = table(("output", ">max abs", ">of RMS", ">allowed", ">SNR dB", "worst slice", ""))
+    for row in report.worst_outputs():
+        verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
+        numbers = (f"{row.max_abs:.3g}", f"{row.rel_rms:.3g}", f"{row.limit:.3g}", f"{row.snr_db:.1f}")
+        worst = f"{plain(row.slice)} {row.slice_error:.2g} of {row.slice_limit:.2g}" if row.slice else ""
+        shown.add_row(plain(row.name), *numbers, worst, verdict)
+    if shown.row_count:
+        console.print(shown)
+    for gap in report.not_covered:
+        console.print(f"[yellow]not covered:[/] {plain(gap)}")
+    for note in report.notes:
+        console.print(f"[yellow]note:[/] {plain(note)}")
+
+
+def print_diff(found: ModelDiff, console: Console) -> None:
+    """What was rewritten, by kind and layer."""
+    if found.equal:
+        console.print("[bold]the same nodes and weights[/]")
+        return
+    places = count(len(found.neighbourhoods), "place")
+    console.print(f"[bold]{nodes(found.before, found.after)}, {places} rewritten[/]")
+    print_before_after(found.before, found.after, console)
+    if found.neighbourhoods:
+        shown = table(("before", "after", ">sites", "where"))
+        for kind in grouped(
+            found.neighbourhoods,
+            kind=lambda h: (operators(h.removed), operators(h.added)),
+            name=lambda h: (h.added or h.removed)[-1].label,
+        ):
+            before, after = kind.kind
+            shown.add_row(plain(before), plain(after), str(len(kind.members)), plain(kind.where))
+        console.print(shown)
+    removed, added = set(found.removed_initializers), set(found.added_initializers)
+    changed = len(found.changed_initializers)
+    console.print(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed")
+
+
+def operators(nodes: Sequence[DiffNode]) -> str:
+    """Conv, 2 Relu."""
+    kinds = Counter(n.op_type for n in nodes)
+    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in kinds.items()) or "-"
+
+
+def print_speed(report: BenchReport, console: Console) -> None:
+    """The answer: how much faster, or how fast."""
+    said = speed(report)
+    style = "bold green" if is_faster(report) else "bold red" if is_slower(report) else "bold"
+    if not said and report.rows:
+        best = min(report.rows, key=lambda row: row.before.median_ms)
+        said = f"{best.before.median_ms:.3g} ms ({describe(best.setting)})"
+    elif len(report.rows) == 1 and report.rows[0].after is not None:
+        row = report.rows[0]
+        said += f", {row.before.median_ms:.3g} -> {report.rows[0].after.median_ms:.3g} ms"
+    console.print(plain(said), style=style)
 
 
 def print_bench(report: BenchReport, console: Console) -> None:
     for line in report.conditions:
-        console.print(plain(line), soft_wrap=True)
+        console.print(plain(line))
     if any(row.after is not None for row in report.rows):
         _print_comparison(report, console)
     else:
@@ -51,23 +187,29 @@ def print_bench(report: BenchReport, console: Console) -> None:
     for profile in report.profiles:
         _print_profile(profile, console)
     for note in report.notes:
-        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {plain(note)}")
 
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
     if tuning.sites:
-        table = Table(title="measured classes of sites", title_justify="left")
-        for column in ("site", "speedup", "95 % interval", ""):
-            table.add_column(column, overflow="fold", justify="left" if column in ("site", "") else "right")
+        shown = table((">speedup", ">95 % interval", "", "site"), title="measured classes of sites")
         for name, m in tuning.sites.items():
-            said = {True: "[green]rewritten[/]", False: "[red]left[/]", None: "as estimated"}[m.pays]
-            table.add_row(plain(name), f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said)
-        console.print(table)
+            said = {True: "[green]rewritten[/]", False: "left", None: "as estimated"}[m.pays]
+            shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said, plain(name))
+        console.print(shown)
     if tuning.whole_model:
         ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
-        console.print(f"whole model: {ways}; chosen: {tuning.chosen}", soft_wrap=True)
+        console.print(f"whole model: {ways}; chosen: {tuning.chosen}")
     for note in tuning.notes:
-        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {plain(note)}")
+
+
+def facts() -> Table:
+    """A table of names and what there is to say of them, in full."""
+    made = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    return made
 
 
 def print_routes(routes: Sequence[Route], console: Console) -> None:
@@ -75,7 +217,7 @@ def print_routes(routes: Sequence[Route], console: Console) -> None:
     described: set[str] = set()
     for route in routes:
         state = "[green]ready[/]" if route.ready else "[yellow]not used[/]"
-        console.print(f"[bold]{plain(route.title)}[/] ({route.provider}): {state}", soft_wrap=True)
+        console.print(f"[bold]{plain(route.title)}[/] ({route.provider}): {state}")
         if route.reason is not None:
             _print_reason("  ", route.reason, console)
         for note in route.notes:
@@ -83,20 +225,18 @@ def print_routes(routes: Sequence[Route], console: Console) -> None:
         if not route.devices or route.runtime in described:
             continue
         described.add(route.runtime)
-        table = Table(show_header=False)
-        table.add_column(overflow="fold")
-        table.add_column(overflow="fold")
-        table.add_row("runtime", plain(f"{route.version}, {route.runtime}"))
-        table.add_row("device code", plain(", ".join(route.code) or "none"))
+        shown = facts()
+        shown.add_row("runtime", plain(f"{route.version}, {route.runtime}"))
+        shown.add_row("device code", plain(", ".join(route.code) or "none"))
         for device in route.devices:
-            table.add_row(f"GPU {device.number}", plain(_gpu_line(device)))
+            shown.add_row(f"GPU {device.number}", plain(_gpu_line(device)))
             if device.reason is not None:
-                table.add_row("", f"[yellow]not used:[/] {plain(str(device.reason))}")
+                shown.add_row("", f"[yellow]not used:[/] {plain(str(device.reason))}")
             for library in device.libraries:
                 version = ", ".join(filter(None, (library.version, library.path)))
                 why = "" if library.reason is None else f"[yellow]not used:[/] {plain(str(library.reason))}"
-                table.add_row(f"  {plain(library.name)}", " ".join(filter(None, (plain(version), why))))
-        console.print(table)
+                shown.add_row(f"  {plain(library.name)}", " ".join(filter(None, (plain(version), why))))
+        console.print(shown)
 
 
 def _gpu_line(device: Gpu) -> str:
@@ -107,20 +247,18 @@ def _gpu_line(device: Gpu) -> str:
 
 
 def _print_reason(before: str, reason: Reason, console: Console) -> None:
-    console.print(f"{before}{plain(reason.text)} [dim]({reason.code})[/]", soft_wrap=True)
+    console.print(f"{before}{plain(reason.text)} [dim]({reason.code})[/]")
     if reason.mend:
-        console.print(f"  to mend it: {plain(reason.mend)}", soft_wrap=True)
+        console.print(f"  to mend it: {plain(reason.mend)}")
 
 
 def print_selftest(tested: SelfTest, console: Console) -> None:
     device = " ".join(dict.fromkeys(filter(None, (tested.device.name, tested.device.arch, tested.device.driver))))
-    table = Table(title=f"self-test: {plain(tested.provider)} on {plain(device)}", title_justify="left")
-    columns = ["kernels", "type", "names passed", "inputs", "worst error of RMS", "limit"]
+    columns = ["kernels", "type", ">passed", ">inputs", ">worst of RMS", ">limit"]
     timed = any(r.milliseconds is not None for r in tested.results)
     beside_cpu = any(r.cpu_milliseconds is not None for r in tested.results)
-    columns += ["ms"] * timed + ["CPU ms"] * beside_cpu
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("kernels", "type") else "right")
+    columns += [">ms"] * timed + [">CPU ms"] * beside_cpu
+    shown = table(columns, title=f"self-test: {plain(tested.provider)} on {plain(device)}")
     for family, dtype, results in tested.families():
         passed = [r for r in results if r.passed]
         colour = "green" if len(passed) == len(results) else "red"
@@ -132,19 +270,19 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
             cells.append(f"{sum(r.milliseconds or 0.0 for r in passed):.2f}")
         if beside_cpu:
             cells.append(f"{sum(r.cpu_milliseconds or 0.0 for r in passed):.2f}")
-        table.add_row(*cells)
-    console.print(table)
+        shown.add_row(*cells)
+    console.print(shown)
     for result in tested.failed:
         by = f" by {plain(result.implementation)}" if result.implementation else ""
-        console.print(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}", soft_wrap=True)
+        console.print(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}")
     for implementation, why in dict.fromkeys((r.implementation, r.refused) for r in tested.results if r.refused):
-        console.print(f"not tried here: {plain(implementation)}: {plain(why)}", soft_wrap=True)
+        console.print(f"not tried here: {plain(implementation)}: {plain(why)}")
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
     share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"
     console.print(f"sessions of mixed nodes, ours between the runtime's: {share} passed")
     for s in tested.failed_sessions:
-        console.print(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", soft_wrap=True)
+        console.print(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}")
 
 
 def _setting(row: BenchRow) -> str:
@@ -154,16 +292,6 @@ def _setting(row: BenchRow) -> str:
     sizes = (f"{name}={n}" for name, n in s.sizes.items())
     io = [] if s.provider == CPU else [f"{s.io} I/O"]
     return plain(", ".join((provider, threads, *sizes, *io)))
-
-
-def _settings_table(columns: tuple[str, ...]) -> Table:
-    table = Table(title="bench", title_justify="left")
-    table.add_column("setting", overflow="fold")
-    for column in columns:
-        # "0.99-1.00" broken behind its last point would say something else.
-        least = 9 if column == "speedup" else None
-        table.add_column(column, justify="left" if column == "" else "right", overflow="fold", min_width=least)
-    return table
 
 
 def _memory(timing: Timing) -> str:
@@ -178,19 +306,22 @@ def _numbers(t: Timing) -> tuple[str, ...]:
 
 
 def _print_single(report: BenchReport, console: Console) -> None:
-    table = _settings_table(("ms", "spread", "p95 ms", "items/s", "memory"))
+    shown = table((">ms", ">spread", ">p95 ms", ">items/s", ">memory", "setting"))
     for row in report.rows:
-        table.add_row(_setting(row), *_numbers(row.before))
-    console.print(table)
+        shown.add_row(*_numbers(row.before), _setting(row))
+    console.print(shown)
 
 
 def _print_comparison(report: BenchReport, console: Console) -> None:
-    table = _settings_table(("", "ms", "spread", "p95 ms", "items/s", "memory", "speedup"))
+    shown = table(("", ">ms", ">spread", ">p95 ms", ">items/s", ">memory", "speedup"))
     for row in report.rows:
         assert row.after is not None
-        table.add_row(_setting(row), "before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
-        table.add_row("", "after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}", end_section=True)
-    console.print(table)
+        if len(report.rows) > 1:
+            console.print(f"[bold]{_setting(row)}[/]")
+            shown = table(("", ">ms", ">spread", ">p95 ms", ">items/s", ">memory", "speedup"))
+        shown.add_row("before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
+        shown.add_row("after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}")
+        console.print(shown)
 
 
 def _verdict(text: str) -> str:
@@ -205,12 +336,9 @@ def _print_profile(profile: Profile, console: Console) -> None:
         group[0] += 1
         group[1] += site.before_us
         group[2] += site.after_us or 0.0
-    table = Table(title=f"time by site ({plain(describe(profile.setting))})", title_justify="left")
     both = profile.after is not None
-    for column in ("before", "after", "sites", "before ms", "after ms") if both else ("operator", "nodes", "ms"):
-        table.add_column(
-            column, overflow="fold", justify="left" if column in ("before", "after", "operator") else "right"
-        )
+    columns = (">before ms", ">after ms", ">sites", "before", "after") if both else (">ms", ">nodes", "operator")
+    shown_table = table(columns, title=f"time by site ({plain(describe(profile.setting))})")
     ordered = sorted(groups.items(), key=lambda item: -max(item[1][1:]))
     shown = [(a, b, n, x, y) for (a, b), (n, x, y) in ordered[:MAX_SITE_ROWS]]
     if ordered[MAX_SITE_ROWS:]:
@@ -218,9 +346,10 @@ def _print_profile(profile: Profile, console: Console) -> None:
         shown.append((f"{len(ordered) - MAX_SITE_ROWS} more kinds", "", rest[0], rest[1], rest[2]))
     for a, b, n, x, y in shown:
         same = "=" if a == b else plain(b)
-        cells = (plain(a), same, str(int(n)), f"{x / 1e3:.3f}", f"{y / 1e3:.3f}")
-        table.add_row(*(cells if both else (cells[0], *cells[2:4])))
-    console.print(table)
+        before_ms, after_ms = f"{x / 1e3:.3f}", f"{y / 1e3:.3f}"
+        sides = (before_ms, after_ms, str(int(n)), plain(a), same)
+        shown_table.add_row(*(sides if both else (before_ms, str(int(n)), plain(a))))
+    console.print(shown_table)
     _print_placement("before" if both else "placement", profile.before_placement, console)
     if profile.after_placement is not None:
         _print_placement("after", profile.after_placement, console)
@@ -230,4 +359,4 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     nodes = ", ".join(f"{n} nodes on {provider}" for provider, n in placed.nodes.items())
     copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
-    console.print(f"{name}: {nodes}{copies}{left}", soft_wrap=True)
+    console.print(f"{name}: {nodes}{copies}{left}")

@@ -49,7 +49,6 @@ def command(*arguments: object) -> Done:
             code = 1
             try:
                 sys.stdout, sys.stderr = out, err
-                cli.console.file, cli.errors.file = out, err
                 sys.argv = ["graphopt", *map(str, arguments)]
                 cli.main()
                 code = 0

@@ -28,7 +28,6 @@ def run(*arguments: str) -> tuple[int, str, str]:
     """`graphopt ARGUMENTS`: exit code, stdout, stderr."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
-    cli.console.file, cli.errors.file = out, err
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main()

@@ -63,7 +63,7 @@ def test_a_session_that_falls_back_says_why_in_one_line(gpu: Machine) -> None:
     assert said.count("this session runs on the CPU: this library has device code for ") == 1
     assert "GRAPHOPT_HIP_ARCHS=gfx906" in said and "['CPUExecutionProvider']" in said
     optimized = gpu.run("graphopt optimize in.onnx cpu.onnx", STAND_IN_DEVICES="gfx906")
-    assert "tuned for cpu (this library has device code for " in optimized
+    assert "optimized for cpu (this library has device code for " in optimized
 
 
 def test_nothing_is_said_where_there_is_no_gpu(gpu: Machine) -> None:

@@ -1,0 +1,83 @@
+"""The command line: parses, calls the API, prints; one file a command.
+
+Exit codes: graphopt.errors, and 1 where `verify` differs. What takes time to import is imported by the commands, so
+that --version, --help and usage errors take none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import signal
+import sys
+
+import typer
+
+from graphopt.__main__ import EXIT_INTERRUPTED
+from graphopt.cli import bench, bisect, diff, doctor, explain, lower, optimize, passes, screen, streams, verify  # noqa: F401
+from graphopt.cli.root import app
+from graphopt.cli.startup import sympy_when_needed
+from graphopt.errors import GraphoptError, ModelSaveError
+
+# The base of what typer raises for wrong usage, wherever it keeps it.
+_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def main() -> None:
+    """The entry point: failures become one line on stderr and their exit code."""
+    # One command handles one model and ends: collecting what it leaves behind is work for nobody.
+    gc.disable()
+    atexit.register(gc.freeze)
+    # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+    sympy_when_needed()
+    screen.reset()
+    try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _leave)
+        code = app(prog_name="graphopt", standalone_mode=False)
+        if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except _USAGE as error:
+        sys.exit(_show_usage(error))
+    except GraphoptError as error:
+        _fail(str(error), error.exit_code)
+    except OSError as error:  # a report, a cache: models have messages of their own
+        _fail(str(error), ModelSaveError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("graphopt: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    finally:
+        # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        streams.reset()
+
+
+def _fail(message: str, code: int) -> None:
+    from graphopt.report.tables import plain
+
+    screen.errors().print(f"[red]graphopt:[/] {plain(streams.named(message))}", soft_wrap=True)
+    sys.exit(code)
+
+
+def _show_usage(error: Exception) -> int:
+    """One line that says what is wrong and where help is; without any argument the help itself."""
+    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]
+    if context is not None and not sys.argv[1:]:
+        print(context.get_help())
+        return 0
+    path = context.command_path if context is not None else "graphopt"
+    print(f"graphopt: {' '.join(message.split()).rstrip('.')} (see {path} --help)", file=sys.stderr)
+    return int(getattr(error, "exit_code", 2))
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Ends the process as the signal would have, once what is half-written is gone."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

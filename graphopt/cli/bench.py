@@ -1,0 +1,58 @@
+"""`graphopt bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen, streams
+from graphopt.cli.options import parse_numbers, parse_sizes
+from graphopt.cli.root import app
+
+
+@app.command(name="bench")
+def bench_command(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A model; - is stdin.")],
+    after: Annotated[Path | None, typer.Argument(metavar="B", help="The other side; without it A alone.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="cpu, rocm, migraphx, cuda, ... (repeatable).")] = None,
+    threads: Annotated[str, typer.Option(metavar="1,2", help="0 is the runtime's own choice.")] = "0",
+    batch: Annotated[str, typer.Option(metavar="1,8,64", help="Sizes of the symbolic first axis.")] = "",
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable).")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to time each setting.")] = 2.0,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
+    profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time each node.")] = True,
+    require_device: Annotated[
+        bool, typer.Option("--require-device", help="Fail where a node of a GPU session runs on the CPU.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Measure A, or compare A with B: time, throughput, memory, nodes, placement."""
+    import graphopt
+
+    with screen.working() as say:
+        report = graphopt.bench(
+            streams.read(before),
+            None if after is None else streams.read(after),
+            providers=provider or (),
+            threads=parse_numbers(threads, "--threads"),
+            sizes=parse_sizes(dim),
+            batch=parse_numbers(batch, "--batch") if batch else (),
+            inputs=inputs,
+            seconds=seconds,
+            memory=memory,
+            profile=profile,
+            require_device=require_device,
+            progress=say,
+        )
+    if as_json:
+        screen.print_json({"command": "bench", **report.to_dict()})
+        return
+    from graphopt.report.tables import print_bench, print_speed
+
+    print_speed(report, screen.out())
+    print_bench(report, screen.out())

@@ -1,0 +1,65 @@
+"""`graphopt bisect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen, streams
+from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption, parse_names
+from graphopt.cli.root import app
+
+
+@app.command()
+def bisect(
+    before: InPath,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
+    target: TargetOption = "auto",
+    all_sites: AllSitesOption = False,
+    inputs: Annotated[Path | None, typer.Option(help="As for verify.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    providers: ProvidersOption = None,
+) -> None:
+    """Find the one rewrite of IN that breaks its numbers, or the first value at which two providers part.
+
+    Exit code 0: none does, 1: found.
+    """
+    from graphopt.checking.bisect import bisect_file
+    from graphopt.report.tables import plain
+
+    before = streams.read(before)
+    if providers is not None:
+        _bisect_providers(before, out, providers, inputs, seed)
+        return
+    with screen.working("looking for the rewrite"):
+        result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
+    console = screen.out()
+    if result.culprit is None:
+        console.print(f"[green]equal[/] after all {result.rewrites} rewrites: {plain(result.summary)}")
+        return
+    where = ", ".join(result.culprit.nodes) or "the whole model"
+    console.print(f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}")
+    console.print(plain(result.summary))
+    if out is not None:
+        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+    raise typer.Exit(1)
+
+
+def _bisect_providers(path: Path, out: Path | None, providers: str, inputs: Path | None, seed: int) -> None:
+    from graphopt.checking.parting import first_parting_in_file
+    from graphopt.report.tables import plain
+
+    with screen.working("looking for the value"):
+        result = first_parting_in_file(path, out, parse_names(providers) or [], inputs=inputs, seed=seed)
+    console = screen.out()
+    if result.value is None:
+        console.print(f"[green]equal[/]: {plain(result.summary)}")
+        return
+    console.print(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}")
+    if result.alone:
+        console.print("it differs only while no other value is looked at: a provider computes it with its neighbours")
+    if out is not None:
+        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+    raise typer.Exit(1)

@@ -1,0 +1,30 @@
+"""`graphopt diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen, streams
+from graphopt.cli.root import app
+
+
+@app.command(name="diff")
+def diff_command(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="One model; - is stdin.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
+) -> None:
+    """Show what differs between the graphs of two models. Exit code 0 whether they differ or not."""
+    from graphopt.checking.diff import diff
+
+    with screen.working("comparing"):
+        found = diff(streams.read(before), streams.read(after))
+    if as_json:
+        screen.print_json({"command": "diff", **found.to_dict()})
+        return
+    from graphopt.report.tables import print_diff
+
+    print_diff(found, screen.out())

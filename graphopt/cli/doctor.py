@@ -1,0 +1,53 @@
+"""`graphopt doctor`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen
+from graphopt.cli.root import app
+from graphopt.errors import OptionError, RuntimeMissingError
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Run every kernel that this machine would use, against float64.")
+    ] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
+) -> None:
+    """Show versions, the native library, each way to a GPU, and what is missing; exit 1 when the self-test fails."""
+    if bench and not selftest:
+        raise OptionError("--bench is for --selftest")
+    from graphopt.report.tables import facts, plain, print_routes, print_selftest
+    from graphopt.runtime.doctor import examine
+
+    findings = examine()
+    tested = None
+    if selftest and not findings.problems:
+        from graphopt.runtime.selftest import selftest as run_selftest
+
+        with screen.working("testing kernels") if not as_json else nullcontext():
+            tested = run_selftest(bench=bench)
+    if as_json:
+        data = findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {})
+        screen.print_json({"command": "doctor", **data})
+    else:
+        console = screen.out()
+        versions = facts()
+        for name, value in findings.rows:
+            versions.add_row(name, plain(value))
+        console.print(versions)
+        print_routes(findings.routes, console)
+        for problem in findings.problems:
+            console.print(f"[red]problem:[/] {plain(problem)}")
+        if tested is not None:
+            print_selftest(tested, console)
+    if findings.problems:
+        raise typer.Exit(RuntimeMissingError.exit_code)
+    if tested is not None and (tested.failed or tested.failed_sessions):
+        raise typer.Exit(1)

@@ -1,0 +1,248 @@
+"""`graphopt optimize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphopt import files
+from graphopt.cli import screen, streams
+from graphopt.cli.options import (
+    AllSitesOption,
+    GithubOption,
+    InPath,
+    OnlyOption,
+    ShapeOption,
+    SkipOption,
+    TargetOption,
+    parse_input_shapes,
+    parse_sizes,
+    parse_threads,
+)
+from graphopt.cli.root import app
+from graphopt.cli.verify import exit_with_verdict
+from graphopt.errors import OptionError
+
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport
+    from graphopt.measure.bench import BenchReport
+    from graphopt.measure.tune import Tuning
+    from graphopt.report.data import Report
+
+OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
+
+
+@app.command()
+def optimize(
+    model: InPath,
+    out: OutPath = None,
+    target: TargetOption = "auto",
+    only: OnlyOption = None,
+    skip: SkipOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp16 converts to half precision; statistics and the interface stay float32.")
+    ] = None,
+    fp16_io: Annotated[
+        bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
+    ] = False,
+    fp16_keep: Annotated[
+        list[str] | None,
+        typer.Option(help="With --precision fp16: a node or operator that stays float32 (repeatable)."),
+    ] = None,
+    input_shape: ShapeOption = None,
+    freeze_initializers: Annotated[
+        bool, typer.Option("--freeze-initializers", help="Initializers stop being inputs that callers can override.")
+    ] = False,
+    all_sites: AllSitesOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")] = False,
+    bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")] = False,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the report as one HTML page; - is stdout.")
+    ] = None,
+    external_data: Annotated[
+        bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites pay.")] = False,
+    tuning_cache: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
+    ] = None,
+    tune_seconds: Annotated[float, typer.Option(help="About how long --tune may measure.")] = 60.0,
+    threads: Annotated[int, typer.Option(help="Threads to tune and time for; 0 is the runtime's own choice.")] = 0,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=8", help="The size to tune and time for (repeatable).")
+    ] = None,
+    github: GithubOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Rewrite IN into OUT."""
+    if out is None and not dry_run:
+        raise OptionError("optimize needs an output path (or --dry-run)")
+    if (verify or bench) and out is not None and in_place and not dry_run:
+        raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
+    if [out, json_file, report_file].count(streams.DASH) > 1:
+        raise OptionError("only one of OUT, --json and --report can go to stdout")
+    sizes, input_shapes, threads = parse_sizes(dim), parse_input_shapes(input_shape), parse_threads(threads)
+    shown = out if not dry_run else None
+    model, written = streams.read(model), None if shown is None else streams.write(shown)
+    if streams.DASH in (json_file, report_file):
+        screen.divert()
+    reports = {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache}
+    _check_places(model, written, reports)
+
+    import graphopt
+
+    tuning = None
+    if tune or tuning_cache is not None:
+        with screen.working() as say:
+            tuning = graphopt.tune(
+                model,
+                target=target,
+                precision=precision,
+                threads=threads,
+                sizes={name: only_size for name, (only_size, *_) in sizes.items()},
+                seconds=tune_seconds,
+                cache=tuning_cache,
+                measure=tune,
+                progress=say,
+            )
+    with screen.working() as say:
+        _, report = graphopt.optimize(
+            model,
+            written if shown is not None else out,
+            profit=tuning.profit if tuning is not None else None,
+            target=target,
+            only=only or (),
+            skip=skip or (),
+            precision=precision,
+            keep_io=not fp16_io,
+            keep_float=fp16_keep or (),
+            input_shapes=input_shapes,
+            freeze_initializers=freeze_initializers,
+            all_sites=all_sites,
+            check=check,
+            external_data=False if shown == streams.DASH else external_data,
+            in_place=in_place,
+            dry_run=dry_run,
+            progress=say,
+        )
+    if tuning is not None:
+        report.tuning = tuning.to_dict()
+    accuracy, times = None, None
+    if verify and written is not None:
+        with screen.working("verifying"):
+            accuracy = graphopt.verify(model, written)
+    if bench and written is not None:
+        with screen.working("timing") as say:
+            times = graphopt.bench(model, written, threads=(threads,), sizes=sizes, progress=say)
+    if shown is not None and written is not None:
+        streams.flush(shown, written)
+    if not quiet:
+        _print(report, accuracy, times, tuning, shown, explain=explain)
+    if github:
+        from graphopt.cli.github import tell
+
+        tell(report, accuracy, times, model, shown)
+    if report_file is not None:
+        _write_page(report_file, report, model, written, accuracy, times)
+    if json_file is not None:
+        from graphopt.report.strict_json import dumps
+
+        streams.write_text(json_file, dumps(_data(report, accuracy, times)) + "\n")
+    if accuracy is not None:
+        exit_with_verdict(accuracy)
+
+
+def _data(report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> dict[str, object]:
+    from graphopt.report.answer import answer
+
+    return {
+        "command": "optimize",
+        "answer": answer(report, accuracy, times),
+        **report.to_dict(),
+        "verify": accuracy.to_dict() if accuracy is not None else None,
+        "bench": times.to_dict() if times is not None else None,
+    }
+
+
+def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
+    """Before any work: no file that is asked for may take the place of the model, of its weights or of another one.
+
+    Raises:
+        ModelSaveError: one would, or cannot be written.
+    """
+    places = {
+        what: path
+        for what, path in reports.items()
+        if path is not None and path != streams.DASH and not files.is_stream(path)
+    }
+    reads = [model]
+    if any(path.exists() for path in places.values()):
+        from graphopt.graph.reading import data_files
+
+        reads += data_files(model)
+    if out is not None:
+        places["the weights of OUT"] = out.with_name(f"{out.name}.data")
+        if not files.same(out, model):  # which `graphopt.optimize` judges
+            places["OUT"] = out
+    files.check_places(places, reads)
+
+
+def _write_page(
+    path: Path,
+    report: Report,
+    before: Path,
+    after: Path | None,
+    accuracy: VerifyReport | None,
+    times: BenchReport | None,
+) -> None:
+    from graphopt.checking.diff import diff
+    from graphopt.report.html import render
+
+    difference = diff(before, after) if after is not None and not after.samefile(before) else None
+    page = render(report, title=before.name, difference=difference, accuracy=accuracy, times=times)
+    streams.write_text(path, page)
+
+
+def _print(
+    report: Report,
+    accuracy: VerifyReport | None,
+    times: BenchReport | None,
+    tuning: Tuning | None,
+    shown: Path | None,
+    *,
+    explain: bool,
+) -> None:
+    """The answer first, then what it rests on."""
+    from graphopt.report import tables
+    from graphopt.report.answer import answer, is_faster, is_slower
+
+    console = screen.out()
+    bad = (accuracy is not None and not accuracy.equal) or (times is not None and is_slower(times))
+    good = times is not None and is_faster(times)
+    style = "bold red" if bad else "bold green" if good else "bold"
+    console.print(tables.plain(answer(report, accuracy, times, shown)), style=style)
+    if report.before is not None and report.after is not None:
+        tables.print_before_after(report.before, report.after, console)
+    tables.print_passes(report, console)
+    if explain:
+        tables.print_remarks(report.remarks, console)
+    else:
+        tables.print_refusals(report.remarks, console)
+    tables.print_ranges(report, console)
+    if tuning is not None:
+        tables.print_tuning(tuning, console)
+    if times is not None:
+        tables.print_bench(times, console)
+    if accuracy is not None:
+        tables.print_verify(accuracy, console)
+    for note in report.notes:
+        console.print(tables.plain(note))

@@ -1,0 +1,79 @@
+"""`-` where one file is meant: a model from stdin, a model or a report to stdout.
+
+A model is read whole into a temporary folder that goes when the process ends, and written from there: nothing half-made
+leaves the process. Weights travel inside.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from graphopt import files
+from graphopt.cli import screen
+from graphopt.errors import OptionError
+
+DASH = Path("-")
+_cleanup = ExitStack()
+_stdin: list[Path] = []
+
+
+def reset() -> None:
+    """Removes what was spooled."""
+    _stdin.clear()
+    _cleanup.close()
+
+
+def read(path: Path) -> Path:
+    """The file to read in the place of `path`; stdin for `-`.
+
+    Raises:
+        OptionError: stdin was read before.
+    """
+    if path != DASH:
+        return path
+    if _stdin:
+        raise OptionError("- stands for stdin, which can be read once")
+    place = _folder() / "stdin"
+    with place.open("wb") as spooled:
+        shutil.copyfileobj(sys.stdin.buffer, spooled)
+    _stdin.append(place)
+    return place
+
+
+def write(path: Path) -> Path:
+    """The file to write in the place of `path`; `flush` copies it to stdout for `-`."""
+    if path != DASH:
+        return path
+    screen.divert()
+    return _folder() / "stdout"
+
+
+def flush(path: Path, written: Path) -> None:
+    """Copies what was written in the place of `-` to stdout."""
+    if path == DASH:
+        with written.open("rb") as model:
+            shutil.copyfileobj(model, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def write_text(path: Path, text: str) -> None:
+    """A report into its place, or to stdout."""
+    if path == DASH:
+        sys.stdout.write(text)
+    else:
+        files.write_report(path, text)
+
+
+def named(message: str) -> str:
+    """A message in which stdin is called so."""
+    for place in _stdin:
+        message = message.replace(str(place), "stdin")
+    return message
+
+
+def _folder() -> Path:
+    return Path(_cleanup.enter_context(tempfile.TemporaryDirectory(prefix="graphopt-")))

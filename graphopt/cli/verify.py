@@ -1,0 +1,101 @@
+"""`graphopt verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphopt.cli import screen, streams
+from graphopt.cli.options import (
+    ProvidersOption,
+    parse_names,
+    parse_numbers,
+    parse_ranges,
+    parse_sizes,
+    parse_tolerances,
+)
+from graphopt.cli.root import app
+from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
+
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport
+
+
+@app.command(name="verify")
+def verify_command(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The original; - is stdin.")],
+    after: Annotated[
+        Path | None, typer.Argument(metavar="AFTER", help="BEFORE itself if only providers differ.")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
+    rtol: Annotated[
+        list[str] | None, typer.Option(help="1e-3, or OUTPUT:1e-3 for one output (repeatable); relative to RMS.")
+    ] = None,
+    atol: Annotated[list[str] | None, typer.Option(help="1e-6, or OUTPUT:1e-6 (repeatable).")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
+    provider: Annotated[
+        str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
+    ] = None,
+    effort: Annotated[str, typer.Option(help="quick, normal or thorough: how many inputs are tried.")] = "normal",
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=1,7,64", help="Sizes of a symbolic dimension to try (repeatable)."),
+    ] = None,
+    batch: Annotated[str, typer.Option(metavar="1,3,8", help="Sizes of symbolic first axes to try.")] = "",
+    range_: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."),
+    ] = None,
+    providers: ProvidersOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run, 8: random."""
+    if after is None and providers is None:
+        raise OptionError(
+            "AFTER is missing; one model alone is compared with itself on two providers (--providers A,B)"
+        )
+    before, after = streams.read(before), None if after is None else streams.read(after)
+    import graphopt
+
+    with screen.working("verifying"):
+        report = graphopt.verify(
+            before,
+            before if after is None else after,
+            inputs=inputs,
+            rtol=parse_tolerances(rtol, "--rtol") or None,
+            atol=parse_tolerances(atol, "--atol") or None,
+            seed=seed,
+            probe_nan=probe_nan,
+            provider=provider,
+            effort=effort,
+            sizes=parse_sizes(dim),
+            batch=parse_numbers(batch, "--batch") if batch else (),
+            ranges=parse_ranges(range_),
+            providers=parse_names(providers),
+        )
+    if as_json:
+        screen.print_json({"command": "verify", **report.to_dict()})
+    elif not quiet:
+        from graphopt.report.tables import print_verdict, print_verify
+
+        print_verdict(report, screen.out())
+        print_verify(report, screen.out())
+    exit_with_verdict(report, strict=strict)
+
+
+def exit_with_verdict(report: VerifyReport, *, strict: bool = False) -> None:
+    """Ends with the exit code of what was found; 0 returns."""
+    from graphopt.checking.verify import Verdict
+
+    code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[report.verdict]
+    if code == 0 and strict and report.not_covered:
+        code = EXIT_NOT_COVERED
+    if code:
+        raise typer.Exit(code)

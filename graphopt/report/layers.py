@@ -1,0 +1,70 @@
+"""Repeated layers: what differs in the numbers of its names alone is said once."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Group(Generic[T, K]):
+    """Members of one kind whose names differ in numbers alone.
+
+    Attributes:
+        kind: what they have in common.
+        members: in the order of the model.
+        where: their names as one, "/encoder/layer.{0-11}/attention/MatMul".
+    """
+
+    kind: K
+    members: tuple[T, ...]
+    where: str
+
+
+def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]) -> list[Group[T, K]]:
+    """Groups of one kind and one name but for the numbers in it, the largest first."""
+    found: dict[tuple[K, str], list[T]] = defaultdict(list)
+    for item in items:
+        found[kind(item), _NUMBER.sub("#", name(item))].append(item)
+    groups = [Group(k, tuple(members), where([name(m) for m in members])) for (k, _), members in found.items()]
+    return sorted(groups, key=lambda g: -len(g.members))
+
+
+def where(names: Sequence[str]) -> str:
+    """Names that differ in numbers alone, as one: the numbers that vary become {0-11} or {2,5,9}."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    numbers = [_NUMBER.findall(n) for n in distinct]
+    if len({len(n) for n in numbers}) != 1:
+        return f"{distinct[0]}, ..."
+    columns = [list(dict.fromkeys(column)) for column in zip(*numbers)]
+    # Numbers that go together, as counters of nodes do, would promise combinations that are not there.
+    if len([c for c in columns if len(c) > 1]) > 1 and _product(columns) != len(distinct):
+        return f"{distinct[0]} ... {distinct[-1]}"
+    parts = iter([_span(column) for column in columns])
+    return _NUMBER.sub(lambda _: next(parts), distinct[0])
+
+
+def _product(columns: Sequence[Sequence[str]]) -> int:
+    total = 1
+    for column in columns:
+        total *= len(column)
+    return total
+
+
+def _span(column: Sequence[str]) -> str:
+    if len(column) == 1:
+        return column[0]
+    values = sorted(int(n) for n in column)
+    if values == list(range(values[0], values[0] + len(values))):
+        return f"{{{values[0]}-{values[-1]}}}"
+    shown = ",".join(map(str, values[:4]))
+    return f"{{{shown}}}" if len(values) <= 4 else f"{{{shown},...}}"

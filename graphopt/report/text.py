@@ -1,0 +1,32 @@
+"""Words and numbers for people."""
+
+from __future__ import annotations
+
+
+def visible(text: str) -> str:
+    """Names come from files: control characters, those that turn the direction of text too, become visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def size(n: int) -> str:
+    """Bytes."""
+    amount = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"
+
+
+def count(n: int, what: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def amount(n: float) -> str:
+    """A large number in three digits: 1.81 G."""
+    for unit in ("", " k", " M", " G"):
+        if abs(n) < 999.5:
+            return f"{n:.3g}{unit}"
+        n /= 1000
+    return f"{n:.3g} T"

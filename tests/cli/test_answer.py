@@ -1,0 +1,159 @@
+"""The answer comes first and in one line; at 80 columns nothing folds, and nothing is cut on its way to a file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import graphopt
+from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
+from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
+from graphopt.report.answer import answer
+from graphopt.report.data import ModelStats, Report
+from graphopt.report.layers import grouped, where
+from models import ZOO
+
+pytestmark = pytest.mark.once
+
+TIMING = Timing(9, 10.0, 11.0, 0.01, 100.0)
+
+
+def timed(*ratios: tuple[float, float, float, str]) -> BenchReport:
+    setting = Setting("CPUExecutionProvider", 1, {}, "host")
+    return BenchReport(rows=[BenchRow(setting, TIMING, TIMING, s, low, high, v) for s, low, high, v in ratios])
+
+
+def compared(verdict: Verdict, rel_rms: float) -> VerifyReport:
+    row = OutputComparison("y", "normal", True, "CPU", False, rel_rms, rel_rms, 120.0, 1.0, 1e-5, True, "")
+    return VerifyReport(verdict, rows=[row])
+
+
+def test_answer() -> None:
+    report = Report("cpu", before=ModelStats({"Conv": 464}, 0, None), after=ModelStats({"Conv": 247}, 0, None))
+    faster = timed((1.29, 1.27, 1.31, "faster"))
+    equal = compared(Verdict.EQUAL, 1.2e-6)
+    said = answer(report, equal, faster, Path("resnet50.opt.onnx"))
+    assert said == "1.29x faster (1.27-1.31), equal (worst 1.2e-06), 464 -> 247 nodes, resnet50.opt.onnx"
+    assert len(said) <= 80 + len("resnet50.opt.onnx")
+    slower = answer(report, compared(Verdict.DIFFERENT, 0.02), timed((0.8, 0.5, 0.9, "slower")))
+    assert slower == "1.25x slower (1.11-2.00), different (worst 2.0e-02), 464 -> 247 nodes, nothing written"
+    assert answer(report, times=timed((1.01, 0.99, 1.03, "within noise"))).startswith("as fast within noise (0.99x-")
+    several = timed((1.2, 1.1, 1.3, "faster"), (1.01, 0.99, 1.02, "within noise"))
+    assert answer(report, times=several).startswith("as fast to 1.20x faster: 1 of 2 settings faster")
+    one = Report("cpu", before=ModelStats({"Relu": 2}, 0, None), after=ModelStats({"Relu": 1}, 0, None))
+    assert answer(one) == "2 -> 1 node, nothing written"
+    assert answer(Report("cpu", before=one.after, after=one.after)) == "1 node, as before, nothing written"
+
+
+def test_repeated_layers_are_said_once() -> None:
+    names = [f"/encoder/layer.{i}/attention/MatMul_{j}" for i in range(12) for j in (1, 2)]
+    assert where(names[::2]) == "/encoder/layer.{0-11}/attention/MatMul_1"
+    assert where(names) == "/encoder/layer.{0-11}/attention/MatMul_{1-2}"
+    assert where(["node_7", "node_9"]) == "node_{7,9}"
+    assert where(["a1b2", "a3b4"]) == "a1b2 ... a3b4"  # a{1,3}b{2,4} would name four
+    kinds = grouped(names, kind=lambda n: n[-1], name=lambda n: n)
+    assert [(g.kind, len(g.members)) for g in kinds] == [("1", 12), ("2", 12)]
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """What the command prints on a terminal of 80 columns."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    environment.pop("COLUMNS", None)
+    command = [sys.executable, "-m", "graphopt", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=subprocess.DEVNULL, env=environment):
+        os.close(secondary)
+        text = b""
+        try:
+            while chunk := os.read(primary, 4096):
+                text += chunk
+        except OSError:  # the terminal's other end is closed
+            pass
+    os.close(primary)
+    return text.decode()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A model whose names are longer than a line, and where to put its rewrite."""
+    model = ZOO["resnet18"](small=True)
+    for node in model.graph.node:
+        node.name = f"{node.name}_{'long' * 40}"
+    onnx.save(model, tmp_path / "in.onnx")
+    return tmp_path / "in.onnx", tmp_path / "out.onnx"
+
+
+def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
+    path, out = files
+    shown = on_a_terminal("optimize", path, out.name, "--target", "cpu", "--all-sites")
+    Path(out.name).unlink()
+    first, *rest = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert first == "30 -> 14 nodes, out.onnx"
+    assert rest and all(len(line.split("\x1b")[0]) <= 80 for line in rest)
+    tables = [line for line in rest if line.startswith(("Conv  ", "WinogradConvRelu  ", "nodes  "))]
+    assert len(tables) == 3
+
+
+def test_nothing_is_cut_in_a_pipe(files: tuple[Path, Path], graphopt_command: Callable[..., Any]) -> None:
+    path, out = files
+    assert graphopt_command("optimize", path, out, "--target", "cpu", "--all-sites", "-q").stdout == ""
+    shown = graphopt_command("diff", path, out).stdout
+    assert shown.startswith("30 -> 14 nodes, 8 places rewritten\n")
+    assert "long" * 40 in shown and "…" not in shown
+
+
+def test_passes_without_work_are_one_line(files: tuple[Path, Path], graphopt_command: Callable[..., Any]) -> None:
+    shown = graphopt_command("optimize", *files, "--target", "cpu").stdout
+    (idle,) = [line for line in shown.splitlines() if line.startswith("nothing to do for ")]
+    assert "fuse_attention" in idle and "fold_batch_norm" not in idle
+    assert "rewrites: " in shown and "fold_batch_norm 8" in shown
+
+
+def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
+    for arguments, words in (
+        (("optimize", "--nonsense"), "No such option"),
+        (("optimize",), "Missing argument 'IN'"),
+        (("nonsense",), "No such command"),
+        (("optimize", "a", "--threads", "many"), "valid integer"),
+    ):
+        result = graphopt_command(*arguments)
+        assert result.exit_code == 2 and words in result.stderr
+        assert len(result.stderr.splitlines()) == 1 and result.stderr.endswith("--help)\n")
+    help_text = graphopt_command("optimize", "--help").stdout
+    assert all(len(line) <= 80 for line in help_text.splitlines())
+
+
+def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
+    """A model through a pipe; what is printed goes elsewhere."""
+    path, out = files
+    command = [sys.executable, "-m", "graphopt", "optimize", "-", "-", "--target", "cpu", "--all-sites"]
+    done = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=True)
+    assert b"WinogradConvRelu" in done.stderr
+    graphopt.optimize(path, out, target="cpu", all_sites=True)
+    assert done.stdout == out.read_bytes()
+    bad = subprocess.run(command, input=b"no model", capture_output=True, check=False)
+    assert bad.returncode == 3 and bad.stdout == b""
+    assert bad.stderr == b"graphopt: stdin: not an ONNX model (truncated, or another format)\n"
+
+
+def test_what_github_shows(
+    files: tuple[Path, Path], graphopt_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    shown = graphopt_command("optimize", *files, "--target", "cpu", "--all-sites", "-q", "--github").stdout
+    assert shown == f"::notice file={files[0]},title=graphopt::30 -> 14 nodes, {files[1]}\n"
+    text = summary.read_text()
+    assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text
