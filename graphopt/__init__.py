@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphopt.optimizer import optimize
     from graphopt.report.data import Report
     from graphopt.runtime.data_parallel import DataParallel
+    from graphopt.runtime.plugin import get_ep_name, get_ep_names, get_library_path
     from graphopt.runtime.sessions import configure, library_path, session
 
 __version__ = "0.1.0"
@@ -35,6 +36,9 @@ __all__ = [
     "__version__",
     "bench",
     "configure",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
     "library_path",
     "optimize",
     "session",
@@ -52,6 +56,9 @@ _HOMES = {
     "VerifyReport": "graphopt.checking.verify",
     "bench": "graphopt.measure.bench",
     "configure": "graphopt.runtime.sessions",
+    "get_ep_name": "graphopt.runtime.plugin",
+    "get_ep_names": "graphopt.runtime.plugin",
+    "get_library_path": "graphopt.runtime.plugin",
     "library_path": "graphopt.runtime.sessions",
     "optimize": "graphopt.optimizer",
     "session": "graphopt.runtime.sessions",
