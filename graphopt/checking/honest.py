@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -21,6 +23,22 @@ from graphopt.metadata import Numerics
 
 # Larger models are not read as a whole: there results are rounded and weights are not.
 MAX_WEIGHTS_READ = 1_500_000_000
+# Draws of the weights' rounding. Each is a session; what runs in one again rounds its activations anew.
+SESSIONS = 4
+# Of open sessions, weights together; one is always kept.
+KEPT_BYTES = 400_000_000
+
+
+@dataclass
+class Budget:
+    """Seconds of all processors that may be spent, and that were."""
+
+    seconds: float
+    spent: float = 0.0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent >= self.seconds
 
 
 @dataclass
@@ -40,36 +58,60 @@ class HonestErrors:
     rewritten: Rewritten
     half_io: bool
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
+    _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
+    _sessions: dict[tuple[Numerics, int], Any] = field(default_factory=dict)
     _source: tuple[onnx.ModelProto, dict[str, int]] | None = None
 
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What was measured; empty where nothing was, or could be."""
         return [draw[output] for draw in self._found.get((numerics, case), [])]
 
-    def measure(self, numerics: Numerics, cases: Iterable[Case], seeds: Iterable[int]) -> None:
-        """One draw for each seed."""
-        cases = list(cases)
-        if not cases:
-            return
-        if self._source is None:
-            self._source = self._read()
-        proto, types = self._source
+    def drawn(self, numerics: Numerics, case: Case) -> int:
+        """How often the case was drawn."""
+        return self._drawn.get((numerics, case.name), 0)
+
+    def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int) -> float:
+        """So many more draws of each case; the seconds of all processors that it took."""
+        began = time.process_time()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
-        folder = self.model.parent if isinstance(self.model, Path) else None
-        for seed in seeds:
-            copy = noisy(proto, types, precision, seed)
-            if copy is None:
-                return
-            try:
-                session = open_session(copy, library=False, folder=folder)
-            except VerifyError:  # a type that a kernel of the noise does not take
-                return
-            del copy
+        cases = list(cases)
+        for _ in range(draws):
             for case in cases:
-                outputs = run_case(session, Case(case.name, rounded_feeds(case.feeds, precision.inputs, seed)))
+                drawn = self.drawn(numerics, case)
+                self._drawn[numerics, case.name] = drawn + 1
+                session = self._session(numerics, drawn % SESSIONS)
+                if session is None:
+                    continue
+                outputs = run_case(session, Case(case.name, rounded_feeds(case.feeds, precision.inputs, drawn)))
                 if not isinstance(outputs, str):
                     moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
                     self._found.setdefault((numerics, case.name), []).append(moved)
+        return time.process_time() - began
+
+    def _session(self, numerics: Numerics, seed: int) -> Any:
+        """BEFORE rounding at random; None where it cannot be made."""
+        if (numerics, seed) in self._sessions:
+            return self._sessions[numerics, seed]
+        if self._source is None:
+            self._source = self._read()
+        proto, types = self._source
+        kept = max(1, KEPT_BYTES // max(1, proto.ByteSize()))
+        while len(self._sessions) >= kept:
+            del self._sessions[next(iter(self._sessions))]
+        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        copy = noisy(proto, types, precision, seed)
+        session = None
+        if copy is not None:
+            try:
+                session = open_session(copy, library=False, folder=self._folder)
+            except VerifyError:  # a type that a kernel of the noise does not take
+                session = None
+        self._sessions[numerics, seed] = session
+        return session
+
+    @property
+    def _folder(self) -> Path | None:
+        return self.model.parent if isinstance(self.model, Path) else None
 
     def overflows(self, numerics: Numerics, case: Case) -> list[bool]:
         """Of each output, whether BEFORE itself leaves the range of half precision on the way to it."""
@@ -81,8 +123,7 @@ class HonestErrors:
         if copy is None:
             return []
         try:
-            folder = self.model.parent if isinstance(self.model, Path) else None
-            outputs = run_case(open_session(copy, library=False, folder=folder), case)
+            outputs = run_case(open_session(copy, library=False, folder=self._folder), case)
         except VerifyError:
             return []
         if isinstance(outputs, str):

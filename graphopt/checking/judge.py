@@ -9,8 +9,8 @@ from enum import Enum
 
 import numpy as np
 
-from graphopt.checking.compare import MEASURES, Deviation
-from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
+from graphopt.checking.compare import MEASURES, Deviation, Numbers
+from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS, USUAL_SHARE
 from graphopt.metadata import Numerics
 
 # Below this numbers of float32 lose bits, and kernels round them to zero.
@@ -118,6 +118,12 @@ def _order(judgement: Judgement) -> tuple[int, float]:
     return [Finding.EQUAL, Finding.NOISE, Finding.DIFFERENT].index(judgement.finding), judgement.severity
 
 
+def _usual(limit: Numbers, scale: Numbers) -> float:
+    """Part of the middle one of an axis' limits, relative to their slices: a slice that few draws missed has that."""
+    known = scale > 0
+    return USUAL_SHARE * float(np.median(limit[known] / scale[known])) if known.any() else 0.0
+
+
 def _by_slices(
     found: Deviation, numerics: Numerics, honest: Sequence[Deviation], approximation: Deviation | None
 ) -> list[Judgement]:
@@ -134,6 +140,7 @@ def _by_slices(
             measured = limit / FACTOR
             # A slice of zeros has no scale: there a unit of the whole output is nothing.
             least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
+            least = np.maximum(least, _usual(limit, slices.scale) * slices.scale)
             limit = np.maximum(limit, least + UNDERFLOW)
             if found.discrete:
                 limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)

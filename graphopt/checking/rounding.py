@@ -286,6 +286,10 @@ class _Noise:
         if not wide:
             yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
             noise = f"{here}_clipped"
+        last = x == exact and not raw and not (self.overflows and rounding.coarse)
+        if last:
+            yield helper.make_node("Add", [x, noise], [name])
+            return
         yield node("Add", [x, noise], "sum")
         result = f"{here}_sum"
         if raw:

@@ -17,6 +17,8 @@ from graphopt.metadata import Numerics
 FACTOR = 4.0
 # Eight units in the last place of float32: kernels that are equal in all but the order of two additions reach it.
 FLOOR = 1e-6
+# A slice's limit is no less than this part of what is usual for its axis.
+USUAL_SHARE = 0.5
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.coverage import not_covered
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.given import given_cases
-from graphopt.checking.honest import HonestErrors
+from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case, Wishes, plan, required_inputs, symbols
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
@@ -37,10 +37,13 @@ from graphopt.runtime.sessions import CPU, provider_name
 
 Tolerance = float | Mapping[str, float]
 
-# Random draws of rounding for each case, and as many more as decide a case that looks different.
-DRAWS, MORE_DRAWS = 1, (6, 18)
+# Random draws of rounding for each case, and for one that looks different: then twice as many, and again.
+DRAWS, MOST_DRAWS = 1, 24
+# Where the budget ends before a case is decided, this many limits are no finding: the largest of few draws is too
+# small a limit, and what is beyond ten honest errors is beyond this.
+UNDECIDED = 2.0
 # A difference of so many limits, of the output as a whole or after more draws, is no matter of luck.
-BEYOND_LUCK = 20.0
+BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 # How many cases run at the runtime's default optimization level, the smallest of them.
 DEFAULT_LEVEL_CASES = 3
 # Their results are another at every run.
@@ -51,18 +54,25 @@ RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to try beyond the first few cases of each kind.
+    """How much to try beyond one draw of the first few cases of each kind.
 
     Attributes:
-        seconds: of all processors, about, for all runs of both models on further cases.
+        seconds: of all processors, about, for all runs of both models on further cases, and for more draws of cases
+            that look different. The case that looks worst is decided whatever it takes.
+        cases: the share of further cases.
         elements: of all inputs of a case together, at most.
     """
 
     seconds: float
+    cases: float
     elements: int
 
 
-EFFORTS = {"quick": Effort(0.0, 1 << 22), "normal": Effort(3.0, 1 << 24), "thorough": Effort(90.0, 1 << 26)}
+EFFORTS = {
+    "quick": Effort(2.0, 0.0, 1 << 22),
+    "normal": Effort(6.0, 0.5, 1 << 24),
+    "thorough": Effort(120.0, 0.75, 1 << 26),
+}
 # What a case costs beside a run of BEFORE: AFTER once or twice, and BEFORE rounding at random.
 RUNS = 5.0
 
@@ -294,14 +304,15 @@ def verify(
 
     wishes = _wishes(before_proto, report.fixed, effort, sizes or {}, ranges or {})
     wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
-    wanted, cases = _run_before(pair, report, inputs, wishes, EFFORTS[effort].seconds)
+    budget = Budget(EFFORTS[effort].seconds)
+    wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, half_io)
     ways = [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
     ways += [_Way(True, device)] if device != CPU else []
     runs = [run for way in two[1:] or ways for run in _run_after(pair, way, cases, wanted)]
     if not two:
         runs += _run_at_default_level(pair, cases, wanted, report)
-    _judge(pair, runs, honest, report)
+    _judge(pair, runs, honest, report, budget)
     report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
     _conclude(pair, report, cases)
     return report
@@ -364,7 +375,7 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 
 def _run_before(
-    pair: _Pair, report: VerifyReport, inputs: Any, wishes: Wishes, seconds: float
+    pair: _Pair, report: VerifyReport, inputs: Any, wishes: Wishes, budget: Budget, share: float
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """BEFORE's outputs, and the cases that it takes; notes outputs that a second run changes."""
     session = open_session(pair.before, library=pair.reference.library, provider=pair.reference.provider)
@@ -372,8 +383,7 @@ def _run_before(
     cases: list[Case] = []
     random: set[str] = set()
     repeat = math.inf if _has_random_operators(pair.before_proto) else 1
-    spent = 0.0
-    paid = math.inf
+    spent, paid = 0.0, math.inf
 
     def accepts(case: Case) -> bool:
         nonlocal spent
@@ -395,7 +405,8 @@ def _run_before(
     def exhausted() -> bool:
         nonlocal paid
         paid = min(paid, spent)
-        return (spent - paid) * RUNS >= seconds
+        budget.spent = (spent - paid) * RUNS
+        return budget.spent >= budget.seconds * share
 
     if inputs is not None:
         for case in given_cases(inputs, pair.before_proto):
@@ -498,6 +509,7 @@ def _judge(
     runs: Sequence[_Run],
     honest: HonestErrors,
     report: VerifyReport,
+    budget: Budget,
 ) -> None:
     """Appends the rows. Cases that look different are measured again, the worst first, until one stays so."""
     compared = [name for name in pair.names if name not in report.random]
@@ -511,16 +523,21 @@ def _judge(
             for r in runs
             if not isinstance(r.found, str) and any(not is_beyond_doubt(r.found[i]) for i in outputs)
         }
-        honest.measure(numerics, doubtful.values(), range(DRAWS))
+        honest.measure(numerics, doubtful.values(), DRAWS)
 
     approximation: dict[str, list[Deviation]] = {}
 
     overflown: set[tuple[str, str]] = set()
+    undecided: set[str] = set()
 
     def rows_of(run: _Run) -> list[OutputComparison]:
         rows = _rows(pair, run, honest, approximation.get(run.case.name), compared)
-        return [
+        rows = [
             replace(r, equal=True, reason=NOISE, slice_error=0.0) if (r.case, r.name) in overflown else r for r in rows
+        ]
+        return [
+            replace(r, equal=True, reason=NOISE) if r.case in undecided and 1 < r.severity <= UNDECIDED else r
+            for r in rows
         ]
 
     rows = {id(run): rows_of(run) for run in runs}
@@ -532,22 +549,18 @@ def _judge(
     worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
     again: set[str] = set()
     for run in reversed(worst):
+        if run.case.name in again:
+            rows[id(run)] = rows_of(run)
         bad = [r for r in rows[id(run)] if not r.equal]
         if not bad:
             continue
         if any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad):
             break
-        if run.case.name not in again:
-            again.add(run.case.name)
-            drawn = DRAWS
-            for more in MORE_DRAWS:
-                for numerics in by_class:
-                    honest.measure(numerics, [run.case], range(drawn, drawn + more))
-                drawn += more
-                bad = [r for r in rows_of(run) if not r.equal]
-                if all(r.severity > BEYOND_LUCK and math.isfinite(r.rel_rms) for r in bad):
-                    break
-            overflown |= _overflown(pair, run, honest, bad)
+        overflown |= _overflown(pair, run, honest, bad)
+        decided = _drawn_again(run, by_class, honest, rows_of, budget if again else None)
+        again.add(run.case.name)
+        if not decided:
+            undecided.add(run.case.name)
         rows[id(run)] = rows_of(run)
         if any(not r.equal for r in rows[id(run)]):
             break
@@ -555,6 +568,28 @@ def _judge(
         if run.case.name in again:
             rows[id(run)] = rows_of(run)
         report.rows += rows[id(run)]
+
+
+def _drawn_again(
+    run: _Run,
+    classes: Collection[Numerics],
+    honest: HonestErrors,
+    rows_of: Callable[[_Run], list[OutputComparison]],
+    budget: Budget | None,
+) -> bool:
+    """Draws until the case no longer looks different, or surely is; False where the budget ends before."""
+    while True:
+        drawn = max((honest.drawn(numerics, run.case) for numerics in classes), default=MOST_DRAWS)
+        bad = [r for r in rows_of(run) if not r.equal]
+        surely = all(r.severity > BEYOND_LUCK and math.isfinite(r.rel_rms) for r in bad)
+        if not bad or drawn >= MOST_DRAWS or (surely and drawn >= ENOUGH_DRAWS):
+            return True
+        if budget is not None and budget.is_spent:
+            return False
+        for numerics in classes:
+            seconds = honest.measure(numerics, [run.case], min(max(1, drawn), MOST_DRAWS - drawn))
+            if budget is not None:
+                budget.spent += seconds
 
 
 def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]) -> set[tuple[str, str]]:
