@@ -109,6 +109,19 @@ class Remark:
     def applied(self) -> bool:
         return self.code == "APPLIED"
 
+    def to_dict(self) -> dict[str, object]:
+        """For JSON; a refusal says what it means and what to do."""
+        entry: dict[str, object] = {
+            "pass": self.pass_name,
+            "code": self.code,
+            "nodes": list(self.nodes),
+            "detail": self.detail,
+        }
+        if self.applied:
+            return entry
+        code = Code[self.code]
+        return {**entry, "meaning": code.meaning, "advice": code.advice, "page": code.page}
+
 
 @dataclass(frozen=True)
 class InitializerRange:

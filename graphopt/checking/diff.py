@@ -86,19 +86,24 @@ def diff(before: Any, after: Any) -> ModelDiff:
         ModelLoadError: a model cannot be read.
     """
     old, new = reading.load(before).model, reading.load(after).model
-    old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
-    old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
-    removed = [n for n in old_nodes if _key(n) not in new_keys]
-    added = [n for n in new_nodes if _key(n) not in old_keys]
     old_weights, new_weights = _initializers(old), _initializers(new)
     return ModelDiff(
         model_stats(old),
         model_stats(new),
-        tuple(_neighbourhoods(removed, added, _value_names(old_nodes), _value_names(new_nodes))),
+        tuple(neighbourhoods(old, new)),
         tuple(n for n in old_weights if n not in new_weights),
         tuple(n for n in new_weights if n not in old_weights),
         tuple(n for n, t in old_weights.items() if n in new_weights and _data(t) != _data(new_weights[n])),
     )
+
+
+def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
+    """The nodes that only one of two models has, grouped by the values that they make; weights are not looked at."""
+    old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
+    old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
+    removed = [n for n in old_nodes if _key(n) not in new_keys]
+    added = [n for n in new_nodes if _key(n) not in old_keys]
+    return _neighbourhoods(removed, added, _value_names(old_nodes), _value_names(new_nodes))
 
 
 def _graphs(model: ir.Model) -> Iterable[ir.Graph]:

@@ -2,29 +2,88 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, InPath, ShapeOption, TargetOption, parse_input_shapes
+from graphopt.cli.options import (
+    AllSitesOption,
+    OnlyOption,
+    ShapeOption,
+    SkipOption,
+    TargetOption,
+    parse_input_shapes,
+    parse_one_size,
+)
 from graphopt.cli.root import app
+from graphopt.errors import OptionError
+from graphopt.remarks import Code
+
+
+def _codes() -> list[str]:
+    """For the completion of --code."""
+    return list(Code.__members__)
 
 
 @app.command(name="explain")
 def explain_command(
-    model: InPath,
+    model: Annotated[
+        Path, typer.Argument(help="The model to read; - is stdin. Or a code, whose page is printed.", metavar="IN|CODE")
+    ],
     target: TargetOption = "auto",
+    only: OnlyOption = None,
+    skip: SkipOption = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Show what was refused for this reason alone (repeatable).",
+            autocompletion=lambda: list(Code.__members__),
+        ),
+    ] = None,
     input_shape: ShapeOption = None,
+    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=8", help="The size to count for (repeatable).")] = None,
     all_sites: AllSitesOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Print every candidate site of IN: applied, or refused and why."""
-    import graphopt
-    from graphopt.report.tables import print_remarks
+    """Account for all of IN: what was rewritten, what was refused and why, what no pass looks at, and what it costs."""
+    if str(model) in Code.__members__ and not model.exists():
+        _print_page(Code[str(model)])
+        return
+    codes = code or []
+    for name in codes:
+        if name not in Code.__members__:
+            raise OptionError(f"there is no code '{name}'; the codes are {', '.join(Code.__members__)}")
+    from graphopt.report.account import account
+    from graphopt.report.tables import print_account
 
     with screen.working() as say:
-        _, report = graphopt.optimize(
+        found = account(
             streams.read(model),
             target=target,
+            only=only or (),
+            skip=skip or (),
             input_shapes=parse_input_shapes(input_shape),
+            sizes=parse_one_size(dim),
             all_sites=all_sites,
-            dry_run=True,
             progress=say,
         )
-    print_remarks(report.remarks, screen.out())
+    if codes:
+        found.groups = [g for g in found.groups if any(r.code in codes for s in g.sites for r in s.remarks)]
+    if as_json:
+        screen.print_json({"command": "explain", **found.to_dict()})
+    else:
+        print_account(found, screen.out())
+
+
+def _print_page(code: Code) -> None:
+    from graphopt.report.refusal_pages import page
+
+    console = screen.out()
+    if console.is_terminal:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(page(code)))
+    else:
+        print(page(code), end="")

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphopt.graph.traversal import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
-from graphopt.remarks import Code, InitializerRange, Remark
+from graphopt.remarks import InitializerRange, Remark
 
 
 @dataclass
@@ -36,7 +36,7 @@ def model_stats(model: ir.Model) -> ModelStats:
     """Counts nodes, bytes and multiply-adds; uses the shapes that are on the values."""
     counts: Counter[str] = Counter()
     total_bytes = 0
-    multiply_adds: int | None = None
+    total: int | None = None
     bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
     for graph in graphs(model):
         if graph in bodies:
@@ -47,10 +47,10 @@ def model_stats(model: ir.Model) -> ModelStats:
         for node in graph:
             domain, op_type = node.domain, node.op_type
             counts[op_type if domain in ("", DOMAIN) else f"{domain}::{op_type}"] += 1
-            n = _multiply_adds(node)
+            n = multiply_adds(node)
             if n is not None:
-                multiply_adds = (multiply_adds or 0) + n
-    return ModelStats(dict(sorted(counts.items())), total_bytes, multiply_adds)
+                total = (total or 0) + n
+    return ModelStats(dict(sorted(counts.items())), total_bytes, total)
 
 
 def _static(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -93,7 +93,8 @@ _COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
 }
 
 
-def _multiply_adds(node: ir.Node) -> int | None:
+def multiply_adds(node: ir.Node) -> int | None:
+    """Of a convolution or a product with static shapes; None for other nodes."""
     op_type = node.op_type
     if node.domain == DOMAIN:
         # Variants of our operators differ in their suffixes, which add no products.
@@ -165,22 +166,8 @@ class Report:
             "after": stats(self.after),
             "passes": [vars(p) for p in self.passes],
             "initializer_ranges": [r.to_dict() for r in self.initializer_ranges],
-            "remarks": [_remark_dict(r) for r in self.remarks],
+            "remarks": [r.to_dict() for r in self.remarks],
         }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
-
-
-def _remark_dict(remark: Remark) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "pass": remark.pass_name,
-        "code": remark.code,
-        "nodes": list(remark.nodes),
-        "detail": remark.detail,
-    }
-    if not remark.applied:
-        entry["meaning"] = Code[remark.code].meaning
-        entry["advice"] = Code[remark.code].advice
-        entry["page"] = Code[remark.code].page
-    return entry

@@ -15,10 +15,11 @@ from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, descr
 from graphopt.measure.profiling import Placement
 from graphopt.measure.tune import Tuning
 from graphopt.remarks import Code, Remark
+from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped
-from graphopt.report.text import count, size, visible
+from graphopt.report.text import amount, count, size, visible
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
 from graphopt.runtime.sessions import CPU
@@ -26,6 +27,8 @@ from graphopt.runtime.sessions import CPU
 MAX_SITE_ROWS = 15
 # Initializers with range problems that are printed; the JSON report has all.
 MAX_RANGES = 20
+# Groups of an account below it are counted, not listed, where there is nothing to do about them.
+LEAST_SHARE = 0.01
 
 
 def plain(text: str) -> str:
@@ -360,3 +363,63 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
     console.print(f"{name}: {nodes}{copies}{left}")
+
+
+def print_account(found: Account, console: Console) -> None:
+    """The whole model, what could gain first."""
+    console.print(f"[bold]{account_answer(found)}[/]")
+    sizes = ", ".join(f"{s}={n}" for s, n in found.sizes.items())
+    unknown = f"; {count(found.unknown, 'node')} of unknown size" if found.unknown else ""
+    at = f" at {sizes}" if sizes else ""
+    console.print(
+        plain(f"{amount(found.multiply_adds)} multiply-adds, {size(found.bytes)} read and written{at}{unknown}")
+    )
+    for fate in Fate:
+        mine = [g for g in found.groups if g.first.fate == fate]
+        if not mine:
+            continue
+        share, byte_share = (sum(getattr(g, a) for g in mine) for a in ("share", "byte_share"))
+        console.print()
+        console.print(f"[bold]{fate.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)")
+        shown = mine if fate in (Fate.COULD_GAIN, Fate.REFUSED) else [g for g in mine if g.cost >= LEAST_SHARE]
+        for group in shown:
+            _print_group(group, console)
+        if rest := mine[len(shown) :]:
+            console.print(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]")
+
+    if found.elsewhere:
+        console.print()
+        console.print("[bold]refused at nodes that passes had made and have taken away again[/]")
+        for remark in found.elsewhere:
+            console.print(f"  {remark_line(remark, ', '.join(plain(n) for n in remark.nodes))}")
+
+
+def account_answer(found: Account) -> str:
+    """How much is rewritten, how much could be, how much stays."""
+    parts = []
+    for fate, words in (
+        (Fate.REWRITTEN, "rewritten"),
+        (Fate.COULD_GAIN, "refused with something to do"),
+        (Fate.REFUSED, "refused"),
+        (Fate.LEFT, "left"),
+    ):
+        share, byte_share = found.share_of(fate)
+        parts.append(f"{share if found.multiply_adds else byte_share:.0%} {words}")
+    return f"of the {'multiply-adds' if found.multiply_adds else 'bytes'}: {', '.join(parts)}"
+
+
+def _print_group(group: AccountGroup, console: Console) -> None:
+    site, n = group.first, len(group.sites)
+    into = f" -> {site.into}" if site.into else " -> nothing" if site.fate == Fate.REWRITTEN else ""
+    times = f" in {n} places" if n > 1 else ""
+    where = f": {plain(group.where)}"
+    console.print(f"{group.share:6.1%} {group.byte_share:6.1%}  {plain(site.operators + into)}{times}{where}")
+    if site.into or site.fate == Fate.REWRITTEN:
+        by = ", ".join(dict.fromkeys(r.pass_name for r in site.remarks if r.applied))
+        if by:
+            console.print(f"{'':15}[dim]by {by}[/]")
+    for remark in dict.fromkeys(r for r in site.remarks if not r.applied):
+        named = [remark.nodes] if n == 1 else [(group.where, *remark.nodes[1:])]
+        console.print(f"  {remark_line(remark, ', '.join(plain(x) for x in named[0]))}")
+    if site.reason:
+        console.print(f"{'':15}[dim]{plain(site.reason)}[/]")

@@ -1,0 +1,353 @@
+"""Where a model's multiply-adds and bytes are, what the passes did there, and why not where they did nothing.
+
+Every node is in one group. Groups that differ in the numbers of their names alone (layers) are one, and those that
+could gain most come first.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+import graphopt
+from graphopt.checking.diff import Neighbourhood, neighbourhoods
+from graphopt.graph import inference, reading, traversal
+from graphopt.graph.editor import Editor, attribute_ints
+from graphopt.measure.bench import size_grid
+from graphopt.ops import DOMAIN
+from graphopt.passes import PASSES, Pass
+from graphopt.remarks import Code, Remark, node_label
+from graphopt.report.data import Report, multiply_adds
+from graphopt.report.layers import grouped
+from graphopt.targets.target import Target
+
+# They hand on what they are given, in another shape at most.
+_VIEWS = frozenset("Constant Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
+_MOVES = frozenset(
+    "Concat DepthToSpace Expand Gather GatherElements GatherND Pad Resize ScatterElements ScatterND Slice SpaceToDepth "
+    "Split Tile Transpose Upsample".split()
+)
+# In a detail; sizes begin with a digit.
+_NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
+_PRODUCTS = frozenset("Conv ConvTranspose Gemm MatMul".split())
+
+
+class Fate(enum.Enum):
+    """What became of a group; in the order in which people can gain from knowing."""
+
+    COULD_GAIN = "refused, and there is something to do"
+    REFUSED = "refused, and nothing to do"
+    LEFT = "no pass rewrites it"
+    REWRITTEN = "rewritten"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node, or the nodes that were rewritten together.
+
+    Attributes:
+        operators: as counted, "Conv, BatchNormalization, Relu".
+        into: the operators that took their place; "" where nothing did.
+        labels: of the nodes.
+        multiply_adds, bytes: of one run; bytes are those of inputs, weights and outputs.
+        fate: what became of it.
+        remarks: what passes said of it.
+        reason: why no pass rewrites it, where none said anything.
+    """
+
+    operators: str
+    into: str
+    labels: tuple[str, ...]
+    multiply_adds: int
+    bytes: int
+    fate: Fate
+    remarks: tuple[Remark, ...]
+    reason: str = ""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What sites of one group have in common."""
+        said = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
+        return self.fate, self.operators, self.into, tuple(dict.fromkeys(said)), self.reason
+
+
+@dataclass(frozen=True)
+class AccountGroup:
+    """Sites that are alike, in several layers as a rule.
+
+    Attributes:
+        where: their names as one.
+        share, byte_share: of the model's multiply-adds and bytes.
+    """
+
+    sites: tuple[Site, ...]
+    where: str
+    multiply_adds: int
+    bytes: int
+    share: float
+    byte_share: float
+
+    @property
+    def first(self) -> Site:
+        return self.sites[0]
+
+    @property
+    def cost(self) -> float:
+        """The larger share: what a rewrite could touch at most."""
+        return max(self.share, self.byte_share)
+
+
+@dataclass
+class Account:
+    """All of a model.
+
+    Attributes:
+        groups: those that could gain most first.
+        multiply_adds, bytes: of one run at `sizes`.
+        sizes: of symbolic dimensions, where they are not given.
+        elsewhere: refusals at nodes that passes had made and have taken away again.
+        elsewhere: refusals at nodes that passes had made and have taken away again.
+    unknown: nodes with a size that nothing tells; they count as nothing.
+        report: what `optimize` would do.
+    """
+
+    groups: list[AccountGroup] = field(default_factory=list)
+    multiply_adds: int = 0
+    bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    elsewhere: list[Remark] = field(default_factory=list)
+    report: Report = field(default_factory=lambda: Report(""))
+
+    def share_of(self, fate: Fate) -> tuple[float, float]:
+        """Of multiply-adds and of bytes."""
+        mine = [g for g in self.groups if g.first.fate == fate]
+        return sum(g.share for g in mine), sum(g.byte_share for g in mine)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "target": self.report.target,
+            "sizes": self.sizes,
+            "multiply_adds": self.multiply_adds,
+            "bytes": self.bytes,
+            "unknown_nodes": self.unknown,
+            "elsewhere": [r.to_dict() for r in self.elsewhere],
+            "groups": [
+                {
+                    "fate": g.first.fate.name.lower(),
+                    "operators": g.first.operators,
+                    "into": g.first.into,
+                    "where": g.where,
+                    "sites": [list(s.labels) for s in g.sites],
+                    "multiply_adds": g.multiply_adds,
+                    "bytes": g.bytes,
+                    "share": g.share,
+                    "byte_share": g.byte_share,
+                    "remarks": [r.to_dict() for s in g.sites for r in s.remarks],
+                    "reason": g.first.reason,
+                }
+                for g in self.groups
+            ],
+        }
+
+
+def account(
+    model: Any,
+    *,
+    target: str = "auto",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    all_sites: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Account:
+    """Optimizes a copy of a model, and says of each node what became of it and what share it has.
+
+    Args:
+        model: in any form that `optimize` takes; it is not changed.
+        target: as for `optimize`.
+        only: likewise.
+        skip: likewise.
+        input_shapes: likewise.
+        all_sites: likewise.
+        progress: likewise.
+        sizes: of symbolic dimensions; those that are not given are those of `bench`.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        OptionError: an unknown pass, target, input or dimension.
+    """
+    source = reading.load(model)
+    before = source.model
+    after, report = graphopt.optimize(
+        before,
+        target=target,
+        only=only,
+        skip=skip,
+        input_shapes=input_shapes,
+        all_sites=all_sites,
+        progress=progress,
+    )
+    proto = source.proto if source.proto is not None else ir.to_proto(before)
+    inference.set_input_shapes(before, input_shapes or {})
+    bound = _bound(before, size_grid(_with_shapes(proto, before), {s: [n] for s, n in (sizes or {}).items()}, ())[0])
+    found = Account(report=report, sizes=bound)
+    if progress is not None:
+        progress("counting multiply-adds and bytes")
+    inference.infer(before)
+    _tell_shapes(before)
+    nodes = {n.outputs[0].name or "": n for n in _nodes(before) if n.outputs}
+    sites = list(_sites(nodes, neighbourhoods(before, after), report))
+    found.multiply_adds, found.bytes = (sum(getattr(s, a) for s in sites) for a in ("multiply_adds", "bytes"))
+    found.unknown = sum(_bytes(n) is None for n in nodes.values())
+    for group in grouped(sites, kind=lambda s: s.kind, name=lambda s: s.labels[-1]):
+        adds, bytes_ = (sum(getattr(s, a) for s in group.members) for a in ("multiply_adds", "bytes"))
+        shares = adds / max(found.multiply_adds, 1), bytes_ / max(found.bytes, 1)
+        found.groups.append(AccountGroup(group.members, group.where, adds, bytes_, *shares))
+    shown = {r for s in sites for r in s.remarks}
+    found.elsewhere = [r for r in dict.fromkeys(report.remarks) if not r.applied and r not in shown]
+    order = list(Fate)
+    found.groups.sort(key=lambda g: (order.index(g.first.fate), -g.cost))
+    return found
+
+
+def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
+    """The interface of a model alone, with the shapes that its inputs have now."""
+    interface = onnx.ModelProto()
+    interface.graph.initializer.extend(onnx.TensorProto(name=t.name) for t in proto.graph.initializer)
+    interface.graph.input.extend(ir.serde.serialize_value(v) for v in model.graph.inputs)
+    return interface
+
+
+def _bound(model: ir.Model, sizes: dict[str, int]) -> dict[str, int]:
+    """Gives the inputs' symbolic dimensions their sizes, and returns the sizes."""
+    for value in model.graph.inputs:
+        if value.shape is None:
+            continue
+        dims: list[int | str | None] = []
+        for axis, dim in enumerate(value.shape):
+            if isinstance(dim, int):
+                dims.append(dim)
+                continue
+            symbol = dim.value or f"{value.name}[{axis}]"
+            terms = [sizes.get(t, int(t) if t.isdecimal() else None) for t in map(str.strip, symbol.split("+"))]
+            known = [t for t in terms if t is not None]
+            dims.append(sum(known) if len(known) == len(terms) else dim.value)
+        value.shape = ir.Shape(dims)
+    return sizes
+
+
+def _tell_shapes(model: ir.Model) -> None:
+    """Puts on values the sizes that follow from arithmetic on shapes, which onnx's inference does not follow."""
+    shapes = Editor(model, Target("portable")).shapes
+    for node in _nodes(model):
+        for value in node.outputs:
+            if value.shape is None or not value.shape.is_static():
+                dims = shapes.dims(value)
+                known = [d.value for d in dims or () if d.value is not None]
+                if dims is not None and len(known) == len(dims):
+                    value.shape = ir.Shape(known)
+
+
+def _nodes(model: ir.Model) -> Iterable[ir.Node]:
+    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
+    return (n for g in traversal.graphs(model) if g not in bodies for n in g)
+
+
+def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], report: Report) -> Iterable[Site]:
+    said: dict[str, list[Remark]] = defaultdict(list)
+    for remark in report.remarks:
+        for label in remark.nodes[:1]:
+            said[label].append(remark)
+    rewritten = set()
+    for place in changed:
+        old = [nodes[n.outputs[0]] for n in place.removed if n.outputs and n.outputs[0] in nodes]
+        if not old:
+            continue
+        rewritten.update(old)
+        labels = dict.fromkeys(n.label for n in (*place.removed, *place.added))
+        remarks = tuple(r for label in labels for r in said[label])
+        into = operators(n.op_type for n in place.added)
+        yield _site(old, into, _fate(remarks, changed=True), remarks)
+    for node in nodes.values():
+        if node in rewritten:
+            continue
+        remarks = tuple(said[node_label(node)])
+        yield _site([node], "", _fate(remarks, changed=False), remarks, "" if remarks else _why_left(node))
+
+
+def _site(nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark, ...], reason: str = "") -> Site:
+    adds = sum(multiply_adds(n) or 0 for n in nodes)
+    bytes_ = sum(_bytes(n) or 0 for n in nodes)  # what goes from one to the next of them is written and read again
+    labels = tuple(node_label(n) for n in nodes)
+    return Site(operators(n.op_type for n in nodes), into, labels, adds, bytes_, fate, remarks, reason)
+
+
+def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
+    refused = [Code[r.code] for r in remarks if not r.applied]
+    if any(not code.advice.startswith("nothing") for code in refused):
+        return Fate.COULD_GAIN
+    if changed:
+        return Fate.REWRITTEN
+    return Fate.REFUSED if refused else Fate.LEFT
+
+
+def operators(op_types: Iterable[str]) -> str:
+    """Conv, 2 Relu."""
+    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in Counter(op_types).items())
+
+
+def _bytes(node: ir.Node) -> int | None:
+    """What a node reads and writes in one run; None where a size is not known."""
+    if node.domain == "" and node.op_type in _VIEWS:
+        return 0
+    total = 0
+    for value in (*node.inputs, *node.outputs):
+        if value is None or (not value.name and value.producer() is node):
+            continue
+        if value.const_value is not None:
+            total += traversal.tensor_bytes(value.const_value)
+        elif value.shape is not None and value.shape.is_static() and value.dtype is not None:
+            total += math.prod(value.shape.numpy()) * value.dtype.bitwidth // 8
+        else:
+            return None
+    return total
+
+
+def _why_left(node: ir.Node) -> str:
+    """Why no pass said anything about a node."""
+    op_type = node.op_type
+    if node.domain not in ("", DOMAIN):
+        return f"an operator of the domain {node.domain}"
+    if node.domain == DOMAIN:
+        return "an operator of ours already"
+    if op_type in _VIEWS:
+        return "moves nothing"
+    if op_type in _MOVES:
+        return "moves data and computes nothing; passes read through it where they can"
+    if op_type in _PRODUCTS and len(node.inputs) > 1 and node.inputs[1] is not None:
+        weight = node.inputs[1]
+        if weight.is_graph_input() and not weight.is_initializer():
+            return f"its weight is the input '{weight.name}': no pass may count on its numbers"
+        if weight.const_value is None and op_type in ("MatMul", "Gemm"):
+            return "a product of two values that are computed, in no attention that graphopt knows"
+    if op_type == "Conv":
+        kernel = attribute_ints(node, "kernel_shape", ())
+        if kernel and kernel != (3, 3):
+            return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
+    if op_type in _PRODUCTS:
+        return "alone: nothing beside it to fold or to fuse"
+    looking = [p.name for p in PASSES if isinstance(p, Pass) and ("", op_type) in p.anchors]
+    if looking:
+        return f"not what {' and '.join(looking)} {'looks' if len(looking) == 1 else 'look'} for"
+    return "no pass looks at this operator by itself"

@@ -1,0 +1,87 @@
+"""`explain` accounts for every node, and its numbers are those of the shapes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import graphopt
+from graphopt.remarks import Code
+from graphopt.report.account import Fate, account
+from graphopt.report.refusal_pages import page
+from models import ZOO
+from tests.rewriting import model_from_text
+
+pytestmark = pytest.mark.once
+
+Command = Callable[..., Any]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert", "gpt2"])
+def test_every_node_is_in_one_group(name: str) -> None:
+    model = ZOO[name](small=True, dynamic=True)
+    found = account(model, target="cpu")
+    labels = [label for g in found.groups for s in g.sites for label in s.labels]
+    names = [n.name or f"{n.op_type}->{n.output[0]}" for n in model.graph.node]
+    assert sorted(labels) == sorted(names)
+    _, report = graphopt.optimize(model, target="cpu")
+    shown = {r for g in found.groups for s in g.sites for r in s.remarks} | set(found.elsewhere)
+    assert {r for r in report.remarks if not r.applied} <= shown
+    assert sum(g.share for g in found.groups) == pytest.approx(1)
+    assert sum(g.byte_share for g in found.groups) == pytest.approx(1)
+    fates = [g.first.fate for g in found.groups]
+    assert fates == sorted(fates, key=list(Fate).index)
+
+
+def test_multiply_adds_and_bytes() -> None:
+    """2 x 5 from 3: 30 multiply-adds; floats of 6 + 15 + 10 elements, and the Relu's 10 + 10."""
+    text = "g (float[N, 3] x, float[3, 5] w) => (float[N, 5] y) { t = MatMul (x, w)  y = Relu (t) }"
+    found = account(model_from_text(text, {}), target="cpu", sizes={"N": 2})
+    assert (found.multiply_adds, found.bytes, found.sizes, found.unknown) == (30, 4 * 51, {"N": 2}, 0)
+    product = found.groups[0]
+    assert product.share == 1.0 and product.byte_share == pytest.approx(31 / 51)
+    assert product.first.reason == "its weight is the input 'w': no pass may count on its numbers"
+
+
+def test_layers_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
+    nodes, weights = "", {}
+    for i in range(12):
+        nodes += f"b{i} = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, w{i}) "
+        weights[f"w{i}"] = np.full((1, 1, 3, 3), i, np.float32)
+    joined = f"y = Concat <axis = 1> ({', '.join(f'b{i}' for i in range(12))})"
+    text = f"g (float[1, 1, 8, 8] x) => (float[1, 12, 4, 4] y) {{ {nodes} {joined} }}"
+    model = model_from_text(text, weights)
+    for i, node in enumerate(model.graph.node[:-1]):
+        node.name = f"/encoder/layer.{i}/Conv"
+    onnx.save(model, tmp_path / "m.onnx")
+    shown = graphopt_command("explain", tmp_path / "m.onnx", "--target", "cpu").stdout
+    assert "Conv in 12 places: /encoder/layer.{0-11}/Conv\n" in shown
+    assert shown.count("strides [2, 2]") == 1
+
+
+def test_options(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(ZOO["resnet18"](small=True), path)
+    data = json.loads(graphopt_command("explain", path, "--target", "cpu", "--json").stdout)
+    assert data["command"] == "explain" and data["multiply_adds"] > 0
+    everything = graphopt_command("explain", path, "--target", "cpu").stdout
+    attribute = graphopt_command("explain", path, "--target", "cpu", "--code", "ATTRIBUTE").stdout
+    assert "NO_GAIN" in everything and "NO_GAIN" not in attribute and "ATTRIBUTE" in attribute
+    assert "winograd_conv" not in graphopt_command("explain", path, "--target", "cpu", "--skip", "winograd_conv").stdout
+    assert "there is no code 'NO'" in graphopt_command("explain", path, "--code", "NO").stderr
+    assert "no symbolic dimension 'batch'" in graphopt_command("explain", path, "--dim", "batch=2").stderr
+
+
+@pytest.mark.parametrize("code", Code)
+def test_page_of_a_code(code: Code) -> None:
+    assert page(code).startswith(f"# {code.name}\n")
+
+
+def test_explain_code(graphopt_command: Command) -> None:
+    assert graphopt_command("explain", "NO_GAIN").stdout == page(Code.NO_GAIN)
