@@ -50,7 +50,7 @@ def bench_command(
             progress=say,
         )
     if as_json:
-        screen.print_json({"command": "bench", **report.to_dict()})
+        screen.print_json("bench", report.to_dict())
         return
     from graphopt.report.tables import print_bench, print_speed
 

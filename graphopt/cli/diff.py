@@ -23,7 +23,7 @@ def diff_command(
     with screen.working("comparing"):
         found = diff(streams.read(before), streams.read(after))
     if as_json:
-        screen.print_json({"command": "diff", **found.to_dict()})
+        screen.print_json("diff", found.to_dict())
         return
     from graphopt.report.tables import print_diff
 

@@ -35,7 +35,7 @@ def doctor(
             tested = run_selftest(bench=bench)
     if as_json:
         data = findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {})
-        screen.print_json({"command": "doctor", **data})
+        screen.print_json("doctor", data)
     else:
         console = screen.out()
         versions = facts()

@@ -72,7 +72,7 @@ def explain_command(
     if codes:
         found.groups = [g for g in found.groups if any(r.code in codes for s in g.sites for r in s.remarks)]
     if as_json:
-        screen.print_json({"command": "explain", **found.to_dict()})
+        screen.print_json("explain", found.to_dict())
     else:
         print_account(found, screen.out())
 

@@ -24,7 +24,7 @@ def tell(
     report: Report, accuracy: VerifyReport | None, times: BenchReport | None, model: Path, out: Path | None
 ) -> None:
     """Prints an annotation, and adds a summary to the step where the workflow has a place for it."""
-    said = answer(report, accuracy, times, out)
+    said = answer(report, accuracy, times, "" if out is None else str(out))
     wrong = accuracy is not None and not accuracy.equal
     level = "error" if wrong else "warning" if times is not None and is_slower(times) else "notice"
     print(f"::{level} file={_property(str(model))},title=graphopt::{_data(said)}")

@@ -154,9 +154,9 @@ def optimize(
     if report_file is not None:
         _write_page(report_file, report, model, written, accuracy, times)
     if json_file is not None:
-        from graphopt.report.strict_json import dumps
+        from graphopt.strict_json import document
 
-        streams.write_text(json_file, dumps(_data(report, accuracy, times)) + "\n")
+        streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if accuracy is not None:
         exit_with_verdict(accuracy)
 
@@ -165,7 +165,6 @@ def _data(report: Report, accuracy: VerifyReport | None, times: BenchReport | No
     from graphopt.report.answer import answer
 
     return {
-        "command": "optimize",
         "answer": answer(report, accuracy, times),
         **report.to_dict(),
         "verify": accuracy.to_dict() if accuracy is not None else None,
@@ -229,7 +228,9 @@ def _print(
     bad = (accuracy is not None and not accuracy.equal) or (times is not None and is_slower(times))
     good = times is not None and is_faster(times)
     style = "bold red" if bad else "bold green" if good else "bold"
-    console.print(tables.plain(answer(report, accuracy, times, shown)), style=style)
+    console.print(
+        tables.plain(answer(report, accuracy, times, "nothing written" if shown is None else str(shown))), style=style
+    )
     if report.before is not None and report.after is not None:
         tables.print_before_after(report.before, report.after, console)
     tables.print_passes(report, console)

@@ -67,8 +67,8 @@ def working(what: str = "") -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(plain(step))
 
 
-def print_json(data: dict[str, Any]) -> None:
-    """On stdout, whatever else is printed where."""
-    from graphopt.report.strict_json import dumps
+def print_json(command: str, data: dict[str, Any]) -> None:
+    """What a command found, on stdout, wherever else is printed."""
+    from graphopt.strict_json import document
 
-    print(dumps(data))
+    print(document(command, data))

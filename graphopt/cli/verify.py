@@ -81,7 +81,7 @@ def verify_command(
             providers=parse_names(providers),
         )
     if as_json:
-        screen.print_json({"command": "verify", **report.to_dict()})
+        screen.print_json("verify", report.to_dict())
     elif not quiet:
         from graphopt.report.tables import print_verdict, print_verify
 

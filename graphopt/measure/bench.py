@@ -7,7 +7,6 @@ hits both; ratios are taken round by round and come with an interval. Peak memor
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import statistics
@@ -40,6 +39,7 @@ from graphopt.runtime.sessions import (
     provider_name,
     runtime_name,
 )
+from graphopt.strict_json import dumps
 
 WARM_UP_RUNS = 3
 MIN_ROUNDS, MAX_ROUNDS = 9, 1000
@@ -146,7 +146,7 @@ class BenchReport:
         return {"format": 1, **asdict(self)}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
+        return dumps(self.to_dict())
 
 
 def bench(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from graphopt.checking.judge import Verdict
 from graphopt.checking.verify import VerifyReport
@@ -13,12 +12,12 @@ from graphopt.report.text import count
 
 
 def answer(
-    report: Report, accuracy: VerifyReport | None = None, times: BenchReport | None = None, written: Path | None = None
+    report: Report, accuracy: VerifyReport | None = None, times: BenchReport | None = None, written: str = ""
 ) -> str:
     """For instance "1.29x faster (1.27-1.31), equal (worst 1.2e-06), 464 -> 247 nodes, resnet50.opt.onnx"."""
     parts = [speed(times) if times is not None else "", equality(accuracy) if accuracy is not None else ""]
     parts.append(nodes(report.before, report.after))
-    parts.append(str(written) if written is not None else "nothing written")
+    parts.append(written)
     return ", ".join(p for p in parts if p)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import onnx_ir as ir
 from graphopt.graph.traversal import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
 from graphopt.remarks import InitializerRange, Remark
+from graphopt.strict_json import dumps
 
 
 @dataclass
@@ -170,4 +170,4 @@ class Report:
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
+        return dumps(self.to_dict())

@@ -1,10 +1,22 @@
-"""JSON that every reader takes: infinities and NaN, which it has not, are words."""
+"""JSON as every reader takes it: infinities and NaN, for which it has no token, are words.
+
+docs/report.schema.json describes what commands print; `SCHEMA` is its version.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from typing import Any
+
+import graphopt
+
+SCHEMA = 1
+
+
+def document(command: str, data: dict[str, Any]) -> str:
+    """What a command found, as its JSON output."""
+    return dumps({"schema": SCHEMA, "command": command, "graphopt": graphopt.__version__, **data})
 
 
 def dumps(data: Any) -> str:
@@ -16,5 +28,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {k: _finite(v) for k, v in value.items()}
     return [_finite(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,88 @@
+"""What commands print with --json: whole, strict, and as docs/report.schema.json says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from graphopt.strict_json import SCHEMA, dumps
+from models import ZOO
+
+Command = Callable[..., Any]
+FILE = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
+
+
+def strict(text: str) -> Any:
+    """Raises where there is a token that JSON has not."""
+
+    def refuse(token: str) -> Any:
+        raise ValueError(token)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def check() -> Callable[[Any], None]:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    kinds = {kind["properties"]["command"]["const"]: {**kind, "$defs": schema["$defs"]} for kind in schema["oneOf"]}
+
+    def check(data: Any) -> None:
+        assert data["schema"] == SCHEMA
+        jsonschema.validate(data, kinds[data["command"]])
+
+    return check
+
+
+def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]) -> None:
+    path, out, report = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "report.json"
+    onnx.save(ZOO["resnet18"](small=True), path)
+    options = ("--target", "cpu", "--all-sites", "--verify", "--bench", "--threads", "1", "-q", "--json", report)
+    assert graphopt_command("optimize", path, out, *options).exit_code == 0
+    whole = strict(report.read_text())
+    check(whole)
+    assert whole["verify"]["verdict"] == "equal" and len(whole["bench"]["rows"]) == 1
+    assert whole["answer"].endswith("30 -> 14 nodes")
+    for command in (
+        ("explain", path, "--target", "cpu"),
+        ("verify", path, out, "--effort", "quick"),
+        ("bench", path, "--seconds", "0.05", "--threads", "1"),
+        ("diff", path, out),
+        ("doctor",),
+    ):
+        data = strict(graphopt_command(*command, "--json").stdout)
+        assert data["command"] == command[0]
+        check(data)
+
+
+@pytest.mark.once
+def test_a_schema_that_says_something(check: Callable[[Any], None]) -> None:
+    from jsonschema import ValidationError
+
+    for wrong in ({"schema": 1, "command": "diff"}, {"schema": 1, "command": "doctor", "graphopt": 0}):
+        with pytest.raises(ValidationError):
+            check(wrong)
+
+
+@pytest.mark.once
+def test_numbers_that_are_not_finite() -> None:
+    text = dumps({"a": math.inf, "b": [-math.inf, (math.nan,)], "c": {"d": 1.5}})
+    assert strict(text) == {"a": "inf", "b": ["-inf", ["nan"]], "c": {"d": 1.5}}
+
+
+@pytest.mark.once
+def test_json_to_stdout(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    onnx.save(ZOO["resnet18"](small=True), path)
+    done = graphopt_command("optimize", path, "--dry-run", "--target", "cpu", "--json", "-")
+    assert strict(done.stdout)["command"] == "optimize"
+    assert "30 -> " in done.stderr
+    both = graphopt_command("optimize", path, "-", "--target", "cpu", "--json", "-")
+    assert both.exit_code == 5 and "only one of OUT, --json and --report" in both.stderr
