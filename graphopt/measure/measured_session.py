@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError, one_line
-from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, require_provider
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, configure, import_onnxruntime, require_provider
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -32,7 +32,10 @@ def open_session(model: Path, provider: str, threads: int, options: Mapping[str,
     session_options.log_severity_level = 4
     for name, value in (options or {}).items():
         setattr(session_options, name, value)
-    device = [] if provider == CPU else [(provider, PROVIDER_OPTIONS.get(provider, {}))]
+    given = dict(PROVIDER_OPTIONS.get(provider, {}))
+    if provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):
+        given["regions"] = "0"  # a profile is of nodes
+    device = [] if provider == CPU else [(provider, given)]
     try:
         chosen = configure(session_options, [*device, CPU])
         session = ort.InferenceSession(str(model), session_options, providers=chosen)

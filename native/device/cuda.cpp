@@ -46,6 +46,14 @@ struct Cuda {
   int (*get_bus_id)(char*, int, int);
   int (*get_memory)(size_t*, int);
 
+  int (*capture_begin)(void*, int);
+  int (*capture_end)(void*, void**);
+  int (*capture_state)(void*, int*);
+  int (*graph_instantiate_)(void**, void*, unsigned long long);
+  int (*graph_launch)(void*, void*);
+  int (*graph_destroy)(void*);
+  int (*graph_exec_destroy)(void*);
+
   SharedLibrary found;
   std::mutex mutex;
   std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
@@ -89,7 +97,21 @@ struct Cuda {
     resolve(library, "cuEventSynchronize", event_synchronize);
     resolve(library, "cuEventQuery", event_query);
     resolve(library, "cuMemHostAlloc", malloc_pinned);
+    resolve_if_there(library, "cuStreamBeginCapture_v2", capture_begin);
+    resolve_if_there(library, "cuStreamEndCapture", capture_end);
+    resolve_if_there(library, "cuStreamIsCapturing", capture_state);
+    resolve_if_there(library, "cuGraphInstantiateWithFlags", graph_instantiate_);
+    resolve_if_there(library, "cuGraphLaunch", graph_launch);
+    resolve_if_there(library, "cuGraphDestroy", graph_destroy);
+    resolve_if_there(library, "cuGraphExecDestroy", graph_exec_destroy);
   }
+
+  bool has_graphs() const {
+    return capture_begin != nullptr && capture_end != nullptr && capture_state != nullptr &&
+           graph_instantiate_ != nullptr && graph_launch != nullptr && graph_destroy != nullptr &&
+           graph_exec_destroy != nullptr;
+  }
+  int graph_instantiate(void** ready, void* recorded) const { return graph_instantiate_(ready, recorded, 0); }
 
   void forget_error() const noexcept {}  // the driver API keeps none
 

@@ -51,6 +51,14 @@ class OutOfMemory : public std::runtime_error {
 
 enum class Backend { kHip, kCuda, kHost };
 
+// Launches and copies that were recorded, to be enqueued as one. The device must be current where one is
+// destroyed, and no longer run it.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(void* stream) = 0;
+};
+
 // Methods throw std::runtime_error with the runtime's name for the status. Thread-safe. Streams and events
 // are the runtime's own (hipStream_t, CUevent, ...).
 class Device {
@@ -81,6 +89,18 @@ class Device {
   virtual void wait(void* stream, void* event) = 0;  // work enqueued from now on waits for the event
   virtual void wait(void* event) = 0;                // the calling thread waits
   virtual bool is_done(void* event) = 0;
+
+  // What is enqueued on the stream from now on is recorded and not run, until the recording is ended or
+  // abandoned. The stream is not the null stream; in between this thread does nothing with the device but
+  // enqueue on it.
+  virtual void begin_capture(void* stream) = 0;
+  // Throws, and ends it all the same, when something was called that can't be recorded.
+  virtual std::unique_ptr<Graph> end_capture(void* stream) = 0;
+  virtual void abandon_capture(void* stream) noexcept = 0;
+  // Whether the stream records; also after something was called that can't be recorded.
+  virtual bool is_capturing(void* stream) = 0;
+  // Throws when a recording on the stream has come to nothing.
+  virtual void check_capture(void* stream) = 0;
 
   // After a call of one of the vendor's libraries, which may have left an error in the thread: others would
   // take it for theirs.

@@ -24,6 +24,33 @@ void resolve(void* library, const char* name, Function*& function) {
   if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
 }
 
+// Functions that older versions lack; null then.
+template <class Function>
+void resolve_if_there(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+// A recording, made ready to run. Driver supplies graph_launch and the functions that destroy one.
+template <class Driver>
+class DriverGraph final : public Graph {
+ public:
+  DriverGraph(Driver& driver, void* recorded) : driver_(driver) {
+    const int status = driver.graph_instantiate(&ready_, recorded);
+    if (driver.graph_destroy(recorded) != 0) driver.forget_error();
+    driver.check(status, "make a graph ready");
+  }
+  ~DriverGraph() override {
+    if (driver_.graph_exec_destroy(ready_) != 0) driver_.forget_error();
+  }
+  void launch(void* stream) override {
+    driver_.check(driver_.graph_launch(ready_, stream), "launch a graph");
+  }
+
+ private:
+  Driver& driver_;
+  void* ready_ = nullptr;
+};
+
 // What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
 inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
   const auto has = [](const std::string& name) {
@@ -133,9 +160,35 @@ class DriverDevice final : public Device {
   }
   void wait(void* event) override { driver_.check(driver_.event_synchronize(event), "wait for an event"); }
 
+  void begin_capture(void* stream) override {
+    if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to record launches");
+    driver_.check(driver_.capture_begin(stream, kThreadLocal), "begin a recording");
+  }
+  std::unique_ptr<Graph> end_capture(void* stream) override {
+    void* recorded = nullptr;
+    driver_.check(driver_.capture_end(stream, &recorded), "end a recording");
+    if (recorded == nullptr) throw std::runtime_error("the recording is empty");
+    return std::make_unique<DriverGraph<Driver>>(driver_, recorded);
+  }
+  void abandon_capture(void* stream) noexcept override {
+    void* recorded = nullptr;
+    ignore(driver_.capture_end(stream, &recorded));
+    if (recorded != nullptr) ignore(driver_.graph_destroy(recorded));
+  }
+  bool is_capturing(void* stream) override {
+    return stream != nullptr && driver_.has_graphs() && capture_state(stream) != 0;
+  }
+  void check_capture(void* stream) override {
+    constexpr int kInvalid = 2;
+    if (capture_state(stream) == kInvalid) throw std::runtime_error("it can't be recorded");
+  }
+
  private:
   // The same numbers in HIP and CUDA.
   static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
+  // What other threads do with the device does not matter to a recording, and what this one may not do
+  // meanwhile (allocate, wait) fails.
+  static constexpr int kThreadLocal = 1;
   static constexpr int kNotReady =
       600;  // before HIP 7 it, too, is the thread's last error until the next call
 
@@ -152,6 +205,12 @@ class DriverDevice final : public Device {
     driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
     driver_.prepare(f);
     return functions_[kernel] = f;
+  }
+
+  int capture_state(void* stream) {
+    int state = 0;
+    driver_.check(driver_.capture_state(stream, &state), "ask for a recording");
+    return state;
   }
 
   void ignore(int status) noexcept {

@@ -45,6 +45,14 @@ struct Hip {
   int (*get_last_error)();
   const char* (*error_string)(int);
 
+  int (*capture_begin)(void*, int);
+  int (*capture_end)(void*, void**);
+  int (*capture_state)(void*, int*);
+  int (*graph_instantiate_)(void**, void*, void**, char*, size_t);
+  int (*graph_launch)(void*, void*);
+  int (*graph_destroy)(void*);
+  int (*graph_exec_destroy)(void*);
+
   SharedLibrary library;
   size_t arch_offset;  // in the properties of a device
 
@@ -82,6 +90,16 @@ struct Hip {
     find("hipDeviceTotalMem", get_memory);
     find("hipGetLastError", get_last_error);
     find("hipGetErrorString", error_string);
+    const auto find_if_there = [this](const char* name, auto& function) {
+      resolve_if_there(library.handle, name, function);
+    };
+    find_if_there("hipStreamBeginCapture", capture_begin);
+    find_if_there("hipStreamEndCapture", capture_end);
+    find_if_there("hipStreamIsCapturing", capture_state);
+    find_if_there("hipGraphInstantiate", graph_instantiate_);
+    find_if_there("hipGraphLaunch", graph_launch);
+    find_if_there("hipGraphDestroy", graph_destroy);
+    find_if_there("hipGraphExecDestroy", graph_exec_destroy);
     // The struct grew with version 6, whose function has a name of its own.
     constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
     const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
@@ -99,6 +117,15 @@ struct Hip {
       all.insert(all.begin(), needed);
     }
     return all;
+  }
+
+  bool has_graphs() const {
+    return capture_begin != nullptr && capture_end != nullptr && capture_state != nullptr &&
+           graph_instantiate_ != nullptr && graph_launch != nullptr && graph_destroy != nullptr &&
+           graph_exec_destroy != nullptr;
+  }
+  int graph_instantiate(void** ready, void* recorded) const {
+    return graph_instantiate_(ready, recorded, nullptr, nullptr, 0);
   }
 
   // Errors stay in the thread until somebody asks for the last one (from HIP 7 on), and whoever asks takes it

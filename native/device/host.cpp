@@ -3,7 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -85,6 +88,18 @@ GuardedMemory& guarded_memory() {
   return memory;
 }
 
+// Calls that were recorded.
+class HostGraph final : public Graph {
+ public:
+  explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
+  void launch(void*) override {
+    for (const auto& call : work_) call();
+  }
+
+ private:
+  std::vector<std::function<void()>> work_;
+};
+
 class HostDevice final : public Device {
  public:
   explicit HostDevice(const std::string& path) {
@@ -92,7 +107,9 @@ class HostDevice final : public Device {
     if (library == nullptr) throw std::runtime_error(dlerror());
     launch_ = reinterpret_cast<decltype(launch_)>(dlsym(library, "graphopt_host_launch"));
     const auto wave = reinterpret_cast<int (*)()>(dlsym(library, "graphopt_host_wave"));
-    if (launch_ == nullptr || wave == nullptr) throw std::runtime_error(path + " holds no kernels");
+    parameters_ = reinterpret_cast<decltype(parameters_)>(dlsym(library, "graphopt_host_parameters"));
+    if (launch_ == nullptr || wave == nullptr || parameters_ == nullptr)
+      throw std::runtime_error(path + " holds no kernels");
     // Where errors of launches come late, as they do on a GPU.
     synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));
@@ -106,7 +123,11 @@ class HostDevice final : public Device {
   void forget_errors() noexcept override {}
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
-              void*) override {
+              void* stream) override {
+    if (is_capturing(stream)) {
+      record_launch(kernel, grid, block, lds, args, stream);
+      return;
+    }
     const GuardedMemory::Access access(guarded_memory());
     const uint32_t size[3] = {block, 1, 1};
     if (launch_(kernel, grid, size, lds, args, 0, 0) != 0) {
@@ -127,7 +148,12 @@ class HostDevice final : public Device {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");
   }
-  void copy(void* to, const void* from, size_t bytes, void*) override {
+  void copy(void* to, const void* from, size_t bytes, void* stream) override {
+    if (is_capturing(stream)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      recordings_[stream].push_back([=] { copy(to, from, bytes, nullptr); });
+      return;
+    }
     const GuardedMemory::Access access(guarded_memory());
     std::memcpy(to, from, bytes);
   }
@@ -140,7 +166,51 @@ class HostDevice final : public Device {
   void wait(void*) override {}
   bool is_done(void*) override { return true; }
 
+  void begin_capture(void* stream) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    recordings_[stream].clear();
+  }
+  std::unique_ptr<Graph> end_capture(void* stream) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto graph = std::make_unique<HostGraph>(std::move(recordings_[stream]));
+    recordings_.erase(stream);
+    return graph;
+  }
+  void abandon_capture(void* stream) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    recordings_.erase(stream);
+  }
+  bool is_capturing(void* stream) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return recordings_.count(stream) > 0;
+  }
+  void check_capture(void*) override {}
+
  private:
+  // The arguments are the caller's only as long as the call lasts.
+  void record_launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
+                     void* stream) {
+    const size_t* sizes = nullptr;
+    const int count = parameters_(kernel, &sizes);
+    if (count < 0) throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
+    std::vector<std::vector<std::max_align_t>> values;
+    for (int i = 0; i < count; ++i) {
+      values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+      std::memcpy(values.back().data(), args[i], sizes[i]);
+    }
+    const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    recordings_[stream].push_back([=, values = std::move(values)]() mutable {
+      std::vector<void*> pointers;
+      for (auto& value : values) pointers.push_back(value.data());
+      const uint32_t size[3] = {groups[0], groups[1], groups[2]};
+      launch(kernel, size, block, lds, pointers.data(), nullptr);
+    });
+  }
+
+  int (*parameters_)(const char*, const size_t**);
+  std::mutex mutex_;
+  std::map<void*, std::vector<std::function<void()>>> recordings_;  // by stream
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

@@ -36,13 +36,13 @@ const Markers* markers(const Device& device) {
   return found.push != nullptr ? &found : nullptr;
 }
 
+}  // namespace
+
 bool synchronous() {
   static const char* const value = std::getenv("GRAPHOPT_SYNC");
   static const bool on = value != nullptr && std::string(value) == "1";
   return on;
 }
-
-}  // namespace
 
 NodeScope::NodeScope(Device& device, const std::string& name) : device_(device) {
   const Markers* m = markers(device);

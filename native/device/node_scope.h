@@ -7,6 +7,9 @@
 
 namespace graphopt::gpu {
 
+// GRAPHOPT_SYNC=1, read once: each node's work is waited for.
+bool synchronous();
+
 // Encloses the enqueuing of one node's work. Its name is a roctx range, where ROCm's marker library is there:
 // a profiler then shows kernels under the nodes that launched them.
 class NodeScope {

@@ -5,7 +5,7 @@
 
 namespace graphopt {
 
-bool Choice::log_enabled() {
+bool log_enabled() {
   static const char* const value = std::getenv("GRAPHOPT_LOG");
   static const bool on = value != nullptr && std::string(value) == "1";
   return on;

@@ -32,6 +32,9 @@ std::vector<std::string> names(const Implementation<Work> (&list)[n]) {
   return result;
 }
 
+// GRAPHOPT_LOG=1, read once.
+bool log_enabled();
+
 // What one node chooses from.
 class Choice {
  public:
@@ -62,7 +65,6 @@ class Choice {
   }
 
  private:
-  static bool log_enabled();
   // Once for each number.
   void say(uint32_t number, const char* name, const std::string& refused, const Call& call) const;
 

@@ -319,7 +319,9 @@ def linear() -> dict[str, Any]:
             proto, feeds = model_of_cases(cases, 17, bodies=True)
             with tempfile.TemporaryDirectory() as folder:
                 profile: dict[str, Any] = {"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
-                session = graphopt.session(proto.SerializeToString(), on_device, log_severity_level=3, **profile)
+                session = graphopt.session(
+                    proto.SerializeToString(), on_device, require_device=True, log_severity_level=3, **profile
+                )
                 outputs = session.run(None, dict(feeds))
                 ran[f"{name} {dtype}"] = placement_of(session)[DEVICE_PROVIDER][name] == len(cases)
             errors = [case.error([y]) / case.tolerance(dtype) for case, y in zip(cases, outputs, strict=True)]

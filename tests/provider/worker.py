@@ -89,7 +89,7 @@ def new_session(
         session_options.enable_profiling = True
         session_options.profile_file_prefix = profile
     session_options.register_custom_ops_library(str(library_path()))
-    if assignment:
+    if assignment or profile:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if devices:
         found = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
@@ -113,12 +113,23 @@ def run(model: bytes, feeds: Mapping[str, Array], options: Mapping[str, str] | N
 
 
 def placement_of(session: Any) -> dict[str, Counter[str]]:
-    """How often each provider ran each kind of node in a session whose profile was on; ends the profile."""
+    """How often each provider ran each kind of node in a session whose profile was on; ends the profile.
+
+    A region counts as its nodes: the session must have recorded which provider was given which.
+    """
     placement: dict[str, Counter[str]] = {}
-    for event in json.loads(Path(session.end_profiling()).read_text()):
+    events = json.loads(Path(session.end_profiling()).read_text())
+    for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             ops = placement.setdefault(event["args"]["provider"], Counter())
             ops[event["args"]["op_name"]] += 1
+    ours = placement.get(PROVIDER, Counter())
+    if any(op.startswith(PROVIDER) for op in ours):
+        runs = sum(event.get("name") == "model_run" for event in events)
+        parts = session.get_provider_graph_assignment_info()
+        given = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
+        copies = {op: n for op, n in ours.items() if op.startswith("Memcpy")}
+        placement[PROVIDER] = Counter({op: n * runs for op, n in given.items()} | copies)
     return placement
 
 

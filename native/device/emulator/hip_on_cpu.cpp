@@ -42,6 +42,7 @@ struct Kernel {
   void (*function)();
   Entry entry;
   int max_threads;
+  std::vector<size_t> parameters;  // bytes of each
 };
 
 std::map<std::string, Kernel>& table() {
@@ -148,8 +149,9 @@ void run_group(Dim3 block_index, std::vector<size_t>& order, const std::function
 
 }  // namespace
 
-void Registration::add(const char* name, void (*kernel)(), int max_threads, Entry entry) {
-  if (!table().emplace(name, Kernel{kernel, entry, max_threads}).second) {
+void Registration::add(const char* name, void (*kernel)(), int max_threads, Entry entry,
+                       std::vector<size_t> parameters) {
+  if (!table().emplace(name, Kernel{kernel, entry, max_threads, std::move(parameters)}).second) {
     std::fprintf(stderr, "hip_on_cpu: two kernels are called %s\n", name);
     std::abort();
   }
@@ -220,6 +222,15 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
     });
   }
   return 0;
+}
+
+// How many parameters a kernel has, -1 for one that is not there, and the bytes of each.
+extern "C" __attribute__((visibility("default"))) int graphopt_host_parameters(const char* name,
+                                                                               const size_t** sizes) {
+  const auto found = table().find(name);
+  if (found == table().end()) return -1;
+  *sizes = found->second.parameters.data();
+  return static_cast<int>(found->second.parameters.size());
 }
 
 // Comma-separated names of all kernels.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "blocks/half.h"
 
@@ -53,13 +54,16 @@ class Registration {
  public:
   template <class... P>
   Registration(const char* name, void (*kernel)(P...), int max_threads) {
-    add(name, reinterpret_cast<void (*)()>(kernel), max_threads, [](void (*k)(), void** args) {
-      call_with(reinterpret_cast<void (*)(P...)>(k), args, std::index_sequence_for<P...>());
-    });
+    add(name, reinterpret_cast<void (*)()>(kernel), max_threads,
+        [](void (*k)(), void** args) {
+          call_with(reinterpret_cast<void (*)(P...)>(k), args, std::index_sequence_for<P...>());
+        },
+        {sizeof(P)...});
   }
 
  private:
-  static void add(const char* name, void (*kernel)(), int max_threads, Entry entry);
+  static void add(const char* name, void (*kernel)(), int max_threads, Entry entry,
+                  std::vector<size_t> parameters);
 };
 
 // What a work-item knows. Defined in hip_on_cpu.cpp.

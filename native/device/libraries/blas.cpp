@@ -61,6 +61,7 @@ class BlasOf final : public Blas {
       if (status == 0) continue;
       device_.forget_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
+      if (device_.is_capturing(stream)) return false;
       if (r > 0) throw std::runtime_error(what);  // some of the product is on its way
       if (!said_.exchange(true)) {
         std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", what.c_str());

@@ -108,6 +108,7 @@ class BlasLtOf final : public BlasLt {
         return true;
       }
       device_.forget_errors();
+      if (device_.is_capturing(stream)) return false;
       choice.first = i + 1;
     }
     return false;

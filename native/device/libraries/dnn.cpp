@@ -107,6 +107,7 @@ class DnnOf final : public Dnn {
       return true;
     } catch (const std::exception& e) {  // refused when it is to run: it stays refused
       device_.forget_errors();
+      if (device_.is_capturing(stream)) return false;
       refuse(convolution, p, e.what());
       return false;
     }
@@ -205,6 +206,7 @@ class DnnOf final : public Dnn {
         device_.forget_errors();
       }
       of.loading = false;
+      raise_library_generation();
       of.idle.notify_all();
     });
   }

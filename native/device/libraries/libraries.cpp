@@ -1,6 +1,7 @@
 #include "device/libraries/libraries.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
@@ -168,6 +169,12 @@ size_t finish_loading() {
   for (Dnn* library : all) count += library->finish_loading();
   return count;
 }
+
+namespace {
+std::atomic<uint64_t> generation{0};
+}  // namespace
+uint64_t library_generation() { return generation; }
+void raise_library_generation() { ++generation; }
 
 void forget_stream(const Device& device, void* stream) noexcept {
   opened_blas().forget(device, stream);

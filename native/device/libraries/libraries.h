@@ -2,6 +2,8 @@
 // rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem, the
 // kernels of operators/matmul/plan.h and operators/convolution/plan.h run.
 //
+// A call that fails while its stream is recorded (Device::begin_capture) is not held against the library.
+//
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32. Results are the same
 // in each run: no library may use atomic additions.
 //
@@ -10,6 +12,7 @@
 // default) and, for miopen alone, build.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -96,6 +99,9 @@ Dnn* dnn(Device& device);
 BlasLt* blas_lt(Device& device);
 // Of all devices, waits until what their libraries load beside the runs is there; how many kernels that were.
 size_t finish_loading();
+// Grows when something has been loaded: what was planned before may have a better implementation now.
+uint64_t library_generation();
+void raise_library_generation();
 // In both, a stream of the device that is about to be destroyed.
 void forget_stream(const Device& device, void* stream) noexcept;
 

@@ -63,6 +63,10 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node) : api_(api), node
   std::vector<const OrtValueInfo*> values(n);
   check(api, Node_GetOutputs(api, node, values.data(), n));
   for (const OrtValueInfo* value : values) add(api, value, outputs, output_names_);
+  check(api, Node_GetNumImplicitInputs(api, node, &n));
+  values.resize(n);
+  if (n > 0) check(api, Node_GetImplicitInputs(api, node, values.data(), n));
+  implicit_names_ = names_of(api, values);
 }
 
 std::optional<Tensor> GraphNode::constant(size_t i) const {
@@ -118,6 +122,16 @@ std::optional<std::string> GraphNode::find_string(const char* name) const {
   value.resize(bytes);
   while (!value.empty() && value.back() == '\0') value.pop_back();
   return value;
+}
+
+std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values) {
+  std::vector<std::string> names;
+  for (const OrtValueInfo* value : values) {
+    const char* name = "";
+    if (value != nullptr) check(api, GetValueInfoName(api, value, &name));
+    names.emplace_back(name);
+  }
+  return names;
 }
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph) {

@@ -21,6 +21,8 @@ class GraphNode final : public Node {
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
   bool is_constant(size_t i) const { return constant_[i]; }
+  // Of what its bodies read of the graph that it is in.
+  const std::vector<std::string>& implicit_names() const { return implicit_names_; }
 
   // In host memory.
   std::optional<Tensor> constant(size_t i) const override;
@@ -39,9 +41,12 @@ class GraphNode final : public Node {
   const OrtNode* node_;
   std::string domain_;
   std::vector<const OrtValueInfo*> raw_inputs_;
-  std::vector<std::string> input_names_, output_names_;
+  std::vector<std::string> input_names_, output_names_, implicit_names_;
   std::vector<bool> constant_;
 };
+
+// Empty for one that is left out.
+std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values);
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph);
 

@@ -32,7 +32,7 @@ struct OrtKeyValuePairs;
 struct OrtLogger;
 struct OrtMemoryDevice;
 struct OrtNode;
-struct OrtNodeComputeInfo;
+struct OrtNodeComputeContext;
 struct OrtRunOptions;
 struct OrtSyncStream;
 struct OrtValueInfo;
@@ -102,6 +102,9 @@ inline constexpr Slot24<353, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumInp
 inline constexpr Slot24<354, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetInputs;
 inline constexpr Slot24<355, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumOutputs;
 inline constexpr Slot24<356, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetOutputs;
+// What the bodies of a node (If, Loop, Scan) read of the graph that it is in.
+inline constexpr Slot24<357, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumImplicitInputs;
+inline constexpr Slot24<358, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetImplicitInputs;
 // An attribute that is not there is no error: null.
 inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOpAttr**)>
     Node_GetAttributeByName;
@@ -158,12 +161,27 @@ struct OrtKernelImpl {
 };
 static_assert(sizeof(OrtKernelImpl) == 40);
 
+// What computes a node that was made of several. The state is what CreateState gives, one for each session.
+struct OrtNodeComputeInfo {
+  uint32_t version;
+  OrtStatus* (*CreateState)(OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state);
+  OrtStatus* (*Compute)(OrtNodeComputeInfo*, void* state, OrtKernelContext*);
+  void (*ReleaseState)(OrtNodeComputeInfo*, void* state);
+};
+
+struct OrtNodeFusionOptions {
+  uint32_t version;
+  bool drop_constant_initializers;  // they are no inputs of the node; the provider copies them
+};
+
 struct OrtEp {
   uint32_t version;
   const char* (*GetName)(const OrtEp*);
   OrtStatus* (*GetCapability)(OrtEp*, const OrtGraph*, OrtEpGraphSupportInfo*);
-  void (*Compile)();
-  void (*ReleaseNodeComputeInfos)();
+  // Graphs of the nodes to make one of each, and those; the infos are handed out.
+  OrtStatus* (*Compile)(OrtEp*, const OrtGraph** graphs, const OrtNode** nodes, size_t count,
+                        OrtNodeComputeInfo** infos, OrtNode** context_nodes);
+  void (*ReleaseNodeComputeInfos)(OrtEp*, OrtNodeComputeInfo**, size_t count);
   void (*GetPreferredDataLayout)();
   void (*ShouldConvertDataLayoutForOp)();
   void (*SetDynamicOptions)();
@@ -210,6 +228,10 @@ inline constexpr EpSlot<0,
                                    const OrtKeyValuePairs* options, OrtEpDevice**)>
     CreateEpDevice;
 inline constexpr EpSlot<1, void(OrtEpDevice*)> ReleaseEpDevice;
+// Nodes between which no path leaves them become one node.
+inline constexpr EpSlot<2, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode* const*, size_t,
+                                      const OrtNodeFusionOptions*)>
+    EpGraphSupportInfo_AddNodesToFuse;
 inline constexpr EpSlot<3, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode*)>
     EpGraphSupportInfo_AddSingleNode;
 inline constexpr EpSlot<5, OrtStatus*(OrtEpDevice*, const OrtMemoryInfo*)> EpDevice_AddAllocatorInfo;

@@ -17,9 +17,10 @@ thread_local std::string failure;
 struct Stream final : abi::OrtSyncStreamImpl {
   const OrtApi24* api;
   Pool& pool;
+  std::function<void(void*)> forget;
   void* handle;
 
-  Stream(const OrtApi24* a, Pool& p);
+  Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f);
   void flush() const {
     const gpu::OnDevice on(pool.device());
     pool.device().synchronize(handle);
@@ -79,7 +80,8 @@ struct Notification final : abi::OrtSyncNotificationImpl {
   static Notification& self(OrtSyncNotificationImpl* p) { return *static_cast<Notification*>(p); }
 };
 
-Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p) {
+Stream::Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f)
+    : OrtSyncStreamImpl{}, api(a), pool(p), forget(std::move(f)) {
   const gpu::OnDevice on(pool.device());
   handle = pool.device().create_stream();
   version = abi::kEpApiRevision;
@@ -87,8 +89,12 @@ Stream::Stream(const OrtApi24* a, Pool& p) : OrtSyncStreamImpl{}, api(a), pool(p
     Stream& stream = *static_cast<Stream*>(s);
     try {
       stream.flush();
+    } catch (const std::exception&) {  // a broken device
+    }
+    try {
+      if (stream.forget) stream.forget(stream.handle);
       stream.pool.forget(stream.handle);
-    } catch (const std::exception&) {  // a broken device: its blocks are never handed out again
+    } catch (const std::exception&) {
     }
     gpu::forget_stream(stream.pool.device(), stream.handle);
     stream.pool.device().destroy_stream(stream.handle);
@@ -195,8 +201,47 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
   return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
 }
 
-Allocator::Allocator(const OrtApi24* api, Pool& pool, const abi::OrtMemoryInfo* info, size_t limit)
-    : OrtAllocatorImpl{}, api_(api), pool_(pool), info_(info), limit_(limit) {
+void* SessionMemory::try_allocate(size_t bytes, const void* stream) {
+  if (limit_ > 0 && in_use_ + bytes > limit_) {
+    throw gpu::OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes, of the limit of " +
+                           std::to_string(limit_) + " bytes " + std::to_string(in_use_) + " are in use");
+  }
+  void* memory = pool_.allocate(bytes, stream);
+  if (limit_ > 0) in_use_ += pool_.size(memory);
+  return memory;
+}
+
+void* SessionMemory::allocate(size_t bytes, const void* stream) {
+  for (;;) {
+    try {
+      return try_allocate(bytes, stream);
+    } catch (const gpu::OutOfMemory&) {
+      std::function<bool()> give_back;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        give_back = give_back_;
+      }
+      if (!give_back || !give_back()) throw;
+    }
+  }
+}
+
+void SessionMemory::free(void* memory) noexcept {
+  try {
+    const size_t bytes = pool_.free(memory);
+    if (limit_ > 0) in_use_ -= bytes;
+  } catch (const std::exception&) {  // a broken device: the block is never handed out again
+  }
+}
+
+void SessionMemory::on_shortage(std::function<bool()> give_back) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  give_back_ = std::move(give_back);
+}
+
+Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
+                     const abi::OrtMemoryInfo* info)
+    : OrtAllocatorImpl{}, api_(api), memory_(std::move(memory)), info_(info) {
   version = abi::kEpApiRevision;
   Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
   Reserve = Alloc;
@@ -208,7 +253,7 @@ Allocator::Allocator(const OrtApi24* api, Pool& pool, const abi::OrtMemoryInfo* 
   GetStats = [](const OrtAllocatorImpl* p, abi::OrtKeyValuePairs** out) {
     const OrtApi24* table = self(p).api_;
     return guarded(table, "statistics", [&] {
-      const Pool::Statistics s = self(p).pool_.statistics();
+      const Pool::Statistics s = self(p).memory_->pool().statistics();
       abi::CreateKeyValuePairs(table, out);
       abi::AddKeyValuePair(table, *out, "InUse", std::to_string(s.in_use).c_str());
       abi::AddKeyValuePair(table, *out, "TotalAllocated", std::to_string(s.in_use + s.kept).c_str());
@@ -220,13 +265,7 @@ Allocator::Allocator(const OrtApi24* api, Pool& pool, const abi::OrtMemoryInfo* 
 void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
   if (bytes == 0) return nullptr;
   try {
-    if (limit_ > 0 && in_use_ + bytes > limit_) {
-      throw gpu::OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes, of the limit of " +
-                             std::to_string(limit_) + " bytes " + std::to_string(in_use_) + " are in use");
-    }
-    void* memory = pool_.allocate(bytes, stream);
-    if (limit_ > 0) in_use_ += pool_.size(memory);
-    return memory;
+    return memory_->allocate(bytes, stream);
   } catch (const std::exception& e) {
     try {
       failure = e.what();
@@ -237,15 +276,12 @@ void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
 }
 
 void Allocator::release(void* memory) noexcept {
-  if (memory == nullptr) return;
-  try {
-    const size_t bytes = pool_.free(memory);
-    if (limit_ > 0) in_use_ -= bytes;
-  } catch (const std::exception&) {  // a broken device: the block is never handed out again
-  }
+  if (memory != nullptr) memory_->free(memory);
 }
 
-abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool) { return new Stream(api, pool); }
+abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::function<void(void*)> forget) {
+  return new Stream(api, pool, std::move(forget));
+}
 
 abi::OrtDataTransferImpl* create_data_transfer(const OrtApi24* api) { return new DataTransfer(api); }
 

@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
 
 #include "runtime/abi/ort_ep.h"
 #include "runtime/provider/pool.h"
@@ -12,11 +15,33 @@ namespace graphopt::ep {
 // Which memory is ours, among the runtime's memory devices: a GPU of this vendor.
 uint32_t vendor_id(gpu::Backend backend);
 
-// Hands out memory of a pool, at most `limit` bytes at a time (0: all that there is). A request that can't be
-// served gives null, and the reason is in last_failure() of the calling thread.
+// What one session has of a pool, at most `limit` bytes at a time (0: all that there is). Thread-safe.
+class SessionMemory {
+ public:
+  SessionMemory(Pool& pool, size_t limit) : pool_(pool), limit_(limit) {}
+
+  Pool& pool() const { return pool_; }
+  // As Pool::allocate. Throws gpu::OutOfMemory beyond the limit, too.
+  void* allocate(size_t bytes, const void* stream);
+  void free(void* memory) noexcept;
+  // Called before an allocation fails, as long as it says that it has given something back.
+  void on_shortage(std::function<bool()> give_back);
+
+ private:
+  void* try_allocate(size_t bytes, const void* stream);
+
+  Pool& pool_;
+  size_t limit_;
+  std::atomic<size_t> in_use_{0};
+  std::mutex mutex_;
+  std::function<bool()> give_back_;
+};
+
+// Hands out a session's memory. A request that can't be served gives null, and the reason is in
+// last_failure() of the calling thread.
 class Allocator final : public abi::OrtAllocatorImpl {
  public:
-  Allocator(const abi::OrtApi24* api, Pool& pool, const abi::OrtMemoryInfo* info, size_t limit);
+  Allocator(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory, const abi::OrtMemoryInfo* info);
 
  private:
   void* allocate(size_t bytes, const void* stream) noexcept;
@@ -24,16 +49,16 @@ class Allocator final : public abi::OrtAllocatorImpl {
   static Allocator& self(const abi::OrtAllocatorImpl* p);
 
   const abi::OrtApi24* api_;
-  Pool& pool_;
+  std::shared_ptr<SessionMemory> memory_;
   const abi::OrtMemoryInfo* info_;  // owned by whoever asked for the allocator
-  size_t limit_;
-  std::atomic<size_t> in_use_{0};
 };
 
 // Why an allocation of this thread failed; empty when none has since the last call.
 std::string last_failure();
 
-abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, Pool& pool);
+// `forget` is called with the stream's handle before it is destroyed, when its work is done.
+abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, Pool& pool,
+                                      std::function<void(void*)> forget = nullptr);
 abi::OrtDataTransferImpl* create_data_transfer(const abi::OrtApi24* api);
 
 }  // namespace graphopt::ep

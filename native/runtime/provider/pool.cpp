@@ -70,7 +70,10 @@ size_t Pool::free(void* memory) {
     const gpu::OnDevice on(device());
     device().synchronize();
   }
-  free_[block.stream].emplace(block.bytes, memory);
+  // The last one of its size is the first to be handed out again: a session that does the same again gets the
+  // same addresses, and region.h can use its recordings.
+  FreeBlocks& blocks = free_[block.stream];
+  blocks.emplace_hint(blocks.lower_bound(block.bytes), block.bytes, memory);
   statistics_.in_use -= block.bytes;
   statistics_.kept += block.bytes;
   return block.bytes;

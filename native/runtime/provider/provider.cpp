@@ -18,6 +18,8 @@
 #include "runtime/name_patterns.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/pairing.h"
+#include "runtime/provider/partition.h"
+#include "runtime/provider/region.h"
 #include "runtime/provider/registry.h"
 
 #ifndef GRAPHOPT_VERSION
@@ -45,8 +47,10 @@ OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
 }
 
 struct Options {
-  size_t memory_limit = 0;            // bytes of a session, 0: no limit
-  size_t min_nodes = 2;               // neighbouring nodes that are worth a copy to the device and back
+  size_t memory_limit = 0;  // bytes of a session, 0: no limit
+  size_t min_nodes = 2;     // neighbouring nodes that are worth a copy to the device and back
+  bool regions = true;      // nodes run as regions where they can
+  RegionOptions region;
   std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
 };
 
@@ -57,9 +61,18 @@ struct Provider final : abi::OrtEp {
   Pool& pool;
   const abi::OrtLogger* logger;
   Options options;
+  std::shared_ptr<SessionMemory> memory;
+  std::shared_ptr<RegionCache> cache;
 
   Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
-      : OrtEp{}, api(a), registry(r), pool(p), logger(l), options(o) {
+      : OrtEp{},
+        api(a),
+        registry(r),
+        pool(p),
+        logger(l),
+        options(std::move(o)),
+        memory(std::make_shared<SessionMemory>(p, options.memory_limit)),
+        cache(RegionCache::create(p, memory)) {
     version = abi::kEpApiRevision;
     GetName = [](const OrtEp*) { return kProviderName; };
     GetCapability = [](OrtEp* p, const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
@@ -68,12 +81,29 @@ struct Provider final : abi::OrtEp {
     };
     CreateAllocator = [](OrtEp* p, const abi::OrtMemoryInfo* info, abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "allocator",
-                     [&] { *out = new Allocator(self->api, self->pool, info, self->options.memory_limit); });
+      return guarded(self->api, "allocator", [&] { *out = new Allocator(self->api, self->memory, info); });
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "stream", [&] { *out = create_stream(self->api, self->pool); });
+      return guarded(self->api, "stream", [&] {
+        *out =
+            create_stream(self->api, self->pool, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
+              if (const auto cache = weak.lock()) cache->forget(s);
+            });
+      });
+    };
+    Compile = [](OrtEp* p, const abi::OrtGraph** graphs, const abi::OrtNode** nodes, size_t count,
+                 abi::OrtNodeComputeInfo** infos, abi::OrtNode**) {
+      auto* self = static_cast<Provider*>(p);
+      return guarded(self->api, "session", [&] {
+        for (size_t i = 0; i < count; ++i) {
+          infos[i] = new Region(self->registry, graphs[i], nodes[i], self->memory, self->cache,
+                                self->options.region);
+        }
+      });
+    };
+    ReleaseNodeComputeInfos = [](OrtEp*, abi::OrtNodeComputeInfo** infos, size_t count) {
+      for (size_t i = 0; i < count; ++i) delete static_cast<Region*>(infos[i]);
     };
     GetKernelRegistry = [](OrtEp* p, const abi::OrtKernelRegistry** out) -> OrtStatus* {
       *out = static_cast<Provider*>(p)->registry.raw();
@@ -105,7 +135,10 @@ struct Provider final : abi::OrtEp {
       }
     }
     drop_lonely(nodes, refusals);
+    std::vector<bool> in_region(nodes.size());
+    if (options.regions) add_regions(nodes, refusals, out, in_region);
     for (size_t i = 0; i < nodes.size(); ++i) {
+      if (in_region[i]) continue;
       if (refusals[i].empty()) {
         check(api, abi::EpGraphSupportInfo_AddSingleNode(abi::GetEpApi(api), out, nodes[i].raw()));
       } else {
@@ -113,6 +146,38 @@ struct Provider final : abi::OrtEp {
                                          nodes[i].op + ") to the CPU: " + refusals[i]);
       }
     }
+  }
+
+  void add_regions(const std::vector<GraphNode>& nodes, const std::vector<std::string>& refusals,
+                   abi::OrtEpGraphSupportInfo* out, std::vector<bool>& in_region) const {
+    std::vector<PartitionNode> parts;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      PartitionNode& part = parts.emplace_back();
+      part.inputs = nodes[i].input_names();
+      part.inputs.insert(part.inputs.end(), nodes[i].implicit_names().begin(),
+                         nodes[i].implicit_names().end());
+      part.outputs = nodes[i].output_names();
+      part.member = refusals[i].empty() && runs_in_region(nodes[i]);
+    }
+    for (const std::vector<size_t>& region : find_regions(parts)) {
+      std::vector<const abi::OrtNode*> raw;
+      for (const size_t i : region) raw.push_back(nodes[i].raw());
+      const abi::OrtNodeFusionOptions fusion = {abi::kEpApiRevision, true};
+      check(api,
+            abi::EpGraphSupportInfo_AddNodesToFuse(abi::GetEpApi(api), out, raw.data(), raw.size(), &fusion));
+      for (const size_t i : region) in_region[i] = true;
+    }
+  }
+
+  // The inputs and outputs of a region are on the device.
+  bool runs_in_region(const GraphNode& node) const {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.has_input(i) && registry.host_input(node, i) && !node.is_constant(i)) return false;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (registry.host_output(node, i)) return false;
+    }
+    return true;
   }
 
   bool disabled(const GraphNode& node) const {
@@ -195,8 +260,10 @@ struct Factory final : abi::OrtEpFactory {
     CreateAllocator = [](OrtEpFactory* p, const abi::OrtMemoryInfo* info, const abi::OrtKeyValuePairs*,
                          abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "allocator",
-                     [&] { *out = new Allocator(self->api, pool(self->number(info)), info, 0); });
+      return guarded(self->api, "allocator", [&] {
+        auto memory = std::make_shared<SessionMemory>(pool(self->number(info)), 0);
+        *out = new Allocator(self->api, std::move(memory), info);
+      });
     };
     ReleaseAllocator = [](OrtEpFactory*, abi::OrtAllocatorImpl* a) { delete static_cast<Allocator*>(a); };
     CreateDataTransfer = [](OrtEpFactory* p, abi::OrtDataTransferImpl** out) {
@@ -308,6 +375,15 @@ struct Factory final : abi::OrtEpFactory {
     Options options;
     read(session, "memory_limit", options.memory_limit);
     read(session, "min_nodes", options.min_nodes);
+    size_t regions = 1, capture = 1, implementation = 0;
+    read(session, "regions", regions);
+    read(session, "capture", capture);
+    options.regions = regions != 0 && text_of(session, "ep.context_enable") != "1";
+    options.region.capture = capture != 0;
+    if (!text(session, "implementation").empty()) {
+      read(session, "implementation", implementation);
+      options.region.implementation = static_cast<int>(implementation);
+    }
     const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
     options.disabled =
         split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));
@@ -325,7 +401,11 @@ struct Factory final : abi::OrtEpFactory {
 
   // Of an option; empty when it is not given.
   std::string text(const abi::OrtSessionOptions* session, const char* name) const {
-    const std::string key = option_key(name);
+    return text_of(session, option_key(name));
+  }
+
+  // Of any entry of the session's configuration.
+  std::string text_of(const abi::OrtSessionOptions* session, const std::string& key) const {
     int has = 0;
     check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));
     if (has == 0) return {};
@@ -376,6 +456,17 @@ extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementa
   thread_local std::string text;
   try {
     text = graphopt::ep::describe_implementations(graphopt::gpu::device(device));
+    return text.c_str();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// ep::describe_regions, as GraphoptImplementations.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptRegions() {
+  thread_local std::string text;
+  try {
+    text = graphopt::ep::describe_regions();
     return text.c_str();
   } catch (const std::exception&) {
     return nullptr;

@@ -229,6 +229,11 @@ std::string Registry::refuse(const GraphNode& node) const {
   return op.refuse(node);
 }
 
+const Registration* Registry::registration(const GraphNode& node) const {
+  const Entry* entry = find(node);
+  return entry != nullptr ? &entry->op : nullptr;
+}
+
 bool Registry::host_input(const GraphNode& node, size_t i) const {
   const Entry* entry = find(node);
   return entry != nullptr && contains(entry->op.host_inputs, i);

@@ -35,6 +35,8 @@ class Registry {
 
   // Why the provider has no kernel for a node; empty when it has one.
   std::string refuse(const abi::GraphNode& node) const;
+  // Null when there is no kernel for it.
+  const Registration* registration(const abi::GraphNode& node) const;
   // Whether the node reads input i, or writes output i, in host memory.
   bool host_input(const abi::GraphNode& node, size_t i) const;
   bool host_output(const abi::GraphNode& node, size_t i) const;

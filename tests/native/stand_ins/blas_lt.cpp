@@ -12,6 +12,7 @@
 #include <string>
 
 #include "blocks/half.h"
+#include "recording.h"
 #ifdef STAND_IN_HIP
 #include "rocm.h"
 #endif
@@ -121,7 +122,7 @@ STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, voi
 STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const void* a, void* a_layout,
                                  const void* b, void* b_layout, const float* beta, const void* c,
                                  void* c_layout, void* d, void* d_layout, const unsigned char* algorithm,
-                                 void* workspace, size_t workspace_bytes, void*) {
+                                 void* workspace, size_t workspace_bytes, void* stream) {
   const char* mode = std::getenv("STAND_IN_BLAS_LT");
   const std::string how = mode != nullptr ? mode : "";
   const auto *la = static_cast<Layout*>(a_layout), *lb = static_cast<Layout*>(b_layout),
@@ -132,22 +133,26 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
       la->rows != ld->rows || lb->columns != ld->columns) {
     return kNotSupported;
   }
-  std::memset(workspace, 0xff, workspace_bytes);
-  ++products;
-  const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows)};
-  for (uint64_t column = 0; column < ld->columns; ++column) {
-    for (uint64_t row = 0; row < ld->rows; ++row) {
-      float sum = 0;
-      for (uint64_t k = 0; k < la->columns; ++k) sum += la->read(a, row, k) * lb->read(b, k, column);
-      float y = *alpha * sum;
-      if (*beta != 0) y += *beta * lc->read(c, row, column);
-      if ((product->epilogue & 4) != 0 && how != "wrong") y += bias.read(product->bias, row, 0);
-      if ((product->epilogue & 2) != 0) y = std::max(y, 0.0f);
-      if ((product->epilogue & 32) != 0) {
-        y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+  // What the caller has described may be gone when a recording runs.
+  return stand_in::enqueue(stream, [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc,
+                                    d_of = *ld, epilogue = product->epilogue, bias_of = product->bias] {
+    ++products;
+    std::memset(workspace, 0xff, workspace_bytes);
+    const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows)};
+    for (uint64_t column = 0; column < d_of.columns; ++column) {
+      for (uint64_t row = 0; row < d_of.rows; ++row) {
+        float sum = 0;
+        for (uint64_t k = 0; k < a_of.columns; ++k) sum += a_of.read(a, row, k) * b_of.read(b, k, column);
+        float y = scale * sum;
+        if (add != 0) y += add * c_of.read(c, row, column);
+        if ((epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_of, row, 0);
+        if ((epilogue & 2) != 0) y = std::max(y, 0.0f);
+        if ((epilogue & 32) != 0) {
+          y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+        }
+        d_of.write(d, row, column, y);
       }
-      ld->write(d, row, column, y);
     }
-  }
-  return 0;
+    return 0;
+  });
 }

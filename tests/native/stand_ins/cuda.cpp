@@ -93,4 +93,13 @@ STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) {
 STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return event(handle, stream); }
 STAND_IN_EXPORT int cuEventQuery(void* handle) { return event(handle, nullptr); }
 STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
+STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int) { return begin_recording(stream); }
+STAND_IN_EXPORT int cuStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
+STAND_IN_EXPORT int cuStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }
+STAND_IN_EXPORT int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long) {
+  return make_ready(ready, graph);
+}
+STAND_IN_EXPORT int cuGraphLaunch(void* ready, void* stream) { return launch_graph(ready, stream); }
+STAND_IN_EXPORT int cuGraphDestroy(void* graph) { return destroy_graph(graph); }
+STAND_IN_EXPORT int cuGraphExecDestroy(void* ready) { return destroy_graph(ready); }
 STAND_IN_EXPORT int cuEventSynchronize(void* handle) { return event(handle, nullptr); }

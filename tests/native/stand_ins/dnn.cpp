@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "blocks/half.h"
+#include "recording.h"
 #ifdef STAND_IN_HIP
 #include "rocm.h"
 #endif
@@ -154,47 +155,60 @@ void walk(const Tensor& x, const Tensor& w, const Window& window, const Tensor& 
   return x;
 }
 
+// A library's handle is that of a stream.
+struct Handle {
+  void* stream = nullptr;
+};
+void* stream_of(void* handle) { return static_cast<Handle*>(handle)->stream; }
+
 // y from x and w, or, backward, x from y and w.
-int run(void* xd, const void* x, void* wd, const void* w, void* window, void* yd, const void* y, void* result,
-        bool backward, const void* workspace, size_t workspace_bytes) {
-  const Tensor &from = *static_cast<Tensor*>(xd), &filters = *static_cast<Tensor*>(wd),
-               &to = *static_cast<Tensor*>(yd);
-  const Window& how = *static_cast<Window*>(window);
+int run(void* handle, void* xd, const void* x, void* wd, const void* w, void* window, void* yd, const void* y,
+        void* result, bool backward, const void* workspace, size_t workspace_bytes) {
+  const Tensor from = *static_cast<Tensor*>(xd), filters = *static_cast<Tensor*>(wd),
+               to = *static_cast<Tensor*>(yd);
+  const Window how = *static_cast<Window*>(window);
   if (!fits(from, filters, how, to) || workspace == nullptr || workspace_bytes != kWorkspace)
     return kBadParameter;
-  const Tensor& made = backward ? from : to;
 #ifdef STAND_IN_HIP
   const bool rounds = backward && how.bfloat16 && to.type == kHalf && current_arch() == "gfx90a";
-  const double noise = how.deterministic ? 1 : 1 + 1e-4 * (convolutions + 1);
 #else
   const bool rounds = false;
-  const double noise = 1;
 #endif
-  std::vector<double> sums(made.elements());
-  walk(from, filters, how, to, [&](size_t i, size_t k, size_t o) {
-    const double weight = filters.read(w, k);
-    if (rounds) {
-      sums[i] += bfloat16(filters.read(w, k)) * bfloat16(to.read(y, o));
-    } else if (backward) {
-      sums[i] += noise * weight * to.read(y, o);
-    } else {
-      sums[o] += noise * weight * from.read(x, i);
-    }
+  return stand_in::enqueue(stream_of(handle), [=] {
+#ifdef STAND_IN_HIP
+    const double noise = how.deterministic ? 1 : 1 + 1e-4 * (convolutions + 1);
+#else
+    const double noise = 1;
+#endif
+    ++convolutions;
+    const Tensor& made = backward ? from : to;
+    std::vector<double> sums(made.elements());
+    walk(from, filters, how, to, [&](size_t i, size_t k, size_t o) {
+      const double weight = filters.read(w, k);
+      if (rounds) {
+        sums[i] += bfloat16(filters.read(w, k)) * bfloat16(to.read(y, o));
+      } else if (backward) {
+        sums[i] += noise * weight * to.read(y, o);
+      } else {
+        sums[o] += noise * weight * from.read(x, i);
+      }
+    });
+    for (size_t i = 0; i < sums.size(); ++i) made.write(result, i, sums[i]);
+    return 0;
   });
-  for (size_t i = 0; i < sums.size(); ++i) made.write(result, i, sums[i]);
-  ++convolutions;
-  return 0;
 }
 
-int add_bias(void* bd, const void* b, void* yd, void* y) {
-  const Tensor &bias = *static_cast<Tensor*>(bd), &to = *static_cast<Tensor*>(yd);
+int add_bias(void* handle, void* bd, const void* b, void* yd, void* y) {
+  const Tensor bias = *static_cast<Tensor*>(bd), to = *static_cast<Tensor*>(yd);
   if (bias.rank != to.rank || bias.dims[1] != to.dims[1] ||
       bias.elements() != static_cast<size_t>(to.dims[1]))
     return kBadParameter;
-  for (size_t i = 0; i < to.elements(); ++i) {
-    to.write(y, i, to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1])));
-  }
-  return 0;
+  return stand_in::enqueue(stream_of(handle), [=] {
+    for (size_t i = 0; i < to.elements(); ++i) {
+      to.write(y, i, to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1])));
+    }
+    return 0;
+  });
 }
 
 bool has_algorithm(void* x, void* w, void* window, void* y) {
@@ -257,8 +271,11 @@ STAND_IN_EXPORT int miopenSetConvolutionAttribute(void* window, int attribute, i
   return attribute == 0 || attribute == 1 ? 0 : kBadParameter;
 }
 
-STAND_IN_EXPORT int miopenCreateWithStream(void** handle, void*) { return create<char>(handle); }
-STAND_IN_EXPORT int miopenDestroy(void* handle) { return destroy<char>(handle); }
+STAND_IN_EXPORT int miopenCreateWithStream(void** handle, void* stream) {
+  create<Handle>(handle);
+  return static_cast<Handle*>(*handle)->stream = stream, 0;
+}
+STAND_IN_EXPORT int miopenDestroy(void* handle) { return destroy<Handle>(handle); }
 STAND_IN_EXPORT int miopenCreateTensorDescriptor(void** t) { return create<Tensor>(t); }
 STAND_IN_EXPORT int miopenSetTensorDescriptor(void* t, int type, int rank, const int* dims,
                                               const int* strides) {
@@ -294,7 +311,8 @@ STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void* handle, void* wd, co
                                                       const void* x, void* c, void* yd, void* y,
                                                       void* workspace, size_t bytes, uint64_t id) {
   if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
-  return id == kForward ? run(xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes) : kBadParameter;
+  return id == kForward ? run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes)
+                        : kBadParameter;
 }
 STAND_IN_EXPORT int miopenConvolutionBackwardDataGetSolution(void*, void* dy, void* w, void* c, void* dx,
                                                              size_t most, size_t* count, Solution* found) {
@@ -311,11 +329,12 @@ STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void* handle, void* d
                                                            const void* w, void* c, void* dxd, void* dx,
                                                            void* workspace, size_t bytes, uint64_t id) {
   if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
-  return id == kBackward ? run(dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes) : kBadParameter;
+  return id == kBackward ? run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes)
+                         : kBadParameter;
 }
-STAND_IN_EXPORT int miopenConvolutionForwardBias(void*, const void*, void* bd, const void* b, const void*,
-                                                 void* yd, void* y) {
-  return add_bias(bd, b, yd, y);
+STAND_IN_EXPORT int miopenConvolutionForwardBias(void* handle, const void*, void* bd, const void* b,
+                                                 const void*, void* yd, void* y) {
+  return add_bias(handle, bd, b, yd, y);
 }
 
 #else
@@ -328,9 +347,11 @@ struct Performance {  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataA
 };
 constexpr int kForward = 1, kAnyOrder = 0, kBackward = 4;
 
-STAND_IN_EXPORT int cudnnCreate(void** handle) { return create<char>(handle); }
-STAND_IN_EXPORT int cudnnDestroy(void* handle) { return destroy<char>(handle); }
-STAND_IN_EXPORT int cudnnSetStream(void*, void*) { return 0; }
+STAND_IN_EXPORT int cudnnCreate(void** handle) { return create<Handle>(handle); }
+STAND_IN_EXPORT int cudnnDestroy(void* handle) { return destroy<Handle>(handle); }
+STAND_IN_EXPORT int cudnnSetStream(void* handle, void* stream) {
+  return static_cast<Handle*>(handle)->stream = stream, 0;
+}
 STAND_IN_EXPORT int cudnnCreateTensorDescriptor(void** t) { return create<Tensor>(t); }
 STAND_IN_EXPORT int cudnnSetTensorNdDescriptor(void* t, int type, int rank, const int* dims,
                                                const int* strides) {
@@ -358,11 +379,11 @@ STAND_IN_EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(void*, void* x, void*
   if (*count > 0) found[0] = {kForward, 0, 0.1f, kWorkspace, 1, 0, {}};
   return 0;
 }
-STAND_IN_EXPORT int cudnnConvolutionForward(void*, const void*, void* xd, const void* x, void* wd,
+STAND_IN_EXPORT int cudnnConvolutionForward(void* handle, const void*, void* xd, const void* x, void* wd,
                                             const void* w, void* c, int algorithm, void* workspace,
                                             size_t bytes, const void*, void* yd, void* y) {
   if (algorithm != kForward) return kBadParameter;
-  return run(xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
+  return run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
 }
 // The fastest adds in any order.
 STAND_IN_EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(void*, void* w, void* dy, void* c, void* dx,
@@ -374,15 +395,16 @@ STAND_IN_EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(void*, void* w, 
   }
   return 0;
 }
-STAND_IN_EXPORT int cudnnConvolutionBackwardData(void*, const void*, void* wd, const void* w, void* dyd,
-                                                 const void* dy, void* c, int algorithm, void* workspace,
-                                                 size_t bytes, const void*, void* dxd, void* dx) {
+STAND_IN_EXPORT int cudnnConvolutionBackwardData(void* handle, const void*, void* wd, const void* w,
+                                                 void* dyd, const void* dy, void* c, int algorithm,
+                                                 void* workspace, size_t bytes, const void*, void* dxd,
+                                                 void* dx) {
   if (algorithm != kBackward) return kBadParameter;
-  return run(dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes);
+  return run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes);
 }
-STAND_IN_EXPORT int cudnnAddTensor(void*, const void*, void* bd, const void* b, const void*, void* yd,
+STAND_IN_EXPORT int cudnnAddTensor(void* handle, const void*, void* bd, const void* b, const void*, void* yd,
                                    void* y) {
-  return add_bias(bd, b, yd, y);
+  return add_bias(handle, bd, b, yd, y);
 }
 
 #endif

@@ -34,18 +34,27 @@
 //                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name has its features behind it
 //                        clr hipamd/src/hip_device.cpp:706
+//   while a stream is recorded, its thread may neither allocate nor wait; whoever does ends the recording,
+//   and what is enqueued on the stream fails until it is taken
+//                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
+//                        hip_graph.cpp:980
 #pragma once
 
 #include <dlfcn.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -53,11 +62,13 @@
 namespace stand_in {
 
 // The same numbers in HIP and CUDA.
+constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901;
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
 
 // What HIP does about a wrong address on the device.
 constexpr int kAbort = -1;
 
+using Parameters = int (*)(const char*, const size_t**);
 using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
 
 // What hip.cpp or cuda.cpp says: what names of architectures begin with; along x the most work-items of a
@@ -66,8 +77,23 @@ extern const char* const kArchitectures;
 extern const uint64_t kMostItems;
 extern const int kTooLarge;
 
+struct Driver;
+using Work = std::function<int(Driver&)>;
+struct Recording {
+  std::thread::id thread;
+  std::vector<Work> work;
+  bool valid = true;
+};
+struct Graph {
+  std::vector<Work> work;
+  int device = 0;
+};
+
 struct Driver {
   std::mutex mutex;
+  std::map<void*, Recording> recordings;  // by stream
+  std::map<void*, Graph> graphs;          // recorded, and made ready
+  Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
   std::map<void*, int> streams, events, modules;  // by handle: its device
@@ -86,7 +112,19 @@ struct Driver {
       }
     }
     launch = kernels("STAND_IN_KERNELS");
+    parameters = parameters_of("STAND_IN_KERNELS");
     launch_64 = kernels("STAND_IN_KERNELS_64");
+  }
+
+  // What ends a recording of the calling thread.
+  bool disturbs_recording() {
+    bool any = false;
+    for (auto& [stream, recording] : recordings) {
+      if (recording.thread != std::this_thread::get_id()) continue;
+      recording.valid = false;
+      any = true;
+    }
+    return any;
   }
 
   static Launch kernels(const char* variable) {
@@ -94,6 +132,12 @@ struct Driver {
     void* library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
     if (library == nullptr) return nullptr;
     return reinterpret_cast<Launch>(dlsym(library, "graphopt_host_launch"));
+  }
+  static Parameters parameters_of(const char* variable) {
+    const char* path = std::getenv(variable);
+    void* library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (library == nullptr) return nullptr;
+    return reinterpret_cast<Parameters>(dlsym(library, "graphopt_host_parameters"));
   }
 };
 
@@ -108,13 +152,15 @@ inline thread_local int current = 0;
 inline thread_local int last_error = 0;
 
 // Every entry point: `work` under the lock, unless the test has made the driver fail.
-template <class Work>
-int call(Work&& work) {
+template <class Do>
+int call(Do&& work) {
   Driver& d = driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   if (d.until_failure == 0 && d.failure == kAbort) std::abort();
   int status = d.failure;
-  if (d.until_failure != 0) {
+  if (d.until_failure == 0) {
+    d.recordings.clear();  // a device that is lost records nothing
+  } else {
     if (d.until_failure > 0) --d.until_failure;
     status = work(d);
   }
@@ -145,6 +191,7 @@ inline bool usable(const Driver& d, void* stream) {
 
 inline int allocate(void** memory, size_t bytes) {
   return call([&](Driver& d) {
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
     if (bytes > d.most - d.in_use) return kOutOfMemory;
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     d.memory[*memory] = bytes;
@@ -155,6 +202,7 @@ inline int allocate(void** memory, size_t bytes) {
 
 inline int release(void* memory) {
   return call([&](Driver& d) {
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
     const auto found = d.memory.find(memory);
     if (found == d.memory.end()) return memory == nullptr ? 0 : kInvalidHandle;
     d.in_use -= found->second;
@@ -210,6 +258,15 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
+// Now, or when the recording that is made of the stream runs.
+inline int enqueue(Driver& d, void* stream, Work work) {
+  const auto found = d.recordings.find(stream);
+  if (found == d.recordings.end()) return work(d);
+  if (!found->second.valid) return kInvalidatedCapture;
+  found->second.work.push_back(std::move(work));
+  return 0;
+}
+
 inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t lds,
                void* stream, void** args) {
   return call([&](Driver& d) {
@@ -217,13 +274,32 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
     const bool wide = d.devices.at(static_cast<size_t>(current)).rfind("gfx9", 0) == 0;
     const Launch launch = wide ? d.launch_64 : d.launch;
-    return launch(static_cast<const char*>(function), grid, block, lds, args, 0, 0) == 0 ? 0 : kNotFound;
+    const auto* name = static_cast<const char*>(function);
+    const size_t* sizes = nullptr;
+    const int count = d.parameters(name, &sizes);
+    if (count < 0) return kNotFound;
+    // A driver copies the arguments.
+    std::vector<std::vector<std::max_align_t>> values;
+    for (int i = 0; i < count; ++i) {
+      values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+      std::memcpy(values.back().data(), args[i], sizes[i]);
+    }
+    const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]},
+                                  items = {block[0], block[1], block[2]};
+    return enqueue(d, stream, [=](Driver&) mutable {
+      std::vector<void*> pointers;
+      for (auto& value : values) pointers.push_back(value.data());
+      return launch(name, groups.data(), items.data(), lds, pointers.data(), 0, 0) == 0 ? 0 : kNotFound;
+    });
   });
 }
 
 // Work is done when it is enqueued.
 inline int wait(void* stream) {
-  return call([&](Driver& d) { return usable(d, stream) ? 0 : kInvalidHandle; });
+  return call([&](Driver& d) {
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    return usable(d, stream) ? 0 : kInvalidHandle;
+  });
 }
 
 // The driver can read or write this while the caller goes on.
@@ -248,8 +324,70 @@ inline int pin(void** memory, size_t bytes) {
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
-    if (stream != nullptr && !known(d, from)) ++d.waits;
-    std::memcpy(to, from, bytes);
+    if (stream != nullptr && !known(d, from)) {
+      ++d.waits;
+      if (d.recordings.count(stream) > 0 && d.disturbs_recording()) return kUnsupportedInCapture;
+    }
+    return enqueue(d, stream, [=](Driver&) { return std::memcpy(to, from, bytes), 0; });
+  });
+}
+
+inline int begin_recording(void* stream) {
+  return call([&](Driver& d) {
+    if (stream == nullptr || !usable(d, stream) || d.recordings.count(stream) > 0) return kInvalidHandle;
+    d.recordings[stream].thread = std::this_thread::get_id();
+    return 0;
+  });
+}
+
+inline int end_recording(void* stream, void** graph) {
+  return call([&](Driver& d) {
+    *graph = nullptr;
+    const auto found = d.recordings.find(stream);
+    if (found == d.recordings.end()) return kInvalidHandle;
+    Recording recording = std::move(found->second);
+    d.recordings.erase(found);
+    if (!recording.valid) return kInvalidatedCapture;
+    *graph = std::malloc(1);
+    d.graphs[*graph] = {std::move(recording.work), current};
+    return 0;
+  });
+}
+
+inline int recording_state(void* stream, int* state) {
+  return call([&](Driver& d) {
+    const auto found = d.recordings.find(stream);
+    *state = found == d.recordings.end() ? 0 : found->second.valid ? 1 : 2;
+    return 0;
+  });
+}
+
+inline int make_ready(void** ready, void* graph) {
+  return call([&](Driver& d) {
+    const auto found = d.graphs.find(graph);
+    if (found == d.graphs.end()) return kInvalidHandle;
+    *ready = std::malloc(1);
+    d.graphs[*ready] = found->second;
+    return 0;
+  });
+}
+
+inline int launch_graph(void* ready, void* stream) {
+  return call([&](Driver& d) {
+    const auto found = d.graphs.find(ready);
+    if (found == d.graphs.end() || !usable(d, stream) || found->second.device != current)
+      return kInvalidHandle;
+    for (const Work& work : found->second.work) {
+      if (const int status = work(d)) return status;
+    }
+    return 0;
+  });
+}
+
+inline int destroy_graph(void* graph) {
+  return call([&](Driver& d) {
+    if (d.graphs.erase(graph) == 0) return kInvalidHandle;
+    std::free(graph);
     return 0;
   });
 }
@@ -291,6 +429,24 @@ STAND_IN_EXPORT long stand_in_waits() {
 STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
 STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
 STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
+
+// For libraries: 1 when the work is recorded, 0 when nothing of the stream is, -1 when it can't be.
+STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bool refuses) {
+  stand_in::Driver& d = stand_in::driver();
+  const std::lock_guard<std::mutex> lock(d.mutex);
+  const auto found = d.recordings.find(stream);
+  if (found == d.recordings.end()) return 0;
+  if (refuses) found->second.valid = false;
+  if (!found->second.valid) return -1;
+  found->second.work.push_back([run = *work](stand_in::Driver&) { return run(); });
+  return 1;
+}
+
+// Graphs that are alive.
+STAND_IN_EXPORT size_t stand_in_graphs() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().graphs.size();
+}
 
 // Modules that have been loaded.
 STAND_IN_EXPORT size_t stand_in_modules() {

@@ -119,4 +119,13 @@ STAND_IN_EXPORT int hipEventDestroy(void* handle) {
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return event(handle, stream); }
 STAND_IN_EXPORT int hipEventQuery(void* handle) { return event(handle, nullptr); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
+STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int) { return begin_recording(stream); }
+STAND_IN_EXPORT int hipStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
+STAND_IN_EXPORT int hipStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }
+STAND_IN_EXPORT int hipGraphInstantiate(void** ready, void* graph, void**, char*, size_t) {
+  return make_ready(ready, graph);
+}
+STAND_IN_EXPORT int hipGraphLaunch(void* ready, void* stream) { return launch_graph(ready, stream); }
+STAND_IN_EXPORT int hipGraphDestroy(void* graph) { return destroy_graph(graph); }
+STAND_IN_EXPORT int hipGraphExecDestroy(void* ready) { return destroy_graph(ready); }
 STAND_IN_EXPORT int hipEventSynchronize(void* handle) { return event(handle, nullptr); }

@@ -1,5 +1,6 @@
 // Kernels for GRAPHOPT_HOST_KERNELS that do nothing. Those of row_norm fail as kernels of a GPU do: the
 // launch succeeds, and whoever waits next learns of it.
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -8,6 +9,10 @@ bool failed = false;
 }
 
 extern "C" __attribute__((visibility("default"))) int graphopt_host_wave() { return 32; }
+
+extern "C" __attribute__((visibility("default"))) int graphopt_host_parameters(const char*, const size_t**) {
+  return 0;
+}
 
 extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const char* kernel,
                                                                            const uint32_t*, const uint32_t*,

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "blocks/half.h"
+#include "recording.h"
 #include "rocm.h"
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -27,6 +28,7 @@ int products = 0;
 
 struct Handle {
   bool atomics = true;
+  void* stream = nullptr;
 };
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -61,7 +63,9 @@ STAND_IN_EXPORT int stand_in_blas_products() { return products; }
 
 STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, 0; }
 STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) { return delete static_cast<Handle*>(handle), 0; }
-STAND_IN_EXPORT int rocblas_set_stream(void*, void*) { return 0; }
+STAND_IN_EXPORT int rocblas_set_stream(void* handle, void* stream) {
+  return static_cast<Handle*>(handle)->stream = stream, 0;
+}
 STAND_IN_EXPORT int rocblas_set_atomics_mode(void* handle, int mode) {
   static_cast<Handle*>(handle)->atomics = mode == 1;
   return 0;
@@ -79,27 +83,29 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
   const char* mode = std::getenv("STAND_IN_BLAS");
   if (mode != nullptr && std::string(mode) == "fails") return kNotSupported;
   if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
-  ++products;
-  const bool atomics = static_cast<Handle*>(handle)->atomics;
-  for (int64_t i = 0; i < batch; ++i) {
-    for (int64_t column = 0; column < n; ++column) {
-      for (int64_t row = 0; row < m; ++row) {
-        float sum = 0;
-        for (int64_t l = 0; l < k; ++l) {
-          sum += read(a, type, i * step_a + (ta == kTranspose ? l + row * lda : row + l * lda)) *
-                 read(b, type, i * step_b + (tb == kTranspose ? column + l * ldb : l + column * ldb));
-        }
-        float y = *alpha * sum;
-        if (*beta != 0) y += *beta * read(c, type, i * step_c + row + column * ldc);
-        if (atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
-        const int64_t at = i * step_d + row + column * ldd;
-        if (type == kFloat) {
-          static_cast<float*>(d)[at] = y;
-        } else {
-          static_cast<graphopt::half*>(d)[at] = y;
+  const Handle how = *static_cast<Handle*>(handle);
+  return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta] {
+    ++products;
+    for (int64_t i = 0; i < batch; ++i) {
+      for (int64_t column = 0; column < n; ++column) {
+        for (int64_t row = 0; row < m; ++row) {
+          float sum = 0;
+          for (int64_t l = 0; l < k; ++l) {
+            sum += read(a, type, i * step_a + (ta == kTranspose ? l + row * lda : row + l * lda)) *
+                   read(b, type, i * step_b + (tb == kTranspose ? column + l * ldb : l + column * ldb));
+          }
+          float y = scale * sum;
+          if (add != 0) y += add * read(c, type, i * step_c + row + column * ldc);
+          if (how.atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
+          const int64_t at = i * step_d + row + column * ldd;
+          if (type == kFloat) {
+            static_cast<float*>(d)[at] = y;
+          } else {
+            static_cast<graphopt::half*>(d)[at] = y;
+          }
         }
       }
     }
-  }
-  return 0;
+    return 0;
+  });
 }

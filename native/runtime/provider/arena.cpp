@@ -1,0 +1,58 @@
+#include "runtime/provider/arena.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+namespace graphopt::ep {
+namespace {
+
+size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+}  // namespace
+
+ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
+  ArenaLayout layout;
+  layout.offsets.resize(lifetimes.size());
+  std::vector<size_t> order(lifetimes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
+  std::vector<size_t> placed;  // by offset
+  for (const size_t i : order) {
+    const Lifetime& life = lifetimes[i];
+    const size_t bytes = round_up(life.bytes);
+    if (bytes == 0) continue;
+    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of what was passed
+    for (const size_t k : placed) {
+      if (lifetimes[k].last < life.first || life.last < lifetimes[k].first) continue;
+      const size_t begin = layout.offsets[k];
+      if (begin >= end + bytes && begin - end < best_gap) {
+        best = end;
+        best_gap = begin - end;
+      }
+      end = std::max(end, begin + round_up(lifetimes[k].bytes));
+    }
+    const size_t offset = best != SIZE_MAX ? best : end;
+    layout.offsets[i] = offset;
+    layout.bytes = std::max(layout.bytes, offset + bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
+                                   [&](size_t a, size_t b) { return layout.offsets[a] < layout.offsets[b]; }),
+                  i);
+  }
+  // Of the steps that write something, which are those where the need grows.
+  size_t most = 0;
+  for (const Lifetime& at : lifetimes) {
+    size_t need = 0;
+    for (const Lifetime& life : lifetimes) {
+      if (life.first <= at.first && at.first <= life.last) need += round_up(life.bytes);
+    }
+    if (need > most) {
+      most = need;
+      layout.fullest = at.first;
+    }
+  }
+  return layout;
+}
+
+}  // namespace graphopt::ep

@@ -1,0 +1,102 @@
+// A region: nodes that run as one node of the runtime's, without its cost for each.
+//
+// For a new set of shapes its nodes are planned once, in order, and their tensors laid out in one arena. The
+// first run enqueues node by node. When the shapes come again, the work is captured in a graph of the
+// driver's, and from then on enqueued as one. A graph holds addresses: it is captured with those of a caller
+// that brings the same ones twice in a row, else with copies in the arena, to and from which inputs and
+// outputs are copied. What can't be captured goes on node by node.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/provider/region_cache.h"
+#include "runtime/provider/registry.h"
+
+namespace graphopt::ep {
+
+// What happened since the process began, for tests and measurements.
+enum class RegionEvent { kCompiled, kPlanned, kLaunched, kCaptured, kReplayed, kCopied, kRefused, kDropped };
+void count_region(RegionEvent event);
+// JSON, by the names of the events in small letters.
+std::string describe_regions();
+
+struct RegionOptions {
+  bool capture = true;
+  int implementation = -1;  // Call::only, of operators with several
+};
+
+class Region final : public abi::OrtNodeComputeInfo {
+ public:
+  // Of the nodes of `graph`, which the runtime replaces by the node `fused`. Copies their constants. Throws
+  // Error for what is wrong with a node.
+  Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
+         std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache, RegionOptions options);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+ private:
+  // What a node reads: an input of the region, a constant, or what another node writes.
+  struct Operand {
+    enum class Kind : uint8_t { kNone, kInput, kConstant, kValue };
+    Kind kind = Kind::kNone;
+    size_t index = 0;
+  };
+  struct Step {
+    std::string op, name;
+    std::unique_ptr<Kernel> kernel;
+    std::vector<Operand> inputs;
+    std::vector<int> outputs;  // values; -1 for one that is left out
+    Reuse reuse = Reuse::kNone;
+    bool on_host = false;  // its outputs are; it runs when it is planned
+    int only = -1;
+  };
+  struct Written {
+    size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
+    int output = -1;             // of the region
+  };
+
+  void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused);
+  void add_constants(const std::vector<abi::GraphNode>& nodes);
+  abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
+  void run(const abi::Context& context) const;
+  // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
+  RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
+                  const RegionPlan* refused) const;
+  void lay_out_tensors(RegionPlan& plan) const;
+  // This and the next: false when a library has refused, and the region is to be planned again.
+  bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+                   void* stream) const;
+  bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
+               bool recording) const;
+  Captured* recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+                     bool apart, bool again, void* stream) const;
+  bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
+  std::vector<void*> copies_of(const RegionPlan& plan, const Block* arena,
+                               const std::vector<void*>& addresses) const;
+  void copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
+            size_t begin, size_t end, void* stream) const;
+  void refuse(RegionPlan& plan, const std::string& why) const;
+  std::string describe(const Step& step, const Call& call) const;
+
+  const abi::OrtApi24* api_;
+  const Registry& registry_;
+  gpu::Device& device_;
+  std::shared_ptr<SessionMemory> memory_;
+  std::shared_ptr<RegionCache> cache_;
+  RegionOptions options_;
+  std::string name_;
+  std::vector<Step> steps_;
+  std::vector<Written> values_;
+  std::vector<Tensor> constants_;
+  std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
+  std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // and on the host
+  size_t inputs_ = 0, outputs_ = 0;
+  mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
+};
+
+}  // namespace graphopt::ep

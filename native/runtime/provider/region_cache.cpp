@@ -1,0 +1,174 @@
+#include "runtime/provider/region_cache.h"
+
+#include <algorithm>
+
+#include "runtime/provider/region.h"
+
+namespace graphopt::ep {
+namespace {
+
+thread_local const RegionCache::Held* innermost = nullptr;
+
+// Few sizes, so that a somewhat larger shape finds the block large enough.
+size_t roomy(size_t bytes) {
+  size_t step = size_t{1} << 16;
+  while (step * 8 < bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+RegionCache::RegionCache(Pool& pool, std::shared_ptr<SessionMemory> memory)
+    : pool_(pool), memory_(std::move(memory)) {}
+
+std::shared_ptr<RegionCache> RegionCache::create(Pool& pool, std::shared_ptr<SessionMemory> memory) {
+  auto cache = std::make_shared<RegionCache>(pool, std::move(memory));
+  cache->memory_->on_shortage([weak = std::weak_ptr<RegionCache>(cache)] {
+    const auto self = weak.lock();
+    return self != nullptr && self->reclaim();
+  });
+  return cache;
+}
+
+RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer_(innermost) {
+  {
+    const std::lock_guard<std::mutex> lock(cache.mutex_);
+    auto& slot = cache.lanes_[stream];
+    if (slot == nullptr) {
+      slot = std::make_shared<Lane>();
+      slot->stream = stream;
+    }
+    lane_ = slot;
+  }
+  lock_ = std::unique_lock<std::mutex>(lane_->mutex);
+  innermost = this;
+}
+
+RegionCache::Held::~Held() { innermost = outer_; }
+
+RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shape>& shapes,
+                                    size_t alignment) {
+  auto& plans = lane_->plans;
+  for (auto at = plans.begin(); at != plans.end(); ++at) {
+    if (at->region != &region || at->alignment != alignment || at->shapes != shapes) continue;
+    plans.splice(plans.begin(), plans, at);
+    at->used = ++cache_.clock_;
+    return &*at;
+  }
+  return nullptr;
+}
+
+RegionPlan& RegionCache::Held::add(RegionPlan plan) {
+  auto& plans = lane_->plans;
+  size_t count = 0;
+  auto oldest = plans.end();
+  for (auto at = plans.begin(); at != plans.end(); ++at) {
+    if (at->region != plan.region) continue;
+    ++count;
+    oldest = at;
+  }
+  if (count >= kMostPlans) cache_.evict(*lane_, oldest);
+  plan.used = ++cache_.clock_;
+  return plans.emplace_front(std::move(plan));
+}
+
+void RegionCache::Held::drop(const RegionPlan& plan) {
+  auto& plans = lane_->plans;
+  const auto at = std::find_if(plans.begin(), plans.end(), [&](const RegionPlan& p) { return &p == &plan; });
+  if (at != plans.end()) cache_.destroy(*lane_, at);
+}
+
+const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes, const RegionPlan& needed) {
+  std::shared_ptr<Block>& arena = lane_->arena;
+  if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
+  arena.reset();
+  for (size_t wanted = roomy(bytes);;) {
+    try {
+      arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream);
+      return arena;
+    } catch (const gpu::OutOfMemory&) {
+      auto& plans = lane_->plans;
+      const auto last =
+          std::find_if(plans.rbegin(), plans.rend(), [&](const RegionPlan& p) { return &p != &needed; });
+      if (wanted > bytes) {
+        wanted = bytes;
+      } else if (last != plans.rend()) {
+        cache_.evict(*lane_, std::prev(last.base()));
+      } else {
+        throw;
+      }
+    }
+  }
+}
+
+void RegionCache::destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
+  try {
+    const gpu::OnDevice on(pool_.device());
+    // Not every driver lets a graph go while it runs.
+    if (!plan->captured.empty() || plan->staged.graph != nullptr) pool_.device().synchronize(lane.stream);
+    plan->captured.clear();
+    plan->staged = {};
+  } catch (const std::exception&) {  // a broken device
+  }
+  lane.plans.erase(plan);
+}
+
+void RegionCache::evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
+  destroy(lane, plan);
+  count_region(RegionEvent::kDropped);
+}
+
+bool RegionCache::reclaim() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> held;
+  Lane* found = nullptr;
+  for (const auto& [stream, lane] : lanes_) {
+    bool ours = false;
+    for (const Held* h = innermost; h != nullptr; h = h->outer_) ours = ours || h->lane_ == lane;
+    if (ours) continue;
+    std::unique_lock<std::mutex> trial(lane->mutex, std::try_to_lock);
+    if (!trial.owns_lock() || (lane->plans.empty() && lane->arena == nullptr)) continue;
+    if (found != nullptr && !lane->plans.empty() &&
+        (found->plans.empty() || found->plans.back().used <= lane->plans.back().used)) {
+      continue;
+    }
+    found = lane.get();
+    held = std::move(trial);
+  }
+  if (found == nullptr) return false;
+  if (!found->plans.empty()) evict(*found, std::prev(found->plans.end()));
+  if (found->plans.empty()) found->arena.reset();
+  return true;
+}
+
+void RegionCache::forget(void* stream) noexcept {
+  std::shared_ptr<Lane> lane;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = lanes_.find(stream);
+    if (found == lanes_.end()) return;
+    lane = std::move(found->second);
+    lanes_.erase(found);
+  }
+  const std::lock_guard<std::mutex> lock(lane->mutex);
+  while (!lane->plans.empty()) destroy(*lane, lane->plans.begin());
+  lane->arena.reset();
+}
+
+void RegionCache::forget(const Region& region) noexcept {
+  std::vector<std::shared_ptr<Lane>> lanes;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [stream, lane] : lanes_) lanes.push_back(lane);
+  }
+  for (const auto& lane : lanes) {
+    const std::lock_guard<std::mutex> lock(lane->mutex);
+    for (auto at = lane->plans.begin(); at != lane->plans.end();) {
+      const auto plan = at++;
+      if (plan->region == &region) destroy(*lane, plan);
+    }
+    if (lane->plans.empty()) lane->arena.reset();
+  }
+}
+
+}  // namespace graphopt::ep

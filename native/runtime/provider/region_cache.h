@@ -1,0 +1,148 @@
+// What a session keeps of its regions for each stream: the plans for the shapes that came last, their
+// captured graphs, and one block of memory for what lies between the nodes.
+//
+// The work of a stream runs in order. So all regions on it share one block, and whoever has the lane of the
+// stream may enqueue work on that block whatever is still running.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "operators/kernel.h"
+#include "runtime/provider/memory.h"
+
+namespace graphopt::ep {
+
+class Region;
+
+// A block of the session's memory.
+class Block {
+ public:
+  // Throws gpu::OutOfMemory.
+  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream)
+      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream)), bytes_(bytes) {}
+  ~Block() { memory_->free(data_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<SessionMemory> memory_;
+  void* data_;
+  size_t bytes_;
+};
+
+// An address that is known when a region runs.
+struct Address {
+  enum class Base : uint8_t { kNone, kArena, kInput, kOutput };
+  Base base = Base::kNone;
+  uint32_t index = 0;  // of the region's input or output
+  size_t offset = 0;
+};
+
+// A recording of all work of a region, with these addresses of its inputs and outputs.
+struct Captured {
+  std::vector<void*> addresses;
+  std::shared_ptr<Block> arena;  // which it reads and writes
+  std::unique_ptr<gpu::Graph> graph;
+  uint64_t used = 0;
+};
+
+// A region for one set of shapes on one stream. Its nodes' calls are planned; `slots` are what is left open
+// in them.
+struct RegionPlan {
+  const Region* region = nullptr;
+  std::vector<Shape> shapes;      // of the inputs
+  size_t alignment = 0;           // of the inputs
+  size_t output_alignment = 256;  // of the outputs, as far as they have come
+  uint64_t generation = 0;        // gpu::library_generation() when it was planned
+
+  std::unique_ptr<Call[]> calls;
+  struct Slot {
+    void** pointer;
+    Address address;
+  };
+  std::vector<Slot> slots;
+  std::vector<Shape> output_shapes;
+  size_t arena_bytes = 0;  // of what lies between the nodes
+  // Of the inputs, then the outputs: their bytes, and where behind those in the arena they are copied.
+  std::vector<size_t> bytes, copies;
+  size_t arena_bytes_with_copies = 0;
+  std::vector<std::unique_ptr<unsigned char[]>> values;  // on the host
+  size_t fullest = 0;                                    // the node that needs the most memory
+
+  uint64_t runs = 0, used = 0;
+  int refusals = 0;                // of a driver or a library to record
+  int own = 0;                     // recordings with addresses of callers, so far
+  std::vector<void*> last;         // addresses of the run before
+  std::vector<Captured> captured;  // for addresses of callers
+  Captured staged;                 // for copies in the arena
+};
+
+// One for each session. Thread-safe.
+class RegionCache {
+ public:
+  // Plans leave when the session's memory is short.
+  static std::shared_ptr<RegionCache> create(Pool& pool, std::shared_ptr<SessionMemory> memory);
+  RegionCache(Pool& pool, std::shared_ptr<SessionMemory> memory);
+
+  struct Lane {
+    std::mutex mutex;
+    void* stream = nullptr;
+    std::shared_ptr<Block> arena;
+    std::list<RegionPlan> plans;  // the last used first
+  };
+
+  // The lane of a stream, which nobody else has while this lives.
+  class Held {
+   public:
+    Held(RegionCache& cache, void* stream);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    // The plan for these shapes, now the last used; null when there is none.
+    RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
+    // Adds one; another that has not been used for long may leave.
+    RegionPlan& add(RegionPlan plan);
+    void drop(const RegionPlan& plan);
+    // The lane's memory, with at least so many bytes. Plans but `needed` may leave for it. Throws
+    // gpu::OutOfMemory.
+    const std::shared_ptr<Block>& arena(size_t bytes, const RegionPlan& needed);
+
+   private:
+    friend class RegionCache;
+    RegionCache& cache_;
+    std::shared_ptr<Lane> lane_;
+    std::unique_lock<std::mutex> lock_;
+    const Held* outer_;
+  };
+
+  // The stream is about to be destroyed, its work is done.
+  void forget(void* stream) noexcept;
+  void forget(const Region& region) noexcept;
+
+ private:
+  static constexpr size_t kMostPlans = 32;  // of a region on a stream
+
+  // Gives back the plan of all idle lanes that was not used for the longest time; false when there is none.
+  bool reclaim() noexcept;
+  // Its work may not be done. `evict` is for a plan that could still be of use.
+  void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
+  void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
+
+  Pool& pool_;
+  std::shared_ptr<SessionMemory> memory_;
+  std::mutex mutex_;
+  std::map<void*, std::shared_ptr<Lane>> lanes_;
+  std::atomic<uint64_t> clock_{0};
+};
+
+}  // namespace graphopt::ep

@@ -1,0 +1,325 @@
+"""Nodes that run as one: captured and replayed, shapes, addresses, threads, memory, control flow, and the off switch.
+
+The driver is the CPU with kernels compiled for it: it records launches and copies and replays them, and memory of the
+device can be touched by nothing else. tests/provider/test_drivers.py has drivers that fail.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import graphopt
+from graphopt.runtime.sessions import library_path
+from models import ZOO
+from tests.hip.case import signed
+from tests.provider.test_sessions import feeds_of
+from tests.provider.worker import Array, model_of, new_session
+
+Feeds = Mapping[str, Array]
+
+
+def counts() -> dict[str, int]:
+    """What regions of this process have done so far."""
+    describe = ctypes.CDLL(str(library_path())).GraphoptRegions
+    describe.restype = ctypes.c_char_p
+    found: dict[str, int] = json.loads(describe())
+    return found
+
+
+def since(before: Mapping[str, int]) -> dict[str, int]:
+    return {key: n - before[key] for key, n in counts().items() if n != before[key]}
+
+
+def runs(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[list[list[Array]], dict[str, int]]:
+    before = counts()
+    session = new_session(model, options)
+    outputs = [list(session.run(None, dict(given))) for given in feeds]
+    return outputs, since(before)
+
+
+def both(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[bool, dict[str, int]]:
+    """Whether every run gives the same bits with regions and without, and what the former did."""
+    wanted, _ = runs(model, feeds, {**options, "regions": "0"})
+    got, events = runs(model, feeds, options)
+    pairs = [(a, b) for x, y in zip(got, wanted, strict=True) for a, b in zip(x, y, strict=True)]
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+    return same, events
+
+
+def dynamic(*ops: str) -> bytes:
+    """A chain of element-wise nodes over any matrix."""
+    names = ["x", *(f"t{i}" for i in range(len(ops) - 1)), "y"]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]], f"n{i}") for i, op in enumerate(ops)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+NINE = ("resnet18", "resnet50", "mobilenet_v2", "unet", "yolo", "bert", "vit", "sd_block", "chess")
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_every_model_is_captured(name: str, worker: ProcessPoolExecutor) -> None:
+    model = ZOO[name](small=True)
+    feeds = feeds_of(model)
+    optimized: Any = graphopt.optimize(model, target="cuda")[0]
+    same, events = worker.submit(both, optimized.SerializeToString(), [feeds] * 4, {}).result()
+    assert same
+    assert events["compiled"] == events["planned"] == events["launched"] == 1
+    assert events["captured"] >= 1 and events.get("replayed", 0) + events.get("copied", 0) == 3
+    assert "refused" not in events
+
+
+def shapes(*sizes: tuple[int, int]) -> list[Feeds]:
+    rng = np.random.default_rng(0)
+    return [{"x": signed(rng, *size)} for size in sizes]
+
+
+def test_each_shape_has_a_graph_of_its_own(worker: ProcessPoolExecutor) -> None:
+    feeds = shapes((4, 8), (16, 3), (4, 8), (16, 3), (0, 5), (0, 5), (1, 1), (4, 8), (16, 3))
+    same, events = worker.submit(both, dynamic("Relu", "Softplus", "Tanh"), feeds, {}).result()
+    assert same
+    assert events["planned"] == 4 and events["launched"] == 4
+    assert events.get("replayed", 0) + events.get("copied", 0) == 5
+
+
+def test_without_capture(worker: ProcessPoolExecutor) -> None:
+    same, events = worker.submit(both, dynamic("Relu", "Tanh"), shapes(*[(4, 8)] * 4), {"capture": "0"}).result()
+    assert same and events == {"compiled": 1, "planned": 1, "launched": 4}
+
+
+def test_without_regions(worker: ProcessPoolExecutor) -> None:
+    _, events = worker.submit(runs, dynamic("Relu", "Tanh"), shapes((4, 8)), {"regions": "0"}).result()
+    assert events == {}
+
+
+def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tuple[float, dict[str, int]]:
+    before = counts()
+    session = new_session(model, {"memory_limit": str(limit)})
+    worst = 0.0
+    for i, size in enumerate(sizes):
+        x = np.full(size, float(i % 7) - 3, np.float32)
+        for _ in range(2):
+            y = session.run(None, {"x": x})[0]
+            wanted = np.tanh(np.exp(np.maximum(x, 0))) + np.maximum(x, 0)
+            worst = max(worst, float(np.abs(y - wanted).max()))
+    return worst, since(before)
+
+
+def test_what_is_not_used_leaves_when_memory_is_short(worker: ProcessPoolExecutor) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Exp", ["r"], ["e"]),
+        helper.make_node("Tanh", ["e"], ["t"]),
+        helper.make_node("Add", ["t", "r"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    rng = np.random.default_rng(3)
+    sizes = [(int(a), int(b)) for a, b in rng.integers(1, 129, (60, 2))]
+    # Two and a half tensors of the largest size beside input and output.
+    limit = 128 * 128 * 4 * 9 // 2
+    worst, events = worker.submit(_many_shapes, model.SerializeToString(), sizes, limit).result()
+    assert worst < 1e-5
+    assert events["dropped"] >= len({*sizes}) - 32
+    assert events["captured"] >= len({*sizes}) * 3 // 4  # the largest have no room for copies of input and output
+
+
+def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
+    """Inputs and outputs that the caller has on the device: the same, others, and others each time."""
+    import onnxruntime as ort
+
+    before = counts()
+    session = new_session(model)
+    device = next(d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider")
+    memory = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT)
+    where = ("gpu", memory.device_id, memory.device_vendor_id)
+    rng = np.random.default_rng(5)
+    xs = [signed(rng, 8, 8) for _ in range(3)]
+    inputs = [ort.OrtValue.ortvalue_from_numpy(x, *where) for x in xs]
+    outputs = [ort.OrtValue.ortvalue_from_shape_and_type((8, 8), np.float32, *where) for _ in range(3)]
+    worst = 0.0
+    for pair in [(0, 0)] * 4 + [(1, 1)] * 3 + [(i % 3, i % 2) for i in range(rounds)]:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", inputs[pair[0]])
+        binding.bind_ortvalue_output("y", outputs[pair[1]])
+        session.run_with_iobinding(binding)
+        x = xs[pair[0]]
+        wanted = np.tanh(np.log1p(np.exp(np.maximum(x, 0))))
+        worst = max(worst, float(np.abs(outputs[pair[1]].numpy() - wanted).max()))
+    # An output over the input it is made of.
+    binding = session.io_binding()
+    for _ in range(3):
+        shared = ort.OrtValue.ortvalue_from_numpy(xs[0], *where)
+        binding.bind_ortvalue_input("x", shared)
+        binding.bind_ortvalue_output("y", shared)
+        session.run_with_iobinding(binding)
+        worst = max(worst, float(np.abs(shared.numpy() - np.tanh(np.log1p(np.exp(np.maximum(xs[0], 0))))).max()))
+    return worst, since(before)
+
+
+def test_addresses_of_callers(worker: ProcessPoolExecutor) -> None:
+    worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), 12).result()
+    assert worst < 1e-6
+    assert events["launched"] == 1
+    # The first addresses and the second have graphs of their own, the third go through copies.
+    assert events["captured"] == 3
+    assert events["replayed"] >= 5 and events["copied"] >= 8
+
+
+def _threads(model: bytes) -> tuple[float, dict[str, int]]:
+    before = counts()
+    session = new_session(model)
+    errors: list[float] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(25):
+            x = signed(rng, int(rng.integers(1, 4)), 16)
+            y = session.run(None, {"x": x})[0]
+            errors.append(float(np.abs(y - np.tanh(np.log1p(np.exp(np.maximum(x, 0))))).max()))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 100
+    return max(errors), since(before)
+
+
+def test_threads_over_one_session(worker: ProcessPoolExecutor) -> None:
+    worst, events = worker.submit(_threads, dynamic("Relu", "Softplus", "Tanh")).result()
+    assert worst < 1e-6
+    assert events["captured"] >= 3
+
+
+VIEWS = {
+    # name: (nodes, outputs)
+    "a view as an output": ([("Relu", ["x"], ["a"]), ("Flatten", ["a"], ["y"])], ["y"]),
+    "a value and its view as outputs": ([("Relu", ["x"], ["a"]), ("Flatten", ["a"], ["y"])], ["a", "y"]),
+    "a view of the input": ([("Flatten", ["x"], ["a"]), ("Relu", ["a"], ["y"])], ["y"]),
+    "a view of a view of the input": (
+        [("Flatten", ["x"], ["a"]), ("Identity", ["a"], ["b"]), ("Relu", ["b"], ["c"]), ("Add", ["b", "c"], ["y"])],
+        ["y"],
+    ),
+    "the input itself": ([("Identity", ["x"], ["y"]), ("Relu", ["x"], ["z"])], ["y", "z"]),
+    "views of views as outputs": (
+        [("Neg", ["x"], ["a"]), ("Identity", ["a"], ["b"]), ("Identity", ["b"], ["y"]), ("Relu", ["b"], ["z"])],
+        ["b", "y", "z"],
+    ),
+    "over a value that is read later": (
+        [("Neg", ["x"], ["a"]), ("Relu", ["a"], ["b"]), ("Tanh", ["b"], ["c"]), ("Add", ["a", "c"], ["y"])],
+        ["y"],
+    ),
+    "over a value that a view still shows": (
+        [("Neg", ["x"], ["a"]), ("Identity", ["a"], ["v"]), ("Relu", ["a"], ["b"]), ("Add", ["v", "b"], ["y"])],
+        ["y"],
+    ),
+    "over an output": ([("Neg", ["x"], ["a"]), ("Relu", ["a"], ["b"]), ("Tanh", ["b"], ["y"])], ["a", "b", "y"]),
+    "the same value twice": ([("Neg", ["x"], ["a"]), ("Add", ["a", "a"], ["b"]), ("Mul", ["b", "b"], ["y"])], ["y"]),
+    "what nobody reads": ([("Neg", ["x"], ["a"]), ("Relu", ["x"], ["b"]), ("Tanh", ["b"], ["y"])], ["y"]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_tensors_that_share_memory(name: str, worker: ProcessPoolExecutor) -> None:
+    nodes, outputs = VIEWS[name]
+    x = signed(np.random.default_rng(1), 6, 10)
+    model = model_of([helper.make_node(*node) for node in nodes], {"x": x}, outputs)
+    feeds: list[Feeds] = [{"x": x}, {"x": -x}, {"x": 2 * x}]
+    same, events = worker.submit(both, model, feeds, {"min_nodes": "1"}).result()
+    assert same and events["compiled"] == 1
+
+
+def test_constants_are_kept_by_the_region(worker: ProcessPoolExecutor) -> None:
+    """On the device and on the host, one that two nodes read, a view of one, and one without elements."""
+    rng = np.random.default_rng(2)
+    constants = {"w": signed(rng, 8, 8), "half": np.asarray(0.5, np.float32), "none": np.zeros((0, 8), np.float32)}
+    constants["shape"] = np.asarray([8, 8], np.int64)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Clip", ["a", "", "half"], ["b"]),
+        helper.make_node("Reshape", ["w", "shape"], ["v"]),
+        helper.make_node("Add", ["b", "v"], ["c"]),
+        helper.make_node("Concat", ["c", "none"], ["d"], axis=0),
+        helper.make_node("MatMul", ["d", "w"], ["y"]),
+    ]
+    x = signed(rng, 8, 8)
+    model = model_of(nodes, {"x": x}, ["y"], constants)
+    same, events = worker.submit(both, model, [{"x": x}, {"x": -x}, {"x": x}], {}).result()
+    assert same and events["compiled"] == 1
+
+
+def test_control_flow_splits_regions_and_bodies_have_their_own(worker: ProcessPoolExecutor) -> None:
+    def body(name: str, *ops: str) -> onnx.GraphProto:
+        names = ["r", *(f"{name}{i}" for i in range(len(ops)))]
+        nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(ops)]
+        nodes.append(helper.make_node("MatMul", [names[-1], "w"], [f"{name}out"]))
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}out", 1, [8, 8])])
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("If", ["c"], ["f"], then_branch=body("t", "Exp", "Tanh"), else_branch=body("e", "Neg", "Abs")),
+        helper.make_node("Add", ["f", "r"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["y"]),
+    ]
+    rng = np.random.default_rng(4)
+    x, w = signed(rng, 8, 8), signed(rng, 8, 8)
+    feeds: list[Feeds] = [{"x": x, "c": np.asarray(i % 3 == 0)} for i in range(9)]
+    model = model_of(nodes, feeds[0], ["y"], {"w": w})
+    same, events = worker.submit(both, model, feeds, {}).result()
+    assert same and events["compiled"] == 4
+
+
+def test_a_shape_from_outside_splits_a_region(worker: ProcessPoolExecutor) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Reshape", ["r", "shape"], ["v"]),
+        helper.make_node("Exp", ["v"], ["e"]),
+        helper.make_node("Tanh", ["e"], ["y"]),
+    ]
+    x = signed(np.random.default_rng(6), 4, 6)
+    feeds: list[Feeds] = [{"x": x, "shape": np.asarray(s, np.int64)} for s in ([6, 4], [3, 8], [6, 4], [24, 1], [6, 4])]
+    model = model_of(nodes, feeds[0], ["y"])
+    same, events = worker.submit(both, model, feeds, {}).result()
+    assert same and events["compiled"] == 2
+
+
+def _errors(model: bytes, bad: Feeds, good: Feeds) -> tuple[str, bool]:
+    session = new_session(model)
+    message = ""
+    try:
+        session.run(None, dict(bad))
+    except Exception as error:
+        message = str(error)
+    return message, all(np.isfinite(session.run(None, dict(good))[0]).all() for _ in range(3))
+
+
+def test_an_error_names_the_node(worker: ProcessPoolExecutor) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "first"), helper.make_node("MatMul", ["a", "z"], ["y"], "second")]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "z", "y")]
+    graph = helper.make_graph(nodes, "g", values[:2], values[2:])
+    for value in graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = f"{value.name}0"
+        value.type.tensor_type.shape.dim[1].dim_param = f"{value.name}1"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x, z = np.ones((2, 3), np.float32), np.ones((4, 5), np.float32)
+    bad, good = {"x": x, "z": z}, {"x": x, "z": z[:3]}
+    message, survived = worker.submit(_errors, model.SerializeToString(), bad, good).result()
+    assert "MatMul (float) node 'second', inputs float[2,3] float[4,5]: " in message and survived
