@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,9 +49,18 @@ MORE_SIZES = (
 )
 LONGEST = (1, 128, 128, 576)  # as long as a frame of sound
 PAST = ("past", "cache", "prev", "history")
-VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge")
+VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge", "far from zero")
 MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
 INTEGERS = ("last", "negative ids", "turning points")
+# Of integers that nothing is known to limit; a model that does limit them refuses the case.
+FREE_INTEGERS = ("large integers", "negative integers")
+LARGE_INTEGER = 1 << 20
+# Enough rows that what is rare is met: an entry of a table, a number near a threshold.
+MANY_ROWS = 70
+# Parts of the tables that indices may count in, where a model refuses indices into all of it.
+NARROWER = (1, 4, 16)
+# How often Loops run, beyond what most bodies need to reach their own condition.
+TURNS = (9, 33)
 PROBES = ("NaN", "infinite")
 # Where a number next to an integer, or between two, decides.
 DECISIONS = frozenset("Ceil Equal Floor Greater GreaterOrEqual If Less LessOrEqual Loop Mod Round Where".split())
@@ -98,6 +109,7 @@ class _Kind:
     values: str = ""
     mask: str = ""
     integers: str = ""
+    turns: int | None = None
 
 
 def make_cases(
@@ -110,12 +122,12 @@ def make_cases(
         found.append(case)
         return True
 
-    plan(model, Wishes(seed, fixed or {}, probe_nan=probe_nan), accepts, lambda: False)
+    plan(model, Wishes(seed, fixed or {}, probe_nan=probe_nan), accepts, lambda _: False)
     return iter(found)
 
 
 def plan(
-    model: onnx.ModelProto, wishes: Wishes, accepts: Callable[[Case], bool], exhausted: Callable[[], bool]
+    model: onnx.ModelProto, wishes: Wishes, accepts: Callable[[Case], bool], exhausted: Callable[[float], bool]
 ) -> None:
     """Makes cases one after the other, most telling first, and learns from those that the model refuses.
 
@@ -123,7 +135,8 @@ def plan(
         model: its inputs are read, and what it does with them; functions inlined.
         wishes: of the caller.
         accepts: runs the model; whether it takes the case.
-        exhausted: whether to stop; asked after the first few cases of each kind.
+        exhausted: whether to stop; asked after the first few cases of each kind, with the seconds of all processors
+            that the next case is likely to take beyond one like those before.
 
     Raises:
         VerifyError: an input is of a type that is not made here.
@@ -137,7 +150,7 @@ class _Plan:
         model: onnx.ModelProto,
         wishes: Wishes,
         accepts: Callable[[Case], bool],
-        exhausted: Callable[[], bool],
+        exhausted: Callable[[float], bool],
     ) -> None:
         self.model, self.wishes, self.accepts, self.exhausted = model, wishes, accepts, exhausted
         self.inputs = required_inputs(model)
@@ -147,17 +160,27 @@ class _Plan:
         self.longest: int | None = None
         self.made = 0
         self.tried: dict[str, bool] = {}
+        self.seconds = 0.0
+        self.narrow = NARROWER[0]
         self.floats = any(_is_float(v) for v in self.inputs)
         self.masks = any(self._is_mask(v) for v in self.inputs)
         decides = any(n.op_type in DECISIONS for n in model.graph.node)
         self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
+        self.free = any(self._is_free(v) for v in self.inputs)
+        self.turns = any(u.turns for u in self.uses.values())
 
     def run(self) -> None:
         self._first()
         usual = self._kinds()
         self._overridden(usual)
-        self._more_sizes()
-        self._more_kinds(usual)
+        self._longest()
+        self._many_rows()
+        for more in itertools.zip_longest(self._more_kinds(usual), self._more_sizes()):
+            for case in more:
+                if case is not None:
+                    if self.exhausted(0.0):
+                        return
+                    case()
 
     # -- which cases -------------------------------------------------------------------------------------------------
 
@@ -185,20 +208,35 @@ class _Plan:
                 usual = FIRST
         return usual
 
-    def _more_kinds(self, usual: tuple[int, int, int, int]) -> None:
+    def _more_kinds(self, usual: tuple[int, int, int, int]) -> Iterator[Callable[[], object]]:
+        images = any(_is_image(v) for v in self.inputs)
         kinds = [_Kind(integers=i) for i in INTEGERS if self.indexed]
+        kinds += [_Kind(integers=i) for i in FREE_INTEGERS if self.free]
+        kinds += [_Kind(values=v, turns=n) for n in TURNS for v in ("", "tiny", "unit") if self.turns]
         kinds += [_Kind(mask=m) for m in MASKS[3:] if self.masks]
-        kinds += [_Kind(values=v) for v in VALUES[5:] if self.floats]
+        kinds += [
+            _Kind(values=v)
+            for v in VALUES[5:]
+            if self.floats and (v not in ("pixels", "huge") or images == (v == "pixels"))
+        ]
         tried = [(_name(kind), usual, kind) for kind in kinds]
         if self.masks:
             alone = (1, *usual[1:])
             tried += [(f"{mask}, batch 1", alone, _Kind(mask=mask)) for mask in ("padded right", "holes")]
-        for name, size, kind in tried:
-            if self.exhausted():
-                return
-            images = any(_is_image(v) for v in self.inputs)
-            if kind.values not in ("pixels", "huge") or images == (kind.values == "pixels"):
-                self._try(name, size, kind)
+        if not self.roles:
+            tried += [(f"normal, draw {i}", usual, _Kind()) for i in (2, 3, 4)]
+        for case in tried:
+            yield partial(self._try, *case)
+
+    def _many_rows(self) -> None:
+        if "batch" not in self.roles.values() or self.wishes.batch:
+            return
+        first = (MANY_ROWS, *FIRST[1:])
+        kinds = [_Kind(), _Kind(values="large", integers="last")]
+        kinds += [_Kind(integers=i) for i in FREE_INTEGERS if self.free]
+        for kind in kinds:
+            if not self.exhausted(self.seconds * MANY_ROWS):
+                self._try(", ".join(filter(None, (_name(kind), f"batch {MANY_ROWS}"))), first, kind)
 
     def _overridden(self, usual: tuple[int, int, int, int]) -> None:
         names = {v.name for v in self.model.graph.input}
@@ -213,24 +251,20 @@ class _Plan:
                 given[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
         self._try("overridden initializers", usual, extra=given)
 
-    def _more_sizes(self) -> None:
+    def _more_sizes(self) -> Iterator[Callable[[], object]]:
         if not self.roles:
             return
         masks = itertools.cycle(("padded both", "holes", "", "padded right", "one key")) if self.masks else None
         lists = [len(sizes) for sizes in (*self.wishes.sizes.values(), self.wishes.batch)]
         sizes = [*MORE_SIZES, *[USUAL] * (max(lists, default=0) - len(MORE_SIZES))]
-        self._longest()
         for i, (batch, height, width, length) in enumerate(sizes):
-            if self.exhausted():
-                return
             kind = _Kind(mask=next(masks)) if masks else _Kind()
-            length = min(length, self.longest or length)
-            self._try("", (batch, height, width, length), kind, turn=i + 1)
+            yield partial(self._try, "", (batch, height, width, min(length, self.longest or length)), kind, turn=i + 1)
         for name, past, length in (("empty past", 0, 7), ("decode step", 7, 1)):
             own = {s: past for s in self.roles if any(word in s.lower() for word in PAST)}
-            if own and not self.exhausted():
+            if own:
                 own |= {s: length for s, role in self.roles.items() if role == "length" and s not in own}
-                self._try(name, USUAL, own=own)
+                yield partial(self._try, name, USUAL, own=own)
 
     def _longest(self) -> None:
         """The longest sequence that the model takes, up to a bound: a table of positions ends somewhere."""
@@ -242,7 +276,7 @@ class _Plan:
         if self._try("", LONGEST):
             return
         taken, refused = USUAL[3], longest
-        while refused - taken > 1 and not self.exhausted():
+        while refused - taken > 1 and not self.exhausted(0.0):
             middle = taken * 2 if taken * 2 < refused else (taken + refused) // 2
             if self._try("", (*LONGEST[:3], middle)):
                 taken = self.longest = middle
@@ -266,11 +300,21 @@ class _Plan:
         )
         if name in self.tried:
             return self.tried[name]
-        rng = np.random.default_rng([self.wishes.seed, self.made])
         kind = kind or _Kind()
-        feeds = {v.name: self._array(v, sizes, kind, rng) for v in self.inputs}
-        self.tried[name] = self.accepts(Case(name, {**feeds, **(extra or {})}))
-        return self.tried[name]
+        # What a model computes from an index may be another table's: the first cases say whether that is so.
+        settled = self.seconds > 0 or not any(u.low is not None for u in self.uses.values())
+        accepted = False
+        for narrow in (self.narrow,) if settled else NARROWER:
+            rng = np.random.default_rng([self.wishes.seed, self.made])
+            self.narrow = narrow
+            feeds = {v.name: self._array(v, sizes, kind, rng) for v in self.inputs}
+            began = time.process_time()
+            accepted = self.accepts(Case(name, {**feeds, **(extra or {})}))
+            if accepted:
+                self.seconds = self.seconds or time.process_time() - began
+                break
+        self.tried[name] = accepted
+        return accepted
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
@@ -329,6 +373,12 @@ class _Plan:
             return rank >= 1
         return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
 
+    def _is_free(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether an integer may be any, as far as is known."""
+        use, dtype = self.uses[value.name], _dtype(value)
+        bound = use.low is not None or use.size or use.mask or use.condition or value.name in self.wishes.ranges
+        return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
+
     def _array(
         self, value: onnx.ValueInfoProto, sizes: Mapping[str, int], kind: _Kind, rng: np.random.Generator
     ) -> Any:
@@ -342,7 +392,8 @@ class _Plan:
                 rng.integers(int(low), int(high) + 1, shape) if dtype.kind in "iub" else rng.uniform(low, high, shape)
             )
             return np.asarray(numbers).astype(dtype)
-        if self._is_mask(value) and not (use.additive and kind.values in ("unit", "tiny")):
+        free = kind.integers in FREE_INTEGERS and self._is_free(value)
+        if self._is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
             mask = _mask(shape, kind.mask, rng)
             return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
         if use.low is not None or (use.turning and dtype.kind in "iu") or dtype.kind in "iub":
@@ -363,14 +414,22 @@ class _Plan:
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
         if use.low is not None and use.high is not None:
             low, high = max(use.low, limits.min), min(max(use.high, use.low), limits.max)
+            high = low + (high - low) // self.narrow
             if kind.integers == "negative ids" and use.negative and limits.min < 0:
-                return _with_ends(rng.integers(-(high + 1), high + 1, shape), -(high + 1), -1, rng).astype(dtype)
+                least = -(use.reach or high + 1) // self.narrow
+                return _with_ends(rng.integers(least, high + 1, shape), least, -1, rng).astype(dtype)
             if kind.integers == "last":
                 return rng.integers(max(low, high - 2), high + 1, shape).astype(dtype)
             low = max(low, 0) if high >= 0 else low
             return _with_ends(rng.integers(low, high + 1, shape), low, high, rng).astype(dtype)
+        if use.turns and kind.turns is not None:
+            return np.full(shape, kind.turns).astype(dtype)
         if use.size:
             return np.full(shape, (1, 2, 3, 5, 0, 9)[self.made % 6 if use.turns else self.made % 3]).astype(dtype)
+        if kind.integers in FREE_INTEGERS and not use.condition:
+            numbers = np.rint(np.exp(rng.uniform(0, math.log(min(LARGE_INTEGER, limits.max)), shape)))
+            lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
+            return np.asarray(numbers * rng.choice((lowest, 1), shape)).astype(dtype)
         if use.turning:
             points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
             points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
@@ -395,7 +454,8 @@ class _Plan:
 
 
 def _name(kind: _Kind) -> str:
-    return kind.values or kind.mask or kind.integers
+    name = kind.values or kind.mask or kind.integers
+    return name if kind.turns is None else ", ".join(filter(None, (name, f"{kind.turns} turns")))
 
 
 def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
@@ -408,6 +468,8 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         values = np.floor(256 * rng.random(shape))
     if kind == "nearly constant":
         values = 3 + 1e-2 * values
+    if kind == "far from zero":
+        values = 20 + values
     if kind == "rows" and shape:
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
         scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
@@ -449,7 +511,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
             row[n // 2 + max(1, (length - n // 2) // 2) :] = False
         elif kind == "holes":
             row[rng.random(length) < 0.4] = False
-            row[n] = True
+            row[n], row[(n + 1) % length] = True, False
         elif kind == "one key":
             row[np.arange(length) != n] = False
         elif kind == "padded away":
@@ -463,7 +525,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
 
 def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
     """Normal values, full masks and valid token ids, with every symbol of `symbols(model)` at its size."""
-    made = _Plan(model, Wishes(seed), lambda _: True, lambda: True)
+    made = _Plan(model, Wishes(seed), lambda _: True, lambda _: True)
     made.made = 1
     rng = np.random.default_rng([seed, 0])
     return {v.name: made._array(v, sizes, _Kind(), rng) for v in made.inputs}

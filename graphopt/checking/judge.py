@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 
 from graphopt.checking.compare import MEASURES, Deviation, Numbers
-from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS, USUAL_SHARE
+from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
 from graphopt.metadata import Numerics
 
 # Below this numbers of float32 lose bits, and kernels round them to zero.
@@ -119,9 +119,9 @@ def _order(judgement: Judgement) -> tuple[int, float]:
 
 
 def _usual(limit: Numbers, scale: Numbers) -> float:
-    """Part of the middle one of an axis' limits, relative to their slices: a slice that few draws missed has that."""
+    """The middle one of an axis' limits, the lower of two, relative to their slices: few draws miss some slices."""
     known = scale > 0
-    return USUAL_SHARE * float(np.median(limit[known] / scale[known])) if known.any() else 0.0
+    return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
 
 
 def _by_slices(
@@ -136,7 +136,8 @@ def _by_slices(
             error = getattr(slices, measure)
             limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
             if approximation is not None and len(approximation.slices) == rank:
-                limit = limit + FACTOR * getattr(approximation.slices[i], measure)
+                most = LIMITS[Numerics.APPROXIMATE] * slices.scale
+                limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), most)
             measured = limit / FACTOR
             # A slice of zeros has no scale: there a unit of the whole output is nothing.
             least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
@@ -145,6 +146,13 @@ def _by_slices(
             if found.discrete:
                 limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
             largest = LARGEST_LIMIT[numerics] * slices.scale * distribution
+            if i == 0:
+                relative = float(limit[0]) / whole if whole > 0 else 0.0
+            else:
+                # Where rounding decides, a slice's few draws say less of how much than all of the output's do.
+                limit = np.where(
+                    (limit > largest) & (slices.scale > 0), np.maximum(limit, relative * slices.scale), limit
+                )
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
             # Of those within their limits, one whose limit says nothing counts first where it uses that.
             noise = (error > largest) & (error <= limit) & (slices.scale > 0)
@@ -153,6 +161,6 @@ def _by_slices(
             finding = Finding.DIFFERENT if ratio[worst] > 1 else Finding.NOISE if noise[worst] else Finding.EQUAL
             reason = {Finding.DIFFERENT: "differs", Finding.NOISE: NOISE, Finding.EQUAL: ""}[finding]
             where = "" if slices.axis is None else "[" + ":, " * slices.axis + f"{worst}]"
-            relative, allowed, honestly = (float(x[worst]) / scale for x in (error, limit, measured))
-            judgements.append(Judgement(finding, reason, relative, allowed, honestly, where, measure))
+            of_scale, allowed, honestly = (float(x[worst]) / scale for x in (error, limit, measured))
+            judgements.append(Judgement(finding, reason, of_scale, allowed, honestly, where, measure))
     return judgements

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from graphopt.checking.rounding import Precision
-from graphopt.checking.tolerances import BRAIN, HALF, SINGLE
+from graphopt.checking.tolerances import BRAIN, HALF, SINGLE, stored
 from graphopt.graph import traversal
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"
 _COARSE = {ir.DataType.FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
+_MOVES = frozenset("Cast Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Rewritten:
         coarse = {Numerics.FP16: HALF, Numerics.BF16: BRAIN}.get(numerics, SINGLE)
         return Precision(
             activations=lambda name: coarse if name in self.coarse else SINGLE,
-            weights=coarse if self.coarse_weights else SINGLE,
+            weights=stored(coarse if self.coarse_weights else SINGLE),
             inputs=coarse if inputs_in_half or self.coarse else SINGLE,
         )
 
@@ -63,6 +64,9 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     for old, new in zip(before.graph.outputs, after.graph.outputs):
         behind = [_behind(old), _behind(new)]
         halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
+        for dtype in _COARSE:
+            if not any(_is_used(v) for v in halves if v.dtype == dtype):
+                halves = {v for v in halves if v.dtype != dtype}
         own = {n for n in behind[1].nodes if n.domain == DOMAIN}
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
         classes[str(old.name)] = Numerics.EXACT if exact else numerics
@@ -94,6 +98,14 @@ def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str
     return frozenset(names)
 
 
+def _is_used(value: ir.Value) -> bool:
+    """Whether something is computed or stored in this precision: a Cast there and back is an error."""
+    producer = value.producer()
+    if producer is None or value.is_graph_output():
+        return True
+    return any(node.op_type not in _MOVES for node in (producer, *(use.node for use in value.uses())))
+
+
 def _is_stored(value: ir.Value) -> bool:
     """A weight, or one that was moved or cast."""
     producer = value.producer()
@@ -101,7 +113,7 @@ def _is_stored(value: ir.Value) -> bool:
         return value.is_initializer()
     if producer.op_type == "Constant":
         return True
-    moves = producer.op_type in ("Cast", "Transpose", "Reshape", "Identity", "Gather", "Unsqueeze", "Squeeze", "Slice")
+    moves = producer.op_type in _MOVES
     source = producer.inputs[0] if producer.inputs else None
     return moves and source is not None and _is_stored(source)
 

@@ -8,7 +8,7 @@ to which something changes, Mod and Clip bound them themselves, Where and large 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ class Use:
 
     Attributes:
         low, high: numbers that what it indexes has; None where nothing is indexed.
-        negative: whether indices may count from the end, down to -rows.
+        negative: whether indices may be below 0: count from the end, or lose their sign.
+        reach: how far below 0 then.
         turning: numbers next to which something changes: of comparisons, bounds of Clip, multiples of Mod.
         mask: whether it hides positions where it is 0.
         additive: whether it is added before a Softmax: 0 keeps, a large negative number hides.
@@ -57,6 +58,7 @@ class Use:
     low: int | None = None
     high: int | None = None
     negative: bool = False
+    reach: int | None = None
     turning: set[float] = field(default_factory=set)
     mask: bool = False
     additive: bool = False
@@ -67,11 +69,19 @@ class Use:
 
 @dataclass(frozen=True)
 class _Trace:
-    """A value as a * x + b for each input x that it is made of; `free` behind a Mod or Clip, where any x will do."""
+    """A value as a * x + b for each input x that it is made of.
+
+    Attributes:
+        factors: a by x.
+        offset: b.
+        free: behind a Mod or Clip, where any x will do.
+        folded: its absolute value.
+    """
 
     factors: tuple[tuple[str, float], ...]
     offset: float = 0.0
     free: bool = False
+    folded: bool = False
 
 
 def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
@@ -125,7 +135,7 @@ class _Tracer:
         if made is not None and node.output:
             for name in node.output:
                 traces[name] = made
-            if any(abs(a) >= HIDES for _, a in made.factors):
+            if not made.folded and any(abs(a) >= HIDES for _, a in made.factors):
                 self._each(made, lambda use: setattr(use, "mask", True))
 
     def _shape(self, node: onnx.NodeProto) -> None:
@@ -145,7 +155,13 @@ class _Tracer:
         if node.op_type in MOVES or (node.op_type == "Gather" and first is not None):
             return first
         if node.op_type in ("Concat", "Max", "Min", "Sum", "Where"):
-            return next((t for t in given[1 if node.op_type == "Where" else 0 :] if t is not None), None)
+            made = next((t for t in given[1 if node.op_type == "Where" else 0 :] if t is not None), None)
+            clipped = node.op_type in ("Max", "Min") and any(self._number(name) is not None for name in node.input)
+            return replace(made, free=True) if made is not None and clipped else made
+        if node.op_type == "Abs" and first is not None:
+            return replace(first, folded=True)
+        if any(t is not None and t.folded for t in given):
+            return None
         if node.op_type == "Neg" and first is not None:
             return _Trace(tuple((x, -a) for x, a in first.factors), -first.offset, first.free)
         if node.op_type in ("Mod", "Clip") and first is not None:
@@ -215,17 +231,28 @@ class _Tracer:
         for name, factor in trace.factors:
             if factor == 0:
                 continue
-            ends = sorted(((0 - trace.offset) / factor / share, (rows - 1 - trace.offset) / factor / share))
+            least = -(rows - 1) if trace.folded else 0
+            ends = sorted(((least - trace.offset) / factor / share, (rows - 1 - trace.offset) / factor / share))
             use = self.uses[name]
             low, high = math.ceil(ends[0] - 1e-9), math.floor(ends[1] + 1e-9)
-            use.negative = share == 1 and factor == 1 and trace.offset == 0 and (use.negative or use.low is None)
+            from_the_end = share == 1 and factor == 1 and trace.offset == 0 and not trace.folded
+            if trace.folded:
+                # What is below 0 may count from the end elsewhere; how far, the smaller of the two says.
+                use.reach = -low if use.reach is None else min(use.reach, -low)
+                use.negative = use.negative or use.low is None
+                low = 0
+            else:
+                use.negative = from_the_end and (use.negative or use.low is None)
+                if from_the_end:
+                    use.reach = rows if use.reach is None else min(use.reach, rows)
             use.low = low if use.low is None else max(use.low, low)
             use.high = high if use.high is None else min(use.high, high)
 
     def _turning(self, trace: _Trace, numbers: list[float]) -> None:
         if len(trace.factors) == 1 and trace.factors[0][1] != 0:
             name, factor = trace.factors[0]
-            self.uses[name].turning |= {(n - trace.offset) / factor for n in numbers if math.isfinite(n)}
+            both = [*numbers, *(-n for n in numbers)] if trace.folded else numbers
+            self.uses[name].turning |= {(n - trace.offset) / factor for n in both if math.isfinite(n)}
 
     def _each(self, trace: _Trace, change: Any) -> None:
         for name, _ in trace.factors:

@@ -393,6 +393,7 @@ def _run_before(
         if isinstance(outputs, str):
             report.skipped[case.name] = outputs
             return False
+        report.skipped.pop(case.name, None)
         wanted[case.name] = outputs
         cases.append(case)
         if len(cases) <= repeat:
@@ -402,11 +403,11 @@ def _run_before(
                 random.update(name for name, d in zip(pair.names, found) if d.structure or d.max_abs)
         return True
 
-    def exhausted() -> bool:
+    def exhausted(next_one: float) -> bool:
         nonlocal paid
         paid = min(paid, spent)
         budget.spent = (spent - paid) * RUNS
-        return budget.spent >= budget.seconds * share
+        return budget.spent + next_one * RUNS >= budget.seconds * share
 
     if inputs is not None:
         for case in given_cases(inputs, pair.before_proto):

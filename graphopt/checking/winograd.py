@@ -9,7 +9,7 @@ Conv with stride 4 over each channel alone, and A^T . A is one ConvTranspose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,16 @@ def approximated(model: onnx.ModelProto) -> onnx.ModelProto | None:
     for node in _nodes(copy.graph):
         if node.domain != DOMAIN or not node.op_type.startswith(WINOGRAD) or node.op_type not in definitions:
             continue
-        pads = next(list(a.ints) for a in node.attribute if a.name == "pads")
+        given = {a.name: a for a in node.attribute}
         function = copy.functions.add()
         function.CopyFrom(definitions[node.op_type])
         function.domain, function.name = _CHECK_DOMAIN, f"{node.op_type}_{made}"
         made += 1
-        body = [n for old in function.node for n in (_convolution(old, pads) if old.op_type == "Conv" else [old])]
+        body = [
+            n
+            for old in function.node
+            for n in (_convolution(old, _pads(old, given)) if old.op_type == "Conv" else [old])
+        ]
         del function.node[:]
         function.node.extend(body)
         node.domain, node.op_type = function.domain, function.name
@@ -78,6 +82,14 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
                 yield from _nodes(body)
+
+
+def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> list[int]:
+    """What the body says: it is the definition, whatever the node's own attribute says that a kernel reads."""
+    own = next((a for a in conv.attribute if a.name == "pads"), None)
+    if own is None:
+        return [0, 0, 0, 0]
+    return list(given[own.ref_attr_name].ints if own.ref_attr_name else own.ints)
 
 
 def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodeProto]:

@@ -41,7 +41,9 @@ def seen(model: onnx.ModelProto, name: str) -> set[Any]:
         ("int64[B, S]", "y = OneHot <axis: int = -1> (x, seven, two_values)", {0, 6, -7}, range(-7, 7)),
         ("uint8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Sqrt(f)", {0, 255, 128}, range(256)),
         ("int8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Abs(f)", {-128, 127}, range(-128, 128)),
-        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1}, range(1000)),
+        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1}, range(-(1 << 20), (1 << 20) + 1)),
+        ("int64[B, S]", "i = Abs(x) y = Gather(table, i)", {0, 19, -19}, range(-19, 20)),
+        ("int64[B, S]", "a = Abs(x) i = Min(a, seven) y = Gather(table, i)", {0, 1}, None),
         ("int64[B, S]", "f = Less(x, seven) y = Cast <to: int = 1> (f)", {6, 7, 8}, None),
     ],
 )
@@ -53,6 +55,27 @@ def test_integers_are_made_for_their_use(type_: str, body: str, wanted: set[int]
     found = seen(model, "x")
     assert wanted <= found
     assert allowed is None or found <= set(allowed)
+
+
+@pytest.mark.parametrize("body", ["i = Mod(x, seven) y = Gather(table, i)", "y = Cast <to: int = 1> (x)"])
+def test_integers_that_nothing_limits_are_of_all_sizes(body: str) -> None:
+    model = model_from_text(f"g (int64[B, S] x) => (float y) {{ {body} }}", {"seven": np.array(7)} | TABLE)
+    found = seen(model, "x")
+    assert {0, 1} <= found
+    for low in (8, 100, 1000, 100_000):
+        assert any(low < n <= 10 * low for n in found)
+        assert any(low < -n <= 10 * low for n in found)
+
+
+def test_indices_that_a_model_refuses_get_narrower() -> None:
+    """What it computes from them, by a table here, is an index of another one: rows up to 14 alone will do."""
+    squares: dict[str, Array] = {
+        "squares": np.arange(60) ** 2,
+        "table": np.arange(200, dtype=np.float32).reshape(200, 1),
+    }
+    text = "g (int64[B, S] x) => (float[B, S, 1] y) { i = Gather(squares, x) y = Gather(table, i) }"
+    report = verify(model_from_text(text, squares), model_from_text(text, squares))
+    assert len({r.case for r in report.rows}) > 10
 
 
 def test_two_inputs_that_share_an_index_stay_inside_the_table() -> None:
@@ -179,7 +202,7 @@ def test_wishes() -> None:
         return True
 
     wishes = Wishes(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
-    plan(model, wishes, accepts, lambda: False)
+    plan(model, wishes, accepts, lambda _: False)
     assert {c.feeds["x"].shape[1] for c in cases} == {1, 7, 640}
     assert {c.feeds["x"].shape[0] for c in cases} == {5}
     assert {n for c in cases for n in c.feeds["i"].reshape(-1).tolist()} == set(range(3, 10))
