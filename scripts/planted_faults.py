@@ -8,25 +8,35 @@ half precision. How far a fault moves the outputs is measured apart from verify,
 honest error of the pair of files; one that moves some slice of an output by more than ten times that is visible, and
 must be caught. With --honest, files that differ by rounding only are compared, and none may raise an alarm.
 
-FOLDER keeps what was measured: a run that was stopped goes on where it was. Remove verdicts.jsonl and alarms.jsonl
-there to ask another verify about the same faults. Exits 1 when a visible fault was missed, or at a false alarm.
+Each of --jobs processes, of one thread, takes some faults of one file at a time. FOLDER keeps a line of JSON for each
+fault: a run that was stopped, by --seconds or by a signal, prints the table of what it has, and the next goes on where
+it was. Remove verdicts.jsonl and alarms.jsonl there to ask another verify about the same faults. Exits 1 when a visible
+fault was missed, at a false alarm, and when something failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import signal
 import sys
 import time
+import traceback
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import onnx
+import onnxruntime
 
 import graphopt
 from models import ZOO
@@ -36,17 +46,22 @@ from tests.checking.planted.subjects import Subject, inputs, subjects
 
 VISIBLE = 10.0
 ZOO_NAMES = set(ZOO)
+# Faults that a process takes at a time.
+CHUNK = 8
 
 
 class Log:
-    """Lines of JSON by key, appended as they come."""
+    """Lines of JSON by key, appended as they come, by several processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known: dict[str, dict[str, Any]] = {}
         if path.is_file():
             for line in path.read_text().splitlines():
-                row = json.loads(line)
+                try:
+                    row = json.loads(line)
+                except ValueError:  # the last line of a process that was ended
+                    continue
                 self.known[row["key"]] = row
 
     def add(self, key: str, **values: object) -> dict[str, Any]:
@@ -67,32 +82,6 @@ def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.
         yield "fp16", half
 
 
-def plan(found: list[Subject], per_kind: int, only: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """(subject, base) -> (kind, site): at most N of a kind, on as many models as it can."""
-    candidates: dict[str, list[tuple[int, str, str, str]]] = defaultdict(list)
-    for subject in found:
-        for base, model in bases(subject, subject.build()):
-            facts = Facts(model, subject.hints)
-            for kind, sites in KINDS.items():
-                for where, _ in sites(facts) if only in kind else ():
-                    rank = zlib.crc32(f"{kind}|{subject.name}|{base}|{where}".encode())
-                    candidates[kind].append((rank, subject.name, base, where))
-    planned: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for kind, rows in candidates.items():
-        taken: dict[str, int] = defaultdict(int)
-        chosen: list[tuple[int, str, str, str]] = []
-        rows.sort()
-        while rows and len(chosen) < per_kind:
-            # A model that has none yet comes first.
-            row = min(rows, key=lambda r: (taken[r[1]], r[0]))
-            rows.remove(row)
-            taken[row[1]] += 1
-            chosen.append(row)
-        for _, subject_name, base, where in chosen:
-            planned[subject_name, base].append((kind, where))
-    return planned
-
-
 def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
     """What verify says: caught, refused (an error that says why they cannot be compared) or missed; and its words."""
     try:
@@ -102,83 +91,305 @@ def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
     return ("missed" if report.equal else "caught"), report.summary
 
 
-def faults(folder: Path, found: list[Subject], per_kind: int, every: int, only: str) -> int:
-    effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
-    planned = plan(found, per_kind, only)
-    keys: list[tuple[str, str, str]] = []
-    count = 0
-    for subject in found:
-        wanted = {b: rows for (s, b), rows in planned.items() if s == subject.name}
-        if not wanted:
-            continue
-        before = subject.build()
-        for base, model in bases(subject, before):
-            pair: Pair | None = None
+# -- in a process of its own -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some of the work, for one process.
+
+    Attributes:
+        what: "sites" of faults, "faults" or "honest".
+        subject: a name.
+        base: the file that faults are planted into.
+        rows: (kind, site); for honest pairs ("", seed).
+        only: kinds, or honest changes, whose name contains this.
+    """
+
+    what: str
+    subject: str
+    base: str = ""
+    rows: Sequence[tuple[str, str]] = ()
+    only: str = ""
+
+
+@dataclass
+class Worker:
+    """What one process keeps between its tasks."""
+
+    folder: Path
+    subjects: Mapping[str, Subject]
+    doing: Callable[[str], None]
+    effects: Log = field(init=False)
+    verdicts: Log = field(init=False)
+    alarms: Log = field(init=False)
+    _base: tuple[str, str] = ("", "")
+    _pair: tuple[onnx.ModelProto, onnx.ModelProto, Pair] | None = None
+
+    def __post_init__(self) -> None:
+        self.effects, self.verdicts = (Log(self.folder / f"{name}.jsonl") for name in ("effects", "verdicts"))
+        self.alarms = Log(self.folder / "alarms.jsonl")
+
+    def run(self, task: Task) -> list[tuple[str, str, str]]:
+        subject = self.subjects[task.subject]
+        if task.what == "sites":
+            return self.sites(subject, task.only)
+        if task.what == "honest":
+            self.honest(subject, int(task.rows[0][1]), task.only)
+        else:
+            self.faults(subject, task.base, task.rows)
+        return []
+
+    def sites(self, subject: Subject, only: str) -> list[tuple[str, str, str]]:
+        """(kind, base, site) of all faults that can be planted."""
+        found = []
+        for base, model in bases(subject, subject.build()):
             facts = Facts(model, subject.hints)
-            for kind, where in wanted.get(base, []):
-                count += 1
-                if count % every:
-                    continue
-                key = f"{kind}|{subject.name}|{base}|{where}"
-                keys.append((kind, subject.name, key))
-                if key in effects.known and (key in verdicts.known or effects.known[key]["effect"] <= VISIBLE):
-                    continue
-                edit = next(e for w, e in KINDS[kind](facts) if w == where)
-                faulty = plant(model, edit)
-                if key not in effects.known:
-                    pair = pair or Pair(before, model, inputs(subject, before))
-                    effects.add(key, effect=min(pair.effect(faulty), 1e30))
-                if effects.known[key]["effect"] <= VISIBLE:
-                    continue
-                start = time.perf_counter()
-                verdict, words = judge(before, faulty)
-                row = verdicts.add(key, verdict=verdict, words=words, seconds=round(time.perf_counter() - start, 2))
-                if row["verdict"] == "missed":
-                    print(f"missed: {key}: {effects.known[key]['effect']:.3g} times the honest error", flush=True)
-    return table(folder, keys, effects, verdicts)
+            for kind, sites in KINDS.items():
+                found += [(kind, base, where) for where, _ in sites(facts)] if only in kind else []
+        return found
+
+    def faults(self, subject: Subject, base: str, rows: Sequence[tuple[str, str]]) -> None:
+        if self._base != (subject.name, base) or self._pair is None:
+            before = subject.build()
+            model = next(m for b, m in bases(subject, before) if b == base)
+            self._base, self._pair = (subject.name, base), (before, model, Pair(before, model, inputs(subject, before)))
+        before, model, pair = self._pair
+        facts = Facts(model, subject.hints)
+        for kind, where in rows:
+            key = f"{kind}|{subject.name}|{base}|{where}"
+            self.doing(key)
+            faulty = plant(model, next(e for w, e in KINDS[kind](facts) if w == where))
+            if key not in self.effects.known:
+                self.effects.add(key, effect=min(pair.effect(faulty), 1e30))
+            if self.effects.known[key]["effect"] <= VISIBLE or key in self.verdicts.known:
+                continue
+            start = time.perf_counter()
+            verdict, words = judge(before, faulty)
+            seconds = round(time.perf_counter() - start, 2)
+            self.verdicts.add(key, verdict=verdict, words=words, seconds=seconds)
+
+    def honest(self, subject: Subject, seed: int, only: str) -> None:
+        before = ZOO[subject.name](small=True, dynamic=seed % 2 == 0, seed=seed) if seed else subject.build()
+        for name, after in honest.pairs(before):
+            key = f"{name}|{subject.name}|{seed}"
+            if only not in name or key in self.alarms.known:
+                continue
+            self.doing(key)
+            start = time.perf_counter()
+            verdict, words = judge(before, after)
+            seconds = round(time.perf_counter() - start, 2)
+            self.alarms.add(key, alarm=verdict != "missed", words=words, seconds=seconds)
 
 
-def table(folder: Path, keys: list[tuple[str, str, str]], effects: Log, verdicts: Log) -> int:
-    """Writes the table of kinds to FOLDER/table.md."""
+class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """As many processes as processors, each with one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intra_op_num_threads = 1
+
+
+def serve(connection: Connection, folder: Path, exports: Path | None, trained: bool) -> None:
+    """A process: tasks come, and ("at", key), ("done", sites) and ("failed", traceback) go."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    onnxruntime.SessionOptions = OneThread
+    found = {s.name: s for s in subjects(exports, trained)}
+    worker = Worker(folder, found, lambda key: connection.send(("at", key)))
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(("done", worker.run(task)))
+        except Exception:
+            connection.send(("failed", traceback.format_exc()))
+
+
+# -- which faults ------------------------------------------------------------------------------------------------------
+
+Fault = tuple[str, str, str, str]  # kind, subject, base, site
+
+
+def key_of(fault: Fault) -> str:
+    return "|".join(fault)
+
+
+def chosen(candidates: Sequence[Fault], per_kind: int, every: int) -> list[Fault]:
+    """At most so many of a kind, on as many models as it can."""
+    by_kind: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
+    for fault in candidates:
+        kind, subject, base, where = fault
+        by_kind[kind].append((zlib.crc32(f"{kind}|{subject}|{base}|{where}".encode()), fault))
+    found: list[Fault] = []
+    for rows in by_kind.values():
+        rows.sort()
+        taken: dict[str, int] = defaultdict(int)
+        while rows and sum(taken.values()) < per_kind:
+            # A model that has none yet comes first.
+            row = min(rows, key=lambda r: (taken[r[1][1]], r[0]))
+            rows.remove(row)
+            taken[row[1][1]] += 1
+            found.append(row[1])
+    return found[every - 1 :: every]
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """By a signal, or because the time was up."""
+
+
+@dataclass
+class Run:
+    """The processes, and what became of their tasks.
+
+    Attributes:
+        serving: what each process is started with.
+        jobs: how many processes.
+        deadline: in seconds of time.monotonic.
+        failed: what went wrong, by what was being done.
+    """
+
+    serving: tuple[Path, Path | None, bool]
+    jobs: int
+    deadline: float
+    failed: dict[str, str] = field(default_factory=dict)
+    _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
+
+    def all(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, list[tuple[str, str, str]]]]:
+        """Each task with its result, as they end; a process that dies takes its task with it, no other.
+
+        Raises:
+            Stopped: the time was up.
+        """
+        waiting = list(reversed(tasks))
+        at: dict[Connection, tuple[Task, str]] = {}
+        idle = list(self._processes)
+        while waiting or at:
+            while waiting and (idle or len(self._processes) < self.jobs):
+                connection = idle.pop() if idle else self._start()
+                at[connection] = (waiting.pop(), "")
+                connection.send(at[connection][0])
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise Stopped
+            for ready in wait(list(at), min(left, 3600.0)):
+                assert isinstance(ready, Connection)
+                task, key = at[ready]
+                try:
+                    word, value = ready.recv()
+                except (EOFError, OSError):
+                    word, value = "died", f"the process ended while it did {key or task.what}"
+                    self._processes.pop(ready).join()
+                if word == "at":
+                    at[ready] = (task, value)
+                    continue
+                del at[ready]
+                if word != "died":
+                    idle.append(ready)
+                if word == "done":
+                    yield task, value
+                    continue
+                self.failed[key or f"{task.what} {task.subject} {task.base}"] = value
+                keys = [key_of((kind, task.subject, task.base, where)) for kind, where in task.rows]
+                if task.what == "faults" and key in keys[:-1]:
+                    waiting.append(replace(task, rows=task.rows[keys.index(key) + 1 :]))
+
+    def _start(self) -> Connection:
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, *self.serving), daemon=True)
+        process.start()
+        there.close()
+        self._processes[here] = process
+        return here
+
+    def end(self) -> None:
+        for connection, process in self._processes.items():
+            process.terminate()
+            process.join()
+            connection.close()
+        self._processes.clear()
+
+
+def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse.Namespace) -> int:
+    candidates: list[Fault] = []
+    planned: list[Fault] = []
+    try:
+        for task, sites in run.all([Task("sites", s.name, only=arguments.only) for s in found]):
+            candidates += [(kind, task.subject, base, where) for kind, base, where in sites]
+        planned = chosen(sorted(candidates), arguments.per_kind, arguments.every)
+        effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
+        by_file: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        for fault in planned:
+            key = key_of(fault)
+            if key not in verdicts.known and effects.known.get(key, {"effect": VISIBLE + 1})["effect"] > VISIBLE:
+                by_file[fault[1], fault[2]].append((fault[0], fault[3]))
+        tasks = [
+            Task("faults", subject, base, rows[i : i + CHUNK])
+            for (subject, base), rows in by_file.items()
+            for i in range(0, len(rows), CHUNK)
+        ]
+        for _ in run.all(tasks):
+            pass
+    except (Stopped, KeyboardInterrupt):
+        print("stopped: the table is of what was done so far")
+    run.end()
+    return table(folder, planned, run.failed)
+
+
+def table(folder: Path, planned: Sequence[Fault], failed: Mapping[str, str]) -> int:
+    """Writes the table of kinds to FOLDER/table.md, and prints what was missed."""
+    effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
     lines = ["| kind | models | planted | visible | caught |", "|---|---:|---:|---:|---:|"]
     by_kind: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for kind, subject, key in keys:
-        by_kind[kind].append((subject, key))
+    for fault in planned:
+        key = key_of(fault)
+        if key in verdicts.known or (key in effects.known and effects.known[key]["effect"] <= VISIBLE):
+            by_kind[fault[0]].append((fault[1], key))
     planted = shown = caught = 0
-    for kind, rows in by_kind.items():
+    for kind, rows in sorted(by_kind.items()):
         visible = [(s, k) for s, k in rows if effects.known[k]["effect"] > VISIBLE]
-        found = sum(verdicts.known[k]["verdict"] != "missed" for _, k in visible)
+        missed = [k for _, k in visible if verdicts.known[k]["verdict"] == "missed"]
+        for key in missed:
+            print(f"missed: {key}: {effects.known[key]['effect']:.3g} times the honest error")
+        found = len(visible) - len(missed)
         lines.append(f"| {kind} | {len({s for s, _ in visible})} | {len(rows)} | {len(visible)} | {found} |")
         planted, shown, caught = planted + len(rows), shown + len(visible), caught + found
     lines.append(f"| all {len(by_kind)} kinds | | {planted} | {shown} | {caught} |")
     (folder / "table.md").write_text("\n".join(lines) + "\n")
-    print(f"{caught} of {shown} visible faults caught; {planted} planted, {len(by_kind)} kinds; {folder / 'table.md'}")
-    return 1 if caught < shown else 0
+    _print_failed(failed)
+    print(f"{caught} of {shown} visible faults caught; {planted} of {len(planned)} judged, {len(by_kind)} kinds")
+    return 1 if caught < shown or failed else 0
 
 
-def false_alarms(folder: Path, found: list[Subject], seeds: int, every: int, only: str) -> int:
-    alarms = Log(folder / "alarms.jsonl")
-    runs = wrong = count = 0
-    for subject in found:
-        for seed in range(seeds if subject.name in ZOO_NAMES else 1):
-            before = ZOO[subject.name](small=True, dynamic=seed % 2 == 0, seed=seed) if seed else subject.build()
-            for name, after in honest.pairs(before):
-                count += 1
-                if count % every or only not in name:
-                    continue
-                key = f"{name}|{subject.name}|{seed}"
-                if key not in alarms.known:
-                    start = time.perf_counter()
-                    verdict, words = judge(before, after)
-                    alarms.add(
-                        key, alarm=verdict != "missed", words=words, seconds=round(time.perf_counter() - start, 2)
-                    )
-                runs += 1
-                if alarms.known[key]["alarm"]:
-                    wrong += 1
-                    print(f"alarm: {key}: {alarms.known[key]['words']}", flush=True)
-    print(f"{wrong} false alarms over {runs} honest pairs")
-    return 1 if wrong else 0
+def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse.Namespace) -> int:
+    tasks = [
+        Task("honest", subject.name, rows=[("", str(seed))], only=arguments.only)
+        for subject in found
+        for seed in range(arguments.seeds if subject.name in ZOO_NAMES else 1)
+    ][arguments.every - 1 :: arguments.every]
+    try:
+        for _ in run.all(tasks):
+            pass
+    except (Stopped, KeyboardInterrupt):
+        print("stopped: this is what was done so far")
+    run.end()
+    names = {f"{task.subject}|{task.rows[0][1]}" for task in tasks}
+    known = [row for key, row in Log(folder / "alarms.jsonl").known.items() if key.split("|", 1)[1] in names]
+    alarms = [row for row in known if row["alarm"]]
+    for row in alarms:
+        print(f"alarm: {row['key']}: {row['words']}")
+    _print_failed(run.failed)
+    print(f"{len(alarms)} false alarms over {len(known)} honest pairs")
+    return 1 if alarms or run.failed else 0
+
+
+def _print_failed(failed: Mapping[str, str]) -> None:
+    for what, why in failed.items():
+        print(f"failed: {what}: {why.strip()}")
 
 
 def main() -> int:
@@ -188,16 +399,20 @@ def main() -> int:
     parser.add_argument("--no-trained", action="store_true", help="without the models that PyPI has")
     parser.add_argument("--models", default="", help="models whose name contains this")
     parser.add_argument("--per-kind", type=int, default=8, help="at most so many faults of a kind")
-    parser.add_argument("--every", type=int, default=1, help="take each N-th")
+    parser.add_argument("--every", type=int, default=1, help="take each N-th fault, or honest model")
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--honest", action="store_true", help="look for false alarms over honest pairs instead")
     parser.add_argument("--seeds", type=int, default=3, help="weights of the zoo's models in honest pairs")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    found = [s for s in subjects(arguments.exports, not arguments.no_trained) if arguments.models in s.name]
-    if arguments.honest:
-        return false_alarms(arguments.folder, found, arguments.seeds, arguments.every, arguments.only)
-    return faults(arguments.folder, found, arguments.per_kind, arguments.every, arguments.only)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    trained = not arguments.no_trained
+    found = [s for s in subjects(arguments.exports, trained) if arguments.models in s.name]
+    serving = (arguments.folder, arguments.exports, trained)
+    run = Run(serving, arguments.jobs, time.monotonic() + arguments.seconds)
+    return (false_alarms if arguments.honest else faults)(run, arguments.folder, found, arguments)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,10 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
         options.optimized_model_filepath = str(path)
         options.log_severity_level = 4
         ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        try:
+            ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        except Exception:  # onnxruntime 1.30 does not load some of the files that it wrote itself
+            return None
         return onnx.load(path)
 
 
