@@ -50,6 +50,16 @@ class VerifyError(GraphoptError):
     exit_code = 2
 
 
+def require_list(name: str, value: object) -> None:
+    """Refuses a text where a list of texts is meant, which Python would take for a list of letters.
+
+    Raises:
+        OptionError: it is one.
+    """
+    if isinstance(value, str | bytes):
+        raise OptionError(f"{name} is a list: give [{value!r}], not {value!r}")
+
+
 def one_line(error: Exception) -> str:
     """What another library's exception says, short enough for a table or for a message of ours."""
     return " ".join(str(error).split())[:400]

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
+import onnx
 import onnx_ir as ir
 
 import graphopt
 from graphopt import files, half_precision, pipeline
-from graphopt.errors import ModelSaveError, OptionError
+from graphopt.errors import ModelSaveError, OptionError, require_list
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
@@ -27,6 +28,7 @@ from graphopt.runtime.auto import resolve_target
 from graphopt.targets.profit import EveryLegalSite, Profit
 
 ModelT = TypeVar("ModelT")
+StrPath: TypeAlias = str | os.PathLike[str]
 
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
@@ -44,10 +46,79 @@ def _garbage_collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-@_garbage_collector_paused()
+@overload
+def optimize(
+    model: onnx.ModelProto,
+    out: None = None,
+    *,
+    target: str = ...,
+    only: Sequence[str] = ...,
+    skip: Sequence[str] = ...,
+    precision: str | None = ...,
+    keep_io: bool = ...,
+    keep_float: Sequence[str] = ...,
+    input_shapes: Mapping[str, Sequence[int]] | None = ...,
+    freeze_initializers: bool = ...,
+    all_sites: bool = ...,
+    profit: Profit | None = ...,
+    check: bool = ...,
+    external_data: bool | None = ...,
+    in_place: bool = ...,
+    dry_run: bool = ...,
+    progress: Callable[[str], None] | None = ...,
+) -> tuple[onnx.ModelProto, Report]: ...
+
+
+@overload
+def optimize(
+    model: StrPath,
+    out: None = None,
+    *,
+    target: str = ...,
+    only: Sequence[str] = ...,
+    skip: Sequence[str] = ...,
+    precision: str | None = ...,
+    keep_io: bool = ...,
+    keep_float: Sequence[str] = ...,
+    input_shapes: Mapping[str, Sequence[int]] | None = ...,
+    freeze_initializers: bool = ...,
+    all_sites: bool = ...,
+    profit: Profit | None = ...,
+    check: bool = ...,
+    external_data: bool | None = ...,
+    in_place: bool = ...,
+    dry_run: bool = ...,
+    progress: Callable[[str], None] | None = ...,
+) -> tuple[ir.Model, Report]: ...
+
+
+@overload
 def optimize(
     model: ModelT,
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
+    *,
+    target: str = ...,
+    only: Sequence[str] = ...,
+    skip: Sequence[str] = ...,
+    precision: str | None = ...,
+    keep_io: bool = ...,
+    keep_float: Sequence[str] = ...,
+    input_shapes: Mapping[str, Sequence[int]] | None = ...,
+    freeze_initializers: bool = ...,
+    all_sites: bool = ...,
+    profit: Profit | None = ...,
+    check: bool = ...,
+    external_data: bool | None = ...,
+    in_place: bool = ...,
+    dry_run: bool = ...,
+    progress: Callable[[str], None] | None = ...,
+) -> tuple[ModelT, Report]: ...
+
+
+@_garbage_collector_paused()
+def optimize(
+    model: Any,
+    out: StrPath | None = None,
     *,
     target: str = "auto",
     only: Sequence[str] = (),
@@ -64,13 +135,13 @@ def optimize(
     in_place: bool = False,
     dry_run: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> tuple[ModelT, Report]:
+) -> tuple[Any, Report]:
     """Rewrites a model so that it runs faster and computes the same.
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
             It is not changed.
-        out: where to write; needed when `model` is a path, and not allowed otherwise.
+        out: where to write, for a model that is given as a path; without it the model comes back in memory.
         target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable"; "auto" is what a session would run on
             here, with the GPU's architecture. The report says which and why.
         only: names of the passes to run; empty for all.
@@ -90,7 +161,8 @@ def optimize(
         progress: called with a line when a step starts.
 
     Returns:
-        The optimized model in the form in which it came (for a path: `out` as given), and the report.
+        The optimized model in the form in which it came, and the report. For a path that is `out` as given, or without
+        `out` an `onnx_ir.Model`, whose weights stay where they are until somebody asks for them.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -99,6 +171,8 @@ def optimize(
         InvariantError: a pass broke the model; nothing was written.
     """
     start = time.perf_counter()
+    for name, names in (("only", only), ("skip", skip), ("keep_float", keep_float)):
+        require_list(name, names)
     say = progress or (lambda _: None)
     given: object = model
     path = Path(given) if isinstance(given, str | os.PathLike) else None
@@ -110,8 +184,6 @@ def optimize(
         raise OptionError("element types of inputs and outputs change only with a precision")
     if precision is None and keep_float:
         raise OptionError("nodes are kept in float32 only with a precision")
-    if path is not None and out is None and not dry_run:
-        raise OptionError("optimizing a file needs an output path")
     if path is None and out is not None:
         raise OptionError("an output path is for models that are given as a path; the result is returned")
     if path is not None and out is not None:
@@ -180,6 +252,8 @@ def optimize(
 
     if dry_run:
         returned: Any = model
+    elif path is not None and out is None:
+        returned = work
     elif path is not None:
         assert out is not None
         say("writing")

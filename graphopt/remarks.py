@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class Code(enum.Enum):
@@ -158,6 +160,11 @@ class InitializerRange:
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """For JSON, which has no infinity."""
         return {**vars(self), "error": min(self.error, 1.0), "share": self.share}
+
+
+def became(nodes: int, what: str) -> str:
+    """What a rewrite did, for its remark: 1 node became, 2 nodes became."""
+    return f"{nodes} {'node' if nodes == 1 else 'nodes'} became {what}"
 
 
 def node_label(node: ir.Node) -> str:

@@ -61,10 +61,14 @@ def _console(*, stderr: bool) -> Console:
 @contextmanager
 def working(what: str = "") -> Iterator[Callable[[str], None]]:
     """Shows on a terminal that work is going on, and with what; yields the function that says with what."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     from graphopt.report.tables import plain
 
-    with errors().status(plain(what)) as status:
-        yield lambda step: status.update(plain(step))
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors(), transient=True, disable=not errors().is_terminal) as progress:
+        task = progress.add_task(plain(what), total=None)
+        yield lambda step: progress.update(task, description=plain(step))
 
 
 def print_json(command: str, data: dict[str, Any]) -> None:

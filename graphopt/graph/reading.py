@@ -71,12 +71,10 @@ def load(original: Any) -> Source:
         model = _deserialize(proto, "the model")
     elif isinstance(original, ir.Model):
         model = original.clone()
+    elif is_graphsurgeon(original):
+        model = _deserialize(_exported(original), "the graph")
     elif isinstance(getattr(original, "model", None), ir.Model):
         model = original.model.clone()
-    elif _is_graphsurgeon(original):
-        import onnx_graphsurgeon as gs
-
-        model = _deserialize(gs.export_onnx(original), "the graph")
     else:
         raise ModelLoadError(
             f"cannot take a {type(original).__name__} as a model; "
@@ -99,6 +97,17 @@ def load(original: Any) -> Source:
         _read_captures(model.graph, proto.graph)
     as_it_came = _normalize_domains(model, proto) and in_order
     return Source(model, original, path, proto if as_it_came else None)
+
+
+def _exported(graph: Any) -> onnx.ModelProto:
+    """A graphsurgeon Graph as a message; metadata, for which it has no place, is an attribute."""
+    import onnx_graphsurgeon as gs
+    from onnx_graphsurgeon.logger import G_LOGGER
+
+    with G_LOGGER.suppress():
+        proto: onnx.ModelProto = gs.export_onnx(graph)
+    onnx.helper.set_model_props(proto, vars(graph).get("metadata_props", {}))
+    return proto
 
 
 def freeze_initializers(model: ir.Model) -> list[str]:
@@ -212,7 +221,8 @@ def cause(error: BaseException) -> str:
     return " ".join(str(_root(error)).split())[:300]
 
 
-def _is_graphsurgeon(original: Any) -> bool:
+def is_graphsurgeon(original: Any) -> bool:
+    """Whether it is an `onnx_graphsurgeon.Graph`, which prints when it is asked for an attribute that it has not."""
     return type(original).__module__.startswith("onnx_graphsurgeon.")
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphopt import files
 from graphopt.errors import ModelLoadError, ModelSaveError
-from graphopt.graph.reading import Source, cause
+from graphopt.graph.reading import Source, cause, is_graphsurgeon
 from graphopt.graph.traversal import (
     captures,
     external_tensors,
@@ -44,13 +44,17 @@ def give_back(source: Source, model: ir.Model | None) -> Any:
         return proto
     if isinstance(original, ir.Model):
         return model or original.clone()
-    if isinstance(getattr(original, "model", None), ir.Model):
+    if not is_graphsurgeon(original):
         program = copy.copy(original)
         program.model = model or original.model.clone()
         return program
     import onnx_graphsurgeon as gs
+    from onnx_graphsurgeon.logger import G_LOGGER
 
-    return original.copy() if model is None else gs.import_onnx(_serialize(model))
+    with G_LOGGER.suppress():
+        graph = original.copy() if model is None else gs.import_onnx(_serialize(model))
+    graph.metadata_props = dict(model.metadata_props if model else vars(original).get("metadata_props", {}))
+    return graph
 
 
 def save(model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:

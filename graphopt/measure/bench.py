@@ -24,7 +24,7 @@ import graphopt
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
-from graphopt.errors import GraphoptError, OptionError, one_line
+from graphopt.errors import GraphoptError, OptionError, one_line, require_list
 from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
@@ -187,6 +187,8 @@ def bench(
         GraphoptError: a session cannot be made, runs elsewhere than asked, or (`require_device`) partly on the CPU.
         RuntimeMissingError: no ONNX Runtime.
     """
+    for what, value in (("providers", providers), ("threads", threads), ("batch", batch), *(sizes or {}).items()):
+        require_list(what, value)
     say = progress or (lambda _: None)
     names = [provider_name(p) for p in providers] or [default_providers()[0]]
     report = BenchReport(conditions=_conditions(names))
@@ -199,6 +201,8 @@ def bench(
         grid = size_grid(protos[0], dict(sizes or {}), batch) if given is None else [{}]
         # Without a second side there is nothing to match.
         found = diff(*paths) if profile and len(paths) == 2 else None
+        count = sum(len(grid) * len(threads) * (1 if name == CPU else 2) for name in names)
+        done = 0
         for provider in names:
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
                 feeds = normal_feeds(protos[0], bound) if given is None else given
@@ -212,7 +216,9 @@ def bench(
                         _require_device(profiled)
                 for io in ("host",) if provider == CPU else ("host", "device"):
                     setting = Setting(provider, n, bound, io)
-                    say(describe(setting))
+                    left = (count - done) * seconds
+                    say(f"{describe(setting)} ({done + 1} of {count}, about {left:.0f} s left)")
+                    done += 1
                     try:
                         report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
                     except _CannotBindError as error:

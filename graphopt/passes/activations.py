@@ -21,7 +21,7 @@ from graphopt.forms.activation import FLOATS, GATES, Form, almost_gelu, quick_ge
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 
 # suffix -> (operator, the opset that introduced it)
 STANDARD = {
@@ -80,7 +80,7 @@ class Activations(Pass[Form]):
             gate.outputs[0].type, gate.outputs[0].shape = match.y.type, match.y.shape
             product = editor.node("Mul", [match.x, gate.outputs[0]], hint=f"{label}/Mul")
             editor.replace(list(match.nodes), [gate, product], {match.y: product.outputs[0]}, anchor=last)
-            return f"{len(match.nodes)} nodes became HardSigmoid and Mul"
+            return became(len(match.nodes), "HardSigmoid and Mul")
         new = editor.node(op, [match.x], attributes, hint=f"{last.name or match.y.name}/{op}")
         editor.replace(list(match.nodes), [new], {match.y: new.outputs[0]}, anchor=last)
-        return f"{len(match.nodes)} nodes became {op}"
+        return became(len(match.nodes), op)

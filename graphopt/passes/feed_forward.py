@@ -29,7 +29,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 
@@ -145,7 +145,7 @@ class FeedForward(Pass[LinearMatch]):
         attributes = {} if match.form is None else match.form.attributes
         new = editor.emit(match.name, inputs, attributes, anchor=last)
         editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=last)
-        return f"{len(match.nodes)} nodes became {match.name}"
+        return became(len(match.nodes), match.name)
 
 
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:

@@ -61,7 +61,7 @@ from graphopt.passes.attention.steps import (
     require_last_axis,
 )
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/operators/attention/shape.h
@@ -168,7 +168,7 @@ class FuseAttention(Pass[Attention]):
             new.append(merge)
             outputs[match.output] = merge.outputs[0]
         editor.replace(old, new, outputs, anchor=match.context)
-        return f"{len(match.inner)} nodes became {match.variant.name}, scale {match.scale:.6g}"
+        return became(len(match.inner), f"{match.variant.name}, scale {match.scale:.6g}")
 
 
 def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> Attention:

@@ -31,7 +31,7 @@ from graphopt.graph.traversal import tensor_dims
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -90,7 +90,7 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         attributes = {"num_groups": match.num_groups, "epsilon": match.epsilon}
         fused = editor.emit("FusedGroupNorm", [match.X, gamma, beta], attributes, anchor=anchor)
         editor.replace(list(match.nodes), [fused], {match.Y: fused.outputs[0]}, anchor=anchor)
-        return f"{len(match.nodes)} nodes became one, {match.num_groups} groups of {match.gamma.size} channels"
+        return became(len(match.nodes), f"one, {match.num_groups} groups of {match.gamma.size} channels")
 
 
 def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:

@@ -31,7 +31,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -107,7 +107,7 @@ class FuseRowNorm(Pass[RowNormMatch]):
             op_type = "RMSNormalization" if match.rms else "LayerNormalization"
             new = editor.node(op_type, [match.X, *parameters], attributes, hint=f"{label}/{op_type}")
             editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
-            return f"{len(match.nodes)} nodes became {op_type}"
+            return became(len(match.nodes), op_type)
         if not match.rms:
             beta = np.zeros(match.D) if match.beta is None else match.beta
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
@@ -116,7 +116,7 @@ class FuseRowNorm(Pass[RowNormMatch]):
         if add is None:
             new = editor.emit(base, [match.X, *parameters], {"epsilon": match.epsilon}, anchor=anchor)
             editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
-            return f"{len(match.nodes)} nodes became {new.op_type}"
+            return became(len(match.nodes), new.op_type)
         total = add.outputs[0]
         readers = [u for u in total.consumers() if u not in match.nodes]
         suffix = "AddSum" if readers or total.is_graph_output() else "Add"
@@ -127,7 +127,7 @@ class FuseRowNorm(Pass[RowNormMatch]):
         if suffix == "AddSum":
             outputs[total] = new.outputs[1]
         editor.replace([*match.nodes, add], [new], outputs, anchor=add)
-        return f"{len(match.nodes) + 1} nodes became {new.op_type}"
+        return became(len(match.nodes) + 1, new.op_type)
 
 
 def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:

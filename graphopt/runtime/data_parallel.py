@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,14 +27,14 @@ class DataParallel:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes,
+        model: Any,
         providers: Sequence[Sequence[Provider]] | None = None,
         **options: Any,
     ) -> None:
         """Opens the sessions.
 
         Args:
-            model: a path or serialized bytes.
+            model: as for `session`.
             providers: what `session` takes, once for each session; None for one on each device of our own provider,
                 without GPUs that are part of a processor where there are others.
             options: as for `session`.

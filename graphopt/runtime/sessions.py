@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import graphopt
-from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list
 from graphopt.metadata import METADATA_TARGET
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device, cpu_name, look_around
@@ -406,7 +406,7 @@ def _disabled(names: Sequence[str]) -> Iterator[None]:
 
 
 def session(
-    model: str | os.PathLike[str] | bytes,
+    model: Any,
     providers: Sequence[Provider] | None = None,
     *,
     require_device: bool = False,
@@ -417,7 +417,7 @@ def session(
     """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
 
     Args:
-        model: a path or serialized bytes.
+        model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
         providers: as for `configure`.
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
@@ -433,13 +433,15 @@ def session(
             shapes of `warm_up` do not fit.
     """
     ort = import_onnxruntime()
+    if providers is not None:
+        require_list("providers", providers)
+    source = _loadable(model)
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
     chosen = configure(session_options, providers, require_device=require_device, ignore_selftest=ignore_selftest)
     if require_device:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    source = model if isinstance(model, bytes) else os.fspath(model)
     try:
         created = ort.InferenceSession(source, session_options, providers=chosen)
     except Exception as error:  # the runtime's exception classes share no public base
@@ -451,6 +453,33 @@ def session(
     if warm_up:
         _warm_up(created, [warm_up] if isinstance(warm_up, Mapping) else warm_up)
     return created
+
+
+def _loadable(model: Any) -> str | bytes:
+    """What the runtime takes: a path, or bytes with all weights inside.
+
+    Raises:
+        OptionError: it is no model.
+        GraphoptError: the weights are too large to be handed over in memory.
+    """
+    if isinstance(model, bytes):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return str(os.fspath(model))
+    import onnx
+    import onnx_ir as ir
+
+    if not isinstance(model, ir.Model | onnx.ModelProto):
+        kind = type(model).__name__
+        raise OptionError(f"cannot run a {kind}: give a path, bytes, onnx.ModelProto or onnx_ir.Model")
+    try:
+        if isinstance(model, ir.Model):
+            proto: onnx.ModelProto = ir.to_proto(ir.external_data.load_to_model(model.clone()))
+        else:
+            proto = model
+        return bytes(proto.SerializeToString())
+    except ValueError as error:  # protobuf's limit of 2 GiB
+        raise GraphoptError(f"the model is too large to be run from memory, write it to a file: {error}") from None
 
 
 def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:

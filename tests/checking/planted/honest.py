@@ -33,7 +33,7 @@ def change(name: str) -> Callable[[Change], Change]:
 
 def _optimized(**options: Any) -> Change:
     def run(model: onnx.ModelProto) -> onnx.ModelProto:
-        after, _ = graphopt.optimize(model, **options)
+        after: onnx.ModelProto = graphopt.optimize(model, **options)[0]
         return after
 
     return run
