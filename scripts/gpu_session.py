@@ -1,21 +1,35 @@
-"""Whole models on an NVIDIA GPU through stock ONNX Runtime and the provider, beside PyTorch eager and the CPU.
+"""Whole models on an NVIDIA GPU through stock ONNX Runtime and the provider, beside the best that PyTorch has.
 
-    python scripts/gpu_session.py [MODEL ...] [--json PATH]
+    python scripts/gpu_session.py [--only MODEL[:BATCH[:DTYPE]] ...] [--json PATH] [--without-libraries] [--no-compile]
+    python scripts/gpu_session.py --trace [--only ...]
+    python scripts/gpu_session.py --sizes [COUNT]
     python scripts/gpu_session.py --layers
 
-For each model in float32 and float16: its outputs against the float32 CPU provider on the model as exported, on which
-provider its nodes run, copies between input and output, and the latency of a run with inputs and outputs on the device.
-Builds the library with nvcc first. Fails when a floor is missed: no copies, errors within the limit, at most 1.3 times
-the latency of PyTorch. `--layers` times feed-forward layers instead, with the pass feed_forward against without it, and
-fails when one of them loses or is off.
+A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the model as
+exported, what ran on the CPU, what its regions did, and medians of interleaved runs with inputs and outputs on
+the device: ours, PyTorch eager, eager captured in a CUDA graph, and torch.compile(mode="reduce-overhead"), all in one
+process; float16 convolutional models of PyTorch are channels last. Builds the library with nvcc first.
+
+With `--json` rows are added to the file one by one, and those that it holds are not measured again: a table may join
+several runs on the same kind of device. Ends with the table of the file, and fails when a row misses its floor: nothing
+on the CPU, errors within the limit, ours at most so many times the best of the three.
+
+`--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
+`--trace`: host and device time of a run side by side, without regions, without capture, and with both; and the host's
+time for a node of a long chain.
+`--sizes`: so many random image sizes through a detector with dynamic height and width, each twice: the first run of a
+size against the second, and the device's memory.
+`--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
 """
 
 from __future__ import annotations
 
+import argparse
+import ctypes
 import json
+import os
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,17 +45,27 @@ import onnx
 import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import nn
 
 import graphopt
 from models import ZOO
+from scripts.gpu_models import CONVOLUTIONAL, twin
 from tests.hip.harness import ROOT, build
 
 PROVIDER = "GraphoptExecutionProvider"
 NVIDIA = 0x10DE
-MODELS = ("resnet18", "resnet50", "bert", "sd_block")
+MODELS = ("resnet18", "resnet50", "mobilenet_v2", "unet", "yolo", "bert", "vit", "sd_block", "chess")
+BATCHES = (1, 8, 32)
+DTYPES = ("float32", "float16")
 ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
-LATENCY_LIMIT = 1.3
+# Ours over the best of PyTorch, at most.
+FLOORS = {
+    "float32": dict.fromkeys(MODELS, 1.0) | dict.fromkeys(("mobilenet_v2", "unet", "yolo", "chess"), 1.1),
+    "float16": dict.fromkeys(("bert", "vit", "chess"), 1.0)
+    | dict.fromkeys(("sd_block", "unet"), 1.1)
+    | dict.fromkeys(("resnet18", "resnet50", "mobilenet_v2", "yolo"), 1.3),
+}
+# Without vendor libraries, in float16.
+FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "vit", "chess"), 1.6)
 # name, batch, rows, columns, columns between, activation, opset
 LAYERS = (
     ("BERT-base", 1, 128, 768, 3072, "Gelu", 17),
@@ -54,35 +78,64 @@ LAYERS = (
     ("chess", 64, 64, 512, 1024, "Silu", 17),
     ("T5", 8, 512, 768, 3072, "Relu", 17),
 )
+SIDES = ("eager", "graph", "compile")
 
 
 @dataclass
 class Row:
-    """One model in one precision; times in milliseconds."""
+    """One model at a batch size in one precision; times in milliseconds."""
 
     model: str
+    batch: int
     dtype: str
+    libraries: bool
+    device: str
     error: float = 0.0
-    nodes: dict[str, int] = field(default_factory=dict)
-    copies: int = 0
+    on_cpu: dict[str, int] = field(default_factory=dict)
+    regions: dict[str, int] = field(default_factory=dict)
     ours: float = 0.0
-    torch: float = 0.0
-    cpu: float = 0.0
+    peers: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (self.model, self.batch, self.dtype, self.libraries, self.device)
 
     @property
     def ratio(self) -> float:
-        return self.ours / self.torch
+        return self.ours / min(self.peers.values(), default=float("nan"))
+
+    @property
+    def floor(self) -> float | None:
+        if self.libraries:
+            return FLOORS[self.dtype].get(self.model)
+        return FLOORS_ALONE.get(self.model) if self.dtype == "float16" else None
 
     @property
     def failures(self) -> list[str]:
         found = []
         if not self.error <= ERROR_LIMIT[self.dtype]:
             found.append(f"error {self.error:.2g}")
-        if self.copies:
-            found.append(f"{self.copies} copies")
-        if self.ratio > LATENCY_LIMIT:
-            found.append(f"{self.ratio:.2f} times PyTorch")
+        if self.on_cpu:
+            found.append(f"on the CPU: {self.on_cpu}")
+        if self.floor is not None and not self.ratio <= self.floor:
+            found.append(f"above {self.floor}")
         return found
+
+    def markdown(self) -> str:
+        peers = " | ".join(f"{self.peers[side]:.3f}" if side in self.peers else "-" for side in SIDES)
+        captured = "captured" if self.regions.get("captured") and not self.regions.get("refused") else "not captured"
+        regions = f"{self.regions.get('compiled', 0)} {captured}"
+        return (
+            f"| {self.model} | {self.batch} | {self.dtype} | {self.error:.1e} | {regions} "
+            f"| {self.ours:.3f} | {peers} | {self.ratio:.2f} | {', '.join(self.failures)} |"
+        )
+
+
+HEAD = (
+    "| model | batch | dtype | error | regions | ours, ms | eager | graph | compile | ours / best | misses |\n"
+    "|---|--:|---|--:|---|--:|--:|--:|--:|--:|---|"
+)
 
 
 def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -125,104 +178,44 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
     return feeds
 
 
-class SdBlock(nn.Module):  # type: ignore[misc]
-    """models/sd_block.py in PyTorch, as diffusers writes it."""
-
-    def __init__(self, c: int = 320, e: int = 1280, f: int = 768) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(32, c), nn.GroupNorm(32, c)
-        self.conv1, self.conv2 = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1)
-        self.time = nn.Linear(e, c)
-        self.norm = nn.GroupNorm(32, c, eps=1e-6)
-        self.proj_in, self.proj_out = nn.Conv2d(c, c, 1), nn.Conv2d(c, c, 1)
-        self.norms = nn.ModuleList(nn.LayerNorm(c) for _ in range(3))
-        for name, source in (("self", c), ("cross", f)):
-            for part, d in (("q", c), ("k", source), ("v", source)):
-                setattr(self, f"{name}_{part}", nn.Linear(d, c, bias=False))
-            setattr(self, f"{name}_o", nn.Linear(c, c))
-        self.wide, self.narrow = nn.Linear(c, 8 * c), nn.Linear(4 * c, c)
-
-    def attend(self, name: str, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        def heads(part: str, t: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = getattr(self, f"{name}_{part}")(t)
-            return y.view(y.shape[0], y.shape[1], 8, -1).transpose(1, 2)
-
-        y = nn.functional.scaled_dot_product_attention(heads("q", x), heads("k", source), heads("v", source))
-        result: torch.Tensor = getattr(self, f"{name}_o")(y.transpose(1, 2).reshape(x.shape))
-        return result
-
-    def forward(self, sample: torch.Tensor, time: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        silu = nn.functional.silu
-        y = self.conv1(silu(self.norm1(sample)))
-        y = y + self.time(silu(time))[:, :, None, None]
-        x = sample + self.conv2(silu(self.norm2(y)))
-        n, c, h, w = x.shape
-        tokens = self.proj_in(self.norm(x)).permute(0, 2, 3, 1).reshape(n, h * w, c)
-        y = self.norms[0](tokens)
-        tokens = self.attend("self", y, y) + tokens
-        tokens = self.attend("cross", self.norms[1](tokens), context) + tokens
-        value, gate = self.wide(self.norms[2](tokens)).chunk(2, dim=-1)
-        tokens = self.narrow(value * nn.functional.gelu(gate)) + tokens
-        result: torch.Tensor = self.proj_out(tokens.reshape(n, h, w, c).permute(0, 3, 1, 2)) + x
-        return result
-
-
-def torch_model(name: str) -> nn.Module:
-    """The same architecture in PyTorch, with weights of its own."""
-    if name.startswith("resnet"):
-        import torchvision
-
-        model: nn.Module = getattr(torchvision.models, name)()
-        return model
-    if name == "bert":
-        from transformers import BertConfig, BertModel
-
-        bert: nn.Module = BertModel(BertConfig(attn_implementation="sdpa"))
-        return bert
-    return SdBlock()
-
-
-def session_of(model: onnx.ModelProto, library: Path, profile: str = "") -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    if profile:
-        options.enable_profiling = True
-        options.profile_file_prefix = profile
-    options.register_custom_ops_library(str(library))
+def session_of(model: onnx.ModelProto, library: Path, **options: Any) -> Any:
+    session_options = ort.SessionOptions()
+    session_options.log_severity_level = 3
+    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session_options.register_custom_ops_library(str(library))
     devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
-    options.add_provider_for_devices(devices[:1], {})
-    return ort.InferenceSession(model.SerializeToString(), options)
+    session_options.add_provider_for_devices(devices[:1], {key: str(value) for key, value in options.items()})
+    return ort.InferenceSession(model.SerializeToString(), session_options)
 
 
-def placement_of(model: onnx.ModelProto, library: Path, feeds: dict[str, Any]) -> tuple[Counter[str], int]:
-    """Nodes of each provider and copies in a run; nodes elsewhere are named."""
-    with tempfile.TemporaryDirectory() as folder:
-        session = session_of(model, library, str(Path(folder) / "profile"))
-        session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    nodes: Counter[str] = Counter()
-    copies = 0
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            op, provider = event["args"]["op_name"], event["args"]["provider"]
-            if op.startswith("Memcpy"):
-                copies += 1
-            nodes[provider if provider == PROVIDER else f"{provider}: {op}"] += 1
-    return nodes, copies
+def nodes_on_cpu(session: Any) -> Counter[str]:
+    parts = session.get_provider_graph_assignment_info()
+    return Counter(n.op_type for part in parts if part.ep_name != PROVIDER for n in part.get_nodes())
 
 
-def interleaved(works: list[Callable[[], object]], rounds: int = 15, repeats: int = 10) -> list[float]:
+def region_counts(library: Path) -> dict[str, int]:
+    describe = ctypes.CDLL(str(library)).GraphoptRegions
+    describe.restype = ctypes.c_char_p
+    found: dict[str, int] = json.loads(describe())
+    return found
+
+
+def interleaved(works: list[Callable[[], object]], rounds: int = 15, least: float = 0.02) -> list[float]:
     """Median milliseconds of each piece of work; each call ends with everything done."""
+    repeats = []
     for work in works:
-        for _ in range(5):
+        for _ in range(4):
             work()
+        begin = time.perf_counter()
+        work()
+        repeats.append(max(1, min(50, round(least / (time.perf_counter() - begin)))))
     times: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
-        for work, kept in zip(works, times, strict=True):
+        for work, repeat, kept in zip(works, repeats, times, strict=True):
             begin = time.perf_counter()
-            for _ in range(repeats):
+            for _ in range(repeat):
                 work()
-            kept.append((time.perf_counter() - begin) / repeats * 1e3)
+            kept.append((time.perf_counter() - begin) / repeat * 1e3)
     return [statistics.median(kept) for kept in times]
 
 
@@ -294,49 +287,211 @@ def bench_layers(library: Path) -> bool:
     return fine
 
 
-def measure(name: str, dtype: str, library: Path) -> Row:
-    row = Row(name, dtype)
-    exported = ZOO[name]()
+def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, Any]]:
+    """As exported in float32, optimized in `dtype`, and feeds for the latter."""
+    exported = ZOO[name](batch=batch)
     feeds = feeds_of(exported)
-    cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = cpu.run(None, feeds)
-    begin = time.perf_counter()
-    cpu.run(None, feeds)
-    row.cpu = (time.perf_counter() - begin) * 1e3
-    source = exported if dtype == "float32" else to_float16(exported)
-    if dtype == "float16":
+    if dtype == "float32":
+        source = exported
+    else:
+        source = to_float16(exported)
         feeds = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in feeds.items()}
-    result = graphopt.optimize(source, target="cuda")
-    model: onnx.ModelProto = result[0] if isinstance(result, tuple) else result
-    nodes, row.copies = placement_of(model, library, feeds)
-    row.nodes = dict(nodes)
-    session = session_of(model, library)
-    got = session.run(None, feeds)
-    for actual, wanted in zip(got, expected, strict=True):
-        scale = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
-        row.error = max(row.error, float(np.abs(actual.astype(np.float64) - wanted).max()) / scale)
-        if not np.isfinite(actual).all():
-            row.error = float("inf")
+    optimized, _ = graphopt.optimize(source, target="cuda")
+    return exported, optimized, feeds
 
-    binding = bound(session, feeds, got)
-    reference = torch_model(name).eval().cuda().to(getattr(torch, dtype))
-    arguments = {k: torch.from_numpy(v).cuda() for k, v in feeds.items()}
-    if name.startswith("resnet"):
-        arguments = {"x": arguments["input"]}
+
+def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Callable[[], object]]:
+    """Ways to run the model in PyTorch; each call ends with everything done. What fails is noted in the row."""
+    module, names = twin(row.model)
+    module = module.eval().cuda().to(getattr(torch, row.dtype))
+    arguments = [torch.from_numpy(feeds[name]).cuda() for name in names]
+    if row.dtype == "float16" and row.model in CONVOLUTIONAL:
+        module = module.to(memory_format=torch.channels_last)
+        arguments = [a.to(memory_format=torch.channels_last) if a.dim() == 4 else a for a in arguments]
 
     def eager() -> None:
         with torch.inference_mode():
-            reference(**arguments)
+            module(*arguments)
         torch.cuda.synchronize()
 
-    row.ours, row.torch = interleaved([lambda: session.run_with_iobinding(binding), eager])
+    works: dict[str, Callable[[], object]] = {"eager": eager}
+    try:
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for _ in range(3):
+                module(*arguments)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            kept = module(*arguments)
+
+        def replay(kept: object = kept) -> None:
+            graph.replay()
+            torch.cuda.synchronize()
+
+        works["graph"] = replay
+    except Exception as error:  # PyTorch's exceptions share no base
+        row.failed["graph"] = str(error)[:200]
+    if compiled:
+        try:
+            fast = torch.compile(module, mode="reduce-overhead", dynamic=False)
+
+            def run_compiled() -> None:
+                torch.compiler.cudagraph_mark_step_begin()
+                with torch.no_grad():
+                    fast(*arguments)
+                torch.cuda.synchronize()
+
+            for _ in range(3):
+                run_compiled()
+            works["compile"] = run_compiled
+        except Exception as error:
+            row.failed["compile"] = str(error)[:200]
+    return works
+
+
+def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, compiled: bool) -> Row:
+    row = Row(name, batch, dtype, libraries, torch.cuda.get_device_name())
+    exported, model, feeds = model_of(name, batch, dtype)
+    cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
+    del cpu
+    before = region_counts(library)
+    session = session_of(model, library)
+    row.on_cpu = dict(nodes_on_cpu(session))
+    for _ in range(4):  # launched, captured, replayed
+        got = session.run(None, feeds)
+        for actual, wanted in zip(got, expected, strict=True):
+            scale = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
+            error = float(np.abs(actual.astype(np.float64) - wanted).max()) / scale
+            row.error = max(row.error, error if np.isfinite(actual).all() else float("inf"))
+    binding = bound(session, feeds, got)
+    works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
+    works |= peers_of(row, feeds, compiled)
+    times = dict(zip(works, interleaved([*works.values()]), strict=True))
+    row.ours = times.pop("ours")
+    row.peers = times
+    row.regions = {k: n - before[k] for k, n in region_counts(library).items() if n != before[k]}
+    del session
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
     return row
 
 
+def busy(run: Callable[[], object], rounds: int = 20) -> tuple[float, float]:
+    """Milliseconds that the device works in one run, and what it is given to do."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(rounds):
+            run()
+        torch.cuda.synchronize()
+    events = [e for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return sum(e.time_range.elapsed_us() for e in events) / rounds / 1e3, len(events) / rounds
+
+
+def trace(rows: list[tuple[str, int, str]], library: Path) -> None:
+    print("| model | batch | dtype | nodes | how | run, ms | device busy, ms | launches and copies |")
+    print("|---|--:|---|--:|---|--:|--:|--:|")
+    ways = {"node by node": {"regions": 0}, "regions": {"capture": 0}, "captured": {}}
+    for name, batch, dtype in rows:
+        _, model, feeds = model_of(name, batch, dtype)
+        works: dict[str, Callable[[], object]] = {}
+        for way, options in ways.items():
+            session = session_of(model, library, **options)
+            got = [session.run(None, feeds) for _ in range(3)][-1]
+            binding = bound(session, feeds, got)
+            works[way] = partial(session.run_with_iobinding, binding)
+        for way, wall in zip(works, interleaved([*works.values()]), strict=True):
+            device, count = busy(works[way])
+            what = f"{name} | {batch} | {dtype} | {len(model.graph.node)} | {way}"
+            print(f"| {what} | {wall:.3f} | {device:.3f} | {count:.0f} |", flush=True)
+    # A chain of nodes that take the device no time.
+    nodes = 400
+    names = ["x", *(f"t{i}" for i in range(nodes - 1)), "y"]
+    graph = helper.make_graph(
+        [helper.make_node("Relu" if i % 2 else "Neg", [names[i]], [names[i + 1]]) for i in range(nodes)],
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+    )
+    chain = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.ones(1, np.float32)}
+    works = {}
+    for way, options in ways.items():
+        session = session_of(chain, library, **options)
+        got = [session.run(None, feeds) for _ in range(3)][-1]
+        works[way] = partial(session.run_with_iobinding, bound(session, feeds, got))
+    for way, wall in zip(works, interleaved([*works.values()]), strict=True):
+        print(
+            f"| chain | | | {nodes} | {way} | {wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch | | |",
+            flush=True,
+        )
+
+
+def random_sizes(count: int, library: Path, limit: int = 1 << 30) -> bool:
+    """Whether the first run of a size takes at most 1.3 times the second, within the memory that was given."""
+    model, _ = graphopt.optimize(dynamic_detector(), target="cuda")
+    session = session_of(model, library, memory_limit=limit)
+    rng = np.random.default_rng(0)
+    free_before, _ = torch.cuda.mem_get_info()
+    most = 0
+    first: list[float] = []
+    second: list[float] = []
+    begin = region_counts(library)
+    for _ in range(count):
+        h, w = (32 * int(n) for n in rng.integers(4, 33, 2))
+        feeds = {"images": rng.standard_normal((1, 3, h, w), dtype=np.float32)}
+        for kept in (first, second):
+            start = time.perf_counter()
+            got = session.run(None, feeds)
+            kept.append(time.perf_counter() - start)
+        assert all(np.isfinite(y).all() for y in got)
+        most = max(most, free_before - torch.cuda.mem_get_info()[0])
+    events = {k: n - begin[k] for k, n in region_counts(library).items()}
+    ratio = statistics.median(a / b for a, b in zip(first, second, strict=True))
+    times = [statistics.median(kept) * 1e3 for kept in (first, second)]
+    print(
+        f"{count} sizes: first run {times[0]:.2f} ms, second, captured then, {times[1]:.2f}, median ratio {ratio:.2f}"
+    )
+    print(f"{most / 2**20:.0f} MiB of the device, limit {limit / 2**20:.0f}; {events}")
+    return ratio <= 1.3 and most <= 1.25 * limit
+
+
+def dynamic_detector() -> onnx.ModelProto:
+    """The zoo's detector for images of any size."""
+    model = ZOO["yolo"]()
+    for value, rows in ((model.graph.input[0], "h"), *((o, f"h{i}") for i, o in enumerate(model.graph.output))):
+        dims = value.type.tensor_type.shape.dim
+        dims[2].dim_param, dims[3].dim_param = rows, rows.replace("h", "w")
+    del model.graph.value_info[:]
+    return model
+
+
+def rows_of(only: list[str]) -> list[tuple[str, int, str]]:
+    """All rows, or those that MODEL, MODEL:BATCH or MODEL:BATCH:DTYPE names."""
+    found = []
+    for name in MODELS:
+        for batch in BATCHES:
+            for dtype in DTYPES:
+                names = {name, f"{name}:{batch}", f"{name}:{batch}:{dtype}", f"{name}::{dtype}"}
+                if not only or names & {*only}:
+                    found.append((name, batch, dtype))
+    return found
+
+
 def main() -> int:
-    arguments = sys.argv[1:]
-    out = arguments[arguments.index("--json") + 1] if "--json" in arguments else None
-    names = [a for a in arguments if a in ZOO] or list(MODELS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="MODEL[:BATCH[:DTYPE]]")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--sizes", nargs="?", type=int, const=1000)
+    parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--without-libraries", action="store_true")
+    parser.add_argument("--no-compile", action="store_true")
+    options = parser.parse_args()
+    if options.without_libraries:
+        os.environ["GRAPHOPT_LIBRARIES"] = "cublas=off,cublaslt=off,cudnn=off"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # cuBLAS and cuDNN are loaded now
     torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
@@ -344,23 +499,30 @@ def main() -> int:
     library = folder.parent / "libgraphopt.so"
     ort.register_execution_provider_library("graphopt", str(library))
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    if "--layers" in arguments:
+    if options.layers:
         return int(not bench_layers(library))
-    print("| model | dtype | error | copies | ours ms | PyTorch ms | ratio | CPU fp32 ms | nodes |")
-    rows, failed = [], False
-    for name in names:
-        for dtype in ("float32", "float16"):
-            row = measure(name, dtype, library)
-            rows.append(row)
-            failed |= bool(row.failures)
-            print(
-                f"| {name} | {dtype} | {row.error:.1e} | {row.copies} | {row.ours:.3f} | {row.torch:.3f} "
-                f"| {row.ratio:.2f} | {row.cpu:.0f} | {row.nodes} | {', '.join(row.failures)}",
-                flush=True,
-            )
-    if out:
-        Path(out).write_text(json.dumps([asdict(r) for r in rows], indent=1))
-    return int(failed)
+    if options.trace:
+        trace(rows_of(options.only), library)
+        return 0
+    if options.sizes:
+        return int(not random_sizes(options.sizes, library))
+    kept = (
+        [Row(**row) for row in json.loads(options.json.read_text())] if options.json and options.json.exists() else []
+    )
+    known = {row.key for row in kept}
+    print(HEAD, flush=True)
+    for name, batch, dtype in rows_of(options.only):
+        libraries = not options.without_libraries
+        if (name, batch, dtype, libraries, torch.cuda.get_device_name()) in known:
+            continue
+        row = measure(name, batch, dtype, library, libraries, not options.no_compile)
+        kept.append(row)
+        print(row.markdown(), row.failed or "", row.regions, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([asdict(r) for r in kept], indent=1))
+    if known:
+        print("\n".join(["", HEAD, *(row.markdown() for row in kept)]))
+    return int(any(row.failures for row in kept))
 
 
 if __name__ == "__main__":
