@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,62 @@ def test_nothing_imports_from_a_layer_above() -> None:
             assert above <= own, f"{name} imports {other}"
             seen.add((own, above))
     assert len(seen) > len(LAYERS)  # the walk did find imports
+
+
+NATIVE = ROOT.parent / "native"
+# The same for native/: the longest pattern that fits counts.
+NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
+    # The words of all: tensors, the contract of a kernel, and what host and device code share.
+    ("operators/tensor.h", "operators/kernel.h", "operators/activation.h", "blocks/half.h", "device/integers.h"),
+    ("device/*", "device/cpu/*", "device/emulator/*"),
+    ("blocks/cpu/*", "blocks/gpu/*"),
+    ("operators/*/problem.h",),
+    ("device/libraries/*", "device/report.*"),
+    ("operators/*",),
+    ("operators/*/*",),
+    ("runtime/abi/*",),
+    ("runtime/*",),
+    ("runtime/custom_ops/*", "runtime/provider/*"),
+)
+# Rooms are closed but for these, which use the header of others (op.h, or one made for it).
+BUILT_ON = {
+    "convolution": {"elementwise", "matmul", "movement"},
+    "linear": {"matmul"},
+    "matmul": {"elementwise"},
+}
+PRIVATE = ("args.h", "plan.h", "cpu.h")
+
+
+def native_layer(path: str) -> int:
+    fits = [
+        (len(pattern), i)
+        for i, patterns in enumerate(NATIVE_LAYERS)
+        for pattern in patterns
+        if re.fullmatch(pattern.replace(".", "[.]").replace("*", "[^/]*"), path)
+    ]
+    assert fits, f"no layer for {path}"
+    return max(fits)[1]
+
+
+@pytest.mark.once
+def test_no_native_file_includes_a_layer_above() -> None:
+    seen, built_on = set(), set()
+    for path in sorted(NATIVE.rglob("*")):
+        if path.suffix not in (".h", ".cpp", ".hip"):
+            continue
+        name = path.relative_to(NATIVE).as_posix()
+        own, room = native_layer(name), path.parent.name if name.count("/") == 2 else ""
+        for other in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
+            assert (NATIVE / other).is_file(), f"{name} includes {other}, which is not there"
+            above = native_layer(other)
+            assert above <= own, f"{name} includes {other}"
+            seen.add((own, above))
+            built = other.split("/")[1] if other.startswith("operators/") and other.count("/") == 2 else room
+            if name.startswith("operators/") and built != room:
+                assert built in BUILT_ON.get(room, ()) and not other.endswith(PRIVATE), f"{name} includes {other}"
+                built_on.add((room, built))
+        if name.startswith("runtime/") and own == len(NATIVE_LAYERS) - 1:
+            strangers = {"custom_ops", "provider"} - {room}
+            assert not [s for s in strangers if f'"runtime/{s}/' in path.read_text()], name
+    assert len(seen) > len(NATIVE_LAYERS)  # the walk did find includes
+    assert built_on == {(room, other) for room, others in BUILT_ON.items() for other in others}

@@ -12,7 +12,6 @@
 #include "device/architectures.h"
 #include "device/args.h"
 #include "device/traits.h"
-#include "operators/activation.h"
 
 namespace graphopt::gpu {
 

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "operators/inference.h"
 #include "operators/kernel.h"
-#include "runtime/abi/inference.h"
 
 namespace graphopt {
+
+constexpr const char* kDomain = "com.graphopt";
 
 enum class Operand {
   kTensor,  // of the operator's element type
@@ -23,10 +25,17 @@ enum class Reuse {
   kInplace,  // output 0 may be written over input 0
 };
 
+enum class Where {
+  kCpu,
+  kGpu,       // in every provider of ours and in ONNX Runtime's
+  kProvider,  // in our own alone
+};
+
 // One operator on one device. The setters return it.
 struct Registration {
   std::string name;
-  std::string domain;                             // "" for ONNX
+  std::string domain;  // "" for ONNX
+  Where where = Where::kCpu;
   int first = 1, last = 1;                        // versions of the operator
   std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
@@ -39,7 +48,7 @@ struct Registration {
   // What the runtime must know of an operator of our domain.
   std::vector<Operand> inputs;
   size_t outputs = 1;
-  std::function<void(const abi::ShapeInference&)> infer;
+  std::function<void(const ShapeInference&)> infer;
   const char* provider = nullptr;  // null: the CPU provider
   std::string device;              // for the log; empty: this CPU
 

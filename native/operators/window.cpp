@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "operators/standard.h"
+#include "operators/room.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 
 using Integers = std::vector<int64_t>;
 
@@ -40,4 +40,4 @@ Window::Padding Window::halves(int64_t total) const {
   return auto_pad_ == "SAME_UPPER" ? Padding{less, more} : Padding{more, less};
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

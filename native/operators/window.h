@@ -6,7 +6,7 @@
 
 #include "operators/kernel.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 
 class Window {
  public:
@@ -37,4 +37,4 @@ class Window {
   std::vector<int64_t> kernel_, strides_, dilations_, pads_;
 };
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

@@ -9,18 +9,21 @@
 
 #include "blocks/gpu/tile_args.h"
 #include "device/device.h"
-#include "operators/attention/plan.h"
-#include "operators/convolution/plan.h"
-#include "operators/elementwise/plan.h"
-#include "operators/gather/plan.h"
-#include "operators/group_norm/plan.h"
-#include "operators/linear/plan.h"
-#include "operators/matmul/plan.h"
-#include "operators/movement/plan.h"
-#include "operators/pool/plan.h"
-#include "operators/reduction/plan.h"
-#include "operators/row_norm/plan.h"
-#include "operators/scale_shift/plan.h"
+#include "operators/attention/op.h"
+#include "operators/cast/op.h"
+#include "operators/convolution/op.h"
+#include "operators/elementwise/op.h"
+#include "operators/gather/op.h"
+#include "operators/group_norm/op.h"
+#include "operators/linear/op.h"
+#include "operators/matmul/op.h"
+#include "operators/movement/op.h"
+#include "operators/pool/op.h"
+#include "operators/reduction/op.h"
+#include "operators/resize/op.h"
+#include "operators/row_norm/op.h"
+#include "operators/scale_shift/op.h"
+#include "operators/softmax/op.h"
 #include "operators/winograd/plan.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -43,8 +46,8 @@ Plan* guarded(Make make) {
 }
 
 // A rank and that many dims; moves on to the next shape.
-abi::Shape read_shape(const int64_t*& dims) {
-  abi::Shape shape(static_cast<size_t>(*dims++));
+Shape read_shape(const int64_t*& dims) {
+  Shape shape(static_cast<size_t>(*dims++));
   for (size_t d = 0; d < shape.rank(); ++d) shape[d] = *dims++;
   return shape;
 }
@@ -243,9 +246,8 @@ EXPORT Plan* graphopt_gather_plan(const DeviceFacts*, int64_t bytes, int narrow,
 }
 
 EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from, int32_t to) {
-  return guarded([&] {
-    return cast_plan(total, static_cast<abi::ElementType>(from), static_cast<abi::ElementType>(to));
-  });
+  return guarded(
+      [&] { return cast_plan(total, static_cast<ElementType>(from), static_cast<ElementType>(to)); });
 }
 
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D, int log) {
@@ -308,7 +310,7 @@ EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, 
     p.has_bias = bias != 0;
     p.has_residual = residual != 0;
     p.act = activation(kind, a, b);
-    const abi::Shape a_shape = read_shape(batches), b_shape = read_shape(batches);
+    const Shape a_shape = read_shape(batches), b_shape = read_shape(batches);
     p.batch = broadcast_shape(a_shape, b_shape);
     p.a_batch = broadcast(a_shape, p.batch);
     p.b_batch = broadcast(b_shape, p.batch);

@@ -10,7 +10,7 @@
 #include "blocks/half.h"
 #include "check.h"
 #include "device/cpu/isa.h"
-#include "operators/attention/cpu.h"
+#include "operators/attention/op.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include "check.h"
 #include "device/traits.h"
 #include "operators/attention/args.h"
-#include "operators/attention/plan.h"
+#include "operators/attention/op.h"
 
 namespace graphopt::test {
 namespace {

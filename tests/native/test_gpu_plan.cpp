@@ -2,12 +2,13 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "operators/group_norm/plan.h"
-#include "operators/reduction/plan.h"
+#include "operators/group_norm/op.h"
+#include "operators/reduction/op.h"
 #include "operators/row_norm/args.h"
-#include "operators/row_norm/plan.h"
+#include "operators/row_norm/op.h"
 #include "operators/scale_shift/args.h"
-#include "operators/scale_shift/plan.h"
+#include "operators/scale_shift/op.h"
+#include "operators/softmax/op.h"
 #include "operators/winograd/args.h"
 #include "operators/winograd/plan.h"
 

@@ -186,7 +186,7 @@ GRAPHOPT_TEST(three_kernels_in_a_row_without_a_session) {
 
 GRAPHOPT_TEST(three_kernels_in_a_row_on_a_device_without_a_session) {
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
-  const Table table = gpu_kernels("a provider", *device);
+  const Table table = provider_kernels(*device);
   run_three<float>(table, device.get());
   run_three<half>(table, device.get());
 }

@@ -1,6 +1,6 @@
 #include "check.h"
-#include "operators/group_norm/cpu.h"
-#include "operators/row_norm/cpu.h"
+#include "operators/group_norm/op.h"
+#include "operators/row_norm/op.h"
 
 namespace graphopt::test {
 namespace {

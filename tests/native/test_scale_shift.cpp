@@ -1,5 +1,5 @@
 #include "check.h"
-#include "operators/scale_shift/cpu.h"
+#include "operators/scale_shift/op.h"
 
 namespace graphopt::test {
 namespace {

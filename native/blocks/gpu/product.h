@@ -3,8 +3,8 @@
 // operand or a column of the right one; a step is kDepth consecutive k of all lines.
 #pragma once
 
+#include "blocks/gpu/product_args.h"
 #include "device/platform.h"
-#include "operators/matmul/args.h"
 
 namespace graphopt::hip {
 

@@ -5,7 +5,7 @@
 
 namespace graphopt::gpu {
 
-Walk::Walk(const abi::Shape& shape, std::vector<std::vector<int64_t>> strides)
+Walk::Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides)
     : dims_(shape.data(), shape.data() + shape.rank()), strides_(std::move(strides)) {}
 
 void Walk::simplify() {
@@ -87,7 +87,7 @@ bool Walk::in_vectors(size_t tensor, int64_t pack, bool broadcast) const {
   return s.back() == 1 && std::all_of(s.begin(), s.end() - 1, [pack](int64_t v) { return v % pack == 0; });
 }
 
-std::vector<int64_t> contiguous(const abi::Shape& shape) {
+std::vector<int64_t> contiguous(const Shape& shape) {
   std::vector<int64_t> strides(shape.rank());
   int64_t stride = 1;
   for (size_t d = shape.rank(); d-- > 0;) {
@@ -97,7 +97,7 @@ std::vector<int64_t> contiguous(const abi::Shape& shape) {
   return strides;
 }
 
-std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to) {
+std::vector<int64_t> broadcast(const Shape& from, const Shape& to) {
   const auto refuse = [&] {
     throw std::invalid_argument("shape " + from.text() + " does not broadcast to " + to.text());
   };
@@ -112,10 +112,10 @@ std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to) {
   return strides;
 }
 
-abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b) {
-  const abi::Shape& longer = a.rank() >= b.rank() ? a : b;
-  const abi::Shape& shorter = a.rank() >= b.rank() ? b : a;
-  abi::Shape result = longer;
+Shape broadcast_shape(const Shape& a, const Shape& b) {
+  const Shape& longer = a.rank() >= b.rank() ? a : b;
+  const Shape& shorter = a.rank() >= b.rank() ? b : a;
+  Shape result = longer;
   const size_t lead = longer.rank() - shorter.rank();
   for (size_t d = 0; d < shorter.rank(); ++d) {
     const int64_t x = longer[lead + d], y = shorter[d];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/launch.h"
-#include "operators/symbolic_shape.h"
+#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
@@ -13,7 +13,7 @@ constexpr size_t kMostAxes = hip::kMostAxes;
 // A walk over all elements of a shape with one stride per axis for each of several tensors, in elements.
 class Walk {
  public:
-  Walk(const abi::Shape& shape, std::vector<std::vector<int64_t>> strides);
+  Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
 
   // Merges axes that all tensors walk as one and drops those of size 1. Throws std::invalid_argument when
   // more than kMostAxes are left, or an offset needs more than 31 bits.
@@ -45,11 +45,11 @@ class Walk {
 };
 
 // The strides of a contiguous tensor.
-std::vector<int64_t> contiguous(const abi::Shape& shape);
+std::vector<int64_t> contiguous(const Shape& shape);
 // The strides with which a contiguous tensor of shape `from` is broadcast to `to`. Throws
 // std::invalid_argument.
-std::vector<int64_t> broadcast(const abi::Shape& from, const abi::Shape& to);
+std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
 // The shape that both broadcast to. Throws std::invalid_argument.
-abi::Shape broadcast_shape(const abi::Shape& a, const abi::Shape& b);
+Shape broadcast_shape(const Shape& a, const Shape& b);
 
 }  // namespace graphopt::gpu

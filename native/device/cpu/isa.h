@@ -4,14 +4,14 @@
 // name of the namespace that it must define its functions in:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
-//   void name_kernel(const float* x, float* y, int64_t n) { ... }
+//   template <class T>
+//   void name(const T* x, T* y, int64_t n) { ... }
 //   }
 //
-// and its cpu_dispatch.cpp, compiled once, declares and picks:
+// and its op.h declares it, for float and half, with what picks one:
 //
 //   namespace graphopt::cpu {
-//   GRAPHOPT_DECLARE_ISAS(void name_kernel(const float* x, float* y, int64_t n);)
-//   void name(const float* x, float* y, int64_t n) { GRAPHOPT_PICK_ISA(name_kernel)(x, y, n); }
+//   GRAPHOPT_CPU_KERNEL(name, (const T* x, T* y, int64_t n), (x, y, n))
 //   }
 //
 // Headers with inline functions for kernel files put these into the same namespace, so that no linker ever
@@ -53,3 +53,12 @@ const char* isa_name(Isa isa);
   }
 #define GRAPHOPT_PICK_ISA(...) (&isa_baseline::__VA_ARGS__)
 #endif
+
+// Declares `template <class T> void name parameters` for each instruction set, and defines the function that
+// calls the best with the arguments.
+#define GRAPHOPT_CPU_KERNEL(name, parameters, arguments)          \
+  GRAPHOPT_DECLARE_ISAS(template <class T> void name parameters;) \
+  template <class T>                                              \
+  void name parameters {                                          \
+    GRAPHOPT_PICK_ISA(name<T>) arguments;                         \
+  }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "blocks/gpu/walk_plan.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 

@@ -18,9 +18,9 @@
 
 #include "device/device.h"
 #include "device/shared_library.h"
-#include "operators/convolution/plan.h"
-#include "operators/linear/op.h"
-#include "operators/matmul/plan.h"
+#include "operators/convolution/problem.h"
+#include "operators/linear/problem.h"
+#include "operators/matmul/problem.h"
 
 namespace graphopt::gpu {
 

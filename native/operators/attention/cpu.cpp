@@ -9,8 +9,6 @@
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
 // No result depends on the number of lanes (see Plan).
-#include "operators/attention/cpu.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,6 +18,7 @@
 
 #include "blocks/cpu/exp.h"
 #include "blocks/cpu/simd.h"
+#include "operators/attention/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {

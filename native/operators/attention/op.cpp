@@ -3,12 +3,10 @@
 #include <optional>
 
 #include "blocks/half.h"
+#include "operators/room.h"
 
 namespace graphopt {
 namespace {
-
-using abi::Dim;
-using abi::SymbolicShape;
 
 bool is_permutation(const std::vector<int64_t>& perm) {
   if (perm.size() < 2 || perm.size() > 4) return false;
@@ -215,7 +213,7 @@ AttentionProblem FusedAttentionOp::problem(const Shapes& inputs) const { return 
 
 Shape FusedAttentionOp::output(const Shapes& inputs) const { return resolve(inputs).output; }
 
-void FusedAttentionOp::infer(const abi::ShapeInference& node) const {
+void FusedAttentionOp::infer(const ShapeInference& node) const {
   const char* const names[3] = {"q_perm", "k_perm", "v_perm"};
   std::vector<Dim> logical[3];  // [b, h, row, col]
   size_t rank = 0;
@@ -235,6 +233,45 @@ void FusedAttentionOp::infer(const abi::ShapeInference& node) const {
   SymbolicShape output;
   for (int64_t axis : o_perm) output.push_back(result[4 - rank + static_cast<size_t>(axis)]);
   node.set_output(0, output);
+}
+
+namespace {
+
+template <class T>
+class FusedAttentionKernel final : public CpuKernel<FusedAttentionOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    const AttentionProblem& p = problem(call);
+    T* o = call.outputs[0].as<T>();
+    const auto elements = static_cast<size_t>(call.outputs[0].shape.elements());
+    if (elements == 0) return true;
+    if (p.T == 0) {  // a product over no keys
+      std::fill_n(o, elements, T(0));
+      return true;
+    }
+    const size_t mask = p.has_bias ? 4 : 3;
+    cpu::fused_attention(p, data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
+                         p.has_bias ? data<T>(call, 3) : nullptr,
+                         p.has_mask ? data<bool>(call, mask) : nullptr, o, *call.parallel, *call.arena);
+    return true;
+  }
+};
+
+void plan_own(GpuWork<AttentionProblem>& work) {
+  work.program.launch(gpu::fused_attention_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
+}
+
+constexpr Implementation<GpuWork<AttentionProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<AttentionProblem>>, plan_own},
+};
+
+}  // namespace
+
+void add_attention(Kernels& kernels) {
+  kernels.add_cpu<FusedAttentionOp, FusedAttentionKernel>();
+  kernels.add_gpu<FusedAttentionOp, GpuKernel<FusedAttentionOp, kImplementations>>(Where::kGpu);
 }
 
 }  // namespace graphopt

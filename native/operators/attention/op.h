@@ -3,9 +3,15 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "device/launch.h"
+#include "operators/attention/shape.h"
 #include "operators/table.h"
 
 namespace graphopt {
@@ -40,7 +46,7 @@ class FusedAttentionOp {
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
   Shape output(const Shapes& inputs) const;
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
   bool has_bias() const { return bias_; }
   bool has_mask() const { return mask_; }
@@ -55,3 +61,24 @@ class FusedAttentionOp {
 };
 
 }  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half; accumulation and softmax in float. bias and mask are null unless the problem
+// has them.
+GRAPHOPT_CPU_KERNEL(fused_attention,
+                    (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
+                     const bool* mask, T* o, Parallel& parallel, Workspace& workspace),
+                    (p, q, k, v, bias, mask, o, parallel, workspace))
+
+}  // namespace graphopt::cpu
+
+namespace graphopt::gpu {
+
+// Inputs Q, K, V, then bias and mask where the problem has them; output O. `aligned`: all pointers are
+// multiples of 16. Throws std::invalid_argument when a head has more than 256 elements, or a dimension or the
+// stride of a row 2^31 or more. `rows`: instead of the plan's own choice, where there is one.
+Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                          std::optional<hip::AttentionRows> rows = {});
+
+}  // namespace graphopt::gpu

@@ -1,11 +1,10 @@
-#include "operators/attention/plan.h"
-
 #include <algorithm>
 #include <iterator>
 #include <limits>
 #include <stdexcept>
 
 #include "operators/attention/args.h"
+#include "operators/attention/op.h"
 
 namespace graphopt::gpu {
 namespace {

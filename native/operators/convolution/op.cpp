@@ -1,15 +1,18 @@
 // Conv and ConvTranspose of one to three spatial axes: the vendor's library where it is installed and takes
 // them, else kernels of our own.
+#include "operators/convolution/op.h"
+
 #include <algorithm>
 
 #include "device/libraries/libraries.h"
-#include "operators/convolution/plan.h"
-#include "operators/matmul/plan.h"
-#include "operators/movement/plan.h"
-#include "operators/standard.h"
+#include "operators/elementwise/op.h"
+#include "operators/matmul/op.h"
+#include "operators/matmul/product.h"
+#include "operators/movement/op.h"
+#include "operators/room.h"
 #include "operators/window.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 namespace {
 
 using gpu::ConvolutionProblem;
@@ -50,8 +53,8 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
   p.b_batch = {p.K * p.N};
   if (conv.has_bias) {
     p.beta = 1;
-    broadcast(work.call, work.program, work.bias(), {1, p.M, 1}, work.half, {conv.N, p.M, p.N},
-              Ref::output(0));
+    work.program.launch(gpu::broadcast_plan({1, p.M, 1}, {conv.N, p.M, p.N}, work.half, work.call.aligned()),
+                        {work.bias()}, {Ref::output(0)});
   }
   Ref pixels = Ref::input(0);
   if (!std::equal(std::begin(conv.in), std::end(conv.in), std::begin(conv.out))) {
@@ -269,11 +272,11 @@ std::string refuse_conv_transpose(const Node& node) {
 
 }  // namespace
 
-void add_convolutions(Operators& operators) {
-  operators.add<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
-  operators.add<ConvTranspose>("ConvTranspose", 1, 22)
+void add_convolution(Kernels& kernels) {
+  kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
+  kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
       .chooses(names(kConvolutions));
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

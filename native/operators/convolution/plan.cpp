@@ -1,10 +1,10 @@
-#include "operators/convolution/plan.h"
-
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
 #include "operators/convolution/direct_args.h"
+#include "operators/convolution/op.h"
+#include "operators/convolution/product_args.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -46,6 +46,13 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   o.axis.tap = -to_i31(dilation / g);
   o.axis.filter = to_i31(apart);
   return o;
+}
+
+const char* kernel_of(ProductTile tile, bool half) {
+  if (!half) return tile == ProductTile::kLarge ? "conv_128x128_f32" : "conv_64x32_f32";
+  return tile == ProductTile::kVector  ? "conv_vector_f16"
+         : tile == ProductTile::kLarge ? "conv_128x128_f16"
+                                       : "conv_64x64_f16";
 }
 
 }  // namespace
@@ -103,6 +110,43 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
                 {to_u31(divide_up(args.pixels, group)), to_u31(divide_up(p.M, filters)), to_u31(p.groups)},
                 hip::kConvolutionThreads, args);
   }
+  return plan;
+}
+
+Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+               std::optional<ProductTile> wanted) {
+  Plan plan;
+  const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
+  if (pixels * p.M * p.groups == 0) return plan;
+  const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
+  to_u31(H * W);
+  const int64_t K = to_u31(p.C * taps);
+  const TileOfProduct tile = choose_tile(p.M, pixels, p.groups, half, device, wanted);
+  if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
+    throw std::invalid_argument("a convolution of too many groups or channels");
+  }
+  hip::ConvArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.y = output(0);
+  args.M = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.H = to_i31(H);
+  args.W = to_i31(W);
+  args.groups = to_i31(p.groups);
+  args.packs_of_w = aligned && K % pack == 0;
+  args.packs_of_y = aligned && OH * OW % pack == 0;
+  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  args.pixels = to_u31(pixels);
+  args.per_image = make_divisor(OH * OW);
+  args.across = make_divisor(OW);
+  args.taps = make_divisor(taps);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  plan.launch(kernel_of(tile.tile, half),
+              {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
+              tile.threads, args);
   return plan;
 }
 

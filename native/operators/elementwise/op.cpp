@@ -1,10 +1,11 @@
-// Relu, Add, Where, ...: operators/elementwise/plan.h.
+// Relu, Add, Where, ...
+#include "operators/elementwise/op.h"
+
 #include <limits>
 
-#include "operators/elementwise/plan.h"
-#include "operators/standard.h"
+#include "operators/room.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 namespace {
 
 using gpu::ElementwiseProblem;
@@ -91,9 +92,9 @@ class Binary final : public gpu::DeviceKernel {
   hip::ElementwiseOp op_;
 };
 
-class Where final : public gpu::DeviceKernel {
+class Selection final : public gpu::DeviceKernel {
  public:
-  Where(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+  Selection(const Node&, gpu::Device& device) : DeviceKernel(device) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -113,15 +114,15 @@ class Where final : public gpu::DeviceKernel {
 
 }  // namespace
 
-void add_elementwise(Operators& operators) {
+void add_elementwise(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
-    operators.add<Unary>(name, first, last, code, p, q).refused(floats).reuses(Reuse::kInplace);
+    kernels.add_onnx<Unary>(name, first, last, code, p, q).refused(floats).reuses(Reuse::kInplace);
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    operators.add<Binary>(name, first, last, code).refused(floats);
+    kernels.add_onnx<Binary>(name, first, last, code).refused(floats);
   };
   unary("Relu", 6, 14, hip::kReluOp);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
@@ -138,8 +139,8 @@ void add_elementwise(Operators& operators) {
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  operators.add<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace);
-  operators.add<Clip>("Clip", 11, 13).refused(floats).reuses(Reuse::kInplace).reads_on_host({1, 2});
+  kernels.add_onnx<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace);
+  kernels.add_onnx<Clip>("Clip", 11, 13).refused(floats).reuses(Reuse::kInplace).reads_on_host({1, 2});
   binary("Add", 7, 14, hip::kAddOp);
   binary("Sub", 7, 14, hip::kSubOp);
   binary("Mul", 7, 14, hip::kMulOp);
@@ -148,9 +149,9 @@ void add_elementwise(Operators& operators) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   binary("Max", 8, 13, hip::kMaxOp);
   binary("Min", 8, 13, hip::kMinOp);
-  operators.add<Where>("Where", 9, 16).refused([](const Node& node) {
+  kernels.add_onnx<Selection>("Where", 9, 16).refused([](const Node& node) {
     return refuse_mixed_floats(node, {0});
   });
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

@@ -1,6 +1,5 @@
-#include "operators/elementwise/plan.h"
-
 #include "operators/elementwise/args.h"
+#include "operators/elementwise/op.h"
 
 namespace graphopt::gpu {
 
@@ -35,6 +34,13 @@ Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
   plan.launch(half ? "elementwise_f16" : "elementwise_f32", {to_u31(divide_up(args.total, group))},
               hip::kElementwiseThreads, args);
   return plan;
+}
+
+Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned) {
+  ElementwiseProblem p;
+  p.a = x;
+  p.y = y;
+  return elementwise_plan(p, half, aligned);
 }
 
 }  // namespace graphopt::gpu

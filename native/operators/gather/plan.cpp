@@ -1,7 +1,5 @@
-#include "operators/gather/plan.h"
-
-#include "operators/cast/args.h"
 #include "operators/gather/args.h"
+#include "operators/gather/op.h"
 
 namespace graphopt::gpu {
 
@@ -29,20 +27,6 @@ Plan gather_plan(const GatherProblem& p, bool aligned) {
   args.size = to_u31(p.size);
   args.narrow = p.narrow;
   plan.launch(name, {to_u31(divide_up(total, hip::kGatherThreads))}, hip::kGatherThreads, args);
-  return plan;
-}
-
-Plan cast_plan(int64_t total, abi::ElementType from, abi::ElementType to) {
-  Plan plan;
-  if (total == 0) return plan;
-  hip::CastArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.total = to_u31(total);
-  args.from = static_cast<hip::CastType>(from);
-  args.to = static_cast<hip::CastType>(to);
-  plan.launch("cast_number", {to_u31(divide_up(total, hip::kCastThreads * hip::kCastElements))},
-              hip::kCastThreads, args);
   return plan;
 }
 

@@ -1,5 +1,3 @@
-#include "operators/group_norm/cpu.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +5,7 @@
 #include "blocks/cpu/block.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/group_norm/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {

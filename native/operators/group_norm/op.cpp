@@ -1,5 +1,7 @@
 #include "operators/group_norm/op.h"
 
+#include "operators/room.h"
+
 namespace graphopt {
 
 std::vector<GroupNormOp> GroupNormOp::all() {
@@ -44,6 +46,35 @@ GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
   return p;
 }
 
-void GroupNormOp::infer(const abi::ShapeInference& node) const { node.set_output(0, node.input(0)); }
+void GroupNormOp::infer(const ShapeInference& node) const { node.set_output(0, node.input(0)); }
+
+namespace {
+
+template <class T>
+class GroupNormKernel final : public CpuKernel<GroupNormOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    cpu::group_norm(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
+                    call.outputs[0].as<T>(), *call.parallel, *call.arena);
+    return true;
+  }
+};
+
+void plan_own(GpuWork<GroupNormProblem>& work) {
+  work.program.launch(gpu::group_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
+}
+
+constexpr Implementation<GpuWork<GroupNormProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<GroupNormProblem>>, plan_own},
+};
+
+}  // namespace
+
+void add_group_norm(Kernels& kernels) {
+  kernels.add_cpu<GroupNormOp, GroupNormKernel>(Reuse::kInplace);
+  kernels.add_gpu<GroupNormOp, GpuKernel<GroupNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+}
 
 }  // namespace graphopt

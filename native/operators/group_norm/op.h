@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "device/launch.h"
 #include "operators/activation_op.h"
 #include "operators/table.h"
 
@@ -27,7 +31,7 @@ class GroupNormOp {
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
   Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
  private:
   Activation act_;
@@ -36,3 +40,21 @@ class GroupNormOp {
 };
 
 }  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half. gamma and beta are [C]. y may be x.
+GRAPHOPT_CPU_KERNEL(group_norm,
+                    (const GroupNormProblem& p, const T* x, const T* gamma, const T* beta, T* y,
+                     Parallel& parallel, Workspace& workspace),
+                    (p, x, gamma, beta, y, parallel, workspace))
+
+}  // namespace graphopt::cpu
+
+namespace graphopt::gpu {
+
+// Inputs X, gamma, beta; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument
+// when a group has 2^31 elements or more.
+Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+}  // namespace graphopt::gpu

@@ -1,8 +1,7 @@
-#include "operators/group_norm/plan.h"
-
 #include <algorithm>
 
 #include "operators/group_norm/args.h"
+#include "operators/group_norm/op.h"
 
 namespace graphopt::gpu {
 

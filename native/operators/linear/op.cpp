@@ -1,8 +1,9 @@
 #include "operators/linear/op.h"
 
-namespace graphopt {
+#include "device/libraries/libraries.h"
+#include "operators/room.h"
 
-using abi::SymbolicShape;
+namespace graphopt {
 
 std::vector<LinearOp> LinearOp::all() {
   using A = ActivationKind;
@@ -51,12 +52,71 @@ Shape LinearOp::output(const Shapes& inputs) const {
   return y;
 }
 
-void LinearOp::infer(const abi::ShapeInference& node) const {
+void LinearOp::infer(const ShapeInference& node) const {
   SymbolicShape y = node.input(0);
   const SymbolicShape w = node.input(1);
   if (y.empty() || w.size() != 2) return;
   y.back() = w[1];
   node.set_output(0, y);
+}
+
+namespace {
+
+using Work = GpuWork<LinearProblem>;
+
+const char* refuse_epilogue(Work& work) {
+  if (work.p.K == 0) return "there is nothing to add up";
+  if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
+  gpu::BlasLt* library = gpu::blas_lt(work.device);
+  if (library == nullptr) return "it is not there";
+  const auto bytes = library->linear_workspace(work.p, work.half);
+  if (!bytes) return "it has no such product";
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_epilogue(Work& work) {
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [library = gpu::blas_lt(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
+        return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                               at.outputs[1], at.stream);
+      },
+      {Ref::input(0), Ref::input(1), Ref::input(2), work.p.has_residual ? Ref::input(3) : Ref()},
+      {Ref::output(0), workspace});
+}
+
+const char* refuse_library(Work& work) {
+  if (work.p.K == 0) return "there is nothing to add up";
+  return gpu::blas(work.device) == nullptr ? "it is not there" : nullptr;
+}
+
+void plan_library(Work& work) {
+  work.program.call(
+      [library = gpu::blas(work.device), product = gpu::linear_product(work.p),
+       half = work.half](const Program::Addresses& at) {
+        return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+      },
+      {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
+  work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
+}
+
+void plan_own(Work& work) {
+  work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
+}
+
+constexpr Implementation<Work> kLinear[] = {
+    {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
+    {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"a product of our own", take_all<Work>, plan_own},
+};
+
+}  // namespace
+
+void add_linear(Kernels& kernels) {
+  kernels.add_gpu<LinearOp, GpuKernel<LinearOp, kLinear>>(Where::kProvider);
 }
 
 }  // namespace graphopt

@@ -5,18 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "device/launch.h"
 #include "operators/activation_op.h"
+#include "operators/linear/problem.h"
+#include "operators/matmul/op.h"
 #include "operators/table.h"
 
 namespace graphopt {
-
-struct LinearProblem {
-  int64_t rows = 0;  // product of all dims of X but the last
-  int64_t K = 0;     // last dim of X
-  int64_t N = 0;     // last dim of Y
-  bool has_residual = false;
-  Activation act;
-};
 
 // The only ones without a CPU kernel: on the CPU the body runs, which is what the runtime's own fusions know.
 class LinearOp {
@@ -29,7 +24,7 @@ class LinearOp {
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
   Shape output(const Shapes& inputs) const;
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
  private:
   bool add_ = false;
@@ -37,3 +32,16 @@ class LinearOp {
 };
 
 }  // namespace graphopt
+
+namespace graphopt::gpu {
+
+// `half`: float16, else float. `aligned`: all pointers are multiples of 16. They throw std::invalid_argument.
+
+// Inputs X, W, b, R if any; output Y.
+Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+// X W, for the vendor's library, and the plan of what follows it: inputs X, W, b, R if any; Y holds X W.
+GemmProblem linear_product(const LinearProblem& p);
+Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned);
+
+}  // namespace graphopt::gpu

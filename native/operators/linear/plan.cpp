@@ -1,8 +1,7 @@
-#include "operators/linear/plan.h"
-
 #include <algorithm>
 
 #include "operators/linear/args.h"
+#include "operators/linear/op.h"
 
 namespace graphopt::gpu {
 

@@ -1,16 +1,11 @@
 // What gemm_* and gemm_sum_* take.
 #pragma once
 
+#include "blocks/gpu/product_args.h"
 #include "device/args.h"
 #include "operators/activation.h"
 
 namespace graphopt::hip {
-
-// Element (line, k) is at line `line` + k `k`; one of the two strides is 1. `packs`: all lines, or all k, are
-// whole packs that start at multiples of 16 bytes.
-struct OperandLayout {
-  int32_t line, k, packs;
-};
 
 // K is split among `splits` work-groups, which take `depth` of it each.
 struct Splits {

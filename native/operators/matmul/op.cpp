@@ -1,12 +1,13 @@
 // MatMul and Gemm: the vendor's library where it is installed, else a kernel of our own.
+#include "operators/elementwise/op.h"
+
 #include <algorithm>
 
 #include "device/libraries/libraries.h"
-#include "operators/elementwise/plan.h"
-#include "operators/matmul/plan.h"
-#include "operators/standard.h"
+#include "operators/matmul/product.h"
+#include "operators/room.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 
 using gpu::GemmProblem;
 
@@ -28,14 +29,6 @@ void plan_own(Product& product) {
   product.program.launch(
       gpu::gemm_plan(product.problem, product.half, product.call.aligned(), product.device.facts()),
       {product.a, product.b}, {product.y});
-}
-
-void broadcast(const Call& call, Program& program, Ref x, const Shape& from, bool half, const Shape& to,
-               Ref y) {
-  gpu::ElementwiseProblem p;
-  p.a = from;
-  p.y = to;
-  program.launch(gpu::elementwise_plan(p, half, call.aligned()), {x}, {y});
 }
 
 namespace {
@@ -138,7 +131,8 @@ class Gemm final : public ProductKernel {
     const Ref y = set_output(call, 0, shape);
     if (call.has_input(2) && shape.elements() > 0) {
       p.beta = beta_;
-      broadcast(call, program, Ref::input(2), call.input(2).shape, is_half(a), shape, y);
+      program.launch(gpu::broadcast_plan(call.input(2).shape, shape, is_half(a), call.aligned()),
+                     {Ref::input(2)}, {y});
     }
     multiply(std::move(p), call, program);
   }
@@ -149,10 +143,10 @@ class Gemm final : public ProductKernel {
 
 }  // namespace
 
-void add_linear(Operators& operators) {
+void add_matmul(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  operators.add<MatMul>("MatMul", 1, 13).refused(floats).chooses(names(kProducts));
-  operators.add<Gemm>("Gemm", 7, 13).refused(floats).chooses(names(kProducts));
+  kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(floats).chooses(names(kProducts));
+  kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(floats).chooses(names(kProducts));
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

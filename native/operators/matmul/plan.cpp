@@ -1,11 +1,9 @@
-#include "operators/matmul/plan.h"
-
 #include <algorithm>
 #include <stdexcept>
 
-#include "blocks/gpu/product_shape.h"
-#include "operators/convolution/product_args.h"
+#include "blocks/gpu/walk_plan.h"
 #include "operators/matmul/args.h"
+#include "operators/matmul/op.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -13,41 +11,11 @@ namespace {
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
 constexpr int64_t kMostSplits = 16;
 
-// blocks/gpu/product_tiles.h
-struct Shape {
-  int64_t m, n;
-  uint32_t threads;
-  const char *gemm, *conv;
-};
-
-Shape shape_of(ProductTile tile, bool half, const Architecture& arch) {
-  const auto vector = [](hip::SgemmTile which, const char* gemm, const char* conv) {
-    const hip::SgemmShape s = hip::sgemm_shape(which);
-    return Shape{s.m, s.n, static_cast<uint32_t>(s.threads()), gemm, conv};
-  };
-  const bool large = tile == ProductTile::kLarge;
-  if (!half) {
-    return large ? vector(hip::SgemmTile::kLarge, "gemm_128x128_f32", "conv_128x128_f32")
-                 : vector(hip::SgemmTile::kSmall, "gemm_64x32_f32", "conv_64x32_f32");
-  }
-  if (tile == ProductTile::kVector)
-    return vector(hip::SgemmTile::kWide, "gemm_vector_f16", "conv_vector_f16");
-  const int side = large ? 128 : 64;
-  const auto threads = static_cast<uint32_t>(hip::product_waves(side, arch.wave) * arch.wave);
-  return large ? Shape{side, side, threads, "gemm_128x128_f16", "conv_128x128_f16"}
-               : Shape{side, side, threads, "gemm_64x64_f16", "conv_64x64_f16"};
-}
-
-Shape choose(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
-             std::optional<ProductTile> wanted) {
-  const Architecture& arch = architecture(device.arch);
-  if (half && arch.matrix == hip::Matrix::kNone) return shape_of(ProductTile::kVector, half, arch);
-  if (wanted == ProductTile::kVector && arch.matrix != hip::Matrix::kEmulated) wanted.reset();
-  if (wanted) return shape_of(*wanted, half, arch);
-  // The large tile needs half the bandwidth, and enough work-groups for all compute units.
-  const Shape large = shape_of(ProductTile::kLarge, half, arch);
-  const bool fills = divide_up(M, large.m) * divide_up(N, large.n) * batch >= device.compute_units;
-  return M > large.m / 2 && N > large.n / 2 && fills ? large : shape_of(ProductTile::kSmall, half, arch);
+const char* kernel_of(ProductTile tile, bool half) {
+  if (!half) return tile == ProductTile::kLarge ? "gemm_128x128_f32" : "gemm_64x32_f32";
+  return tile == ProductTile::kVector  ? "gemm_vector_f16"
+         : tile == ProductTile::kLarge ? "gemm_128x128_f16"
+                                       : "gemm_64x64_f16";
 }
 
 // How many work-groups share the K of a tile, so that all compute units have one.
@@ -64,7 +32,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
   const int64_t batch = walk.total(), pack = half ? 8 : 4;
-  const Shape tile = choose(p.M, p.N, batch, half, device, wanted);
+  const TileOfProduct tile = choose_tile(p.M, p.N, batch, half, device, wanted);
   const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
   const int64_t depth =
       round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kLeastDepth);
@@ -96,7 +64,8 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   args.b_batch = walk.strides(1);
   args.splits = {make_divisor(splits), to_i31(depth)};
   args.epilogue = {p.alpha, p.beta, aligned && p.N % pack == 0, p.act};
-  plan.launch(tile.gemm, {to_u31(across), to_u31(down), to_u31(batch * splits)}, tile.threads, args);
+  plan.launch(kernel_of(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},
+              tile.threads, args);
   if (splits == 1) return plan;
   plan.workspace = {batch * splits * p.M * p.N * 4};
   const int64_t packs_of_row = divide_up(p.N, pack), packs = packs_of_row * p.M * batch;
@@ -113,43 +82,6 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   sum.epilogue = args.epilogue;
   plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
               hip::kGemmSumThreads, sum);
-  return plan;
-}
-
-Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
-               std::optional<ProductTile> wanted) {
-  Plan plan;
-  const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
-  if (pixels * p.M * p.groups == 0) return plan;
-  const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
-  to_u31(H * W);
-  const int64_t K = to_u31(p.C * taps);
-  const Shape tile = choose(p.M, pixels, p.groups, half, device, wanted);
-  if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
-    throw std::invalid_argument("a convolution of too many groups or channels");
-  }
-  hip::ConvArgs args = {};
-  args.x = input(0);
-  args.w = input(1);
-  args.bias = p.has_bias ? input(2) : no_buffer();
-  args.y = output(0);
-  args.M = to_i31(p.M);
-  args.C = to_i31(p.C);
-  args.H = to_i31(H);
-  args.W = to_i31(W);
-  args.groups = to_i31(p.groups);
-  args.packs_of_w = aligned && K % pack == 0;
-  args.packs_of_y = aligned && OH * OW % pack == 0;
-  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
-                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
-  args.pixels = to_u31(pixels);
-  args.per_image = make_divisor(OH * OW);
-  args.across = make_divisor(OW);
-  args.taps = make_divisor(taps);
-  args.kernel_w = make_divisor(p.kernel[2]);
-  plan.launch(tile.conv,
-              {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
-              tile.threads, args);
   return plan;
 }
 

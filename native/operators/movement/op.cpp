@@ -1,15 +1,13 @@
-// Operators that move elements: Transpose, Slice, Concat, Split, Expand, Gather, Pad, Resize, and Cast.
+// Operators that move elements: Transpose, Slice, Concat, Split, Expand and Pad.
+#include "operators/movement/op.h"
+
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstring>
 
 #include "blocks/half.h"
-#include "operators/gather/plan.h"
-#include "operators/movement/plan.h"
-#include "operators/pool/plan.h"
-#include "operators/standard.h"
+#include "operators/room.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 namespace {
 
 using gpu::StridedCopy;
@@ -182,33 +180,6 @@ class Split final : public gpu::DeviceKernel {
   std::vector<int64_t> sizes_;
 };
 
-class Gather final : public gpu::DeviceKernel {
- public:
-  Gather(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t axis = axis_of(axis_, x.shape.rank()), added = index.shape.rank();
-    Shape y(x.shape.rank() - 1 + added);
-    for (size_t d = 0; d < axis; ++d) y[d] = x.shape[d];
-    for (size_t d = 0; d < added; ++d) y[axis + d] = index.shape[d];
-    for (size_t d = axis + 1; d < x.shape.rank(); ++d) y[d - 1 + added] = x.shape[d];
-    gpu::GatherProblem p;
-    for (size_t d = 0; d < axis; ++d) p.outer *= x.shape[d];
-    p.size = x.shape[axis];
-    p.inner = x.shape.elements(axis + 1);
-    p.indices = index.shape.elements();
-    p.bytes = bytes_of(x.type);
-    p.narrow = index.type == ElementType::kInt32;
-    const Ref out = set_output(call, 0, y);
-    program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
-  }
-
-  int64_t axis_;
-};
-
 std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
   const std::string mode = a.find_string("mode").value_or("constant");
   if (mode == "constant") return gpu::PadMode::kConstant;
@@ -255,125 +226,6 @@ class Pad final : public gpu::DeviceKernel {
   gpu::PadMode mode_;
 };
 
-std::optional<gpu::Coordinates> coordinates_of(const Attributes& a) {
-  const std::string mode = a.find_string("coordinate_transformation_mode").value_or("half_pixel");
-  if (mode == "half_pixel") return gpu::Coordinates::kHalfPixel;
-  if (mode == "pytorch_half_pixel") return gpu::Coordinates::kPytorchHalfPixel;
-  if (mode == "asymmetric") return gpu::Coordinates::kAsymmetric;
-  if (mode == "align_corners") return gpu::Coordinates::kAlignCorners;
-  return std::nullopt;
-}
-
-std::optional<gpu::Interpolation> interpolation_of(const Attributes& a) {
-  const std::string mode = a.find_string("mode").value_or("nearest");
-  if (mode == "linear") return gpu::Interpolation::kLinear;
-  if (mode != "nearest") return std::nullopt;
-  const std::string nearest = a.find_string("nearest_mode").value_or("round_prefer_floor");
-  if (nearest == "round_prefer_floor") return gpu::Interpolation::kRoundPreferFloor;
-  if (nearest == "round_prefer_ceil") return gpu::Interpolation::kRoundPreferCeil;
-  if (nearest == "floor") return gpu::Interpolation::kFloor;
-  if (nearest == "ceil") return gpu::Interpolation::kCeil;
-  return std::nullopt;
-}
-
-// Scales and sizes are inputs 2 and 3; all axes but the last two stay.
-class Resize final : public gpu::DeviceKernel {
- public:
-  Resize(const Node& node, gpu::Device& device)
-      : DeviceKernel(device),
-        coordinates_(coordinates_of(node).value()),
-        how_(interpolation_of(node).value()) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank();
-    if (rank < 3) throw Error("X must have rank 3 or more");
-    Shape y = x.shape;
-    std::vector<float> scales(rank, 1.0f);
-    if (call.has_input(3) && call.input(3).shape.elements() > 0) {
-      const std::vector<int64_t> sizes = call.integers(3);
-      for (size_t d = 0; d < rank; ++d) {
-        y[d] = sizes.at(d);
-        scales[d] = static_cast<float>(y[d]) / static_cast<float>(x.shape[d]);
-      }
-    } else {
-      const Tensor& given = call.input(2);
-      if (given.shape.elements() != static_cast<int64_t>(rank))
-        throw Error("one scale for each axis is needed");
-      const auto* p = static_cast<const float*>(given.data);
-      for (size_t d = 0; d < rank; ++d) {
-        scales[d] = p[d];
-        y[d] = static_cast<int64_t>(std::floor(static_cast<float>(x.shape[d]) * p[d]));
-      }
-    }
-    gpu::ResizeProblem p;
-    for (size_t d = 0; d < rank; ++d) {
-      if (y[d] < 0 || (x.shape[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
-    }
-    for (size_t d = 0; d + 2 < rank; ++d) {
-      if (y[d] != x.shape[d]) throw Error("only the last two axes can change");
-      p.planes *= y[d];
-    }
-    const auto axis = [&](size_t d) {
-      return gpu::ResizeAxis{gpu::to_i31(x.shape[d]), gpu::to_i31(y[d]), scales[d]};
-    };
-    p.rows = axis(rank - 2);
-    p.columns = axis(rank - 1);
-    p.coordinates = coordinates_;
-    p.how = how_;
-    const Ref out = set_output(call, 0, y);
-    program.launch(gpu::resize_plan(p, is_half(x)), {Ref::input(0)}, {out});
-  }
-
-  gpu::Coordinates coordinates_;
-  gpu::Interpolation how_;
-};
-
-// Resizing of the first two of four axes, or with a window or an antialiasing filter, is left to others.
-std::string refuse_resize(const Node& node) {
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
-  if (!coordinates_of(node) || !interpolation_of(node)) return "this mode is not known";
-  if (node.find_int("antialias").value_or(0) != 0 || node.find_ints("axes") ||
-      node.find_int("exclude_outside").value_or(0) != 0 ||
-      node.find_string("keep_aspect_ratio_policy").value_or("stretch") != "stretch") {
-    return "antialias, axes, exclude_outside and keep_aspect_ratio_policy are not known";
-  }
-  const auto& x = node.inputs.front().shape;
-  const auto& y = node.outputs.front().shape;
-  if (!x || !y || x->rank() < 3 || x->rank() != y->rank()) return "ranks of 3 and more only";
-  for (size_t d = 0; d + 2 < x->rank(); ++d) {
-    if ((*x)[d] < 0 || (*y)[d] < 0) continue;
-    if ((*x)[d] != (*y)[d]) return "only the last two axes may change";
-  }
-  return "";
-}
-
-class Cast final : public gpu::DeviceKernel {
- public:
-  Cast(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), to_(static_cast<ElementType>(node.find_int("to").value_or(0))) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const Ref y = set_output(call, 0, x.shape, to_);
-    program.launch(gpu::cast_plan(x.shape.elements(), x.type, to_), {Ref::input(0)}, {y});
-  }
-
-  ElementType to_;
-};
-
-std::string refuse_cast(const Node& node) {
-  const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kInt8; };
-  const auto to = static_cast<ElementType>(node.find_int("to").value_or(0));
-  return known(node.inputs.front().type) && known(to) ? "" : "a type not known";
-}
-
-std::string refuse_gather(const Node& node) {
-  return bytes_of(node.inputs[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
-}
-
 std::string refuse_pad(const Node& node) {
   const auto& x = node.inputs.front().shape;
   if (!is_float(node.inputs.front().type)) return "only float and float16";
@@ -383,23 +235,15 @@ std::string refuse_pad(const Node& node) {
 
 }  // namespace
 
-void add_movement(Operators& operators) {
-  // Kernels walk five axes; elements of 8 bytes take one of them.
-  const auto small = [](const Value& v) {
-    const size_t most = bytes_of(v.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
-    return !v.shape || v.shape->rank() > most ? "rank above " + std::to_string(most) : std::string();
-  };
-  const auto small_input = [small](const Node& node) { return small(node.inputs.front()); };
-  const auto small_output = [small](const Node& node) { return small(node.outputs.front()); };
-  operators.add<Transpose>("Transpose", 1, 25).refused(small_input);
-  operators.add<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
-  operators.add<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
-  operators.add<Concat>("Concat", 4, 13);
-  operators.add<Split>("Split", 2, 18).reads_on_host({1});
-  operators.add<Gather>("Gather", 1, 13).refused(refuse_gather);
-  operators.add<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3});
-  operators.add<Resize>("Resize", 11, 19).refused(refuse_resize).reads_on_host({1, 2, 3});
-  operators.add<Cast>("Cast", 6, 25).refused(refuse_cast);
+void add_movement(Kernels& kernels) {
+  const auto small_input = [](const Node& node) { return refuse_many_axes(node.inputs.front()); };
+  const auto small_output = [](const Node& node) { return refuse_many_axes(node.outputs.front()); };
+  kernels.add_onnx<Transpose>("Transpose", 1, 25).refused(small_input);
+  kernels.add_onnx<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
+  kernels.add_onnx<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
+  kernels.add_onnx<Concat>("Concat", 4, 13);
+  kernels.add_onnx<Split>("Split", 2, 18).reads_on_host({1});
+  kernels.add_onnx<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3});
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

@@ -1,4 +1,4 @@
-#include "operators/movement/plan.h"
+#include "operators/movement/op.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -8,13 +8,13 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
   Plan plan;
   if (copy.shape.elements() == 0) return plan;
   // Elements of 8 bytes are pairs of 4.
-  abi::Shape shape = copy.shape;
+  Shape shape = copy.shape;
   int64_t bytes = copy.bytes, factor = 1;
   std::vector<std::vector<int64_t>> strides = {copy.x_strides, copy.y_strides};
   if (bytes == 8) {
     bytes = 4;
     factor = 2;
-    shape = abi::Shape(copy.shape.rank() + 1);
+    shape = Shape(copy.shape.rank() + 1);
     for (size_t d = 0; d < copy.shape.rank(); ++d) shape[d] = copy.shape[d];
     shape[copy.shape.rank()] = 2;
     for (auto& s : strides) {
@@ -52,8 +52,8 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
   return plan;
 }
 
-abi::Shape PadProblem::y() const {
-  abi::Shape y = x;
+Shape PadProblem::y() const {
+  Shape y = x;
   for (size_t d = 0; d < x.rank(); ++d) {
     y[d] += before[d] + after[d];
     if (y[d] < 0) throw std::invalid_argument("the pads leave nothing of axis " + std::to_string(d));
@@ -63,7 +63,7 @@ abi::Shape PadProblem::y() const {
 
 Plan pad_plan(const PadProblem& p) {
   Plan plan;
-  const abi::Shape y = p.y();
+  const Shape y = p.y();
   if (y.elements() == 0) return plan;
   if (y.rank() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes");
   if (p.mode != PadMode::kConstant && p.x.elements() == 0) throw std::invalid_argument("nothing to pad with");

@@ -1,4 +1,4 @@
-#include "operators/pool/plan.h"
+#include "operators/pool/op.h"
 
 namespace graphopt::gpu {
 
@@ -19,26 +19,6 @@ Plan pool_plan(const PoolProblem& p, bool half) {
   args.mode = p.mode;
   plan.launch(half ? "pool_f16" : "pool_f32", {to_u31(divide_up(total, hip::kPoolThreads))},
               hip::kPoolThreads, args);
-  return plan;
-}
-
-Plan resize_plan(const ResizeProblem& p, bool half) {
-  Plan plan;
-  const int64_t total = p.planes * p.rows.out * p.columns.out;
-  if (total == 0) return plan;
-  to_u31(int64_t{p.rows.in} * p.columns.in);
-  hip::ResizeArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.total = to_u31(total);
-  args.per_plane = make_divisor(int64_t{p.rows.out} * p.columns.out);
-  args.across = make_divisor(p.columns.out);
-  args.rows = p.rows;
-  args.columns = p.columns;
-  args.coordinates = p.coordinates;
-  args.how = p.how;
-  plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(total, hip::kResizeThreads))},
-              hip::kResizeThreads, args);
   return plan;
 }
 

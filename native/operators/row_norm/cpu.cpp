@@ -1,11 +1,10 @@
-#include "operators/row_norm/cpu.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "blocks/cpu/block.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/row_norm/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

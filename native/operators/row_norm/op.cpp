@@ -1,5 +1,7 @@
 #include "operators/row_norm/op.h"
 
+#include "operators/room.h"
+
 namespace graphopt {
 
 std::vector<RowNormOp> RowNormOp::all() {
@@ -46,8 +48,72 @@ RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   return p;
 }
 
-void RowNormOp::infer(const abi::ShapeInference& node) const {
+void RowNormOp::infer(const ShapeInference& node) const {
   for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
+}
+
+namespace {
+
+template <class T>
+class RowNormKernel final : public CpuKernel<RowNormOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    const RowNormProblem& p = problem(call);
+    const size_t gamma = p.has_residual ? 2 : 1;
+    cpu::row_norm(p, data<T>(call, 0), p.has_residual ? data<T>(call, 1) : nullptr, data<T>(call, gamma),
+                  p.rms ? nullptr : data<T>(call, gamma + 1), call.outputs[0].as<T>(),
+                  p.writes_sum ? call.outputs[1].as<T>() : nullptr, *call.parallel, *call.arena);
+    return true;
+  }
+};
+
+void plan_own(GpuWork<RowNormProblem>& work) {
+  work.program.launch(gpu::row_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
+}
+
+constexpr Implementation<GpuWork<RowNormProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<RowNormProblem>>, plan_own},
+};
+
+class LayerNormalization final : public gpu::DeviceKernel {
+ public:
+  LayerNormalization(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &gamma = call.input(1), &beta = call.input(2);
+    const int64_t D = gamma.shape.elements();
+    if (x.shape.rank() == 0 || x.shape.elements(x.shape.rank() - 1) != D || beta.shape.elements() != D) {
+      throw Error("Scale and B must have the size of the last axis");
+    }
+    const RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, false, false, false};
+    const Ref y = set_output(call, 0, x.shape);
+    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device_.facts()),
+                   {Ref::input(0), Ref::input(1), Ref::input(2)}, {y});
+  }
+
+  float epsilon_;
+};
+
+std::string refuse_layer_norm(const Node& node) {
+  const std::string mixed = refuse_mixed_floats(node);
+  if (!mixed.empty()) return mixed;
+  if (!node.has_input(2)) return "without B";
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "only the first output";
+  }
+  return refuse_unless_last(node, node.find_int("axis").value_or(-1));
+}
+
+}  // namespace
+
+void add_row_norm(Kernels& kernels) {
+  kernels.add_cpu<RowNormOp, RowNormKernel>(Reuse::kInplace);
+  kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_onnx<LayerNormalization>("LayerNormalization", 1, 17).refused(refuse_layer_norm);
 }
 
 }  // namespace graphopt

@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "device/launch.h"
 #include "operators/table.h"
 
 namespace graphopt {
@@ -29,7 +33,7 @@ class RowNormOp {
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
   Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
   bool rms() const { return rms_; }
   bool add() const { return add_; }
@@ -40,3 +44,22 @@ class RowNormOp {
 };
 
 }  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half. residual is null unless p.has_residual, beta unless p is a LayerNorm, sum
+// unless p.writes_sum. y may be x.
+GRAPHOPT_CPU_KERNEL(row_norm,
+                    (const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta,
+                     T* y, T* sum, Parallel& parallel, Workspace& workspace),
+                    (p, x, residual, gamma, beta, y, sum, parallel, workspace))
+
+}  // namespace graphopt::cpu
+
+namespace graphopt::gpu {
+
+// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any. `aligned`: all pointers are multiples
+// of 16. Throws std::invalid_argument when D or the number of rows is 2^31 or more.
+Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+}  // namespace graphopt::gpu

@@ -1,8 +1,7 @@
-#include "operators/row_norm/plan.h"
-
 #include <algorithm>
 
 #include "operators/row_norm/args.h"
+#include "operators/row_norm/op.h"
 
 namespace graphopt::gpu {
 

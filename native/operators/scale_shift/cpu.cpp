@@ -1,11 +1,10 @@
-#include "operators/scale_shift/cpu.h"
-
 #include <algorithm>
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/block.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/scale_shift/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {

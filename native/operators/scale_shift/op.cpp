@@ -1,5 +1,7 @@
 #include "operators/scale_shift/op.h"
 
+#include "operators/room.h"
+
 namespace graphopt {
 
 std::vector<ScaleShiftOp> ScaleShiftOp::all() {
@@ -44,6 +46,36 @@ ScaleShiftProblem ScaleShiftOp::problem(const Shapes& inputs) const {
   return p;
 }
 
-void ScaleShiftOp::infer(const abi::ShapeInference& node) const { node.set_output(0, node.input(0)); }
+void ScaleShiftOp::infer(const ShapeInference& node) const { node.set_output(0, node.input(0)); }
+
+namespace {
+
+template <class T>
+class ScaleShiftKernel final : public CpuKernel<ScaleShiftOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    const ScaleShiftProblem& p = problem(call);
+    cpu::scale_shift(p, data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
+                     p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
+                     *call.arena);
+    return true;
+  }
+};
+
+void plan_own(GpuWork<ScaleShiftProblem>& work) {
+  work.program.launch(gpu::scale_shift_plan(work.p, work.half, work.call.aligned()), work.call);
+}
+
+constexpr Implementation<GpuWork<ScaleShiftProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<ScaleShiftProblem>>, plan_own},
+};
+
+}  // namespace
+
+void add_scale_shift(Kernels& kernels) {
+  kernels.add_cpu<ScaleShiftOp, ScaleShiftKernel>(Reuse::kInplace);
+  kernels.add_gpu<ScaleShiftOp, GpuKernel<ScaleShiftOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+}
 
 }  // namespace graphopt

@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/workspace.h"
+#include "device/launch.h"
 #include "operators/activation_op.h"
 #include "operators/table.h"
 
@@ -28,7 +32,7 @@ class ScaleShiftOp {
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
   Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
  private:
   bool add_ = false;
@@ -36,3 +40,21 @@ class ScaleShiftOp {
 };
 
 }  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half. scale and shift are [C]. y may be x or residual.
+GRAPHOPT_CPU_KERNEL(scale_shift,
+                    (const ScaleShiftProblem& p, const T* x, const T* scale, const T* shift,
+                     const T* residual, T* y, Parallel& parallel, Workspace& workspace),
+                    (p, x, scale, shift, residual, y, parallel, workspace))
+
+}  // namespace graphopt::cpu
+
+namespace graphopt::gpu {
+
+// Inputs X, scale, shift, R if any; output Y. `half`: float16, else float. `aligned`: all pointers are
+// multiples of 16. Throws std::invalid_argument when a plane has 2^31 elements or more.
+Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
+
+}  // namespace graphopt::gpu

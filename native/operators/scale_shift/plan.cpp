@@ -1,8 +1,7 @@
-#include "operators/scale_shift/plan.h"
-
 #include <algorithm>
 
 #include "operators/scale_shift/args.h"
+#include "operators/scale_shift/op.h"
 
 namespace graphopt::gpu {
 

@@ -1,9 +1,9 @@
 // Operators that change a tensor's shape but not its bytes, and Shape itself.
 #include <algorithm>
 
-#include "operators/standard.h"
+#include "operators/room.h"
 
-namespace graphopt::ep {
+namespace graphopt {
 namespace {
 
 // Output 0 holds the bytes of input 0.
@@ -182,13 +182,13 @@ class ShapeOf final : public Kernel {
 
 }  // namespace
 
-void add_shape(Operators& operators) {
-  operators.add<Identity>("Identity", 1, 25).reuses(Reuse::kAlias);
-  operators.add<Reshape>("Reshape", 5, 25).reuses(Reuse::kAlias).reads_on_host({1});
-  operators.add<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias);
-  operators.add<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
-  operators.add<Unsqueeze>("Unsqueeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
-  operators.add<ShapeOf>("Shape", 1, 25).writes_on_host({0});
+void add_shape(Kernels& kernels) {
+  kernels.add_onnx<Identity>("Identity", 1, 25).reuses(Reuse::kAlias);
+  kernels.add_onnx<Reshape>("Reshape", 5, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  kernels.add_onnx<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias);
+  kernels.add_onnx<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  kernels.add_onnx<Unsqueeze>("Unsqueeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
+  kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0});
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

@@ -1,9 +1,15 @@
 #include "operators/winograd/op.h"
 
-namespace graphopt {
+#include <cmath>
+#include <map>
+#include <set>
 
-using abi::Dim;
-using abi::SymbolicShape;
+#include "device/cpu/weight_cache.h"
+#include "operators/room.h"
+#include "operators/winograd/cpu.h"
+#include "operators/winograd/plan.h"
+
+namespace graphopt {
 
 std::vector<WinogradConvOp> WinogradConvOp::all() {
   std::vector<WinogradConvOp> ops;
@@ -76,7 +82,7 @@ Shape WinogradConvOp::output(const Shapes& inputs) const {
   return {p.N, p.M, p.OH(), p.OW()};
 }
 
-void WinogradConvOp::infer(const abi::ShapeInference& node) const {
+void WinogradConvOp::infer(const ShapeInference& node) const {
   const SymbolicShape x = node.input(0);
   const SymbolicShape w = node.input(1);
   const std::vector<int64_t> pads = node.get_ints("pads");
@@ -90,6 +96,163 @@ void WinogradConvOp::infer(const abi::ShapeInference& node) const {
   const SymbolicShape y = {x[0], w[0], spatial(x[2], pads[0] + pads[2] - 2),
                            spatial(x[3], pads[1] + pads[3] - 2)};
   node.set_output(0, y);
+}
+
+namespace {
+
+template <class T>
+class WinogradConvCpu final : public CpuKernel<WinogradConvOp> {
+ public:
+  WinogradConvCpu(const WinogradConvOp& op, const Node& node) : CpuKernel(op, node) {
+    const auto w = node.constant(1);
+    if (!w) return;
+    const auto& x = node.inputs[0].shape;
+    const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
+    const cpu::ConvAlgorithm algorithm = cpu::winograd_choose(p, sizeof(T));
+    weights_ = cpu::WeightCache::process().get<cpu::WinogradWeights>(
+        {sizeof(T), p.M, p.C, static_cast<int64_t>(algorithm)}, w->data,
+        static_cast<size_t>(w->shape.elements()) * sizeof(T),
+        [&] { return cpu::winograd_prepare(p, w->as<const T>(), algorithm); });
+  }
+
+  bool run(Call& call) const override {
+    const ConvProblem& p = problem(call);
+    if (p.N * p.M * p.OH() * p.OW() == 0) return true;
+    const auto& weights = weights_ ? weights_ : cpu::winograd_prepare(p, data<T>(call, 1));
+    cpu::winograd_conv(p, data<T>(call, 0), *weights, data<T>(call, 2),
+                       p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
+                       *call.arena);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<const cpu::WinogradWeights> weights_;  // null when W may change between runs
+};
+
+using gpu::ConvAlgorithm;
+
+// Transformed for one algorithm, on the device.
+struct Weights {
+  gpu::Device* device = nullptr;
+  void* memory = nullptr;
+  Weights() = default;
+  Weights(const Weights&) = delete;
+  Weights& operator=(const Weights&) = delete;
+  ~Weights() {
+    if (memory != nullptr) device->free(memory);
+  }
+};
+using AllWeights = std::map<ConvAlgorithm, Weights>;
+
+struct Work : GpuWork<ConvProblem> {
+  const AllWeights& weights;  // empty when W may change between runs
+  gpu::ConvChoice fastest;
+};
+
+// An algorithm that is insisted on need not be the fastest.
+template <ConvAlgorithm kAlgorithm>
+const char* refuse(Work& work) {
+  const gpu::DeviceFacts& facts = work.device.facts();
+  if (kAlgorithm == ConvAlgorithm::kMatrix && !gpu::has_matrix_conv(work.half, facts)) {
+    return "it is not in float16, or there are no matrix units for it";
+  }
+  if (work.call.only < 0) return work.fastest.algorithm == kAlgorithm ? nullptr : "another should be faster";
+  work.fastest = gpu::choose_conv(work.p, work.half, facts, kAlgorithm);
+  return std::isfinite(work.fastest.seconds) ? nullptr : "X is too large for it";
+}
+
+void plan_fastest(Work& work) {
+  const auto found = work.weights.find(work.fastest.algorithm);
+  Ref weights;
+  if (found != work.weights.end()) {
+    weights = Ref::held(found->second.memory);
+  } else {
+    gpu::Plan prepare = gpu::winograd_conv_prepare_plan(work.p, work.half, work.fastest.algorithm);
+    weights = work.program.reserve(prepare.weights);
+    work.program.launch(std::move(prepare), work.call, weights);
+  }
+  work.program.launch(
+      gpu::winograd_conv_plan(work.p, work.half, work.call.aligned(), work.fastest, work.device.facts()),
+      work.call, weights);
+}
+
+constexpr Implementation<Work> kAlgorithms[] = {
+    {"an implicit product on the matrix units", refuse<ConvAlgorithm::kMatrix>, plan_fastest},
+    {"an implicit product", refuse<ConvAlgorithm::kImplicit>, plan_fastest},
+    {"F(2x2, 3x3)", refuse<ConvAlgorithm::kWinograd2>, plan_fastest},
+    {"F(4x4, 3x3)", refuse<ConvAlgorithm::kWinograd4>, plan_fastest},
+};
+
+// Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
+// may call for; the algorithm is chosen in each plan, from the actual N, H and W.
+class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
+ public:
+  WinogradConvGpu(const WinogradConvOp& op, const Node& node, gpu::Device& device)
+      : GpuKernelOf(op, node, device) {
+    const auto w = node.constant(1);
+    if (!w) return;
+    const auto& x = node.inputs[0].shape;
+    const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
+    for (const ConvAlgorithm algorithm : algorithms(p)) {
+      const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
+      Weights& weights = weights_[algorithm];
+      weights.device = &device_;
+      weights.memory = device_.allocate(static_cast<size_t>(prepare.weights));
+      const void* inputs[] = {nullptr, w->data};
+      device_.run(prepare, {inputs, nullptr, nullptr, weights.memory}, nullptr);
+    }
+    device_.synchronize(nullptr);
+  }
+  static std::vector<std::string> implementations() { return names(kAlgorithms); }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const auto p = problem(call);
+    if (!p) return;
+    Work work{{*p, half_, call, program, device_}, weights_, fastest(*p)};
+    program.implementation = choice_.plan(kAlgorithms, work, call);
+  }
+
+  // Of those that there are weights for.
+  gpu::ConvChoice fastest(const ConvProblem& p) const {
+    if (weights_.empty()) return gpu::choose_conv(p, half_, device_.facts());
+    std::optional<gpu::ConvChoice> best;
+    for (const auto& [algorithm, weights] : weights_) {
+      const gpu::ConvChoice choice = gpu::choose_conv(p, half_, device_.facts(), algorithm);
+      if (!best || choice.seconds < best->seconds) best = choice;
+    }
+    return *best;
+  }
+
+  // Those that the known part of the shape leaves open: a dim of 0 is unknown.
+  std::set<ConvAlgorithm> algorithms(ConvProblem p) const {
+    if (p.H == 0 || p.W == 0) {
+      if (gpu::has_matrix_conv(half_, device_.facts())) {
+        return {ConvAlgorithm::kWinograd4, ConvAlgorithm::kMatrix};
+      }
+      return {ConvAlgorithm::kWinograd4, ConvAlgorithm::kWinograd2};
+    }
+    std::set<ConvAlgorithm> best;
+    const std::vector<int64_t> batches = p.N > 0 ? std::vector<int64_t>{p.N} : std::vector<int64_t>{1, 8, 64};
+    for (const int64_t N : batches) {
+      p.N = N;
+      best.insert(gpu::choose_conv(p, half_, device_.facts()).algorithm);
+    }
+    // For batches that are too large for it.
+    if (batches.size() > 1 && best.count(ConvAlgorithm::kMatrix) > 0) {
+      best.insert(ConvAlgorithm::kWinograd4);
+    }
+    return best;
+  }
+
+  AllWeights weights_;
+};
+
+}  // namespace
+
+void add_winograd(Kernels& kernels) {
+  kernels.add_cpu<WinogradConvOp, WinogradConvCpu>();
+  kernels.add_gpu<WinogradConvOp, WinogradConvGpu>(Where::kGpu);
 }
 
 }  // namespace graphopt

@@ -33,7 +33,7 @@ class WinogradConvOp {
   // What is known when a kernel is created: x may be null or have dims of -1, which become 0 in the problem.
   Problem static_problem(const Shape* x, const Shape& w) const;
   Shape output(const Shapes& inputs) const;
-  void infer(const abi::ShapeInference& node) const;
+  void infer(const ShapeInference& node) const;
 
  private:
   bool add_ = false;

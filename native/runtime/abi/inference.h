@@ -5,15 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "operators/kernel.h"
-#include "operators/symbolic_shape.h"
+#include "operators/inference.h"
 #include "runtime/abi/error.h"
 #include "runtime/abi/ort.h"
 
 namespace graphopt::abi {
 
-// Shape inference of one node. Missing knowledge is no error: the runtime then learns the shape when it runs.
-class ShapeInference final : public Attributes {
+class ShapeInference final : public graphopt::ShapeInference {
  public:
   ShapeInference(const OrtApi* api, const OrtShapeInferContext* context) : api_(api), context_(context) {}
 
@@ -22,12 +20,11 @@ class ShapeInference final : public Attributes {
   std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
   std::optional<std::string> find_string(const char* name) const override;
 
-  SymbolicShape input(size_t i) const;
+  SymbolicShape input(size_t i) const override;
 
-  // The element type is input 0's. Nothing is set when the rank or one dim is unknown: a dim without value
-  // and name would be stored as -1, and the runtime's memory planner takes two such tensors for equally
-  // large.
-  void set_output(size_t i, const SymbolicShape& shape) const;
+  // A dim without value and name would be stored as -1, and the runtime's memory planner takes two such
+  // tensors for equally large.
+  void set_output(size_t i, const SymbolicShape& shape) const override;
 
  private:
   // Null when the node has no such attribute.

@@ -1,6 +1,7 @@
 #include "runtime/custom_ops/custom_op.h"
 
 #include "runtime/abi/error.h"
+#include "runtime/abi/inference.h"
 #include "runtime/run_node.h"
 
 namespace graphopt::runtime {

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "operators/kernels.h"
-#include "operators/standard.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/staging.h"
@@ -123,15 +122,13 @@ std::string option_key(const char* name) {
 
 std::string describe_implementations(gpu::Device& device) {
   std::string text;
-  for (const Table& table : {standard_operators(device), gpu_kernels(kProviderName, device)}) {
-    for (const Registration& op : table) {
-      if (op.implementations.empty()) continue;
-      text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
-      for (size_t i = 0; i < op.implementations.size(); ++i) {
-        text += (i > 0 ? ", \"" : "\"") + op.implementations[i] + "\"";
-      }
-      text += "]";
+  for (const Registration& op : provider_kernels(device)) {
+    if (op.implementations.size() < 2) continue;
+    text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
+    for (size_t i = 0; i < op.implementations.size(); ++i) {
+      text += (i > 0 ? ", \"" : "\"") + op.implementations[i] + "\"";
     }
+    text += "]";
   }
   return text + "}";
 }
@@ -140,9 +137,8 @@ Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), d
   abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
   add_memcpy("MemcpyFromHost", true);
   add_memcpy("MemcpyToHost", false);
-  for (Registration& op : standard_operators(device)) add(std::move(op));
   const gpu::OnDevice on(device);
-  for (Registration& op : gpu_kernels(kProviderName, device)) add(std::move(op));
+  for (Registration& op : provider_kernels(device)) add(std::move(op));
 }
 
 Registry::~Registry() { abi::ReleaseKernelRegistry(abi::GetEpApi(api_), registry_); }
@@ -256,7 +252,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op.host_inputs};
-    if (!entry.op.implementations.empty()) handle->bound.only = only_implementation(api, info);
+    if (entry.op.implementations.size() > 1) handle->bound.only = only_implementation(api, info);
     *out = handle.release();
     return nullptr;
   } catch (...) {

@@ -1,5 +1,4 @@
-// How Conv and ConvTranspose of up to three spatial axes run on a GPU where neither the vendor's library nor
-// operators/convolution/product.hip takes them: operators/convolution/direct.hip.
+// What a convolution is.
 #pragma once
 
 #include "device/launch.h"
@@ -18,8 +17,5 @@ struct ConvolutionProblem {
   // Elements that the taps of an axis cover, of X, or of Y when it is transposed.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
 };
-
-// Inputs X, W, B if any; output Y. Throws std::invalid_argument.
-Plan convolution_plan(const ConvolutionProblem& p, bool half);
 
 }  // namespace graphopt::gpu

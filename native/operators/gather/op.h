@@ -1,8 +1,8 @@
-// How Gather and Cast run on a GPU: operators/gather/kernel.hip, operators/cast/kernel.hip.
+// Gather on a GPU.
 #pragma once
 
 #include "device/launch.h"
-#include "runtime/abi/ort.h"
+#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
@@ -15,8 +15,5 @@ struct GatherProblem {
 
 // Inputs x, indices; output y. Throws std::invalid_argument.
 Plan gather_plan(const GatherProblem& p, bool aligned);
-
-// Input x, output y.
-Plan cast_plan(int64_t total, abi::ElementType from, abi::ElementType to);
 
 }  // namespace graphopt::gpu

@@ -8,7 +8,7 @@ namespace graphopt::gpu {
 
 // Copies the elements of a box. Strides and offsets are in elements of `bytes` (1, 2, 4 or 8) bytes.
 struct StridedCopy {
-  abi::Shape shape;
+  Shape shape;
   std::vector<int64_t> x_strides, y_strides;
   int64_t x_offset = 0, y_offset = 0;
   int64_t bytes = 4;
@@ -20,13 +20,13 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 using hip::PadMode;
 
 struct PadProblem {
-  abi::Shape x;
+  Shape x;
   std::vector<int64_t> before, after;  // of each axis; negative ones crop
   PadMode mode = PadMode::kConstant;
   uint32_t value = 0;  // the bits of an element
   int64_t bytes = 4;   // 2 or 4
   // Throws std::invalid_argument when nothing is left of an axis.
-  abi::Shape y() const;
+  Shape y() const;
 };
 
 // Input x, output y. Throws std::invalid_argument.

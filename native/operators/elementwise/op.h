@@ -1,9 +1,9 @@
-// How element-wise operators run on a GPU: operators/elementwise/kernel.hip.
+// Element-wise operators on a GPU.
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
 #include "operators/elementwise/operations.h"
-#include "operators/symbolic_shape.h"
+#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
@@ -11,11 +11,14 @@ struct ElementwiseProblem {
   hip::ElementwiseOp op = hip::kCopyOp;
   float p = 0, q = 0;
   bool masked = false, binary = false;
-  abi::Shape mask, a, b, y;
+  Shape mask, a, b, y;
 };
 
 // Inputs a, b if any, mask if any; output y. `aligned`: all pointers are multiples of 16. Throws
 // std::invalid_argument.
 Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
+
+// y = x, repeated along its axes of size 1.
+Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

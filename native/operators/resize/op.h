@@ -1,23 +1,10 @@
-// How pooling and Resize run on a GPU: operators/pool/kernel.hip, operators/resize/kernel.hip.
+// Resize on a GPU.
 #pragma once
 
 #include "device/launch.h"
-#include "operators/pool/args.h"
 #include "operators/resize/args.h"
 
 namespace graphopt::gpu {
-
-using hip::PoolAxis;
-using hip::PoolMode;
-
-// x [planes, in..], y [planes, out..]; what has fewer than three axes has ones in front.
-struct PoolProblem {
-  int64_t planes = 1, out[kSpatialAxes] = {1, 1, 1};
-  PoolAxis axes[kSpatialAxes];
-  PoolMode mode = PoolMode::kMax;
-};
-
-Plan pool_plan(const PoolProblem& p, bool half);
 
 using hip::Coordinates;
 using hip::Interpolation;

@@ -1,19 +1,10 @@
-#include "operators/standard.h"
+#include "operators/room.h"
 
 #include <algorithm>
 
-namespace graphopt::ep {
+#include "blocks/gpu/walk_plan.h"
 
-Table standard_operators(gpu::Device& device) {
-  Operators operators(device);
-  add_convolutions(operators);
-  add_elementwise(operators);
-  add_linear(operators);
-  add_movement(operators);
-  add_reductions(operators);
-  add_shape(operators);
-  return std::move(operators.table);
-}
+namespace graphopt {
 
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs) {
   ElementType type = ElementType::kUndefined;
@@ -25,6 +16,18 @@ std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& hos
     type = given;
   }
   return "";
+}
+
+std::string refuse_unless_last(const Node& node, int64_t axis) {
+  if (axis == -1) return "";
+  const auto& x = node.inputs.front().shape;
+  if (!x) return "the rank is not known";
+  return axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
+}
+
+std::string refuse_many_axes(const Value& value) {
+  const size_t most = bytes_of(value.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
+  return !value.shape || value.shape->rank() > most ? "rank above " + std::to_string(most) : "";
 }
 
 size_t axis_of(int64_t axis, size_t rank) {
@@ -53,4 +56,4 @@ Ref set_output(Call& call, size_t i, const Shape& shape) {
   return set_output(call, i, shape, call.input(0).type);
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt

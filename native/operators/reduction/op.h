@@ -1,13 +1,10 @@
-// How Softmax and the reductions run on a GPU: operators/softmax/kernel.hip, operators/reduction/kernel.hip.
+// Reductions on a GPU.
 #pragma once
 
 #include "device/launch.h"
 #include "operators/reduction/args.h"
 
 namespace graphopt::gpu {
-
-// x and y [rows, D]; `log`: LogSoftmax. Throws std::invalid_argument.
-Plan softmax_plan(int64_t rows, int64_t D, bool log, bool half, const DeviceFacts& device);
 
 using hip::Reduction;
 

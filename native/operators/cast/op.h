@@ -1,0 +1,12 @@
+// Cast on a GPU.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+// Input x, output y.
+Plan cast_plan(int64_t total, ElementType from, ElementType to);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,61 @@
+#include "operators/kernels.h"
+
+#include <algorithm>
+
+#include "device/devices.h"
+#include "operators/room.h"
+
+// Each room that has kernels; its op.cpp defines add_ROOM.
+#define GRAPHOPT_ROOMS(room)                                                                                \
+  room(attention) room(cast) room(convolution) room(elementwise) room(gather) room(group_norm) room(linear) \
+      room(matmul) room(movement) room(pool) room(reduction) room(resize) room(row_norm) room(scale_shift)  \
+          room(shape) room(softmax) room(winograd)
+
+namespace graphopt {
+
+#define GRAPHOPT_DECLARE(room) void add_##room(Kernels& kernels);
+GRAPHOPT_ROOMS(GRAPHOPT_DECLARE)
+#undef GRAPHOPT_DECLARE
+
+namespace {
+
+Kernels all_kernels(std::function<gpu::Device&()> device) {
+  Kernels kernels(std::move(device));
+#define GRAPHOPT_ADD(room) add_##room(kernels);
+  GRAPHOPT_ROOMS(GRAPHOPT_ADD)
+#undef GRAPHOPT_ADD
+  return kernels;
+}
+
+Table named(Table table, const char* provider, const std::string& device) {
+  for (Registration& r : table) {
+    r.provider = provider;
+    r.device = device;
+  }
+  return table;
+}
+
+}  // namespace
+
+Table Kernels::take(std::initializer_list<Where> wanted) && {
+  const auto other = [&](const Registration& r) {
+    return std::find(wanted.begin(), wanted.end(), r.where) == wanted.end();
+  };
+  table_.erase(std::remove_if(table_.begin(), table_.end(), other), table_.end());
+  return std::move(table_);
+}
+
+Table cpu_kernels() { return all_kernels(nullptr).take({Where::kCpu}); }
+
+Table provider_kernels(gpu::Device& device) {
+  return all_kernels([&device]() -> gpu::Device& { return device; }).take({Where::kGpu, Where::kProvider});
+}
+
+Table rocm_kernels() {
+  const gpu::DeviceFacts* current = gpu::usable_rocm_device();
+  if (current == nullptr) return {};
+  const char* provider = gpu::host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
+  return named(all_kernels(gpu::rocm_device).take({Where::kGpu}), provider, current->arch);
+}
+
+}  // namespace graphopt

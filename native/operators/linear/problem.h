@@ -1,0 +1,18 @@
+// What Linear computes: Y = act(X W + b + R).
+#pragma once
+
+#include <cstdint>
+
+#include "operators/activation.h"
+
+namespace graphopt {
+
+struct LinearProblem {
+  int64_t rows = 0;  // product of all dims of X but the last
+  int64_t K = 0;     // last dim of X
+  int64_t N = 0;     // last dim of Y
+  bool has_residual = false;
+  Activation act;
+};
+
+}  // namespace graphopt

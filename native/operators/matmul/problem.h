@@ -1,0 +1,27 @@
+// What a matrix product is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "operators/activation.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+// Y = act(alpha A B + bias + beta R), A [batch.., M, K], B [batch.., K, N], R and Y [batch.., M, N]
+// contiguous. `transpose_a`: the memory of A is [.., K, M]; the same for B. K may be 0. Sums, and all that
+// follows, are float32.
+struct GemmProblem {
+  int64_t M = 1, N = 1, K = 1;
+  bool transpose_a = false, transpose_b = false;
+  Shape batch;                            // of Y
+  std::vector<int64_t> a_batch, b_batch;  // strides of A and B over it, in elements; 0 where broadcast
+  float alpha = 1, beta = 0;              // R is not read where beta is 0
+  // What libraries (device/libraries/libraries.h) do not do.
+  bool has_bias = false;      // [N]
+  bool has_residual = false;  // R is an input, else what Y holds
+  Activation act;
+};
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,91 @@
+// MaxPool and AveragePool.
+#include "operators/pool/op.h"
+
+#include <algorithm>
+
+#include "operators/room.h"
+#include "operators/window.h"
+
+namespace graphopt {
+namespace {
+
+class Pool final : public gpu::DeviceKernel {
+ public:
+  Pool(const Node& node, gpu::Device& device, bool average)
+      : DeviceKernel(device), window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0) {
+    if (average) {
+      const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
+      mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
+    }
+  }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const size_t axes = x.shape.rank() - 2;
+    if (x.shape.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
+    if (window_.kernel().empty()) throw Error("without kernel_shape");
+    window_.check(axes, window_.kernel());
+    gpu::PoolProblem p;
+    p.planes = x.shape[0] * x.shape[1];
+    p.mode = mode_;
+    Shape y = x.shape;
+    for (size_t i = 0; i < axes; ++i) {
+      const int64_t in = x.shape[2 + i], kernel = window_.kernel()[i], stride = window_.stride(i),
+                    span = window_.span(i, kernel);
+      const Window::Padding pad = window_.padding(i, in, span);
+      const int64_t out = outputs(in, stride, span, pad);
+      gpu::to_u31(out * stride + span);
+      const size_t d = gpu::kSpatialAxes - axes + i;
+      p.out[d] = y[2 + i] = out;
+      p.axes[d] = {gpu::to_i31(in),
+                   gpu::to_i31(kernel),
+                   gpu::to_i31(stride),
+                   -gpu::to_i31(pad.begin),
+                   gpu::to_i31(window_.dilation(i)),
+                   gpu::to_i31(in + pad.end)};
+    }
+    const Ref to = set_output(call, 0, y);
+    program.launch(gpu::pool_plan(p, is_half(x)), {Ref::input(0)}, {to});
+  }
+
+  // The formula of the operators' specification. A window that would begin in the padding at the end is
+  // dropped.
+  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
+    const int64_t free = in + pad.begin + pad.end - span;
+    if (free < 0) throw Error("the window is larger than the padded input");
+    const int64_t n = (free + (ceil_ ? stride - 1 : 0)) / stride + 1;
+    return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
+  }
+
+  Window window_;
+  bool ceil_;
+  gpu::PoolMode mode_ = gpu::PoolMode::kMax;
+};
+
+std::string refuse_pool(const Node& node) {
+  const auto& x = node.inputs.front().shape;
+  if (!is_float(node.inputs.front().type)) return "only float and float16";
+  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "no indices";
+  }
+  const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
+  if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
+  if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
+    // Runtimes differ in what these mean.
+    const auto dilations = node.find_ints("dilations").value_or(std::vector<int64_t>());
+    const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
+    if (dilated || node.find_int("ceil_mode").value_or(0) != 0) return "auto_pad with dilations or ceil_mode";
+  }
+  return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
+}
+
+}  // namespace
+
+void add_pool(Kernels& kernels) {
+  kernels.add_onnx<Pool>("MaxPool", 1, 22, false).refused(refuse_pool);
+  kernels.add_onnx<Pool>("AveragePool", 1, 22, true).refused(refuse_pool);
+}
+
+}  // namespace graphopt

@@ -1,0 +1,26 @@
+#include "operators/resize/args.h"
+#include "operators/resize/op.h"
+
+namespace graphopt::gpu {
+
+Plan resize_plan(const ResizeProblem& p, bool half) {
+  Plan plan;
+  const int64_t total = p.planes * p.rows.out * p.columns.out;
+  if (total == 0) return plan;
+  to_u31(int64_t{p.rows.in} * p.columns.in);
+  hip::ResizeArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.per_plane = make_divisor(int64_t{p.rows.out} * p.columns.out);
+  args.across = make_divisor(p.columns.out);
+  args.rows = p.rows;
+  args.columns = p.columns;
+  args.coordinates = p.coordinates;
+  args.how = p.how;
+  plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(total, hip::kResizeThreads))},
+              hip::kResizeThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

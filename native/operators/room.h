@@ -1,0 +1,208 @@
+// What a room's op.cpp is written with: its kernels, and how they get into the table.
+//
+// A room of our own domain has a class Op in op.h, which reads a node's attributes, turns the shapes of its
+// inputs into a kernel's Problem (or throws Error with the reason), and infers the shapes of its outputs:
+//   static std::vector<Op> all()                  one for each name, attributes not read yet
+//   std::string name() const
+//   std::vector<Operand> inputs() const
+//   size_t outputs() const
+//   void read(const Node&)                        throws Error
+//   Problem problem(const Shapes& inputs) const   throws Error; the attributes must have been read
+//   Shape output(const Shapes& inputs) const      all outputs of an op have the same shape
+//   void infer(const ShapeInference&) const
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blocks/half.h"
+#include "device/program.h"
+#include "operators/implementations.h"
+#include "operators/table.h"
+
+namespace graphopt {
+
+using gpu::Program;
+using gpu::Ref;
+
+// --- On the CPU
+// -------------------------------------------------------------------------------------------------
+
+// T is float or half.
+template <class Op>
+class CpuKernel : public Kernel {
+ public:
+  CpuKernel(const Op& op, const Node& node) : op_(op) { op_.read(node); }
+
+  void plan(Call& call) const override {
+    const Shapes shapes(call.inputs);
+    call.state.emplace<Problem>(op_.problem(shapes));
+    const Shape y = op_.output(shapes);
+    for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kHost);
+  }
+
+ protected:
+  using Problem = typename Op::Problem;
+  static const Problem& problem(const Call& call) { return call.state.get<Problem>(); }
+
+  Op op_;
+};
+
+// Input i of a call as T.
+template <class T>
+const T* data(const Call& call, size_t i) {
+  return call.inputs[i].as<const T>();
+}
+
+// --- On a GPU
+// ---------------------------------------------------------------------------------------------------
+
+// One node's work in one call.
+template <class P>
+struct GpuWork {
+  P p;
+  bool half;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  size_t library_bytes = 0;  // that a vendor's library wants
+};
+
+// Of an operator of ours.
+template <class Op>
+class GpuKernelOf : public gpu::DeviceKernel {
+ public:
+  GpuKernelOf(const Op& op, const Node& node, gpu::Device& device)
+      : DeviceKernel(device), op_(op), choice_(node), half_(node.type() == ElementType::kHalf) {
+    op_.read(node);
+  }
+
+ protected:
+  using Problem = typename Op::Problem;
+
+  // Of a call whose outputs are set now; nothing when they have no elements.
+  std::optional<Problem> problem(Call& call) const {
+    const Shapes shapes(call.inputs);
+    const Problem p = op_.problem(shapes);
+    const Shape y = op_.output(shapes);
+    for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kDevice);
+    return y.elements() == 0 ? std::nullopt : std::optional(p);
+  }
+
+  Op op_;
+  Choice choice_;
+  bool half_;
+};
+
+// Chooses from kList, a list of Implementation<GpuWork<Op::Problem>>.
+template <class Op, const auto& kList>
+class GpuKernel final : public GpuKernelOf<Op> {
+ public:
+  using GpuKernelOf<Op>::GpuKernelOf;
+  static std::vector<std::string> implementations() { return names(kList); }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const auto p = this->problem(call);
+    if (!p) return;
+    GpuWork<typename Op::Problem> work{*p, this->half_, call, program, this->device_};
+    program.implementation = this->choice_.plan(kList, work, call);
+  }
+};
+
+// The device's tensors of a node must all be float or all be float16: which T kernels need.
+std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
+// -1 is the last axis of a tensor of any rank, also of one that is not known before it exists.
+std::string refuse_unless_last(const Node& node, int64_t axis);
+// For kernels that walk gpu::kMostAxes axes, of which elements of 8 bytes take one.
+std::string refuse_many_axes(const Value& value);
+
+// From a negative axis, too. Throws Error when it is out of range.
+size_t axis_of(int64_t axis, size_t rank);
+
+// An attribute of a window, where it is given, has `count` numbers and none below `least`.
+void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
+
+bool is_half(const Tensor& tensor);
+
+// Sets an output on the device, of the type of input 0 if none is given.
+Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type);
+Ref set_output(Call& call, size_t i, const Shape& shape);
+
+// --- The table
+// --------------------------------------------------------------------------------------------------
+
+// What rooms put their kernels into (kernels.cpp).
+class Kernels {
+ public:
+  // `device` is called when a kernel for a GPU is created.
+  explicit Kernels(std::function<gpu::Device&()> device) : device_(std::move(device)) {}
+
+  // An operator of ours on the CPU: KernelOf<float> and KernelOf<half>, made of an Op and a node.
+  template <class Op, template <class> class KernelOf>
+  void add_cpu(Reuse reuse = Reuse::kNone) {
+    for (const Op& op : Op::all()) {
+      describe(op, Where::kCpu, reuse).create = [op](const Node& node) -> std::unique_ptr<Kernel> {
+        if (node.type() == ElementType::kHalf) return std::make_unique<KernelOf<half>>(op, node);
+        return std::make_unique<KernelOf<float>>(op, node);
+      };
+    }
+  }
+
+  // On a GPU: a KernelOfOp, made of an Op, a node and the device.
+  template <class Op, class KernelOfOp>
+  void add_gpu(Where where, Reuse reuse = Reuse::kNone) {
+    for (const Op& op : Op::all()) {
+      Registration& r = describe(op, where, reuse);
+      r.implementations = KernelOfOp::implementations();
+      r.create = [op, device = device_](const Node& node) {
+        return std::make_unique<KernelOfOp>(op, node, device());
+      };
+    }
+  }
+
+  // An operator of ONNX that our provider takes whatever its node looks like; its kernel is a K, made of a
+  // node, the device and what follows here.
+  template <class K, class... Args>
+  Registration& add_onnx(const char* name, int first, int last, Args... args) {
+    Registration& r = table_.emplace_back();
+    r.name = name;
+    r.where = Where::kProvider;
+    r.first = first;
+    r.last = last;
+    r.refuse = [](const Node&) { return std::string(); };
+    r.create = [device = device_, args...](const Node& node) {
+      return std::make_unique<K>(node, device(), args...);
+    };
+    return r;
+  }
+
+  // Those that are there for one of these.
+  Table take(std::initializer_list<Where> wanted) &&;
+
+ private:
+  // The part of a registration that is the same on all devices.
+  template <class Op>
+  Registration& describe(const Op& op, Where where, Reuse reuse) {
+    Registration& r = table_.emplace_back();
+    r.name = op.name();
+    r.domain = kDomain;
+    r.where = where;
+    r.types = {ElementType::kFloat, ElementType::kHalf};
+    r.inputs = op.inputs();
+    r.outputs = op.outputs();
+    if (r.outputs == 1) r.reuse = reuse;
+    r.infer = [op](const ShapeInference& node) { op.infer(node); };
+    return r;
+  }
+
+  std::function<gpu::Device&()> device_;
+  Table table_;
+};
+
+}  // namespace graphopt
