@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import noisy, rounded_feeds
+from graphopt.checking.rounding import has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -59,7 +59,7 @@ class HonestErrors:
     half_io: bool
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
-    _sessions: dict[tuple[Numerics, int], Any] = field(default_factory=dict)
+    _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
     _source: tuple[onnx.ModelProto, dict[str, int]] | None = None
 
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
@@ -70,8 +70,21 @@ class HonestErrors:
         """How often the case was drawn."""
         return self._drawn.get((numerics, case.name), 0)
 
-    def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int) -> float:
-        """So many more draws of each case; the seconds of all processors that it took."""
+    @property
+    def has_steps(self) -> bool:
+        """Whether BEFORE rounds to a grid, chooses or compares somewhere."""
+        proto, types = self._read_once()
+        return has_steps(proto.graph, types)
+
+    def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int, steps: float = 1.0) -> float:
+        """So many more draws of each case; the seconds of all processors that it took.
+
+        Args:
+            numerics: the class of the outputs that are asked about.
+            cases: the inputs.
+            draws: of each.
+            steps: as for `noisy`.
+        """
         began = time.process_time()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
         cases = list(cases)
@@ -79,7 +92,7 @@ class HonestErrors:
             for case in cases:
                 drawn = self.drawn(numerics, case)
                 self._drawn[numerics, case.name] = drawn + 1
-                session = self._session(numerics, drawn % SESSIONS)
+                session = self._session(numerics, drawn % SESSIONS if steps == 1 else 0, steps)
                 if session is None:
                     continue
                 outputs = run_case(session, Case(case.name, rounded_feeds(case.feeds, precision.inputs, drawn)))
@@ -88,25 +101,23 @@ class HonestErrors:
                     self._found.setdefault((numerics, case.name), []).append(moved)
         return time.process_time() - began
 
-    def _session(self, numerics: Numerics, seed: int) -> Any:
+    def _session(self, numerics: Numerics, seed: int, steps: float) -> Any:
         """BEFORE rounding at random; None where it cannot be made."""
-        if (numerics, seed) in self._sessions:
-            return self._sessions[numerics, seed]
-        if self._source is None:
-            self._source = self._read()
-        proto, types = self._source
+        if (numerics, seed, steps) in self._sessions:
+            return self._sessions[numerics, seed, steps]
+        proto, types = self._read_once()
         kept = max(1, KEPT_BYTES // max(1, proto.ByteSize()))
         while len(self._sessions) >= kept:
             del self._sessions[next(iter(self._sessions))]
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
-        copy = noisy(proto, types, precision, seed)
+        copy = noisy(proto, types, precision, seed, steps=steps)
         session = None
         if copy is not None:
             try:
                 session = open_session(copy, library=False, folder=self._folder)
             except VerifyError:  # a type that a kernel of the noise does not take
                 session = None
-        self._sessions[numerics, seed] = session
+        self._sessions[numerics, seed, steps] = session
         return session
 
     @property
@@ -115,9 +126,7 @@ class HonestErrors:
 
     def overflows(self, numerics: Numerics, case: Case) -> list[bool]:
         """Of each output, whether BEFORE itself leaves the range of half precision on the way to it."""
-        if self._source is None:
-            self._source = self._read()
-        proto, types = self._source
+        proto, types = self._read_once()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
         copy = noisy(proto, types, precision, 0, overflows=True)
         if copy is None:
@@ -129,6 +138,11 @@ class HonestErrors:
         if isinstance(outputs, str):
             return []
         return [bool(deviation(w, o).structure) for w, o in zip(self.wanted[case.name], outputs)]
+
+    def _read_once(self) -> tuple[onnx.ModelProto, dict[str, int]]:
+        if self._source is None:
+            self._source = self._read()
+        return self._source
 
     def _read(self) -> tuple[onnx.ModelProto, dict[str, int]]:
         proto = self.proto

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +46,28 @@ FUNCTIONS = frozenset(
 )
 # One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
+# Round to a grid, choose or compare: what they read may move without any effect, or by a little and with a great one.
+# By the places of the operands.
+STEPS = {
+    "ArgMax": (0,),
+    "ArgMin": (0,),
+    "Cast": (0,),
+    "Ceil": (0,),
+    "DynamicQuantizeLSTM": (0,),
+    "DynamicQuantizeLinear": (0,),
+    "DynamicQuantizeMatMul": (0,),
+    "Floor": (0,),
+    "Greater": (0, 1),
+    "GreaterOrEqual": (0, 1),
+    "Hardmax": (0,),
+    "Less": (0, 1),
+    "LessOrEqual": (0, 1),
+    "NonMaxSuppression": (0, 1),
+    "QuantizeLinear": (0,),
+    "Round": (0,),
+    "TopK": (0,),
+}
+INTEGERS = frozenset(getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
 # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
 SMALL_CONSTANT = 8
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
@@ -72,7 +94,13 @@ class Precision:
 
 
 def noisy(
-    model: onnx.ModelProto, types: dict[str, int], precision: Precision, seed: int, *, overflows: bool = False
+    model: onnx.ModelProto,
+    types: dict[str, int],
+    precision: Precision,
+    seed: int,
+    *,
+    overflows: bool = False,
+    steps: float = 1.0,
 ) -> onnx.ModelProto | None:
     """A copy that rounds at random; None where it cannot be made (the opset is too old).
 
@@ -82,6 +110,8 @@ def noisy(
         precision: how coarse.
         seed: of the noise.
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
+        steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
+            that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
     """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < OLDEST_OPSET:
@@ -97,7 +127,7 @@ def noisy(
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    noise = _Noise(types, precision.activations, rng, shapes, overflows)
+    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps)
     known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
     for value in model.graph.input:
         if value.name not in known:
@@ -106,6 +136,21 @@ def noisy(
     noise.graph(copy.graph, known, weights)
     copy.graph.initializer.extend(noise.constants())
     return copy
+
+
+def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    """Whether a node rounds real numbers to a grid, chooses among them or compares them."""
+    if node.op_type not in STEPS or not any(types.get(node.input[i]) in FLOATS for i in STEPS[node.op_type]):
+        return False
+    return node.op_type != "Cast" or next((a.i for a in node.attribute if a.name == "to"), 0) in INTEGERS
+
+
+def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
+    """Whether there is such a node, in bodies too."""
+    return any(
+        is_step(node, types) or any(has_steps(a.g, types) for a in node.attribute if a.HasField("g"))
+        for node in graph.node
+    )
 
 
 def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:
@@ -174,6 +219,7 @@ class _Noise:
     rng: np.random.Generator
     shapes: dict[str, tuple[int, ...]]
     overflows: bool
+    steps: float
     made: Iterator[int] = field(default_factory=itertools.count)
     floors: set[float] = field(default_factory=set)
 
@@ -205,6 +251,9 @@ class _Noise:
             if node.op_type in PRODUCTS and not self._is_coarse(node):
                 nodes += self._rounded_operand(node, known)
             extra: list[onnx.NodeProto] = []
+            if self.steps > 1 and is_step(node, self.types):
+                before, extra = self._other_step(node, known)
+                nodes += before
             for i, name in enumerate(node.output):
                 floating = self.types.get(name) in FLOATS
                 known[name] = kind if floating or name not in self.types else _Kind()
@@ -241,6 +290,30 @@ class _Noise:
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
                 yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, kind.raw)
                 return
+
+    def _other_step(
+        self, node: onnx.NodeProto, known: dict[str, _Kind]
+    ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+        """What a step reads, moved by several units: nodes before it, and behind a TopK its numbers as they were."""
+        before: list[onnx.NodeProto] = []
+        behind: list[onnx.NodeProto] = []
+        for place in STEPS[node.op_type]:
+            name = node.input[place]
+            kind = known.get(name, _Kind())
+            if not kind.noisy or self.types.get(name) not in FLOATS:
+                continue
+            rounding = self.unit_of(name)
+            rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
+            node.input[place] = f"{_PREFIX}_{next(self.made)}"
+            before += self._rounding(name, node.input[place], self.types[name], rounding, node.op_type, kind.raw)
+            if node.op_type == "TopK":
+                values, axis = node.output[0], next((a.i for a in node.attribute if a.name == "axis"), -1)
+                indices = node.output[1] if len(node.output) > 1 and node.output[1] else f"{_PREFIX}_{next(self.made)}"
+                del node.output[:]
+                node.output.extend([f"{_PREFIX}_{next(self.made)}", indices])
+                if values:
+                    behind.append(helper.make_node("GatherElements", [name, indices], [values], axis=axis))
+        return before, behind
 
     def _terms(self, node: onnx.NodeProto, operand: int) -> int:
         shape = next((self.shapes[n] for n in node.input[1 - operand :] if n in self.shapes), ())

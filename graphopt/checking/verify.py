@@ -39,6 +39,9 @@ Tolerance = float | Mapping[str, float]
 
 # Random draws of rounding for each case, and for one that looks different: then twice as many, and again.
 DRAWS, MOST_DRAWS = 1, 24
+# Units by which what decides a step is moved where a case still looks different, and draws of each: one step of a
+# quantized value, another choice of a TopK is an honest effect, however large.
+STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 # Where the budget ends before a case is decided, this many limits are no finding: the largest of few draws is too
 # small a limit, and what is beyond ten honest errors is beyond this.
 UNDECIDED = 2.0
@@ -555,7 +558,8 @@ def _judge(
         bad = [r for r in rows[id(run)] if not r.equal]
         if not bad:
             continue
-        if any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad):
+        beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
+        if beyond_luck and not honest.has_steps:
             break
         overflown |= _overflown(pair, run, honest, bad)
         decided = _drawn_again(run, by_class, honest, rows_of, budget if again else None)
@@ -579,18 +583,29 @@ def _drawn_again(
     budget: Budget | None,
 ) -> bool:
     """Draws until the case no longer looks different, or surely is; False where the budget ends before."""
+
+    def spend(draws: int, steps: float = 1.0) -> None:
+        for numerics in classes:
+            seconds = honest.measure(numerics, [run.case], draws, steps)
+            if budget is not None:
+                budget.spent += seconds
+
     while True:
         drawn = max((honest.drawn(numerics, run.case) for numerics in classes), default=MOST_DRAWS)
         bad = [r for r in rows_of(run) if not r.equal]
         surely = all(r.severity > BEYOND_LUCK and math.isfinite(r.rel_rms) for r in bad)
         if not bad or drawn >= MOST_DRAWS or (surely and drawn >= ENOUGH_DRAWS):
-            return True
+            break
         if budget is not None and budget.is_spent:
             return False
-        for numerics in classes:
-            seconds = honest.measure(numerics, [run.case], min(max(1, drawn), MOST_DRAWS - drawn))
-            if budget is not None:
-                budget.spent += seconds
+        spend(min(max(1, drawn), MOST_DRAWS - drawn))
+    for units in STEP_UNITS if bad and classes and honest.has_steps else ():
+        if budget is not None and budget.is_spent:
+            return False
+        spend(STEP_DRAWS, units)
+        if all(r.equal for r in rows_of(run)):
+            break
+    return True
 
 
 def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]) -> set[tuple[str, str]]:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.checking.compare import deviation, difference
-from graphopt.checking.inputs import make_cases, symbols
+from graphopt.checking.inputs import Case, make_cases, symbols
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
 from graphopt.checking.verify import Verdict, verify
@@ -428,6 +428,45 @@ def test_an_honest_winograd_convolution() -> None:
             assert not found.structure, found.structure
             errors.append(found.relative)
     assert 1e-7 < max(errors) < 1e-4
+
+
+def test_a_step_of_a_quantized_value_is_honest() -> None:
+    """Of 96 images one that a Winograd convolution moves over the end of a quantization step, far from that end."""
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
+        "b": rng.standard_normal(16).astype(np.float32),
+        "scale": np.float32(0.031),
+        "zero": np.int8(3),
+        "w2": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
+    }
+    text = """g (float[N, 16, 12, 12] x) => (float[N, 16, 12, 12] y{}) {{
+        c = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        q = QuantizeLinear(c, scale, zero) d = DequantizeLinear(q, scale, zero)
+        y = Conv <pads: ints = [1, 1, 1, 1]> (d, w2, b) }}"""
+    before = model_from_text(text.format(""), values)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    assert sum(n.op_type.startswith("WinogradConv") for n in after.graph.node) == 2
+    cases = [Case(str(i), {"x": rng.standard_normal((1, 16, 12, 12)).astype(np.float32)}) for i in range(96)]
+    watched = run_cases(model_from_text(text.format(", float[N, 16, 12, 12] c"), values), cases, library=False)
+    got = run_cases(after, cases, library=True)
+    distances = {}
+    for case in cases:
+        wanted, found = watched[case.name], got[case.name]
+        assert isinstance(wanted, list)
+        if deviation(wanted[0], found[0]).relative > 1e-4:
+            distances[case.name] = float(np.abs(wanted[1].astype(np.float64) / 0.031 % 1 - 0.5).min())
+    assert distances
+    farthest = next(c for c in cases if c.name == max(distances, key=lambda name: distances[name]))
+    report = verify(before, after, inputs=farthest.feeds)
+    assert report.equal, report.summary
+    for name, wrong in (("scale", np.float32(0.0313)), ("zero", np.int8(4))):
+        faulty = onnx.ModelProto()
+        faulty.CopyFrom(after)
+        node = next(n for n in faulty.graph.node if n.op_type == "DequantizeLinear")
+        node.input[1 if name == "scale" else 2] = "wrong"
+        faulty.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(wrong), "wrong"))
+        assert not verify(before, faulty, inputs=farthest.feeds), name
 
 
 def test_a_class_comes_from_what_is_computed() -> None:
