@@ -101,6 +101,7 @@ def loads_providers() -> bool:
     return version >= DEVICE_PROVIDER_SINCE
 
 
+@functools.cache  # the list of an installed package's files takes longer to read than a small model
 def library_path() -> Path:
     """The native library, for `register_custom_ops_library` and for C++ and C# programs.
 
