@@ -7,10 +7,10 @@ loads and stores, matrix instructions, packed or dual fp32 instructions, LDS and
 for each innermost loop of a product or attention kernel, the cycles that its instructions take to issue, by unit. (The
 other kernels have no loops: their backward branches lead to blocks that the compiler moved to the end.)
 
-Occupancy is in waves on a SIMD, from the guides: CDNA has 512 registers a lane on a SIMD (VGPRs and AGPRs together, in
-steps of 8; gfx908 256 of each, in steps of 4) and at most 8 waves (10 on gfx908), RDNA 1536 in wave32 (1024 on RDNA 2,
-in steps of 16; 24 on RDNA 3 and 4) and at most 16. LDS: 64 KiB for the work-groups of a CU with four SIMDs (two on
-RDNA), the group taken as large as the kernel allows.
+Without ARCH, those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is in
+waves on a SIMD, from its facts: registers in steps of 8 on CDNA, VGPRs and AGPRs together (gfx908: half of each, in
+steps of 4), on RDNA of a 64th. LDS: 64 KiB for the work-groups of a CU with four SIMDs (two on RDNA), the group taken as
+large as the kernel allows.
 
 Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
 instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
@@ -30,9 +30,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.hip.architectures import architectures, checked, has_matrix
 from tests.hip.code_objects import build_code_objects, tool
-
-ARCHS = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 
 
 @dataclass
@@ -48,7 +47,7 @@ class Kernel:
 
 
 def is_cdna(arch: str) -> bool:
-    return arch.startswith("gfx9")
+    return architectures()[arch]["wave"] == "64"
 
 
 def read_kernels(path: Path) -> list[Kernel]:
@@ -79,19 +78,27 @@ def read_kernels(path: Path) -> list[Kernel]:
 
 
 def occupancy(arch: str, kernel: Kernel) -> int:
-    f = kernel.facts
-    vgpr, agpr, lds = f["vgpr_count"], f.get("agpr_count", 0), f["group_segment_fixed_size"]
+    f, row = kernel.facts, architectures()[arch]
+    registers, lds = f["vgpr_count"], f["group_segment_fixed_size"]
     waves_of_group = -(-f["max_flat_workgroup_size"] // f["wavefront_size"])
-    if arch == "gfx908":
-        most, simds = min(10, 256 // max(4, -(-max(vgpr - agpr, agpr) // 4) * 4)), 4
-    elif is_cdna(arch):
-        most, simds = min(8, 512 // max(8, -(-vgpr // 8) * 8)), 4
+    file, waves = int(row["simd_registers"]), int(row["waves_per_simd"])
+    if is_cdna(arch):
+        step, simds = 8, 4
+        if arch == "gfx908":  # two files instead of one
+            agpr = f.get("agpr_count", 0)
+            file, step, registers = file // 2, 4, max(registers - agpr, agpr)
     else:
-        file, step = (1024, 16) if arch.startswith("gfx10") else (1536, 24)
-        most, simds = min(16, file // max(step, -(-vgpr // step) * step)), 2
+        step, simds = file // 64, 2
+    most = min(waves, file // max(step, -(-registers // step) * step))
     if lds:
         most = min(most, max(1, (65536 // lds) * waves_of_group // simds))
     return most
+
+
+def matrix_cycles(arch: str) -> int:
+    """Of a float16 product of 16 x 16 x 16. CDNA 4 doubles the rate of longer ones only, which kernels do not use."""
+    simds = 4 if is_cdna(arch) else 2
+    return max(16, 2 * 16**3 * simds // int(architectures()[arch]["matrix_flops"]))
 
 
 def cycles(arch: str, text: str) -> tuple[str, int]:
@@ -100,9 +107,9 @@ def cycles(arch: str, text: str) -> tuple[str, int]:
     if text.startswith("v_mfma"):
         if "f32_16x16x4" in text:
             return "matrix", 32
-        return "matrix", 16 if arch in ("gfx942", "gfx950") else 32
+        return "matrix", matrix_cycles(arch)
     if text.startswith("v_wmma"):
-        return "matrix", 32 if arch.startswith("gfx11") else 16
+        return "matrix", matrix_cycles(arch)
     if text.startswith("v_"):
         return "VALU", 4 if cdna else 1
     if text.startswith("ds_"):
@@ -127,12 +134,6 @@ def loops(kernel: Kernel) -> list[list[str]]:
     return [body for body in bodies if any(re.match(r"s_barrier|v_mfma|v_wmma", text) for text in body)]
 
 
-def has_matrix(arch: str, half: bool) -> bool:
-    if arch in ("gfx906", "gfx1030", "gfx10-3-generic"):
-        return False
-    return half or is_cdna(arch)
-
-
 def problems(arch: str, kernel: Kernel) -> list[str]:
     f = kernel.facts
     found = []
@@ -149,7 +150,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
 
 
 def main() -> int:
-    archs = tuple(sys.argv[1:]) or ARCHS
+    archs = sys.argv[1:] or checked()
     failures = []
     header = "VGPR AGPR SGPR   LDS scratch spill occ | 128-bit matrix pk/dual  LDS scratch"
     for arch, paths in build_code_objects(archs).items():

@@ -2,6 +2,7 @@
 
     python scripts/amd_cases.py OUT [ARCH ...]
 
+Without ARCH, the checked ones of the table of architectures (native/device/architectures.h) that have matrix units.
 OUT/manifest.json holds the cases, OUT/<arch>/*.co the code objects (the files that the library carries),
 OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, so an emulator of the instruction set
 or a bare HIP module loader can run it without this library. It fails when a kernel in a code object has fewer than
@@ -25,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from tests.hip.architectures import checked, has_matrix
 from tests.hip.case import Case
 from tests.hip.code_objects import build_code_objects, disagreement, kernels, parameters
 from tests.hip.harness import ROOT, Harness
 from tests.hip.registry import all_cases
 
-ARCHS = ("gfx90a", "gfx942", "gfx1100", "gfx1151", "gfx1201")
 LEAST_CASES = 8
 MOST_WORKSPACE = 64 << 20
 
@@ -80,7 +81,7 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__)
         return 2
-    out, archs = Path(sys.argv[1]), tuple(sys.argv[2:]) or ARCHS
+    out, archs = Path(sys.argv[1]), sys.argv[2:] or [a for a in checked() if has_matrix(a, half=True)]
     out.mkdir(parents=True, exist_ok=False)
     objects = build_code_objects(archs)
     harness = Harness(ROOT / "build" / "amd" / "device" / "libgpu_harness.so")

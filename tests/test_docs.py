@@ -13,6 +13,7 @@ from graphopt.cli.root import app
 from graphopt.ops import OPS
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
+from tests.hip.architectures import own_code
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = [
@@ -80,3 +81,8 @@ def test_links_lead_somewhere() -> None:
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_architecture_is_listed() -> None:
+    (row,) = re.findall(r"^\| clang 22 \| (.*) \|$", (DOCS / "gpu.md").read_text(), re.MULTILINE)
+    assert row.split(", ") == own_code()

@@ -8,8 +8,8 @@
 //   GRAPHOPT_WMMA_GFX11     RDNA3: 32 lanes, fp32 += fp16 x fp16 (16x16x16), operands duplicated across
 //   half-waves GRAPHOPT_WMMA_GFX12     RDNA4: the same product, operands not duplicated GRAPHOPT_MMA_SM80
 //   NVIDIA: warp-level mma.sync, fp32 += fp16 x fp16 (16x8x16)
-// None of them: products run on the vector unit.
-#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+// None of them: products run on the vector unit. Of gfx9 those before CDNA have none.
+#if defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx906__)
 #define GRAPHOPT_MFMA 1
 #elif defined(__GFX11__)
 #define GRAPHOPT_WMMA_GFX11 1

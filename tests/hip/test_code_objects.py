@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.amd_build import has_matrix, problems, read_kernels
+from scripts.amd_build import problems, read_kernels
+from tests.hip.architectures import has_matrix
 from tests.hip.code_objects import disagreement, parameters, tool
 from tests.hip.harness import ROOT, Harness, build
 from tests.hip.test_kernels_on_cpu import CASES

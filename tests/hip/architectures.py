@@ -1,0 +1,38 @@
+"""The table of GPU architectures, native/device/architectures.h."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from tests.hip.harness import ROOT
+
+Row = dict[str, str]
+
+
+@cache
+def architectures() -> dict[str, Row]:
+    """Each row by its name: the members of the struct as the table writes them."""
+    text = (ROOT / "native" / "device" / "architectures.h").read_text()
+    body = re.search(r"^struct Architecture \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    members = re.findall(r"^  [\w:]+(?: char\*)? (\w+);", body[1], re.MULTILINE)
+    rows = [re.split(r", ", row) for row in re.findall(r"^    \{(.*)\},$", text, re.MULTILINE)]
+    assert rows and all(len(row) == len(members) for row in rows), members
+    return {row[0].strip('"'): dict(zip(members, row, strict=True)) for row in rows}
+
+
+def own_code() -> list[str]:
+    """AMD's that the wheel has code for, where the compiler knows them."""
+    return [name for name, row in architectures().items() if name.startswith("gfx") and row["code"] == "Code::kOwn"]
+
+
+def checked() -> list[str]:
+    """Those for which what the compiler made is looked at."""
+    return [name for name, row in architectures().items() if row["checked"] == "true"]
+
+
+def has_matrix(arch: str, half: bool) -> bool:
+    """Whether products of the type are on matrix units."""
+    row = architectures()[arch]
+    return row["matrix"] != "hip::Matrix::kNone" and (half or row["matrix_f32"] == "true")
