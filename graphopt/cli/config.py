@@ -1,0 +1,121 @@
+"""Defaults of options from a file: [tool.graphopt] in pyproject.toml, or graphopt.toml.
+
+The nearest file from the working directory upwards counts. A table of a command's name holds options of that command,
+by their long names; what stands beside the tables holds for each command that has the option. The command line wins.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from graphopt.errors import OptionError
+
+# Of options; their commands have positional arguments beside them, which no file can know.
+Options = dict[str, Any]
+
+
+def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The nearest file with a configuration, and what stands in it.
+
+    Raises:
+        OptionError: a file is no TOML.
+    """
+    for folder in (start, *start.parents):
+        for name, keys in (("graphopt.toml", ()), ("pyproject.toml", ("tool", "graphopt"))):
+            path = folder / name
+            if not path.is_file():
+                continue
+            table = _read(path)
+            for key in keys:
+                table = table.get(key, {})
+            if table or not keys:
+                return path, table
+    return None
+
+
+def defaults(path: Path, table: Mapping[str, Any], commands: Mapping[str, Any]) -> dict[str, Options]:
+    """Command -> parameter -> value, as the parser takes them.
+
+    Args:
+        path: for messages.
+        table: the configuration.
+        commands: name -> command of the parser.
+
+    Raises:
+        OptionError: a name that no command has, or a value of another kind than the option's.
+    """
+    shared = {key: value for key, value in table.items() if key not in commands}
+    found: dict[str, Options] = {name: {} for name in commands}
+    for key, value in shared.items():
+        having = [name for name, command in commands.items() if key in _options(command)]
+        if isinstance(value, dict) or not having:
+            kind = "command" if isinstance(value, dict) else "option"
+            raise OptionError(f"{path}: there is no {kind} '{key}'; graphopt --show-config lists what there is")
+        for name in having:
+            option = _options(commands[name])[key]
+            found[name][option.name] = _checked(value, option, f"{path}: {key}")
+    for name in table.keys() - shared.keys():
+        options = _options(commands[name])
+        for key, value in table[name].items():
+            if key not in options:
+                raise OptionError(f"{path}: graphopt {name} has no option '{key}'; it has {', '.join(options)}")
+            found[name][options[key].name] = _checked(value, options[key], f"{path}: {name}.{key}")
+    return found
+
+
+def shown(path: Path | None, found: Mapping[str, Options], commands: Mapping[str, Any]) -> str:
+    """All options with their values, as a file could hold them; those that nobody set are comments."""
+    lines = [f"# from {path}" if path is not None else "# no graphopt.toml, and no [tool.graphopt] in pyproject.toml"]
+    for name, command in commands.items():
+        options = _options(command)
+        if not options:
+            continue
+        lines += ["", f"[{name}]"]
+        for key, option in options.items():
+            value = found[name].get(option.name, option.default)
+            set_here = option.name in found[name]
+            text = json.dumps([] if option.multiple and value is None else value, default=str)
+            lines.append(f"{'' if set_here else '# '}{key} = {text if text != 'null' else '...'}")
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return table
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"{path}: cannot be read: {error}") from None
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Long name -> option, of those that a file may set."""
+    options = {}
+    for option in command.params:
+        names = [o.removeprefix("--") for o in _names(option) if o.startswith("--")]
+        if names and names[0] not in ("help", "version", "show-config", "install-completion", "show-completion"):
+            options[names[0]] = option
+    return options
+
+
+def _names(option: Any) -> Iterable[str]:
+    return option.opts if option.param_type_name == "option" else ()
+
+
+def _checked(value: Any, option: Any, where: str) -> Any:
+    if option.is_flag or option.secondary_opts:
+        fits, kind = isinstance(value, bool), "true or false"
+    elif option.multiple:
+        fits, kind = isinstance(value, list) and all(isinstance(v, str) for v in value), 'a list such as ["..."]'
+    else:
+        fits, kind = isinstance(value, str | int | float) and not isinstance(value, bool), "a text or a number"
+    if not fits:
+        raise OptionError(f"{where} is {json.dumps(value, default=str)}, not {kind}")
+    return value
