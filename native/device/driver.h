@@ -10,6 +10,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "device/device.h"
@@ -192,10 +193,18 @@ class DriverDevice final : public Device {
   static constexpr int kNotReady =
       600;  // before HIP 7 it, too, is the thread's last error until the next call
 
+  // Found by the address of its name, which plans have as a constant, in most calls.
   typename Driver::Function function(const char* kernel) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = functions_.find(kernel);
-    if (found != functions_.end()) return found->second;
+    const auto known = by_address_.find(kernel);
+    if (known != by_address_.end() && known->second->first == kernel) return known->second->second;
+    auto found = functions_.find(kernel);
+    if (found == functions_.end()) found = functions_.emplace(kernel, load(kernel)).first;
+    by_address_[kernel] = &*found;
+    return found->second;
+  }
+
+  typename Driver::Function load(const char* kernel) {
     const char* name = module_of(kernel);
     const auto module = modules_.find(name != nullptr ? name : "");
     if (module == modules_.end()) {
@@ -204,7 +213,7 @@ class DriverDevice final : public Device {
     typename Driver::Function f{};
     driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
     driver_.prepare(f);
-    return functions_[kernel] = f;
+    return f;
   }
 
   int capture_state(void* stream) {
@@ -223,7 +232,9 @@ class DriverDevice final : public Device {
   std::map<std::string, typename Driver::Module>
       modules_;  // by source file; never unloaded: the device lives as long as the process
   std::mutex mutex_;
-  std::map<std::string, typename Driver::Function> functions_;
+  using Functions = std::map<std::string, typename Driver::Function>;
+  Functions functions_;
+  std::unordered_map<const void*, typename Functions::value_type*> by_address_;
 };
 
 }  // namespace graphopt::gpu

@@ -80,6 +80,10 @@ class Driver:
         """Copies from memory that is not pinned, for which the host waits."""
         return int(self._library.stand_in_waits())
 
+    def graphs(self) -> int:
+        """Recordings that are alive, as they were made and made ready."""
+        return int(self._library.stand_in_graphs())
+
     def modules(self) -> int:
         return int(self._library.stand_in_modules())
 
@@ -239,11 +243,11 @@ def vanishes() -> dict[str, Any]:
 
 
 def vanishes_at_every_call() -> dict[str, Any]:
-    """A session is made, runs twice and goes, while the device fails after 0, 1, 2, ... calls of the driver."""
+    """A session is made, runs (launched, recorded, replayed) and goes, while the device fails after 0, 1, ... calls."""
 
     def life() -> None:
         session = new_session()
-        for _ in range(2):
+        for _ in range(3):
             if not error_of(session) < 1e-6:
                 raise AssertionError("a wrong result")
 
@@ -257,6 +261,32 @@ def vanishes_at_every_call() -> dict[str, Any]:
             break
         messages.append(message)
     return {"messages": messages, "later": error_of(new_session())}
+
+
+def records() -> dict[str, Any]:
+    """Runs of one session on a product, a convolution and what lies between: errors, and what its regions did."""
+    rng = np.random.default_rng(0)
+    x, v, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, 4, 8, 8), (8, 16), (4, 4, 3, 3)))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": x}, ["y"], {"w": w, "v": v})
+    wanted = graphopt.session(model, ["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])
+    library.GraphoptRegions.restype = ctypes.c_char_p
+    session = graphopt.session(model, [DEVICE_PROVIDER], require_device=True, log_severity_level=4)
+    errors = []
+    for _ in range(8):
+        errors.append(float(np.abs(session.run(None, {"x": x})[0] - wanted).max()))
+        check_thread()
+        library.GraphoptFinishLoading()
+    session = None
+    gc.collect()
+    regions = json.loads(library.GraphoptRegions())
+    return {"error": max(errors), "regions": regions, "graphs": Driver().graphs(), "streams": Driver().alive()[1]}
 
 
 def convolutions() -> dict[str, Any]:

@@ -194,6 +194,36 @@ def test_the_device_vanishes_at_any_moment(gpu: StandIn) -> None:
     assert outcome["later"] < 1e-6
 
 
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx942"), ("cuda", "sm_90")])
+@pytest.mark.parametrize("capture", ["", "refuses"])
+def test_libraries_in_a_recording(
+    capture: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products and convolutions are part of it; where a library may not be recorded, it goes on launch by launch."""
+    (tmp_path / f"{arch}.kdb").touch()
+    (tmp_path / f"TensileLibrary_lazy_{arch}.dat").touch()
+    monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
+    monkeypatch.setenv("ROCBLAS_TENSILE_LIBPATH", str(tmp_path))
+    monkeypatch.setenv("STAND_IN_CAPTURE", capture)
+    monkeypatch.setenv("GRAPHOPT_LOG", "1")
+    path = f"{gpu.folder(driver)}:{gpu.folder('blas')}"
+    outcome = gpu.run("records", arch, driver, LD_LIBRARY_PATH=path)
+    found = outcome.value
+    assert found["error"] < 1e-4
+    assert (found["graphs"], found["streams"]) == (0, 0)
+    regions = found["regions"]
+    assert regions["compiled"] == 1
+    # What fails in a recording is not held against the library.
+    assert not [name for name in ("MIOpen", "cuDNN", "rocBLAS") if f"graphopt: {name}" in outcome.said]
+    if capture == "":
+        assert regions["refused"] == 0 and regions["captured"] >= 1
+        assert regions["replayed"] + regions["copied"] >= 5
+        assert "is captured" in outcome.said
+    else:
+        assert regions["refused"] == 3 and regions["captured"] == 0 and regions["launched"] == 8
+        assert outcome.said.count("runs launch by launch: ") == 1
+
+
 def test_a_kernel_that_ends_the_process_has_failed(
     gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

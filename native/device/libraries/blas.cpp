@@ -76,28 +76,44 @@ class BlasOf final : public Blas {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = handles_.find(stream);
     if (found == handles_.end()) return;
-    library_.destroy(found->second);
+    library_.destroy(found->second.handle);
+    if (found->second.workspace != nullptr) device_.free(found->second.workspace);
     handles_.erase(found);
   }
 
  private:
+  struct Handle {
+    void* handle = nullptr;
+    void* workspace = nullptr;
+  };
+
   void* handle_of(void* stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = handles_.find(stream);
-    if (found != handles_.end()) return found->second;
-    void* handle = nullptr;
-    if (library_.create(&handle) != 0 || library_.set_stream(handle, stream) != 0) {
+    if (found != handles_.end()) return found->second.handle;
+    Handle made;
+    if (library_.create(&made.handle) != 0 || library_.set_stream(made.handle, stream) != 0) {
       device_.forget_errors();
       throw std::runtime_error(std::string(Library::kName) + " can't be used");
     }
-    return handles_[stream] = handle;
+    if (library_.set_workspace != nullptr && stream != nullptr) {
+      try {
+        made.workspace = device_.allocate(Library::kWorkspaceBytes);
+        if (library_.set_workspace(made.handle, made.workspace, Library::kWorkspaceBytes) != 0) {
+          device_.forget_errors();
+        }
+      } catch (const OutOfMemory&) {  // the library has some of its own
+      }
+    }
+    handles_[stream] = made;
+    return made.handle;
   }
 
   Device& device_;
   Library library_;
   std::atomic<bool> said_{false};
   std::mutex mutex_;
-  std::map<void*, void*> handles_;  // by stream
+  std::map<void*, Handle> handles_;  // by stream
 };
 
 struct Cublas {
@@ -107,8 +123,13 @@ struct Cublas {
   int (*set_stream)(void*, void*);
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int,
               int, long long, const void*, void*, int, int, long long, int, int, int);
+  // Without a workspace of the caller's each product in a recording allocates its own and frees it again. The
+  // size is what cuBLAS advises for its largest devices.
+  int (*set_workspace)(void*, void*, size_t);
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
   explicit Cublas(void* library) {
+    resolve_if_there(library, "cublasSetWorkspace_v2", set_workspace);
     resolve(library, "cublasCreate_v2", create);
     resolve(library, "cublasDestroy_v2", destroy);
     resolve(library, "cublasSetStream_v2", set_stream);
@@ -154,6 +175,9 @@ struct Rocblas {
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*, int,
               int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t, int, int,
               int, int32_t, uint32_t);
+
+  int (*set_workspace)(void*, void*, size_t) = nullptr;  // it has one of its own, from its first product on
+  static constexpr size_t kWorkspaceBytes = 0;
 
   explicit Rocblas(void* library) {
     resolve(library, "rocblas_create_handle", create_);

@@ -583,6 +583,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
       captured.used = plan.runs;
       if (!try_capture(plan, captured, stream)) return nullptr;
       ++plan.own;
+      lane.trim(*this);
       if (plan.captured.size() == kMostCaptured) {
         device_.synchronize(stream);  // not every driver lets a graph go while it runs
         plan.captured.erase(std::min_element(plan.captured.begin(), plan.captured.end(),
@@ -599,6 +600,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
       plan.staged = {};
       return nullptr;
     }
+    lane.trim(*this);
   }
   return &plan.staged;
 }

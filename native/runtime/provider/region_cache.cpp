@@ -59,17 +59,18 @@ RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shap
 }
 
 RegionPlan& RegionCache::Held::add(RegionPlan plan) {
+  limit(*plan.region, 2 * kMostPlans - 1);
+  plan.used = ++cache_.clock_;
+  return lane_->plans.emplace_front(std::move(plan));
+}
+
+void RegionCache::Held::limit(const Region& region, size_t most) {
   auto& plans = lane_->plans;
   size_t count = 0;
-  auto oldest = plans.end();
-  for (auto at = plans.begin(); at != plans.end(); ++at) {
-    if (at->region != plan.region) continue;
-    ++count;
-    oldest = at;
+  for (auto at = plans.begin(); at != plans.end();) {
+    const auto plan = at++;
+    if (plan->region == &region && ++count > most) cache_.evict(*lane_, plan);
   }
-  if (count >= kMostPlans) cache_.evict(*lane_, oldest);
-  plan.used = ++cache_.clock_;
-  return plans.emplace_front(std::move(plan));
 }
 
 void RegionCache::Held::drop(const RegionPlan& plan) {

@@ -110,14 +110,19 @@ class RegionCache {
 
     // The plan for these shapes, now the last used; null when there is none.
     RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
-    // Adds one; another that has not been used for long may leave.
+    // Adds one.
     RegionPlan& add(RegionPlan plan);
+    // Lets go of those of a region that have not been used for the longest time: not in the first run of a
+    // shape, which has enough to do.
+    void trim(const Region& region) { limit(region, kMostPlans); }
     void drop(const RegionPlan& plan);
     // The lane's memory, with at least so many bytes. Plans but `needed` may leave for it. Throws
     // gpu::OutOfMemory.
     const std::shared_ptr<Block>& arena(size_t bytes, const RegionPlan& needed);
 
    private:
+    void limit(const Region& region, size_t most);
+
     friend class RegionCache;
     RegionCache& cache_;
     std::shared_ptr<Lane> lane_;
@@ -130,7 +135,7 @@ class RegionCache {
   void forget(const Region& region) noexcept;
 
  private:
-  static constexpr size_t kMostPlans = 32;  // of a region on a stream
+  static constexpr size_t kMostPlans = 32;  // of a region on a stream; twice that before they are trimmed
 
   // Gives back the plan of all idle lanes that was not used for the longest time; false when there is none.
   bool reclaim() noexcept;
