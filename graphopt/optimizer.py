@@ -21,7 +21,7 @@ from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
-from graphopt.passes import PASSES
+from graphopt.passes.plugins import installed
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
@@ -285,11 +285,11 @@ def _converted(before: Interface, now: Interface) -> Interface:
 
 
 def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
-    known = [p.name for p in PASSES]
+    known = [p.name for p in installed()]
     for name in (*only, *skip):
         if name not in known:
             raise OptionError(f"unknown pass '{name}'; the passes are {', '.join(known)}")
-    return [p for p in PASSES if (not only or p.name in only) and p.name not in skip]
+    return [p for p in installed() if (not only or p.name in only) and p.name not in skip]
 
 
 def _unknown_operators(model: ir.Model) -> str:

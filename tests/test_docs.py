@@ -18,7 +18,7 @@ from tests.hip.architectures import own_code
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = [
     pytest.param(page, example, id=f"{page}-{i}")
-    for page in ("usage.md", "guide.md", "measuring.md")
+    for page in ("usage.md", "guide.md", "measuring.md", "recipes.md")
     for i, example in enumerate(re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S))
 ]
 

@@ -12,9 +12,9 @@ from graphopt.errors import OptionError
 
 def pass_names() -> list[str]:
     """For the completion of --only and --skip."""
-    from graphopt.passes import PASSES
+    from graphopt.passes.plugins import installed
 
-    return [p.name for p in PASSES]
+    return [p.name for p in installed()]
 
 
 def target_names() -> list[str]:

@@ -11,11 +11,11 @@ def passes() -> None:
     """List the passes with their equations, in the order in which they run."""
     from rich.markup import escape
 
-    from graphopt.passes import PASSES
+    from graphopt.passes.plugins import installed
 
     console = screen.out()
-    width = max(len(p.name) for p in PASSES)
-    for p in PASSES:
+    width = max(len(p.name) for p in installed())
+    for p in installed():
         first, *rest = p.equation.split(";  ")
         console.print(f"[bold]{p.name:{width}}[/]  {escape(first)}")
         for line in rest:

@@ -23,7 +23,8 @@ from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor, attribute_ints
 from graphopt.measure.bench import size_grid
 from graphopt.ops import DOMAIN
-from graphopt.passes import PASSES, Pass
+from graphopt.passes import Pass
+from graphopt.passes.plugins import installed
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.data import Report, multiply_adds
 from graphopt.report.layers import grouped
@@ -347,7 +348,7 @@ def _why_left(node: ir.Node) -> str:
             return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
     if op_type in _PRODUCTS:
         return "alone: nothing beside it to fold or to fuse"
-    looking = [p.name for p in PASSES if isinstance(p, Pass) and ("", op_type) in p.anchors]
+    looking = [p.name for p in installed() if isinstance(p, Pass) and ("", op_type) in p.anchors]
     if looking:
         return f"not what {' and '.join(looking)} {'looks' if len(looking) == 1 else 'look'} for"
     return "no pass looks at this operator by itself"
