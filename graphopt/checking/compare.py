@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Slices of fewer numbers have no scale of their own.
-SMALLEST_SLICE = 8
+# Slices of fewer numbers are judged by more draws, or by other cases' draws, than one.
+SMALL_SLICE = 8
 MEASURES = ("largest", "rms")
 Numbers = npt.NDArray[np.float64]
 
@@ -27,12 +27,14 @@ class Slices:
 
     Attributes:
         axis: of the output.
+        members: how many numbers each has.
         scale: RMS of each slice of the reference.
         largest: largest error in each.
         rms: RMS of the error in each.
     """
 
     axis: int | None
+    members: int
     scale: Numbers
     largest: Numbers
     rms: Numbers
@@ -121,16 +123,16 @@ def difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:
 
 
 def _slices(size: Numbers, error: Numbers) -> list[Slices]:
-    found = [Slices(None, *(np.array([x]) for x in (_rms(size), float(error.max()), _rms(error))))]
+    found = [Slices(None, size.size, *(np.array([x]) for x in (_rms(size), float(error.max()), _rms(error))))]
     squares = np.square(size), np.square(error)
     for axis in range(size.ndim):
         groups = size.shape[axis]
         members = size.size // groups
-        if groups < 2 or members < SMALLEST_SLICE:
+        if groups < 2:
             continue
         others = tuple(i for i in range(size.ndim) if i != axis)
         scale, rms = (np.sqrt(np.mean(s, axis=others)) for s in squares)
-        found.append(Slices(axis, scale, error.max(axis=others), rms))
+        found.append(Slices(axis, members, scale, error.max(axis=others), rms))
     return found
 
 

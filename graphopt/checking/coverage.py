@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import helper
 
 from graphopt.checking.inputs import Case, required_inputs
@@ -60,48 +63,128 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _branches(model: Model, proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:
-    """Branches of an If in the main graph that no case took, and Loops whose body never ran."""
-    interesting = [n for n in proto.graph.node if n.op_type in ("If", "Loop")]
-    if not interesting:
-        return
+    """Branches of an If that no case took, and Loops whose body never ran, in branches and bodies too."""
     copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    watched: dict[str, tuple[str, str]] = {}
-    for i, node in enumerate(n for n in copy.graph.node if n.op_type in ("If", "Loop")):
-        name = node.name or node.output[0]
-        if node.op_type == "If":
-            watched[f"{_PREFIX}_{i}"] = ("If", name)
-            copy.graph.node.append(helper.make_node("Identity", [node.input[0]], [f"{_PREFIX}_{i}"]))
-        else:
-            body = next(a.g for a in node.attribute if a.name == "body")
-            if len(node.output) != len(body.output) - 1:
-                continue
-            # One more scan output: as long as the loop ran often.
-            watched[f"{_PREFIX}_{i}"] = ("Loop", name)
-            body.node.append(helper.make_node("Identity", [body.input[0].name], [f"{_PREFIX}_{i}_count"]))
-            body.output.append(helper.make_tensor_value_info(f"{_PREFIX}_{i}_count", onnx.TensorProto.INT64, []))
-            node.output.append(f"{_PREFIX}_{i}")
+    copy.CopyFrom(onnx.inliner.inline_local_functions(proto) if proto.functions else proto)
+    opset = max((o.version for o in copy.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    watched = _Watch(opset).graph(copy.graph)
+    if not watched:
+        return
     del copy.graph.output[:]
-    for name, (kind, _) in watched.items():
-        type_ = onnx.TensorProto.BOOL if kind == "If" else onnx.TensorProto.INT64
-        copy.graph.output.append(helper.make_tensor_value_info(name, type_, None))
+    for name in watched:
+        copy.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None))
     try:
         folder = model.parent if isinstance(model, Path) else None
         session = open_session(copy, library=False, folder=folder)
     except VerifyError:
         return
-    seen: dict[str, list[Any]] = {name: [] for name in watched}
+    seen = {name: np.zeros(2, np.int64) for name in watched}
     for case in cases:
         outputs = run_case(session, case)
         if not isinstance(outputs, str):
             for name, output in zip(watched, outputs):
-                seen[name].append(output)
+                seen[name] += np.asarray(output).reshape(2)
     for watch, (kind, name) in watched.items():
-        values = seen[watch]
-        if kind == "Loop" and not any(np.size(v) for v in values):
+        if kind == "Loop" and not seen[watch].any():
             yield f"the body of Loop '{name}' never ran"
         elif kind == "If":
-            taken = {bool(np.all(v)) for v in values}
-            for branch, condition in (("then", True), ("else", False)):
-                if condition not in taken:
+            for branch, taken in zip(("then", "else"), seen[watch]):
+                if not taken:
                     yield f"the {branch} branch of If '{name}' was never taken"
+
+
+@dataclass
+class _Watch:
+    """Adds a value of two integers for each If (how often either branch was taken) and Loop (how often it ran, twice).
+
+    What happens inside a branch comes out as one more output of it, which is zeros on the other side; inside the body
+    of a Loop or Scan it is one more scan output, summed up.
+    """
+
+    opset: int
+    made: Iterator[int] = field(default_factory=itertools.count)
+
+    def graph(self, graph: onnx.GraphProto) -> dict[str, tuple[str, str]]:
+        """Watched values of this graph -> (operator, name of the node)."""
+        found: dict[str, tuple[str, str]] = {}
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            nodes.append(node)
+            name = node.name or next(o for o in (*node.output, "") if o)
+            if node.op_type == "If":
+                taken = self._name()
+                nodes.append(helper.make_node("Cast", [node.input[0]], [f"{taken}_then"], to=onnx.TensorProto.INT64))
+                nodes.append(helper.make_node("Not", [node.input[0]], [f"{taken}_not"]))
+                nodes.append(helper.make_node("Cast", [f"{taken}_not"], [f"{taken}_else"], to=onnx.TensorProto.INT64))
+                flat = []
+                for side in ("then", "else"):
+                    flat.append(f"{taken}_{side}_1")
+                    nodes += self._flat(f"{taken}_{side}", flat[-1])
+                nodes.append(helper.make_node("Concat", flat, [taken], axis=0))
+                found[taken] = ("If", name)
+                found |= self._if(node)
+            elif node.op_type in ("Loop", "Scan"):
+                found |= self._loop(node, name, nodes)
+        del graph.node[:]
+        graph.node.extend(nodes)
+        return found
+
+    def _name(self) -> str:
+        return f"{_PREFIX}_{next(self.made)}"
+
+    def _flat(self, scalar: str, name: str) -> list[onnx.NodeProto]:
+        """A condition may be a scalar or hold one element."""
+        shape = f"{name}_shape"
+        return [_constant(shape, [1]), helper.make_node("Reshape", [scalar, shape], [name])]
+
+    def _if(self, node: onnx.NodeProto) -> dict[str, tuple[str, str]]:
+        bodies = [next(a.g for a in node.attribute if a.name == f"{side}_branch") for side in ("then", "else")]
+        inner = [self.graph(body) for body in bodies]
+        found = {}
+        for which, watched in enumerate(inner):
+            for value, what in watched.items():
+                outside = self._name()
+                for i, body in enumerate(bodies):
+                    here = value if i == which else self._name()
+                    if i != which:
+                        body.node.append(_constant(here, [0, 0]))
+                    body.output.append(helper.make_tensor_value_info(here, onnx.TensorProto.INT64, [2]))
+                node.output.append(outside)
+                found[outside] = what
+        return found
+
+    def _loop(self, node: onnx.NodeProto, name: str, nodes: list[onnx.NodeProto]) -> dict[str, tuple[str, str]]:
+        body = next(a.g for a in node.attribute if a.name == "body")
+        watched = self.graph(body)
+        if node.op_type == "Loop":
+            ran = self._name()
+            body.node.append(_constant(ran, [1, 1]))
+            watched[ran] = ("Loop", name)
+        own = len(body.output) - (node.op_type == "Loop")
+        for i in range(own):
+            if i >= len(node.output):
+                node.output.append(self._name())
+            elif not node.output[i]:
+                node.output[i] = self._name()
+        for attribute in node.attribute:
+            if attribute.name in ("scan_output_axes", "scan_output_directions"):
+                attribute.ints.extend([0] * len(watched))
+        found = {}
+        for value, what in watched.items():
+            body.output.append(helper.make_tensor_value_info(value, onnx.TensorProto.INT64, [2]))
+            turns, total = self._name(), self._name()
+            node.output.append(turns)
+            nodes += self._sum(turns, total)
+            found[total] = what
+        return found
+
+    def _sum(self, turns: str, total: str) -> list[onnx.NodeProto]:
+        if self.opset < 13:
+            return [helper.make_node("ReduceSum", [turns], [total], axes=[0], keepdims=0)]
+        axes = f"{total}_axes"
+        return [_constant(axes, [0]), helper.make_node("ReduceSum", [turns, axes], [total], keepdims=0)]
+
+
+def _constant(name: str, numbers: Sequence[int]) -> onnx.NodeProto:
+    value = helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers)
+    return helper.make_node("Constant", [], [name], value=value)

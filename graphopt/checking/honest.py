@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
+from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
 from graphopt.checking.rounding import has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
@@ -60,6 +61,7 @@ class HonestErrors:
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
     _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
+    _shares: dict[tuple[Numerics, int], tuple[tuple[int, int], Shares]] = field(default_factory=dict)
     _source: tuple[onnx.ModelProto, dict[str, int]] | None = None
 
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
@@ -69,6 +71,14 @@ class HonestErrors:
     def drawn(self, numerics: Numerics, case: Case) -> int:
         """How often the case was drawn."""
         return self._drawn.get((numerics, case.name), 0)
+
+    def shares(self, numerics: Numerics, output: int) -> Shares:
+        """What all draws of all cases say about small slices."""
+        count = len(self._found), sum(map(len, self._found.values()))
+        if self._shares.get((numerics, output), (None, {}))[0] != count:
+            draws = (draw[output] for (n, _), many in self._found.items() if n == numerics for draw in many)
+            self._shares[numerics, output] = (count, shares_of(draws))
+        return self._shares[numerics, output][1]
 
     @property
     def has_steps(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from graphopt.checking.compare import MEASURES, Deviation, Numbers
+from graphopt.checking.compare import MEASURES, SMALL_SLICE, Deviation, Numbers
 from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
 from graphopt.metadata import Numerics
 
@@ -63,6 +63,39 @@ class Judgement:
         return math.inf if self.limit == 0 < self.error else self.error / self.limit if self.limit else 0.0
 
 
+@dataclass(frozen=True)
+class Share:
+    """Of the slices along an axis, by one measure, in all cases in which it is as long.
+
+    Attributes:
+        most: how far rounding moved each, relative to how far it moved the whole output in the same draw; the largest.
+        draws: how many there were.
+    """
+
+    most: Numbers
+    draws: int
+
+
+Shares = Mapping[tuple[int, int, str], Share]  # By axis, its length, and measure.
+
+
+def shares_of(draws: Iterable[Deviation]) -> Shares:
+    """Of small slices: what a number of its own that rounding happened to miss in one draw is likely to move by."""
+    found: dict[tuple[int, int, str], Share] = {}
+    for draw in draws:
+        for slices in draw.slices[1:] if not draw.discrete else ():
+            if slices.members >= SMALL_SLICE:
+                continue
+            for measure in MEASURES:
+                whole = float(getattr(draw.slices[0], measure)[0])
+                if whole > 0:
+                    key = (slices.axis or 0, slices.scale.size, measure)
+                    share = getattr(slices, measure) / whole
+                    before = found.get(key, Share(share, 0))
+                    found[key] = Share(np.maximum(before.most, share), before.draws + 1)
+    return found
+
+
 def is_beyond_doubt(found: Deviation) -> bool:
     """Whether the difference is so small that no honest error need be known."""
     return not found.structure and all(
@@ -71,7 +104,11 @@ def is_beyond_doubt(found: Deviation) -> bool:
 
 
 def judge(
-    found: Deviation, numerics: Numerics, honest: Sequence[Deviation], approximation: Deviation | None = None
+    found: Deviation,
+    numerics: Numerics,
+    honest: Sequence[Deviation],
+    approximation: Deviation | None = None,
+    shares: Shares | None = None,
 ) -> Judgement:
     """One output of one case.
 
@@ -80,6 +117,7 @@ def judge(
         numerics: the class of what was rewritten.
         honest: of BEFORE, rounding at random; FACTOR is in its noise. Empty where it could not be measured.
         approximation: of another honest implementation of what approximates, which comes on top.
+        shares: what other cases' draws say about small slices.
     """
     if numerics == Numerics.EXACT:
         same = not found.structure and found.max_abs == 0
@@ -102,7 +140,7 @@ def judge(
         return Judgement(
             Finding.EQUAL if equal else Finding.DIFFERENT, _differs(equal), error, limit, whole_limit=limit
         )
-    judgements = _by_slices(found, numerics, usable, approximation)
+    judgements = _by_slices(found, numerics, usable, approximation, shares or {})
     worst = max(judgements, key=_order)
     if worst.finding == Finding.NOISE and judgements[1].finding != Finding.NOISE:
         # A slice, or a few numbers, say nothing; the output's RMS error does.
@@ -125,16 +163,29 @@ def _usual(limit: Numbers, scale: Numbers) -> float:
 
 
 def _by_slices(
-    found: Deviation, numerics: Numerics, honest: Sequence[Deviation], approximation: Deviation | None
+    found: Deviation,
+    numerics: Numerics,
+    honest: Sequence[Deviation],
+    approximation: Deviation | None,
+    shares: Shares,
 ) -> list[Judgement]:
     judgements = []
     whole = float(found.slices[0].scale[0])
     rank = len(found.slices)
+    moved: dict[str, float] = {}
     for i, slices in enumerate(found.slices):
         distribution = found.typical / whole if whole > 0 else 1.0
         for measure in MEASURES:
             error = getattr(slices, measure)
             limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
+            if i == 0:
+                moved[measure] = float(limit[0])
+            elif slices.members < SMALL_SLICE:
+                share = shares.get((slices.axis or 0, slices.scale.size, measure))
+                if share is not None:
+                    limit = np.maximum(limit, share.most * moved[measure])
+                draws = max(len(honest), share.draws if share is not None else 0)
+                limit = limit * (1 + SMALL_SLICE / (slices.members * draws))
             if approximation is not None and len(approximation.slices) == rank:
                 most = LIMITS[Numerics.APPROXIMATE] * slices.scale
                 limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), most)

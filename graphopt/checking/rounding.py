@@ -73,7 +73,8 @@ SMALL_CONSTANT = 8
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 # Noise is added no larger than this: the lowest numbers stay what they are.
 BOUND = 1e30
-OLDEST_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
+OLDEST_OPSET = 7  # Operands of different shapes.
+CURRENT_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
 _PREFIX = "graphopt_rounding"
 _POOL = 1 << 20
 
@@ -127,7 +128,7 @@ def noisy(
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps)
+    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps, opset)
     known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
     for value in model.graph.input:
         if value.name not in known:
@@ -220,6 +221,7 @@ class _Noise:
     shapes: dict[str, tuple[int, ...]]
     overflows: bool
     steps: float
+    opset: int
     made: Iterator[int] = field(default_factory=itertools.count)
     floors: set[float] = field(default_factory=set)
 
@@ -306,7 +308,7 @@ class _Noise:
             rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
             node.input[place] = f"{_PREFIX}_{next(self.made)}"
             before += self._rounding(name, node.input[place], self.types[name], rounding, node.op_type, kind.raw)
-            if node.op_type == "TopK":
+            if node.op_type == "TopK" and self.opset >= CURRENT_OPSET:
                 values, axis = node.output[0], next((a.i for a in node.attribute if a.name == "axis"), -1)
                 indices = node.output[1] if len(node.output) > 1 and node.output[1] else f"{_PREFIX}_{next(self.made)}"
                 del node.output[:]
@@ -357,8 +359,19 @@ class _Noise:
         yield node("Mul", [size, f"{here}_random"], "product")
         noise = f"{here}_product"
         if not wide:
-            yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
+            if self.opset < CURRENT_OPSET:
+                yield node("Clip", [noise], "clipped", min=-BOUND, max=BOUND)
+            else:
+                yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
             noise = f"{here}_clipped"
+        if raw and self.opset < CURRENT_OPSET:
+            yield node("Floor", [x], "floor")
+            yield node("Sub", [x, f"{here}_floor"], "fraction")
+            yield node("ReduceMax", [f"{here}_fraction"], "most", keepdims=0)
+            yield node("Cast", [f"{here}_most"], "broken", to=TensorProto.BOOL)
+            yield node("Cast", [f"{here}_broken"], "factor", to=TensorProto.DOUBLE if wide else TensorProto.FLOAT)
+            yield node("Mul", [noise, f"{here}_factor"], "chosen")
+            noise, raw = f"{here}_chosen", False
         last = x == exact and not raw and not (self.overflows and rounding.coarse)
         if last:
             yield helper.make_node("Add", [x, noise], [name])

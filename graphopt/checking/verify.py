@@ -651,7 +651,8 @@ def _rows(
             finding = Finding.EQUAL if equal else Finding.DIFFERENT
             judged = Judgement(finding, found.structure or ("" if equal else "differs"), found.relative, own_limit)
         else:
-            judged = judge(found, numerics, honest.of(pair.rewritten.classes[name], case, i), other)
+            own = pair.rewritten.classes[name]
+            judged = judge(found, numerics, honest.of(own, case, i), other, honest.shares(own, i))
             if judged.finding == Finding.DIFFERENT and not found.structure and found.max_abs <= accepted:
                 judged = Judgement(Finding.EQUAL, "", judged.error, judged.limit, judged.honest)
         numbers = (found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine)

@@ -24,6 +24,7 @@ from graphopt.checking.verify import Verdict, verify
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from models import ZOO
+from models.pypi import TRAINED, fetch
 from tests.rewriting import Array, model_from_text
 
 
@@ -392,12 +393,41 @@ def test_scores_beside_boxes(precision: str | None) -> None:
     assert max((r for r in report.rows), key=lambda r: r.severity).slice in ("[:, :, 4]", "[:, :, 5]", "[:, :, 6]")
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["one set of inputs", "many"])
+def test_one_small_number_beside_large_ones(given: bool) -> None:
+    """One box of four pixels and a score: each number is a slice, and the score of a few percent is off by 1e-4."""
+    rng = np.random.default_rng(3)
+    text = """g (float[1, 16] x) => (float[1, 5] y) {
+        b = MatMul(x, boxes) p = Mul(b, pixels)
+        c = MatMul(x, classes) d = Sigmoid(c) s = Mul(d, factor)
+        y = Concat <axis: int = 1> (p, s) }"""
+    values: dict[str, Any] = {
+        "boxes": (0.3 * rng.standard_normal((16, 4))).astype(np.float32),
+        "classes": (0.2 * rng.standard_normal((16, 1))).astype(np.float32),
+        "pixels": np.float32(1200),
+        "factor": np.float32(0.05),
+    }
+    before = model_from_text(text, values)
+    inputs = {"x": rng.standard_normal((1, 16)).astype(np.float32)} if given else None
+    near = values | {n: values[n] * np.float32(1 + 1e-7) for n in ("boxes", "classes")}
+    assert verify(before, model_from_text(text, near), inputs=inputs)
+    assert not verify(before, model_from_text(text, values | {"factor": np.float32(0.050005)}), inputs=inputs)
+
+
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
 def test_scale_of_attention_in_half_precision(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)
     after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
     assert verify(before, after)
     assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5))
+
+
+def test_scale_of_attention_of_an_exported_bert_in_half_precision() -> None:
+    """Three layers of MiniLM as PyTorch exports them, on one set of inputs."""
+    before, feeds = onnx.load(fetch("paraphrase")), TRAINED["paraphrase"].feeds[0](np.random.default_rng(5))
+    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
+    assert verify(before, after, inputs=feeds)
+    assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5), inputs=feeds)
 
 
 def test_a_winograd_convolution_that_is_slightly_off() -> None:
@@ -536,6 +566,50 @@ def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Pat
     strict = graphopt_command("verify", path, path, "--strict", "--json")
     assert strict.exit_code == 9
     assert json.loads(strict.stdout)["not_covered"] == report.not_covered
+
+
+NESTED = """g (float[N, 4] x, bool a, int64[1] turns) => (float[N, 4] y, float[N, 4] z) {
+    y = If (a) <
+        then_branch = t () => (float[N, 4] p) {
+            never = Constant <value: tensor = bool {0}> ()
+            p = If (never) <
+                then_branch = tt () => (float[N, 4] q) { q = Neg(x) },
+                else_branch = te () => (float[N, 4] r) { r = Abs(x) }> },
+        else_branch = e () => (float[N, 4] s) { s = Identity(x) }>
+    go = Constant <value: tensor = bool {1}> ()
+    z = Loop (turns, go, x) <body = l (int64 i, bool c, float[N, 4] v) => (bool d, float[N, 4] w) {
+        d = Identity(c)
+        none = Constant <value: tensor = int64 {0}> ()
+        five = Constant <value: tensor = int64 {5}> ()
+        late = Less(five, i)
+        u = Loop (none, d, v) <body = ll (int64 j, bool e, float[N, 4] f) => (bool h, float[N, 4] k) {
+            h = Identity(e) k = Neg(f) }>
+        w = If (late) <
+            then_branch = lt () => (float[N, 4] m) { m = Neg(u) },
+            else_branch = le () => (float[N, 4] n) { n = Abs(u) }> }>
+}"""
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_branches_and_loops_inside_others(opset: int) -> None:
+    model = model_from_text(NESTED, {}, opset)
+    report = verify(model, model)
+    assert report.equal, report.summary
+    said = [s for s in report.not_covered if "If" in s or "Loop" in s]
+    assert said == ["the then branch of If 'p' was never taken", "the body of Loop 'u' never ran"]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13])
+def test_honest_errors_are_measured_in_every_opset(opset: int) -> None:
+    rng = np.random.default_rng(0)
+    text = "g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) b = Tanh(a) y = MatMul(b, v) }"
+    values = {n: rng.standard_normal((64, 64)).astype(np.float32) / np.float32(8) for n in ("w", "v")}
+    model = model_from_text(text, values, opset)
+    close = model_from_text(text, {**values, "v": values["v"] * np.float32(1 + 1e-7)}, opset)
+    report = verify(model, close)
+    assert report.equal, report.summary
+    assert any(row.noise is not None for row in report.rows)
+    assert not verify(model, model_from_text(text, {**values, "v": values["v"] * np.float32(1 + 5e-6)}, opset))
 
 
 def test_a_crash_of_the_runtime_is_a_finding() -> None:
