@@ -54,7 +54,7 @@ struct Cuda {
   int (*graph_destroy)(void*);
   int (*graph_exec_destroy)(void*);
 
-  SharedLibrary found;
+  SharedLibrary library;
   std::mutex mutex;
   std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
 
@@ -62,48 +62,47 @@ struct Cuda {
     LibrarySearch search;
     search.names = {"libcuda.so.1"};
     search.what = "the CUDA driver (libcuda)";
-    found = find_library(search);
-    void* library = found.handle;
-    resolve(library, "cuInit", init);
-    resolve(library, "cuCtxGetCurrent", get_context);
-    resolve(library, "cuDeviceGetPCIBusId", get_bus_id);
-    resolve(library, "cuDeviceTotalMem_v2", get_memory);
-    resolve(library, "cuInit", init);
-    resolve(library, "cuGetErrorString", error_string);
-    resolve(library, "cuModuleLoadData", module_load);
-    resolve(library, "cuModuleGetFunction", get_function);
-    resolve(library, "cuLaunchKernel", launch);
-    resolve(library, "cuStreamSynchronize", synchronize);
-    resolve(library, "cuMemAlloc_v2", malloc_);
-    resolve(library, "cuMemFree_v2", free_);
-    resolve(library, "cuCtxGetDevice", get_device);
-    resolve(library, "cuDeviceGetAttribute", get_attribute);
-    resolve(library, "cuFuncSetAttribute", set_function_attribute);
-    resolve(library, "cuFuncGetAttribute", get_function_attribute);
-    resolve(library, "cuDeviceGetCount", get_device_count);
-    resolve(library, "cuDeviceGet", device_get);
-    resolve(library, "cuDeviceGetName", get_name);
-    resolve(library, "cuDriverGetVersion", get_version);
-    resolve(library, "cuDevicePrimaryCtxRetain", retain_context);
-    resolve(library, "cuCtxSetCurrent", set_context);
-    resolve(library, "cuCtxSynchronize", synchronize_device);
-    resolve(library, "cuMemcpyAsync", copy_);
-    resolve(library, "cuStreamCreate", stream_create);
-    resolve(library, "cuStreamDestroy_v2", stream_destroy);
-    resolve(library, "cuStreamWaitEvent", stream_wait_event);
-    resolve(library, "cuEventCreate", event_create);
-    resolve(library, "cuEventDestroy_v2", event_destroy);
-    resolve(library, "cuEventRecord", event_record);
-    resolve(library, "cuEventSynchronize", event_synchronize);
-    resolve(library, "cuEventQuery", event_query);
-    resolve(library, "cuMemHostAlloc", malloc_pinned);
-    resolve_if_there(library, "cuStreamBeginCapture_v2", capture_begin);
-    resolve_if_there(library, "cuStreamEndCapture", capture_end);
-    resolve_if_there(library, "cuStreamIsCapturing", capture_state);
-    resolve_if_there(library, "cuGraphInstantiateWithFlags", graph_instantiate_);
-    resolve_if_there(library, "cuGraphLaunch", graph_launch);
-    resolve_if_there(library, "cuGraphDestroy", graph_destroy);
-    resolve_if_there(library, "cuGraphExecDestroy", graph_exec_destroy);
+    library = find_library(search);
+    resolve(library.handle, "cuInit", init);
+    resolve(library.handle, "cuCtxGetCurrent", get_context);
+    resolve(library.handle, "cuDeviceGetPCIBusId", get_bus_id);
+    resolve(library.handle, "cuDeviceTotalMem_v2", get_memory);
+    resolve(library.handle, "cuInit", init);
+    resolve(library.handle, "cuGetErrorString", error_string);
+    resolve(library.handle, "cuModuleLoadData", module_load);
+    resolve(library.handle, "cuModuleGetFunction", get_function);
+    resolve(library.handle, "cuLaunchKernel", launch);
+    resolve(library.handle, "cuStreamSynchronize", synchronize);
+    resolve(library.handle, "cuMemAlloc_v2", malloc_);
+    resolve(library.handle, "cuMemFree_v2", free_);
+    resolve(library.handle, "cuCtxGetDevice", get_device);
+    resolve(library.handle, "cuDeviceGetAttribute", get_attribute);
+    resolve(library.handle, "cuFuncSetAttribute", set_function_attribute);
+    resolve(library.handle, "cuFuncGetAttribute", get_function_attribute);
+    resolve(library.handle, "cuDeviceGetCount", get_device_count);
+    resolve(library.handle, "cuDeviceGet", device_get);
+    resolve(library.handle, "cuDeviceGetName", get_name);
+    resolve(library.handle, "cuDriverGetVersion", get_version);
+    resolve(library.handle, "cuDevicePrimaryCtxRetain", retain_context);
+    resolve(library.handle, "cuCtxSetCurrent", set_context);
+    resolve(library.handle, "cuCtxSynchronize", synchronize_device);
+    resolve(library.handle, "cuMemcpyAsync", copy_);
+    resolve(library.handle, "cuStreamCreate", stream_create);
+    resolve(library.handle, "cuStreamDestroy_v2", stream_destroy);
+    resolve(library.handle, "cuStreamWaitEvent", stream_wait_event);
+    resolve(library.handle, "cuEventCreate", event_create);
+    resolve(library.handle, "cuEventDestroy_v2", event_destroy);
+    resolve(library.handle, "cuEventRecord", event_record);
+    resolve(library.handle, "cuEventSynchronize", event_synchronize);
+    resolve(library.handle, "cuEventQuery", event_query);
+    resolve(library.handle, "cuMemHostAlloc", malloc_pinned);
+    resolve_if_there(library.handle, "cuStreamBeginCapture_v2", capture_begin);
+    resolve_if_there(library.handle, "cuStreamEndCapture", capture_end);
+    resolve_if_there(library.handle, "cuStreamIsCapturing", capture_state);
+    resolve_if_there(library.handle, "cuGraphInstantiateWithFlags", graph_instantiate_);
+    resolve_if_there(library.handle, "cuGraphLaunch", graph_launch);
+    resolve_if_there(library.handle, "cuGraphDestroy", graph_destroy);
+    resolve_if_there(library.handle, "cuGraphExecDestroy", graph_exec_destroy);
   }
 
   bool has_graphs() const {
@@ -182,6 +181,23 @@ struct Cuda {
     return "CUDA " + std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
   }
 
+  // What the names of its architectures begin with.
+  static const char* prefix() { return "sm_"; }
+
+  int count_devices(int* count) const {
+    const int status = init(0);
+    return status != 0 ? status : get_device_count(count);
+  }
+
+  Problem why_none(int status) const {
+    const char* text = "no device";
+    if (status != 0) error_string(status, &text);
+    return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
+  }
+
+  // There are no families of NVIDIA's here.
+  bool knows_families() const { return false; }
+
   // More than 48 KiB of shared memory must be asked for.
   void prepare(Function f) const {
     constexpr int kSharedSize = 1, kMaxDynamicShared = 8, kMaxSharedPerBlockOptin = 97;
@@ -201,37 +217,7 @@ Cuda& cuda() {
 
 }  // namespace
 
-Present find_cuda() {
-  Present found;
-  try {
-    const Cuda& driver = cuda();
-    found.library = driver.found.path;
-    int count = 0;
-    int status = driver.init(0);
-    if (status == 0) status = driver.get_device_count(&count);
-    if (status != 0 || count == 0) {
-      const char* text = "no device";
-      if (status != 0) driver.error_string(status, &text);
-      found.problem = {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
-      return found;
-    }
-    found.version = driver.version();
-    for (int n = 0; n < count; ++n) {
-      FoundDevice& device = found.devices.emplace_back();
-      try {
-        device.facts = driver.facts(n);
-        device.problem = choose_code(device.facts, "sm_", false);
-      } catch (const std::exception& e) {
-        device.problem = {"failed", e.what()};
-      }
-    }
-  } catch (const NoRuntime& e) {
-    found.problem = {"no_runtime", e.what()};
-  } catch (const std::exception& e) {
-    found.problem = {"broken_runtime", e.what()};
-  }
-  return found;
-}
+Present find_cuda() { return find_devices(cuda); }
 
 std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts) {
   return std::make_unique<DriverDevice<Cuda>>(cuda(), number, facts);

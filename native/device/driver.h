@@ -76,6 +76,37 @@ inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool k
   return {};
 }
 
+// What a driver shows. `driver` finds it, and throws NoRuntime where there is none.
+template <class Driver>
+Present find_devices(Driver& (*driver)()) {
+  Present found;
+  try {
+    const Driver& it = driver();
+    found.library = it.library.path;
+    int count = 0;
+    const int status = it.count_devices(&count);
+    if (status != 0 || count == 0) {
+      found.problem = it.why_none(status);
+      return found;
+    }
+    for (int n = 0; n < count; ++n) {
+      FoundDevice& device = found.devices.emplace_back();
+      try {
+        device.facts = it.facts(n);
+        device.problem = choose_code(device.facts, Driver::prefix(), it.knows_families());
+        found.version = device.facts.driver;
+      } catch (const std::exception& e) {
+        device.problem = {"failed", e.what()};
+      }
+    }
+  } catch (const NoRuntime& e) {
+    found.problem = {"no_runtime", e.what()};
+  } catch (const std::exception& e) {
+    found.problem = {"broken_runtime", e.what()};
+  }
+  return found;
+}
+
 // One device through a driver. Driver supplies the function table and the naming of errors.
 template <class Driver>
 class DriverDevice final : public Device {

@@ -196,6 +196,18 @@ struct Hip {
     return f;
   }
 
+  // What the names of its architectures begin with.
+  static const char* prefix() { return "gfx"; }
+
+  int count_devices(int* count) const {
+    const int status = get_device_count(count);
+    if (status != 0) forget_error();
+    return status;
+  }
+
+  // Whether it loads code of generic targets: ROCm 6.4 and newer do.
+  bool knows_families() const { return version() >= 60400000; }
+
   // Why there is no device, from what the runtime says of it and what the kernel shows of its driver.
   Problem why_none(int status) const {
     constexpr int kInsufficientDriver = 35;
@@ -230,36 +242,7 @@ Hip& hip() {
 
 }  // namespace
 
-Present find_hip() {
-  Present found;
-  try {
-    const Hip& driver = hip();
-    found.library = driver.library.path;
-    int count = 0;
-    const int status = driver.get_device_count(&count);
-    if (status != 0) driver.forget_error();
-    if (status != 0 || count == 0) {
-      found.problem = driver.why_none(status);
-      return found;
-    }
-    constexpr int kKnowsFamilies = 60400000;
-    for (int n = 0; n < count; ++n) {
-      FoundDevice& device = found.devices.emplace_back();
-      try {
-        device.facts = driver.facts(n);
-        device.problem = choose_code(device.facts, "gfx", driver.version() >= kKnowsFamilies);
-        found.version = device.facts.driver;
-      } catch (const std::exception& e) {
-        device.problem = {"failed", e.what()};
-      }
-    }
-  } catch (const NoRuntime& e) {
-    found.problem = {"no_runtime", e.what()};
-  } catch (const std::exception& e) {
-    found.problem = {"broken_runtime", e.what()};
-  }
-  return found;
-}
+Present find_hip() { return find_devices(hip); }
 
 std::unique_ptr<Device> open_hip(int number, const DeviceFacts& facts) {
   return std::make_unique<DriverDevice<Hip>>(hip(), number, facts);

@@ -92,6 +92,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("ScaleShift", [(1,) * 20, (1,) * 19, (1,) * 19], {}, "rank 20 is not supported"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {}, "'pads' of type ints is required"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [1, 1]}, "'pads' must be"),
+    ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [1] * 100}, "'pads' must be"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [-1, 0, 0, 0]}, "'pads' must be"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 5, 5), (4,)], PADS, r"W must be \[M,C,3,3\]"),
     ("WinogradConv", [(1, 2, 8, 8), (4, 3, 3, 3), (4,)], PADS, "has 2 channels"),

@@ -1,5 +1,7 @@
 #include "runtime/abi/graph.h"
 
+#include "runtime/abi/attributes.h"
+
 namespace graphopt::abi {
 namespace {
 
@@ -84,44 +86,18 @@ const OrtOpAttr* GraphNode::attribute(const char* name) const {
   return succeeded(api_, Node_GetAttributeByName(api_, node_, name, &attribute)) ? attribute : nullptr;
 }
 
-template <class T>
-std::optional<T> GraphNode::find(const char* name, AttributeKind kind) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  T value = 0;
-  size_t size = 0;
-  check(api_, ReadOpAttr(api_, a, kind, &value, sizeof value, &size));
-  return value;
-}
-
 std::optional<float> GraphNode::find_float(const char* name) const {
-  return find<float>(name, AttributeKind::kFloat);
+  return read_float(api_, attribute(name));
 }
 
-std::optional<int64_t> GraphNode::find_int(const char* name) const {
-  return find<int64_t>(name, AttributeKind::kInt);
-}
+std::optional<int64_t> GraphNode::find_int(const char* name) const { return read_int(api_, attribute(name)); }
 
 std::optional<std::vector<int64_t>> GraphNode::find_ints(const char* name) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  std::vector<int64_t> values(64);
-  size_t bytes = 0;
-  check(api_,
-        ReadOpAttr(api_, a, AttributeKind::kInts, values.data(), values.size() * sizeof(int64_t), &bytes));
-  values.resize(bytes / sizeof(int64_t));
-  return values;
+  return read_ints(api_, attribute(name));
 }
 
 std::optional<std::string> GraphNode::find_string(const char* name) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  std::string value(64, '\0');
-  size_t bytes = 0;
-  check(api_, ReadOpAttr(api_, a, AttributeKind::kString, value.data(), value.size(), &bytes));
-  value.resize(bytes);
-  while (!value.empty() && value.back() == '\0') value.pop_back();
-  return value;
+  return read_string(api_, attribute(name));
 }
 
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values) {

@@ -34,8 +34,6 @@ class GraphNode final : public Node {
  private:
   // Null when the node has no such attribute.
   const OrtOpAttr* attribute(const char* name) const;
-  template <class T>
-  std::optional<T> find(const char* name, AttributeKind kind) const;
 
   const OrtApi24* api_;
   const OrtNode* node_;

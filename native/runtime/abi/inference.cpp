@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "runtime/abi/attributes.h"
+
 namespace graphopt::abi {
 
 const OrtOpAttr* ShapeInference::attribute(const char* name) const {
@@ -11,37 +13,21 @@ const OrtOpAttr* ShapeInference::attribute(const char* name) const {
   return status == nullptr ? found : nullptr;
 }
 
-template <class T>
-std::optional<T> ShapeInference::find(const char* name, AttributeKind kind) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  T value = 0;
-  size_t size = 0;
-  check(api_, ReadOpAttr(api_, a, kind, &value, sizeof value, &size));
-  return value;
-}
-
 std::optional<float> ShapeInference::find_float(const char* name) const {
-  return find<float>(name, AttributeKind::kFloat);
+  return read_float(api_, attribute(name));
 }
 
 std::optional<int64_t> ShapeInference::find_int(const char* name) const {
-  return find<int64_t>(name, AttributeKind::kInt);
+  return read_int(api_, attribute(name));
 }
 
 std::optional<std::vector<int64_t>> ShapeInference::find_ints(const char* name) const {
-  const OrtOpAttr* a = attribute(name);
-  if (a == nullptr) return std::nullopt;
-  std::vector<int64_t> values(Shape::kMaxRank);
-  size_t bytes = 0;
-  check(api_,
-        ReadOpAttr(api_, a, AttributeKind::kInts, values.data(), values.size() * sizeof(int64_t), &bytes));
-  values.resize(bytes / sizeof(int64_t));
-  return values;
+  return read_ints(api_, attribute(name));
 }
 
-// None of our operators has one that shapes depend on.
-std::optional<std::string> ShapeInference::find_string(const char*) const { return std::nullopt; }
+std::optional<std::string> ShapeInference::find_string(const char* name) const {
+  return read_string(api_, attribute(name));
+}
 
 SymbolicShape ShapeInference::input(size_t i) const {
   OrtTensorTypeAndShapeInfo* info = nullptr;

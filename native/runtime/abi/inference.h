@@ -29,8 +29,6 @@ class ShapeInference final : public graphopt::ShapeInference {
  private:
   // Null when the node has no such attribute.
   const OrtOpAttr* attribute(const char* name) const;
-  template <class T>
-  std::optional<T> find(const char* name, AttributeKind kind) const;
 
   const OrtApi* api_;
   const OrtShapeInferContext* context_;
