@@ -26,6 +26,8 @@ from graphopt.runtime.machine import Device, cpu_name, look_around
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
+# In its place where it could not be built: the reason.
+_MISSING = "missing.txt"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
 
 # Providers that compile whole subgraphs and never run custom kernels: beside them the library stays unregistered, the
@@ -119,8 +121,13 @@ def library_path() -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
+    notes = [candidate.with_name(_MISSING) for candidate in candidates]
+    notes += [Path(str(f.locate())) for f in files if f.name == _MISSING]
+    why = next((f": {note.read_text().strip()}" for note in notes if note.is_file()), "")
     raise RuntimeMissingError(
-        f"the native library {LIBRARY_NAME} is not installed; run 'pip install .' in the source tree"
+        f"the native library {LIBRARY_NAME} is not installed{why}; install a wheel that has it, or g++ and then "
+        "graphopt again ('pip install .' in the source tree). Models are rewritten all the same, and run by their "
+        "definitions in an onnxruntime.InferenceSession of your own"
     )
 
 

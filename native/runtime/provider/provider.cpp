@@ -22,10 +22,6 @@
 #include "runtime/provider/region.h"
 #include "runtime/provider/registry.h"
 
-#ifndef GRAPHOPT_VERSION
-#define GRAPHOPT_VERSION "0.1.0"
-#endif
-
 namespace graphopt::ep {
 namespace {
 
