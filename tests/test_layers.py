@@ -23,6 +23,7 @@ LAYERS = (
     ("optimizer.py",),
     ("checking/", "measure/"),
     ("report/",),
+    ("serving/",),
     ("cli/", "__main__.py"),
 )
 

@@ -15,7 +15,20 @@ import sys
 import typer
 
 from graphopt.__main__ import EXIT_INTERRUPTED
-from graphopt.cli import bench, bisect, diff, doctor, explain, lower, optimize, passes, screen, streams, verify  # noqa: F401
+from graphopt.cli import (  # noqa: F401
+    bench,
+    bisect,
+    diff,
+    doctor,
+    explain,
+    lower,
+    optimize,
+    passes,
+    screen,
+    serve_config,
+    streams,
+    verify,
+)
 from graphopt.cli.root import app
 from graphopt.cli.startup import sympy_when_needed
 from graphopt.errors import GraphoptError, ModelSaveError

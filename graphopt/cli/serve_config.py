@@ -1,0 +1,66 @@
+"""`graphopt serve-config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen
+from graphopt.cli.options import parse_numbers, parse_one_size, parse_threads
+from graphopt.cli.root import app
+
+
+def engine_names() -> list[str]:
+    """For the completion of --for."""
+    from graphopt.serving.configs import ENGINES
+
+    return [*ENGINES]
+
+
+@app.command(name="serve-config")
+def serve_config(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The optimized model.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder; other models in it stay.")],
+    engine: Annotated[
+        str,
+        typer.Option("--for", help="triton, kserve, mlserver, litserve, bentoml or ray.", autocompletion=engine_names),
+    ],
+    name: Annotated[str, typer.Option(help="Of the model in URLs; by default that of the file.")] = "",
+    version: Annotated[int, typer.Option(help="Versions of one name stand side by side.")] = 1,
+    max_batch: Annotated[
+        int | None, typer.Option(help="Rows of merged requests; 8 where rows are independent, 1 for none.")
+    ] = None,
+    delay_ms: Annotated[float, typer.Option(help="How long a request waits for others.")] = 2.0,
+    instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
+    threads: Annotated[int, typer.Option(help="Of each; 0 is the runtime's choice.")] = 0,
+    devices: Annotated[str, typer.Option(help="0,1: the GPUs that the instances share.")] = "",
+    dim: Annotated[list[str] | None, typer.Option(help="NAME=128: a size to warm up with (repeatable).")] = None,
+    seen_at: Annotated[Path | None, typer.Option(help="Where the engine sees OUT, if in a container.")] = None,
+) -> None:
+    """Write a folder from which an inference server serves MODEL as it is."""
+    from graphopt.report.tables import plain
+    from graphopt.serving.configs import COMMANDS
+    from graphopt.serving.write import write
+
+    deployment, notes = write(
+        model,
+        out,
+        engine,
+        name=name,
+        version=version,
+        max_batch=max_batch,
+        delay_ms=delay_ms,
+        instances=instances,
+        threads=parse_threads(threads),
+        devices=parse_numbers(devices, "--devices") if devices else (),
+        sizes=parse_one_size(dim),
+        seen_at=seen_at,
+    )
+    out_ = screen.out()
+    merged = f"requests are merged to {deployment.max_batch} rows" if deployment.max_batch > 1 else "no merging"
+    out_.print(f"[bold]{plain(str(out))}[/] serves {plain(deployment.name)} version {deployment.version}; {merged}")
+    for note in notes:
+        out_.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
+    out_.print(f"start it with: {plain(COMMANDS[engine].format(folder=out))}", soft_wrap=True)

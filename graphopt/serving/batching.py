@@ -1,0 +1,72 @@
+"""Requests that come one by one, for engines that merge none themselves or would let a bad one spoil its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+from graphopt.serving.deployment import RequestError
+from graphopt.serving.served import Feeds, Served
+
+
+class Batcher:
+    """Merges what is waiting while a batch runs, and what comes within `delay_ms` of the first.
+
+    One batch runs at a time, in a thread of its own: the session's threads compute it, and the event loop goes on.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._most = served.deployment.max_batch
+        self._delay = served.deployment.delay_ms / 1000
+        self._waiting: list[tuple[Feeds, asyncio.Future[Feeds]]] = []
+        self._enough = asyncio.Event()
+        self._runs: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "graphopt")
+
+    async def run(self, feeds: Feeds) -> Feeds:
+        """The outputs of one request.
+
+        Raises:
+            RequestError: it does not fit the model, or the runtime refuses its values.
+        """
+        self._served.deployment.check(feeds)
+        future: asyncio.Future[Feeds] = asyncio.get_running_loop().create_future()
+        self._waiting.append((feeds, future))
+        if self._rows() >= self._most:
+            self._enough.set()
+        if self._runs is None or self._runs.done():
+            self._runs = asyncio.create_task(self._run_all())
+        return await future
+
+    def close(self) -> None:
+        """Ends the thread after its batch."""
+        self._thread.shutdown(wait=False)
+
+    def _rows(self) -> int:
+        return sum(len(next(iter(feeds.values()))) if self._most > 1 else 1 for feeds, _ in self._waiting)
+
+    async def _run_all(self) -> None:
+        while self._waiting:
+            if self._most > 1 and self._delay and self._rows() < self._most:
+                self._enough.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._enough.wait(), self._delay)
+            batch, self._waiting = self._waiting, []
+            try:
+                results = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._served.run_many, [feeds for feeds, _ in batch]
+                )
+            except Exception as error:  # none may wait for ever
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():  # its client has gone
+                    continue
+                if isinstance(result, RequestError):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)

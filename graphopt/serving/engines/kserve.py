@@ -1,0 +1,65 @@
+"""KServe: a predictor of models of ours, `python -m graphopt.serving.engines.kserve FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import kserve
+import numpy as np
+from kserve.errors import InvalidInput
+from kserve.model_server import parser
+
+from graphopt.serving.batching import Batcher
+from graphopt.serving.deployment import RequestError, versions
+from graphopt.serving.served import Served
+
+
+class Model(kserve.Model):  # type: ignore[misc]
+    """The newest version of one model; KServe knows versions as revisions of a service."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name)
+        self.folder = folder
+        self.ready = False
+
+    def load(self) -> bool:
+        """Opens the session."""
+        self._served = Served(self.folder)
+        self._batcher: Batcher | None = None
+        self.ready = True
+        return True
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+        """Answers a request of the protocol's second version; `InvalidInput` (400) where it does not fit."""
+        if not isinstance(payload, kserve.InferRequest):
+            raise InvalidInput("this model speaks the Open Inference Protocol v2")
+        if self._batcher is None:
+            self._batcher = Batcher(self._served)
+        try:
+            feeds = {given.name: np.ascontiguousarray(given.as_numpy()) for given in payload.inputs}
+            outputs = await self._batcher.run(feeds)
+        except (RequestError, ValueError, TypeError, OverflowError) as error:
+            raise InvalidInput(str(error)) from None
+        answers = []
+        for tensor in self._served.deployment.outputs:
+            output = kserve.InferOutput(tensor.name, [*outputs[tensor.name].shape], tensor.datatype)
+            output.set_data_from_numpy(outputs[tensor.name], binary_data=False)
+            answers.append(output)
+        return kserve.InferResponse(payload.id, self.name, answers, model_version=str(self._served.deployment.version))
+
+
+def main() -> None:
+    """Serves the newest version of every model of a folder; options are those of `kserve.ModelServer`."""
+    arguments = argparse.ArgumentParser(parents=[parser])
+    arguments.add_argument("folder", type=Path)
+    folder = arguments.parse_args().folder
+    models = [Model(name, places[max(places)]) for name, places in versions(folder).items()]
+    for model in models:
+        model.load()
+    kserve.ModelServer().start(models)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""LitServe: `server(folder).run()` serves every model of a folder under the Open Inference Protocol's paths."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import litserve
+from fastapi import HTTPException
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from graphopt.serving import protocol
+from graphopt.serving.deployment import Deployment, RequestError, read_deployment, versions
+from graphopt.serving.served import Feeds, Served
+
+
+def server(folder: str | os.PathLike[str], **options: Any) -> Any:
+    """A LitServer. It starts a worker again when one ends (`restart_workers`).
+
+    Args:
+        folder: with NAME/VERSION folders.
+        options: of `litserve.LitServer`.
+
+    Raises:
+        GraphoptError: a folder cannot be used.
+    """
+    found = versions(folder)
+    apis = [_Api(place) for places in found.values() for place in places.values()]
+    newest = {name: max(places) for name, places in found.items()}
+    defaults: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "restart_workers": True, "timeout": 60}
+    defaults["workers_per_device"] = max(api.deployment.instances for api in apis)
+    return litserve.LitServer(apis, middlewares=[(_Paths, {"newest": newest})], **defaults | options)
+
+
+class _Api(litserve.LitAPI):  # type: ignore[misc]
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.deployment = folder, read_deployment(folder)
+        name, version = self.deployment.name, self.deployment.version
+        super().__init__(
+            max_batch_size=self.deployment.max_batch,
+            batch_timeout=self.deployment.delay_ms / 1000,
+            api_path=f"/v2/models/{name}/versions/{version}/infer",
+        )
+        # The engine reads the type of a body from the annotation; one that does not fit never reaches a worker.
+        self.decode_request = _with_type(  # type: ignore[method-assign]
+            _request_type(self.deployment)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker gets, to which bodies come as plain data."""
+        return {key: value for key, value in vars(self).items() if key != "decode_request"}
+
+    def decode_request(self, request: Any) -> Any:
+        return request if isinstance(request, dict) else request.model_dump()
+
+    def setup(self, device: str) -> None:
+        self.served = Served(self.folder)
+
+    def batch(self, inputs: list[Any]) -> list[Any]:
+        return inputs
+
+    def predict(self, x: Any) -> Any:
+        bodies = x if isinstance(x, list) else [x]
+        answers = self.served.run_many([protocol.decode(body) for body in bodies])
+        pairs: list[tuple[Any, Feeds | RequestError]] = [*zip(bodies, answers, strict=True)]
+        return pairs if isinstance(x, list) else pairs[0]
+
+    def unbatch(self, output: list[Any]) -> list[Any]:
+        return output
+
+    def encode_response(self, output: Any) -> Any:
+        body, outputs = output
+        if isinstance(outputs, RequestError):
+            raise HTTPException(400, str(outputs))
+        try:
+            return protocol.encode(self.deployment, outputs, body)
+        except RequestError as error:
+            raise HTTPException(400, str(error)) from None
+
+
+def _with_type(request_type: type[BaseModel]) -> Any:
+    def decode_request(request: Any) -> Any:
+        return request.model_dump()
+
+    decode_request.__annotations__["request"] = request_type
+    return decode_request
+
+
+def _request_type(deployment: Deployment) -> type[BaseModel]:
+    class InferenceRequest(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+        @model_validator(mode="before")
+        @classmethod
+        def fits(cls, body: Any) -> Any:
+            deployment.check(protocol.decode(body))
+            return body
+
+        def __reduce__(self) -> Any:
+            return dict, (self.model_dump(),)  # a worker does not know this class
+
+    return InferenceRequest
+
+
+class _Paths:
+    """The protocol's other paths: the newest version where none is named, and the two that ask for health."""
+
+    def __init__(self, app: Any, newest: dict[str, int]) -> None:
+        self.app, self.newest = app, newest
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            parts = scope["path"].strip("/").split("/")
+            if parts[:2] == ["v2", "models"] and len(parts) == 4 and parts[3] == "infer" and parts[2] in self.newest:
+                scope = scope | {"path": f"/v2/models/{parts[2]}/versions/{self.newest[parts[2]]}/infer"}
+            elif parts[:2] == ["v2", "health"] or (parts[:2] == ["v2", "models"] and parts[-1] == "ready"):
+                scope = scope | {"path": "/health"}
+        await self.app(scope, receive, send)

@@ -1,0 +1,21 @@
+"""Ray Serve: `serve run graphopt.serving.engines.ray:application folder=FOLDER`, or the written config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import serve
+
+from graphopt.serving import http
+
+
+def application(arguments: dict[str, str]) -> Any:
+    """The application of one folder. Replicas, resources and restarts are the engine's."""
+    folder = arguments["folder"]
+
+    @serve.deployment(name="graphopt", max_ongoing_requests=256)
+    @serve.ingress(lambda: http.application(folder))
+    class Models:
+        """Every model and version of the folder."""
+
+    return Models.bind()  # type: ignore[attr-defined]

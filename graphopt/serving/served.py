@@ -1,0 +1,132 @@
+"""A model as engines run it: a session, requests that are checked before they reach it, and batches of several."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, session
+from graphopt.serving.deployment import MODEL, Array, RequestError, read_deployment
+
+Feeds = dict[str, Array]
+
+
+class Served:
+    """One version of a model in this process.
+
+    Args:
+        folder: NAME/VERSION, with `model.onnx` and `serving.json`.
+        instance: the number of this instance, where the engine counts them; it decides which GPU it gets.
+
+    Raises:
+        GraphoptError: the folder or the model cannot be used.
+        RuntimeMissingError: no runtime, or no native library.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], instance: int | None = None) -> None:
+        self.folder = Path(folder)
+        self.deployment = read_deployment(folder)
+        providers: list[Provider] | None = None
+        self._claim = None
+        if devices := self.deployment.devices:
+            if instance is None:
+                instance, self._claim = _claim_a_place(self.folder, self.deployment.instances)
+            providers = [(DEVICE_PROVIDER, {"device": devices[instance % len(devices)]}), CPU]
+        self._session = session(
+            self.folder / MODEL,
+            providers,
+            warm_up=self.deployment.warm_up,
+            intra_op_num_threads=self.deployment.threads,
+        )
+        self._names = [tensor.name for tensor in self.deployment.outputs]
+
+    def run(self, feeds: Feeds) -> Feeds:
+        """The outputs of one request, by name.
+
+        Raises:
+            RequestError: it does not fit the model, or the runtime refuses its values.
+        """
+        self.deployment.check(feeds)
+        return self._run(feeds)
+
+    def run_many(self, requests: Sequence[Feeds]) -> list[Feeds | RequestError]:
+        """The outputs of each request, or why it has none. Those of one shape but for their rows run as one.
+
+        A request that is refused takes nothing from the others.
+        """
+        results: list[Feeds | RequestError] = [RequestError("")] * len(requests)
+        batches: dict[Any, list[int]] = {}
+        for i, feeds in enumerate(requests):
+            try:
+                self.deployment.check(feeds)
+            except RequestError as error:
+                results[i] = error
+                continue
+            alike = tuple((n, a.shape[1:]) for n, a in sorted(feeds.items())) if self.deployment.max_batch > 1 else i
+            batches.setdefault(alike, []).append(i)
+        for members in batches.values():
+            while members:
+                count = self._how_many(requests, members)
+                for i, result in zip(members[:count], self._run_as_one([requests[i] for i in members[:count]])):
+                    results[i] = result
+                del members[:count]
+        return results
+
+    def _how_many(self, requests: Sequence[Feeds], members: Sequence[int]) -> int:
+        """How many of the first requests make a batch."""
+        rows = 0
+        for count, i in enumerate(members):
+            rows += _rows(requests[i])
+            if count and rows > self.deployment.max_batch:
+                return count
+        return len(members)
+
+    def _run_as_one(self, requests: Sequence[Feeds]) -> list[Feeds | RequestError]:
+        if len(requests) == 1:
+            try:
+                return [self._run(requests[0])]
+            except RequestError as error:
+                return [error]
+        try:
+            merged = self._run({name: np.concatenate([r[name] for r in requests]) for name in requests[0]})
+        except RequestError:  # one of them: which?
+            return [self._run_as_one([request])[0] for request in requests]
+        ends = np.cumsum([_rows(request) for request in requests])
+        return [
+            {name: array[end - _rows(request) : end] for name, array in merged.items()}
+            for request, end in zip(requests, ends, strict=True)
+        ]
+
+    def _run(self, feeds: Feeds) -> Feeds:
+        try:
+            return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+        except Exception as error:  # the runtime's exception classes share no public base
+            raise RequestError(f"{self.deployment.name}: ONNX Runtime: {str(error).strip()}") from None
+
+
+def _rows(feeds: Feeds) -> int:
+    return len(next(iter(feeds.values())))
+
+
+def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
+    """The lowest number that no other living process of this user holds for this model.
+
+    The kernel takes a lock back when its process ends, however it ends: a new worker gets the place of the dead one.
+    """
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    for place in range(places):
+        handle = (Path(tempfile.gettempdir()) / f"graphopt-{os.getuid()}-{digest}-{place}.lock").open("ab")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.close()
+            continue
+        return place, handle
+    return os.getpid() % places, None  # more processes than were planned

@@ -1,0 +1,203 @@
+"""`graphopt serve-config`: a folder that an engine serves as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from graphopt import files
+from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
+from graphopt.errors import GraphoptError, ModelSaveError, OptionError
+from graphopt.graph.reading import data_files, read_proto
+from graphopt.runtime.sessions import CPU, library_path, session
+from graphopt.serving.configs import ENGINES
+from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, Tensor
+
+# How far the rows of a batch may be from those run alone, relative to the RMS: kernels sum in another order.
+_ROUNDING = {"FP16": 2e-2, "FP32": 1e-3, "FP64": 1e-6}
+# Beyond this many numbers an input is too large to be tried.
+_MOST_ELEMENTS = 1 << 24
+
+
+def write(
+    model: Path,
+    out: Path,
+    engine: str,
+    *,
+    name: str = "",
+    version: int = 1,
+    max_batch: int | None = None,
+    delay_ms: float = 2.0,
+    instances: int = 1,
+    threads: int = 0,
+    devices: Sequence[int] = (),
+    sizes: Mapping[str, int] | None = None,
+    seen_at: Path | None = None,
+) -> tuple[Deployment, list[str]]:
+    """Puts a model, and all that an engine needs to serve it, into a folder; other models there stay.
+
+    Args:
+        model: as `graphopt optimize` wrote it; any other works, too.
+        out: the folder.
+        engine: a key of `ENGINES`.
+        name: in URLs; by default that of the file.
+        version: a number from 1 on.
+        max_batch: rows that requests may be merged to, 1 for none. By default 8 where the rows of a batch are
+            independent, which is tried: rows run together and alone.
+        delay_ms: how long a request waits for others.
+        instances: processes, replicas or instances.
+        threads: of each.
+        devices: GPUs to share among the instances.
+        sizes: of symbolic dimensions, for the warm-up.
+        seen_at: where the engine sees the folder, if it runs in a container.
+
+    Returns:
+        What was written, and notes for people.
+
+    Raises:
+        OptionError: an option does not fit the model.
+        ModelLoadError: the model cannot be read.
+        ModelSaveError: the folder cannot be written.
+    """
+    if engine not in ENGINES:
+        raise OptionError(f"--for {engine}: there is {', '.join(ENGINES)}")
+    name = name or re.sub(r"[^A-Za-z0-9_-]", "_", model.name.removesuffix(".onnx"))
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise OptionError(f"--name '{name}' is not a name of letters, digits, _ and -")
+    for what, number in {"--version": version, "--instances": instances}.items():
+        if number < 1:
+            raise OptionError(f"{what} {number}: it is a number from 1 on")
+    if max_batch is not None and max_batch < 1:
+        raise OptionError(f"--max-batch {max_batch}: it is a number from 1 on")
+    proto = read_proto(model)
+    unknown = [symbol for symbol in sizes or {} if symbol not in symbols(proto)]
+    if unknown:
+        raise OptionError(f"--dim {unknown[0]}: the model has {', '.join(symbols(proto)) or 'no symbolic dimension'}")
+    notes: list[str] = []
+    if max_batch != 1:
+        reason = why_not_merged(proto, model, sizes or {})
+        if reason:
+            if max_batch is not None:
+                raise OptionError(f"--max-batch {max_batch}: requests cannot be merged: {reason}")
+            notes.append(f"requests are not merged: {reason}")
+        max_batch = 1 if reason else max_batch or 8
+    deployment = Deployment(
+        name,
+        version,
+        tuple(_tensor(v) for v in required_inputs(proto)),
+        tuple(_tensor(v) for v in proto.graph.output),
+        max_batch,
+        delay_ms if max_batch > 1 else 0.0,
+        instances,
+        threads,
+        tuple(devices),
+        _warm_up(proto, max_batch, sizes or {}, notes),
+    )
+    _put(model, out, engine, deployment, seen_at or Path(os.path.abspath(out)))
+    return deployment, notes
+
+
+def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: Path) -> None:
+    place = f"{deployment.name}/{deployment.version}"
+    texts = dict(ENGINES[engine](deployment, seen_at))
+    folders = [out / place]
+    if engine == "triton":
+        folders = [out / "onnxruntime" / place, out / "python" / place]
+        _copy(library_path(), out / "libgraphopt.so")
+    for folder in folders:
+        # The weights first, the settings, by which a server finds a model, last.
+        for data in data_files(model):
+            _copy(data, folder / os.path.relpath(data, model.parent))
+        _copy(model, folder / MODEL)
+    for path, text in texts.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        files.write(out / path, text)
+    for folder in folders:
+        files.write(folder / SETTINGS, deployment.to_json())
+
+
+def _copy(source: Path, place: Path) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelSaveError(f"{place.parent}: cannot be made: {error.strerror or error}") from None
+    with source.open("rb") as original:
+        files.write(place, lambda copy: shutil.copyfileobj(original, copy, 1 << 22))
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise OptionError(f"'{value.name}' is a {str(kind).removesuffix('_type')}: engines take and give tensors")
+    tensor = value.type.tensor_type
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        datatype = next(name for name, known in DATATYPES.items() if known == dtype)
+    except (KeyError, StopIteration):
+        type_name = onnx.TensorProto.DataType.Name(tensor.elem_type)
+        raise OptionError(f"'{value.name}' is of type {type_name}, which servers do not know") from None
+    if not tensor.HasField("shape"):
+        raise OptionError(f"'{value.name}' has no rank in the model, and servers want one")
+    return Tensor(value.name, datatype, tuple(d.dim_value if d.dim_value > 0 else -1 for d in tensor.shape.dim))
+
+
+def _warm_up(
+    proto: onnx.ModelProto, max_batch: int, sizes: Mapping[str, int], notes: list[str]
+) -> tuple[dict[str, list[int]], ...]:
+    """One row and a full batch; none where a dimension's size is anybody's guess."""
+    unknown = [s for s, role in symbols(proto).items() if s not in sizes and not (role == "batch" and max_batch > 1)]
+    if unknown:
+        notes.append(f"no warm-up: what size is {', '.join(unknown)}? (--dim {unknown[0]}=...)")
+        return ()
+    sets = []
+    for rows in dict.fromkeys((1, max_batch)):
+        bound = {s: rows for s, role in symbols(proto).items() if role == "batch"} | dict(sizes)
+        sets.append({v: [*array.shape] for v, array in normal_feeds(proto, bound).items()})
+    return tuple(sets)
+
+
+def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]) -> str:
+    """Why requests must not be run as one batch; "" where they may.
+
+    Every first axis has to be free, and rows run together have to give what they give alone: two models with the same
+    shapes differ in that (attention over the first axis, statistics over the batch), so it is tried, on random inputs.
+    """
+    values = [*required_inputs(proto), *proto.graph.output]
+    for value in values:
+        dims = value.type.tensor_type.shape.dim
+        if not dims or dims[0].dim_value > 0:
+            return f"the first axis of '{value.name}' is no free batch axis"
+    roles = symbols(proto)
+    batch = [s for s, role in roles.items() if role == "batch"]
+    others = {s: 64 if role == "image" else 16 for s, role in roles.items() if role != "batch"} | dict(sizes)
+    together = normal_feeds(proto, others | dict.fromkeys(batch, 3))
+    if sum(array.size for array in together.values()) > _MOST_ELEMENTS:
+        return "its inputs are too large to try whether rows are independent"
+    try:
+        opened = session(model, [CPU], log_severity_level=4)
+        merged = opened.run(None, together)
+        alone = [opened.run(None, {n: a[row : row + 1] for n, a in together.items()}) for row in range(3)]
+    except GraphoptError:
+        raise
+    except Exception as error:  # the runtime's exception classes share no public base
+        return f"it could not be tried whether rows are independent: {str(error).strip()[:300]}"
+    for value, whole, *rows in zip(proto.graph.output, merged, *alone):
+        if any(row.shape != whole[:1].shape for row in rows) or len(whole) != 3:
+            return f"output '{value.name}' has no row for each row of the inputs"
+        got = np.concatenate(rows)
+        if not _alike(got, whole, _ROUNDING.get(_tensor(value).datatype, 0.0)):
+            return f"rows are not independent: output '{value.name}' of a row depends on the rows beside it"
+    return ""
+
+
+def _alike(a: np.ndarray, b: np.ndarray, rounding: float) -> bool:
+    if not rounding:
+        return bool((a == b).all())
+    scale = float(np.sqrt(np.mean(np.square(b, dtype=np.float64)))) if b.size else 0.0
+    return bool(np.allclose(a, b, rtol=0, atol=rounding * scale, equal_nan=True))

@@ -1,0 +1,282 @@
+"""An inference server as a process, and a client of the Open Inference Protocol of others (tritonclient)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS_TO_START = 240  # on a machine that is busy with other things; 10 otherwise
+
+
+def missing(*modules: str) -> str:
+    """The first module that is not installed, or ""."""
+    return next((m for m in modules if importlib.util.find_spec(m) is None), "")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class Engine:
+    """A server over a folder of serve-config's; a context manager that ends it with all its processes."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder, self.port = name, folder, free_port()
+        self.url = f"127.0.0.1:{self.port}"
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the server)
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        """The command and its environment."""
+        python, folder, port = sys.executable, str(self.folder), str(self.port)
+        ray = f"from graphopt.serving.engines.ray import application as a; import ray, time; from ray import serve; \
+ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False); \
+serve.start(http_options={{'host': '127.0.0.1', 'port': {port}}}); \
+app = a({{'folder': {folder!r}}}); \
+serve.run(app, name='graphopt'); time.sleep(1e6)"
+        commands: Mapping[str, list[str]] = {
+            "mlserver": [python, "-c", "from mlserver.cli import main; main()", "start", folder],
+            "litserve": [
+                python,
+                "-c",
+                "from graphopt.serving.engines.litserve import server\n"
+                "if __name__ == '__main__':\n"
+                f"    server({folder!r}).run(host='127.0.0.1', port={port}, log_level='error')",
+            ],
+            "kserve": [
+                *(python, "-m", "graphopt.serving.engines.kserve", folder, "--http_port", port),
+                *("--enable_grpc", "false"),
+            ],
+            "bentoml": [
+                *(python, "-m", "bentoml", "serve", "service:Service", "--working-dir", folder),
+                *("--host", "127.0.0.1", "--port", port),
+            ],
+            "ray": [python, "-c", ray],
+        }
+        settings = {
+            "MLSERVER_HOST": "127.0.0.1",
+            "MLSERVER_HTTP_PORT": port,
+            "MLSERVER_GRPC_PORT": str(free_port()),
+            "MLSERVER_METRICS_PORT": str(free_port()),
+            "BENTOML_DO_NOT_TRACK": "True",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return commands[self.name], os.environ | settings | {"PYTHONPATH": paths}
+
+    def __enter__(self) -> Engine:
+        command, environment = self.command()
+        self.process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not self.ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__(None, None, None)
+                raise AssertionError(f"{self.name} did not start:\n{self.log()}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT if self.name == "ray" else signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(3)
+        for pid in [*self._family(), self.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def log(self) -> str:
+        """What it has printed."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def ready(self) -> bool:
+        """Whether all models are there."""
+        client = self.client()
+        try:
+            return all(client.is_model_ready(p.parent.name) for p in self.folder.glob("*/1"))
+        except Exception:  # whatever a client makes of a server that is not there yet
+            return False
+        finally:
+            client.close()
+
+    def client(self) -> Any:
+        """A client of its own for one thread."""
+        import tritonclient.http
+
+        return tritonclient.http.InferenceServerClient(self.url, connection_timeout=10, network_timeout=60)
+
+    def workers(self) -> list[int]:
+        """The processes in which models run: those that have our library open."""
+        found = []
+        for pid in [*self._family(), self.process.pid]:
+            try:
+                if "libgraphopt.so" in Path(f"/proc/{pid}/maps").read_text():
+                    found.append(pid)
+            except OSError:
+                continue
+        return found
+
+    def _family(self) -> list[int]:
+        """All processes of this server: they share its session, also where their parent has died."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self.process.pid and int(stat.parent.name) != self.process.pid:
+                found.append(int(stat.parent.name))
+        return found
+
+
+def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "") -> Feeds:
+    """One request, JSON in both directions."""
+    import tritonclient.http as http
+    from tritonclient.utils import np_to_triton_dtype
+
+    inputs = []
+    for name, array in feeds.items():
+        given = http.InferInput(name, [*array.shape], np_to_triton_dtype(array.dtype))
+        given.set_data_from_numpy(array, binary_data=False)
+        inputs.append(given)
+    answer = client.infer(model, inputs, version)
+    return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
+
+
+@dataclass
+class Load:
+    """What many clients got.
+
+    Attributes:
+        right: answers that are what `session.run` gives.
+        wrong: answers that are not, described.
+        errors: requests without an answer, with the client's message.
+        seconds: of each right answer.
+    """
+
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Question:
+    """A request and its answer by `session.run`; of several possible answers (a model is being replaced) one."""
+
+    model: str
+    feeds: Feeds
+    answers: Sequence[Feeds]
+    version: str = ""
+
+    def difference(self, got: Feeds) -> str:
+        """Empty where the answer is one of the right ones; batches sum in another order than single rows."""
+        for wanted in self.answers:
+            if got.keys() == wanted.keys() and all(_alike(got[name], wanted[name]) for name in wanted):
+                return ""
+        return f"{self.model}: another answer than session.run's"
+
+
+def _alike(got: Array, wanted: Array) -> bool:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return False
+    scale = float(np.sqrt(np.mean(np.square(wanted, dtype=np.float64))))
+    return bool(np.abs(got.astype(np.float64) - wanted).max() <= 1e-4 * scale)
+
+
+def load(
+    engine: Engine,
+    questions: Sequence[Question],
+    *,
+    clients: int = 16,
+    requests: int = 10,
+    meanwhile: Callable[[], object] = lambda: None,
+    attempts: int = 1,
+) -> Load:
+    """Each client asks `requests` questions, one after the other, all clients at once.
+
+    Args:
+        engine: the server.
+        questions: chosen from at random.
+        clients: threads.
+        requests: of each.
+        meanwhile: called once a quarter of the requests has an answer.
+        attempts: how often a client asks before it gives up; each failure is counted.
+    """
+    result, lock, quarter = Load(), threading.Lock(), threading.Event()
+
+    def work(number: int) -> None:
+        client, rng = engine.client(), np.random.default_rng(number)
+        for _ in range(requests):
+            question = questions[int(rng.integers(len(questions)))]
+            for attempt in range(attempts):
+                begin = time.perf_counter()
+                try:
+                    difference = question.difference(ask(client, question.model, question.feeds, question.version))
+                except Exception as error:  # whatever the client raises is what its user sees
+                    with lock:
+                        result.errors.append(str(error))
+                    time.sleep(0.05 * (attempt + 1))
+                    continue
+                with lock:
+                    if difference:
+                        result.wrong.append(difference)
+                    else:
+                        result.right += 1
+                        result.seconds.append(time.perf_counter() - begin)
+                break
+            with lock:
+                if result.right + len(result.wrong) + len(result.errors) >= clients * requests // 4:
+                    quarter.set()
+        client.close()
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    quarter.wait(60)
+    meanwhile()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads), "a client waits for ever"
+    return result
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Asks until it is so, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True

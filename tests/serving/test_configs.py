@@ -1,0 +1,254 @@
+"""What serve-config writes: Triton's files against Triton's own message, its model in-process, refusals, notes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from graphopt.errors import OptionError
+from graphopt.runtime.sessions import library_path
+from graphopt.serving.configs import ENGINES
+from graphopt.serving.deployment import RequestError, read_deployment, versions
+from graphopt.serving.protocol import decode
+from graphopt.serving.served import Served
+from graphopt.serving.write import write
+from tests.conftest import CommandResult
+from tests.serving.zoo import feeds_of, run, save
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("resnet18", tmp_path_factory.mktemp("model") / "resnet.onnx")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("bert", tmp_path_factory.mktemp("model") / "bert.onnx")
+
+
+def model_config() -> Any:
+    """Triton's message, as its makers publish it in tritonclient."""
+    found = importlib.util.find_spec("tritonclient")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("tritonclient is not installed: pip install '.[serving]'")
+    path = Path(found.submodule_search_locations[0]) / "grpc" / "model_config_pb2.py"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "python"])
+def test_triton_reads_its_config(backend: str, resnet: Path, bert: Path, tmp_path: Path) -> None:
+    from google.protobuf import text_format
+
+    messages = model_config()
+    write(resnet, tmp_path, "triton", name="resnet", instances=3, threads=2)
+    write(bert, tmp_path, "triton", name="bert", max_batch=1)
+    config = messages.ModelConfig()
+    text_format.Parse((tmp_path / backend / "resnet" / "config.pbtxt").read_text(), config)
+    assert (config.name, config.backend, config.max_batch_size) == ("resnet", backend, 8)
+    assert [(i.name, i.data_type, [*i.dims]) for i in config.input] == [("input", messages.TYPE_FP32, [3, 32, 32])]
+    assert [(o.name, [*o.dims]) for o in config.output] == [("logits", [10])]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 2000
+    assert [(g.count, g.kind) for g in config.instance_group] == [(3, messages.ModelInstanceGroup.KIND_CPU)]
+    assert [(w.batch_size, [*w.inputs["input"].dims]) for w in config.model_warmup] == [
+        (1, [3, 32, 32]),
+        (8, [3, 32, 32]),
+    ]
+    libraries = [*config.model_operations.op_library_filename]
+    if backend == "onnxruntime":
+        assert [Path(path).read_bytes() for path in libraries] == [library_path().read_bytes()]
+        assert config.parameters["intra_op_thread_count"].string_value == "2"
+    else:
+        assert not libraries
+    text_format.Parse((tmp_path / backend / "bert" / "config.pbtxt").read_text(), other := messages.ModelConfig())
+    assert other.max_batch_size == 0
+    assert {i.name: [*i.dims] for i in other.input}["input_ids"] == [-1, -1]
+    assert not other.HasField("dynamic_batching")
+
+
+OPSETS = [helper.make_opsetid("", 17)]
+
+
+class _Tensor:
+    def __init__(self, name: str, array: Any) -> None:
+        self._name, self._array = name, array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> Any:
+        return self._array
+
+
+class _Request:
+    def __init__(self, feeds: dict[str, Any], wanted: list[str]) -> None:
+        self.feeds, self.wanted = feeds, wanted
+
+    def requested_output_names(self) -> list[str]:
+        return self.wanted
+
+
+def test_triton_python_model(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class that Triton's Python backend finds in model.py, called as the backend calls it.
+
+    `triton_python_backend_utils` exists in a running server only: here it is what its documentation says of it.
+    """
+
+    class Response:
+        def __init__(self, output_tensors: Any = (), error: Any = None) -> None:
+            self.tensors, self.error = output_tensors, error
+
+    class Error:
+        INVALID_ARG = 4
+
+        def __init__(self, message: str, code: int) -> None:
+            self.message, self.code = message, code
+
+    backend = ModuleType("triton_python_backend_utils")
+    backend.Tensor, backend.InferenceResponse, backend.TritonError = _Tensor, Response, Error  # type: ignore[attr-defined]
+    backend.get_input_tensor_by_name = lambda request, name: (  # type: ignore[attr-defined]
+        _Tensor(name, request.feeds[name]) if name in request.feeds else None
+    )
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend)
+    write(bert, tmp_path, "triton", name="bert", threads=1)
+    folder = tmp_path / "python" / "bert"
+    spec = importlib.util.spec_from_file_location("model", folder / "1" / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.TritonPythonModel()
+    model.initialize({"model_repository": str(folder), "model_version": "1", "model_instance_name": "bert_0_1"})
+    good = [feeds_of("bert", 1 + n % 3, n) for n in range(5)]
+    bad = {"input_ids": np.zeros((1, 4), np.int64)}
+    requests = [_Request(feeds, ["pooler_output"]) for feeds in [*good[:2], bad, *good[2:]]]
+    responses = model.execute(requests)
+    refused = responses.pop(2)
+    assert (refused.error.code, "attention_mask" in refused.error.message) == (4, True)
+    for feeds, response in zip(good, responses, strict=True):
+        assert [tensor.name() for tensor in response.tensors] == ["pooler_output"]
+        wanted = run(bert, feeds)["pooler_output"]
+        np.testing.assert_allclose(response.tensors[0].as_numpy(), wanted, atol=1e-4 * float(np.abs(wanted).max()))
+
+
+def matmul_over_rows(path: Path) -> Path:
+    """Y = X^T X X^T: its shapes are those of a batch, but each row depends on all."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["g"]),
+        helper.make_node("MatMul", ["g", "x"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:]), ir_version=8, opset_imports=OPSETS),
+        path,
+    )
+    return path
+
+
+def test_rows_that_depend_on_each_other_are_not_merged(tmp_path: Path) -> None:
+    deployment, notes = write(matmul_over_rows(tmp_path / "m.onnx"), tmp_path / "out", "litserve")
+    assert deployment.max_batch == 1
+    assert any("depends on the rows beside it" in note for note in notes)
+    with pytest.raises(OptionError, match="depends on the rows beside it"):
+        write(tmp_path / "m.onnx", tmp_path / "out", "litserve", max_batch=4)
+    served = Served(tmp_path / "out" / "m" / "1")
+    one = np.eye(3, 4, dtype=np.float32)
+    for answer in served.run_many([{"x": one}, {"x": one}]):
+        assert isinstance(answer, dict)
+        np.testing.assert_array_equal(answer["y"], one)
+
+
+def test_batches_are_cut_and_a_bad_one_fails_alone(resnet: Path, tmp_path: Path) -> None:
+    write(resnet, tmp_path, "litserve", name="resnet", max_batch=4)
+    served = Served(tmp_path / "resnet" / "1")
+    good = [feeds_of("resnet18", rows, rows) for rows in (1, 3, 2, 4, 1, 5)]
+    bad = {"input": np.zeros((1, 3, 32, 31), np.float32)}
+    answers = served.run_many([*good[:3], bad, *good[3:]])
+    assert isinstance(answers.pop(3), RequestError)
+    for feeds, answer in zip(good, answers, strict=True):
+        assert isinstance(answer, dict)
+        wanted = run(resnet, feeds)["logits"]
+        np.testing.assert_allclose(answer["logits"], wanted, atol=1e-4 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_command(engine: str, resnet: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
+    """Two versions stand side by side, and what each engine reads is valid in its language."""
+    for version in (1, 2):
+        done = graphopt_command(
+            *("serve-config", resnet, tmp_path, "--for", engine, "--name", "resnet", "--version", version)
+        )
+        assert done.exit_code == 0, done.stderr
+        assert "start it with:" in done.stdout
+    places = [tmp_path / "python", tmp_path / "onnxruntime"] if engine == "triton" else [tmp_path]
+    for place in places:
+        assert [*versions(place)["resnet"]] == [1, 2]
+        assert read_deployment(place / "resnet" / "2").version == 2
+    for file in [*tmp_path.rglob("*.json"), *tmp_path.rglob("serve.yaml"), *tmp_path.rglob("inference_*.yaml")]:
+        json.loads(file.read_text())
+    for file in tmp_path.rglob("*.py"):
+        compile(file.read_text(), str(file), "exec")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--for", "torchserve"), "there is triton, kserve, mlserver, litserve, bentoml, ray"),
+        (("--for", "ray", "--version", "0"), "a number from 1 on"),
+        (("--for", "ray", "--name", "../x"), "not a name"),
+        (("--for", "ray", "--dim", "sequence=8"), "the model has batch"),
+    ],
+)
+def test_wrong_options(
+    arguments: tuple[str, ...],
+    message: str,
+    resnet: Path,
+    tmp_path: Path,
+    graphopt_command: Callable[..., CommandResult],
+) -> None:
+    done = graphopt_command("serve-config", resnet, tmp_path / "out", *arguments)
+    assert done.exit_code == 5
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"datatype": "INT8", "data": [1, 2, 300]}, "out of the range"),
+        ({"datatype": "INT8", "data": [1.5, 2, 3]}, "no int8 values"),
+        ({"datatype": "FP32", "data": ["a", "b", "c"]}, "no float32 values"),
+        ({"datatype": "FP32", "data": [1, 2]}, "do not fill"),
+        ({"datatype": "BF16", "data": [1, 2, 3]}, "datatype BF16"),
+        ({"datatype": "FP32", "data": [1, 2, 3], "shape": [-3]}, "no list of sizes"),
+    ],
+)
+def test_numbers_that_are_none(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        decode({"inputs": [{"name": "x", "shape": [3]} | given]})
+
+
+def test_numbers_of_every_type() -> None:
+    for datatype, data in {
+        "BOOL": [True, False],
+        "UINT64": [0, 2**64 - 1],
+        "FP16": [1, 2.5],
+        "BYTES": ["a", "ü"],
+    }.items():
+        (array,) = decode({"inputs": [{"name": "x", "shape": [2], "datatype": datatype, "data": data}]}).values()
+        assert array.tolist() == data

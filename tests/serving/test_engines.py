@@ -1,0 +1,135 @@
+"""Real servers: many clients at once, mixed batches, two models, two versions, a killed worker, bad requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.engine import Engine, ask, load, missing, wait_for
+from tests.serving.zoo import questions, save, serve
+
+# tests/serving is for these two; scripts/sweep serving sets the others, which are too heavy for every run.
+NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "mlserver litserve").split()
+# KServe has no versions: a service has revisions.
+VERSIONED = {"mlserver", "litserve", "bentoml", "ray"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        ("resnet", 1): save("resnet18", folder / "resnet.onnx"),
+        ("resnet", 2): save("resnet18", folder / "resnet2.onnx", scale=2.0),
+        ("bert", 1): save("bert", folder / "bert.onnx"),
+    }
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(
+    request: pytest.FixtureRequest, models: dict[tuple[str, int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    name = request.param
+    if gone := missing(name, "tritonclient"):
+        pytest.skip(f"{gone} is not installed: pip install '.[serving]'")
+    folder = serve(models, name, tmp_path_factory.mktemp(name))
+    with Engine(name, folder) as running:
+        yield running
+
+
+def test_many_clients(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
+    """Equal to session.run under 16 clients: both models, both versions, requests of one to three rows."""
+    asked = questions("bert", "bert", [models["bert", 1]])
+    asked += questions("resnet18", "resnet", [models["resnet", 2]])
+    if engine.name in VERSIONED:
+        asked += questions("resnet18", "resnet", [models["resnet", 1]], version="1")
+        asked += questions("resnet18", "resnet", [models["resnet", 2]], version="2")
+    result = load(engine, asked)
+    assert not result.errors
+    assert not result.wrong
+    assert result.right == 160
+
+
+def infer(engine: Engine, body: Any, model: str = "resnet") -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://{engine.url}/v2/models/{model}/infer", data, {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def tensor(name: str, shape: list[int], datatype: str = "FP32", count: int | None = None) -> dict[str, Any]:
+    data = [0] * (int(np.prod(shape)) if count is None else count)
+    return {"name": name, "shape": shape, "datatype": datatype, "data": data}
+
+
+BAD = {
+    "no inputs": {"inputs": []},
+    "not JSON": b"{",
+    "another input": {"inputs": [tensor("images", [1, 3, 32, 32])]},
+    "another type": {"inputs": [tensor("input", [1, 3, 32, 32], "INT64")]},
+    "another shape": {"inputs": [tensor("input", [1, 3, 32, 31])]},
+    "too few numbers": {"inputs": [tensor("input", [1, 3, 32, 32], count=7)]},
+}
+
+
+def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
+    """A client's mistake is its own: an error of the engine from 400 to 499, and right answers for all others."""
+    seen: dict[str, tuple[int, Any]] = {}
+
+    def mistakes() -> None:
+        seen.update({name: infer(engine, body) for name, body in BAD.items()})
+        seen["no such model"] = infer(engine, {"inputs": [tensor("input", [1, 3, 32, 32])]}, "vgg")
+
+    result = load(engine, questions("resnet18", "resnet", [models["resnet", 2]]), requests=6, meanwhile=mistakes)
+    assert not result.errors + result.wrong
+    assert {name: status // 100 for name, (status, _) in seen.items()} == dict.fromkeys([*BAD, "no such model"], 4), (
+        seen
+    )
+    assert "another shape" not in seen or "[1, 3, 32, 31]" in str(seen["another shape"][1])
+
+
+def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
+    """Requests of a killed worker fail or are asked again; no answer is wrong, and the engine starts a new one."""
+    before = engine.workers()
+    victim = next(pid for pid in before if pid != engine.process.pid)
+    result = load(
+        engine,
+        questions("resnet18", "resnet", [models["resnet", 2]]),
+        requests=12,
+        meanwhile=lambda: os.kill(victim, signal.SIGKILL),
+        attempts=40,
+    )
+    assert not result.wrong
+    assert result.right == 16 * 12
+    assert len(result.errors) < 16 * 12
+    assert wait_for(lambda: victim not in engine.workers() and len(engine.workers()) == len(before))
+
+
+def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
+    """MLServer loads a model again on request; each answer is the old one's or the new one's, in the end the new."""
+    if engine.name != "mlserver":
+        pytest.skip("no engine but MLServer replaces a model in a running server")
+    new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
+
+    def replace() -> None:
+        serve({("resnet", 2): new}, engine.name, engine.folder)
+        engine.client().load_model("resnet")
+
+    asked = questions("resnet18", "resnet", [models["resnet", 2], new], version="2")
+    result = load(engine, asked, requests=12, meanwhile=replace)
+    assert not result.errors + result.wrong
+    (only_new,) = questions("resnet18", "resnet", [new], count=1, version="2")
+    assert not only_new.difference(ask(engine.client(), "resnet", only_new.feeds, "2"))
