@@ -140,6 +140,7 @@ INTERFACES = (
         r"rocblas_\w+",
         {
             "Rocblas": {
+                "kWorkspaceBytes": "",
                 "kNone": "rocblas_operation_none",
                 "kTranspose": "rocblas_operation_transpose",
                 "kHalf": "rocblas_datatype_f16_r",
