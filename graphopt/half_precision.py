@@ -114,10 +114,7 @@ def convert(editor: Editor, *, keep_io: bool = True, keep: Collection[str] = ())
     Raises:
         OptionError: a name in `keep` that no node has.
     """
-    nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
-    unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}
-    if unknown:
-        raise OptionError(f"no node and no operator has the name '{min(unknown)}', which is to stay in float32")
+    require_known(editor, keep)
     opset = editor.model.opset_imports.get("", 0)
     if opset < MIN_OPSET:
         detail = f"the model has opset {opset}, float16 needs {MIN_OPSET}"
@@ -125,6 +122,16 @@ def convert(editor: Editor, *, keep_io: bool = True, keep: Collection[str] = ())
     work = _Conversion(editor, keep_io, frozenset(keep))
     work.convert(editor.model.graph)
     return work.result()
+
+
+def require_known(editor: Editor, keep: Collection[str]) -> None:
+    """Raises:
+    OptionError: a name of what is to stay in float32 that no node and no operator has.
+    """
+    nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
+    unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}
+    if unknown:
+        raise OptionError(f"no node and no operator has the name '{min(unknown)}', which is to stay in float32")
 
 
 @functools.cache
@@ -634,4 +641,4 @@ def _is_bound(node: ir.Node, index: int) -> bool:
     return node.domain == "" and node.op_type == "Clip" and index > 0
 
 
-__all__ = ["HalfPrecisionResult", "convert", "range_of"]
+__all__ = ["HalfPrecisionResult", "convert", "range_of", "require_known"]

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
-from graphopt import files, half_precision, pipeline
+from graphopt import bfloat16, files, half_precision, pipeline
 from graphopt.errors import ModelSaveError, OptionError, require_list
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
@@ -29,6 +29,8 @@ from graphopt.targets.profit import EveryLegalSite, Profit
 
 ModelT = TypeVar("ModelT")
 StrPath: TypeAlias = str | os.PathLike[str]
+
+PRECISIONS = ("fp16", "bf16")
 
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
@@ -146,8 +148,9 @@ def optimize(
             here, with the GPU's architecture. The report says which and why.
         only: names of the passes to run; empty for all.
         skip: names of passes not to run.
-        precision: "fp16" converts to half precision after all other rewrites (half_precision.py).
-        keep_io: with a precision, graph inputs and outputs keep their element types.
+        precision: "fp16" converts to half precision after all other rewrites (half_precision.py); "bf16", for CPUs,
+            rounds the factors of products to bfloat16 (bfloat16.py).
+        keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
         keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
@@ -178,10 +181,12 @@ def optimize(
     path = Path(given) if isinstance(given, str | os.PathLike) else None
     parsed_target, why_target = resolve_target(target)
     passes = _select(only, skip)
-    if precision not in (None, "fp16"):
-        raise OptionError(f"unknown precision '{precision}'; the only one is fp16")
-    if precision is None and not keep_io:
-        raise OptionError("element types of inputs and outputs change only with a precision")
+    if precision not in (None, *PRECISIONS):
+        raise OptionError(f"unknown precision '{precision}'; choose {' or '.join(PRECISIONS)}")
+    if precision == "bf16" and parsed_target.device != "cpu":
+        raise OptionError(f"bf16 is for CPUs, and the target is {parsed_target}: --target cpu, or --precision fp16")
+    if precision != "fp16" and not keep_io:
+        raise OptionError("element types of inputs and outputs change only with precision fp16")
     if precision is None and keep_float:
         raise OptionError("nodes are kept in float32 only with a precision")
     if path is None and out is not None:
@@ -211,7 +216,7 @@ def optimize(
         say("inferring shapes")
         inference.infer(work, source.proto)
         report.before = model_stats(work)
-        editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision is not None)
+        editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision == "fp16")
 
         def after_pass(name: str) -> None:
             say(name)
@@ -220,8 +225,11 @@ def optimize(
 
         result = pipeline.run(editor, passes, after_pass=after_pass)
         if precision is not None:
-            say(half_precision.NAME)
-            result.extend(_to_half_precision(editor, keep_io, keep_float, report))
+            say(half_precision.NAME if precision == "fp16" else bfloat16.NAME)
+            if precision == "fp16":
+                result.extend(_to_half_precision(editor, keep_io, keep_float, report))
+            else:
+                result.extend(bfloat16.convert(editor, keep_float))
             if not keep_io:
                 interface = _converted(interface, Interface.of(work))
             # Constants that differed in float32 may be equal now.

@@ -18,7 +18,7 @@ LAYERS = (
     ("graph/",),
     ("forms/", "report/data.py", "report/__init__.py"),
     ("passes/",),
-    ("pipeline.py", "half_precision.py"),
+    ("pipeline.py", "half_precision.py", "bfloat16.py"),
     ("runtime/",),
     ("optimizer.py",),
     ("checking/", "measure/"),

@@ -13,6 +13,7 @@ from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"
+BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs
 _COARSE = {ir.DataType.FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 _MOVES = frozenset("Cast Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
 
@@ -68,7 +69,11 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
             if not any(_is_used(v) for v in halves if v.dtype == dtype):
                 halves = {v for v in halves if v.dtype != dtype}
         own = {n for n in behind[1].nodes if n.domain == DOMAIN}
+        brain = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
+        if brain:
+            numerics = max(numerics, Numerics.BF16)
+            halves |= {v for n in brain for v in n.inputs[:2] if v is not None}
         classes[str(old.name)] = Numerics.EXACT if exact else numerics
         if not exact and not halves and any(n.op_type.startswith(WINOGRAD) for n in own):
             approximated.add(str(old.name))

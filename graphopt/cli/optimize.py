@@ -42,14 +42,19 @@ def optimize(
     only: OnlyOption = None,
     skip: SkipOption = None,
     precision: Annotated[
-        str | None, typer.Option(help="fp16 converts to half precision; statistics and the interface stay float32.")
+        str | None,
+        typer.Option(
+            help="fp16 converts to half precision; bf16, for CPUs, rounds the factors of products to bfloat16."
+        ),
     ] = None,
     fp16_io: Annotated[
         bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
     ] = False,
-    fp16_keep: Annotated[
+    keep_float: Annotated[
         list[str] | None,
-        typer.Option(help="With --precision fp16: a node or operator that stays float32 (repeatable)."),
+        typer.Option(
+            "--keep-float", "--fp16-keep", help="With --precision: a node or operator that stays float32 (repeatable)."
+        ),
     ] = None,
     input_shape: ShapeOption = None,
     freeze_initializers: Annotated[
@@ -124,7 +129,7 @@ def optimize(
             skip=skip or (),
             precision=precision,
             keep_io=not fp16_io,
-            keep_float=fp16_keep or (),
+            keep_float=keep_float or (),
             input_shapes=input_shapes,
             freeze_initializers=freeze_initializers,
             all_sites=all_sites,

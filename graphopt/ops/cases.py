@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Case:
 
 def _activation_attributes(name: str) -> dict[str, float]:
     for suffix, attributes in ACTIVATION_ATTRIBUTES.items():
-        if name.endswith(suffix):
+        if name.removesuffix("Bf16").endswith(suffix):
             return dict(attributes)
     return {}
 
@@ -194,8 +193,8 @@ def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
-    for i, shape in enumerate([(1, 1), (3, 7), (9,), (2, 5, 64), (2, 3, 4, 33), (0, 3, 8)]):
-        N = [5, 1, 64, 32, 40, 6][i]
+    for i, shape in enumerate([(1, 1), (3, 7), (9,), (2, 5, 64), (2, 3, 4, 33), (0, 3, 8), (37, 70)]):
+        N = [5, 1, 64, 32, 40, 6, 49][i]
         inputs = [rng.normal(size=shape), rng.normal(size=(shape[-1], N)) / np.sqrt(shape[-1]), rng.normal(size=N)]
         if "R" in spec.inputs:
             inputs.append(rng.normal(size=(*shape[:-1], N)))
@@ -221,9 +220,10 @@ def cases_of(spec: OpSpec) -> list[Case]:
     return list(family(spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
 
 
-def all_cases(limit: int | None = None) -> list[Case]:
-    """The cases of all operators, or the first few of each."""
-    return list(itertools.chain.from_iterable(cases_of(spec)[:limit] for spec in OPS.values()))
+def all_cases(limit: int | None = None, dtype: str = "float32") -> list[Case]:
+    """The cases of all operators that take this type, or the first few of each."""
+    specs = [spec for spec in OPS.values() if dtype in spec.dtypes]
+    return [case.cast(dtype) for spec in specs for case in cases_of(spec)[:limit]]
 
 
 def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:

@@ -1,36 +1,54 @@
-"""Linear[act] and LinearAdd: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
+"""Linear[act][Bf16] and LinearAdd[Bf16]: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
 
 X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16.
-The only family without a CPU kernel: there the body runs, which is what the runtime's own fusions look for.
+Without a CPU kernel: there the body runs, which is what the runtime's own fusions look for.
+
+Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
+are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
 """
 
 from __future__ import annotations
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, Dialect, OpSpec, widen
+from graphopt.ops.schema import (
+    CAST_BFLOAT16_OPSET,
+    Array,
+    Dialect,
+    OpSpec,
+    bfloat16,
+    round_to_bfloat16,
+    widen,
+)
 
 
-def _spec(activation: Activation, add: bool = False) -> OpSpec:
+def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpSpec:
     def reference(x: Array, w: Array, b: Array, *residual: Array, **attributes: float) -> tuple[Array, ...]:
-        y = widen(x) @ widen(w) + widen(b)
+        x, w = (bfloat16(x), bfloat16(w)) if brain else (widen(x), widen(w))
+        y = x @ w + widen(b)
         for r in residual:
             y = y + widen(r)
         return (activation.reference(y, **attributes),)
 
     def body(dialect: Dialect) -> str:
         total = "shifted = Add(product, b)\nsum = Add(shifted, R)\n" if add else "sum = Add(product, b)\n"
-        return "product = MatMul(X, W)\n" + total + activation.statements("sum", "Y", dialect)
+        factors = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W") if brain else ""
+        product = "product = MatMul(X_rounded, W_rounded)\n" if brain else "product = MatMul(X, W)\n"
+        return factors + product + total + activation.statements("sum", "Y", dialect)
 
+    rounded = " in bfloat16" if brain else ""
     return OpSpec(
-        name=f"Linear{'Add' if add else ''}{activation.suffix}",
+        name=f"Linear{'Add' if add else ''}{activation.suffix}{'Bf16' if brain else ''}",
         inputs=("X", "W", "b", "R") if add else ("X", "W", "b"),
         outputs=("Y",),
         attributes=activation.attribute_types,
         body=body,
-        min_opset=max(activation.min_opset, 9),  # ONNX Runtime has no float16 MatMul before
+        # ONNX Runtime has no float16 MatMul before 9.
+        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET if brain else 9),
         reference=reference,
-        summary=f"Y = {activation.suffix or 'id'}(X W + b{' + R' if add else ''})",
-        cpu_kernel=False,
+        summary=f"Y = {activation.suffix or 'id'}(X W{rounded} + b{' + R' if add else ''})",
+        cpu_kernel=brain,
+        gpu_kernel=not brain,
+        float32_only=brain,
     )
 
 
@@ -38,4 +56,6 @@ def _spec(activation: Activation, add: bool = False) -> OpSpec:
 SPECS = (
     *(_spec(ACTIVATIONS[suffix]) for suffix in ("", "Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
     _spec(ACTIVATIONS[""], add=True),
+    *(_spec(activation, brain=True) for activation in ACTIVATIONS.values()),
+    _spec(ACTIVATIONS[""], add=True, brain=True),
 )

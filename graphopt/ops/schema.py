@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 MIN_OPSET = 7  # From 7 on element-wise operators broadcast as in numpy.
 VALUE_FLOAT_OPSET = 12  # Constant has the attribute value_float, which can refer to a float attribute of the function.
 AXES_INPUT_OPSET = 13  # ReduceSum takes its axes as an input.
+CAST_BFLOAT16_OPSET = 13  # Cast takes and gives bfloat16.
 CAST_LIKE_OPSET = 15
 
 
@@ -56,6 +57,8 @@ class OpSpec:
         reference: `reference(*inputs, **attributes)` computes the outputs in float64 with numpy.
         summary: the equation in a line.
         cpu_kernel: whether the library has a CPU kernel; the body runs on the CPU otherwise.
+        gpu_kernel: the same for GPUs.
+        float32_only: its tensors are float32; float32 or float16 otherwise.
     """
 
     name: str
@@ -67,6 +70,8 @@ class OpSpec:
     summary: str
     min_opset: int = MIN_OPSET
     cpu_kernel: bool = True
+    gpu_kernel: bool = True
+    float32_only: bool = False
 
     def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
         """The model-local function that defines the operator in standard ONNX."""
@@ -75,6 +80,11 @@ class OpSpec:
         header = f'<domain: "{DOMAIN}", opset_import: ["" : {dialect.opset}]>'
         signature = f"{self.name} {attributes} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"
         return onnx.parser.parse_function(f"{header} {signature} {{\n{self.body(dialect)}\n}}")
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The element types that it takes, as numpy calls them."""
+        return ("float32",) if self.float32_only else ("float32", "float16")
 
     @property
     def inputs_of_T(self) -> list[int]:
@@ -131,6 +141,12 @@ def reduce_sum(y: str, x: str, axis: int, dialect: Dialect) -> str:
     return ints(f"{y}_axis", axis) + f"{y} = ReduceSum <keepdims: int = 1> ({x}, {y}_axis)\n"
 
 
+def round_to_bfloat16(y: str, x: str) -> str:
+    """x, a float32, rounded to bfloat16 (to nearest, ties to even) and as float32 again."""
+    brain, single = int(ir.DataType.BFLOAT16), int(ir.DataType.FLOAT)
+    return f"{y}_16 = Cast <to: int = {brain}> ({x})\n{y} = Cast <to: int = {single}> ({y}_16)\n"
+
+
 def dim(name: str, x: str, axis: int) -> str:
     """One dimension of x as an int64 tensor of shape [1]."""
     return f"{name}_shape = Shape({x})\n" + ints(f"{name}_at", axis) + f"{name} = Gather({name}_shape, {name}_at)\n"
@@ -139,3 +155,10 @@ def dim(name: str, x: str, axis: int) -> str:
 def widen(array: Array) -> Array:
     """float64 for floating point inputs, unchanged otherwise: references are computed in float64."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def bfloat16(array: Array) -> Array:
+    """The nearest numbers of bfloat16, ties to even, as float64; what is beyond its range is infinite."""
+    bits = array.astype(np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1)).astype(np.uint32)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(array), np.nan, rounded.view(np.float32)).astype(np.float64)

@@ -17,7 +17,7 @@ would lose to one that is tuned for every CPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -40,22 +40,23 @@ class LinearMatch:
     Attributes:
         product: the MatMul or Gemm.
         bias: the Add behind a MatMul, or the Gemm itself.
-        b: what it adds.
+        b: what it adds; None for nothing.
         form: the activation, or else
         add: the residual sum.
+        precision: what the operator's name ends with.
     """
 
     product: ir.Node
     bias: ir.Node
-    b: ir.Value
+    b: ir.Value | None
     form: Form | None = None
     add: ir.Node | None = None
+    precision: str = ""
 
     @property
     def name(self) -> str:
-        if self.form is not None:
-            return f"Linear{self.form.suffix}"
-        return "Linear" if self.add is None else "LinearAdd"
+        behind = self.form.suffix if self.form is not None else "" if self.add is None else "Add"
+        return f"Linear{behind}{self.precision}"
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -81,30 +82,17 @@ class FeedForward(Pass[LinearMatch]):
     anchors = frozenset({("", "MatMul"), ("", "Gemm")})
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
-        w = node.inputs[1]
-        if w is None or not (_is_weight(w, editor) or w.is_graph_input()):
+        match = layer_at(node, editor)
+        if match is None:
             return None
-        bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
-        if node.op_type == "MatMul":
-            add = _only_add(node.outputs[0], editor)
-            b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
-            if add is not None and b is not None:
-                bias = add
-        if not _is_weight(w, editor) and (b is None or not _is_weight(b, editor)):
-            return None  # a product of two inputs like any other
-        y = bias.outputs[0]
-        form = form_of(y, editor)
-        add = _only_add(y, editor) if form is None else None
-        if add is not None and any(_is_weight(v, editor) for v in add.inputs):
-            add = None
-        if not editor.target.gpu_kernels or b is None:
+        form, add = match.form, match.add
+        if not editor.target.gpu_kernels or match.b is None:
             if form is None and add is None:
                 return None
-            parts = [node.op_type, *(["bias"] if bias is not node else []), form.suffix if form else "residual"]
+            parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
             where = "less than a product of ours loses" if not editor.target.gpu_kernels else "little"
             raise Refusal(Code.NO_GAIN, f"{', '.join(parts)}: what the runtime leaves of it is {where}", node)
-        match = LinearMatch(node, bias, b, form, add)
-        return match if _takes(match, editor) else LinearMatch(node, bias, b)
+        return what_fits(match, editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> None:
         product = match.product
@@ -127,7 +115,8 @@ class FeedForward(Pass[LinearMatch]):
             raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
         if match.bias.graph is not product.graph:
             raise Refusal(Code.ESCAPES, "the bias is added in another graph", match.bias)
-        _bias(match, editor)
+        if match.b is not None:
+            _bias(match, match.b, editor)
 
     def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
         operands = [v for v in match.product.inputs[:2] if v is not None]
@@ -135,17 +124,44 @@ class FeedForward(Pass[LinearMatch]):
 
     def rewrite(self, match: LinearMatch, editor: Editor) -> str:
         product, last = match.product, match.nodes[-1]
-        x, w, b = product.inputs[0], product.inputs[1], _bias(match, editor)
+        x, w = product.inputs[0], product.inputs[1]
         assert x is not None and w is not None
+        b = _no_bias(match, editor) if match.b is None else _bias(match, match.b, editor)
         if product.op_type == "Gemm" and attribute_int(product, "transB", 0):
             w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
         if isinstance(b, np.ndarray):
-            b = editor.initializer(product, b, f"{match.b.name}_row")
+            b = editor.initializer(product, b, f"{w.name}_bias" if match.b is None else f"{match.b.name}_row")
         inputs = [x, w, b] + ([] if match.residual is None else [match.residual])
         attributes = {} if match.form is None else match.form.attributes
         new = editor.emit(match.name, inputs, attributes, anchor=last)
         editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=last)
         return became(len(match.nodes), match.name)
+
+
+def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
+    """The layer whose product this is, with all that stands behind it; None for a product of two activations."""
+    w = node.inputs[1]
+    if w is None or not (_is_weight(w, editor) or w.is_graph_input()):
+        return None
+    bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
+    if node.op_type == "MatMul":
+        add = _only_add(node.outputs[0], editor)
+        b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
+        if add is not None and b is not None:
+            bias = add
+    if not _is_weight(w, editor) and (b is None or not _is_weight(b, editor)):
+        return None  # a product of two inputs like any other
+    y = bias.outputs[0]
+    form = form_of(y, editor)
+    add = _only_add(y, editor) if form is None else None
+    if add is not None and any(_is_weight(v, editor) for v in add.inputs):
+        add = None
+    return LinearMatch(node, bias, b, form, add)
+
+
+def what_fits(match: LinearMatch, editor: Editor) -> LinearMatch:
+    """The layer with what an operator of ours can take of what stands behind it."""
+    return match if _takes(match, editor) else replace(match, form=None, add=None)
 
 
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
@@ -173,19 +189,26 @@ def _takes(match: LinearMatch, editor: Editor) -> bool:
     return dims is not None and dims == shapes.dims(match.bias.outputs[0])
 
 
-def _bias(match: LinearMatch, editor: Editor) -> ir.Value | Array:
+def _no_bias(match: LinearMatch, editor: Editor) -> Array:
+    w = editor.tensor(match.product.inputs[1])
+    assert w is not None, "`legal` asked"
+    transposed = match.product.op_type == "Gemm" and attribute_int(match.product, "transB", 0)
+    return np.zeros(tensor_dims(w)[0 if transposed else 1], w.dtype.numpy())
+
+
+def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     """A bias of shape [N]: the model's own, or its numbers where it is stored in another shape.
 
     Raises:
         Refusal: it adds other than one number to each column.
     """
     product = match.product
-    array = editor.require_constant(match.b, "the bias", match.bias)
+    array = editor.require_constant(b, "the bias", match.bias)
     columns = 0 if product.op_type == "Gemm" and attribute_int(product, "transB", 0) else 1
     shape = editor.shape(product.inputs[1])
     N = None if shape is None else shape[columns]
     if array.shape == (N,):
-        return match.b
+        return b
     rank = editor.rank(product.outputs[0])
     rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
     if not isinstance(N, int) or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):

@@ -177,13 +177,17 @@ def selftest(
 
     try:
         for name, spec in OPS.items():
+            if not (spec.cpu_kernel if first == CPU else spec.gpu_kernel):
+                continue
             if not spec.cpu_kernel and first != DEVICE_PROVIDER:
                 continue
             if progress is not None:
                 progress(name)
             # A kernel may take the whole process with it.
             _remember(report, {name: "the process ended while its kernel ran"})
-            report.results += [_result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES]
+            report.results += [
+                _result(spec, dtype, chosen, first != CPU, bench) for dtype in DTYPES if dtype in spec.dtypes
+            ]
             for number, implementation in enumerate(several.get(name, ())):
                 report.results += [_by(spec, dtype, chosen, number, implementation) for dtype in DTYPES]
         finished = True

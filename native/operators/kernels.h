@@ -6,9 +6,10 @@
 
 namespace graphopt {
 
-// Every operator of our domain but Linear, for float and for float16. A library that lacks the CPU kernel of
-// a name that it registers would make the session fail although the model carries the op's body; a name that
-// it does not register runs by its body, and our own provider takes its nodes all the same.
+// Every operator of our domain but LinearOp's, for float and, where its name does not end in Bf16, for
+// float16. A library that lacks the CPU kernel of a name that it registers would make the session fail
+// although the model carries the op's body; a name that it does not register runs by its body, and our own
+// provider takes its nodes all the same.
 Table cpu_kernels();
 
 // What our own provider has kernels for on the device: our operators, and ONNX's.

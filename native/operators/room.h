@@ -145,9 +145,12 @@ class Kernels {
 
   // An operator of ours on the CPU: KernelOf<float> and KernelOf<half>, made of an Op and a node.
   template <class Op, template <class> class KernelOf>
-  void add_cpu(Reuse reuse = Reuse::kNone) {
+  void add_cpu(Reuse reuse = Reuse::kNone,
+               const std::vector<ElementType>& types = {ElementType::kFloat, ElementType::kHalf}) {
     for (const Op& op : Op::all()) {
-      describe(op, Where::kCpu, reuse).create = [op](const Node& node) -> std::unique_ptr<Kernel> {
+      Registration& r = describe(op, Where::kCpu, reuse);
+      r.types = types;
+      r.create = [op](const Node& node) -> std::unique_ptr<Kernel> {
         if (node.type() == ElementType::kHalf) return std::make_unique<KernelOf<half>>(op, node);
         return std::make_unique<KernelOf<float>>(op, node);
       };

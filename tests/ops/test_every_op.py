@@ -47,20 +47,20 @@ def disagreements(cases: list[Case], outputs: list[Array], dtype: str) -> list[s
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels(dtype: str, threads: int) -> None:
-    cases = [case.cast(dtype) for case in all_cases() if case.spec.cpu_kernel]
+    cases = [case for case in all_cases(dtype=dtype) if case.spec.cpu_kernel]
     assert disagreements(cases, run(cases, 17, kernels=True, threads=threads), dtype) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bodies(dtype: str) -> None:
-    cases = [case.cast(dtype) for case in all_cases()]
+    cases = all_cases(dtype=dtype)
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 15, 18, 21])
 def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
-    cases = [case.cast(dtype) for case in all_cases(limit=2) if case.spec.min_opset <= opset]
+    cases = [case for case in all_cases(limit=2, dtype=dtype) if case.spec.min_opset <= opset]
     assert disagreements(cases, run(cases, opset, kernels=False), dtype) == []
 
 

@@ -16,12 +16,12 @@ Isa detect() {
     best = Isa::kAvx2;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      best = Isa::kAvx512;
+      best = __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
     }
   }
 #endif
   const char* wanted = std::getenv("GRAPHOPT_ISA");
-  for (Isa lower : {Isa::kBaseline, Isa::kAvx2}) {
+  for (Isa lower : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
     if (wanted != nullptr && std::strcmp(wanted, isa_name(lower)) == 0) best = std::min(best, lower);
   }
   return best;
@@ -36,6 +36,8 @@ Isa isa() {
 
 const char* isa_name(Isa isa) {
   switch (isa) {
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx2:

@@ -14,6 +14,9 @@
 //   GRAPHOPT_CPU_KERNEL(name, (const T* x, T* y, int64_t n), (x, y, n))
 //   }
 //
+// What multiplies in bfloat16 is compiled once more, for AVX-512 with BF16 (CMakeLists.txt says which files),
+// and is declared and picked by GRAPHOPT_PRODUCT_KERNEL.
+//
 // Headers with inline functions for kernel files put these into the same namespace, so that no linker ever
 // hands a function compiled for AVX-512 to the baseline.
 #pragma once
@@ -21,10 +24,10 @@
 namespace graphopt::cpu {
 
 // Ordered: each includes the ones before.
-enum class Isa { kBaseline, kAvx2, kAvx512 };
+enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 
 // The best instruction set that this machine has, or the one that the environment variable GRAPHOPT_ISA
-// (baseline, avx2, avx512) names if that is lower.
+// (baseline, avx2, avx512, avx512bf16) names if that is lower.
 Isa isa();
 
 const char* isa_name(Isa isa);
@@ -43,15 +46,25 @@ const char* isa_name(Isa isa);
   __VA_ARGS__                      \
   }
 #define GRAPHOPT_PICK_ISA(...)                                                        \
-  (::graphopt::cpu::isa() == ::graphopt::cpu::Isa::kAvx512 ? &isa_avx512::__VA_ARGS__ \
+  (::graphopt::cpu::isa() >= ::graphopt::cpu::Isa::kAvx512 ? &isa_avx512::__VA_ARGS__ \
    : ::graphopt::cpu::isa() == ::graphopt::cpu::Isa::kAvx2 ? &isa_avx2::__VA_ARGS__   \
                                                            : &isa_baseline::__VA_ARGS__)
+#define GRAPHOPT_DECLARE_PRODUCT_ISAS(...) \
+  GRAPHOPT_DECLARE_ISAS(__VA_ARGS__)       \
+  namespace isa_avx512bf16 {               \
+  __VA_ARGS__                              \
+  }
+#define GRAPHOPT_PICK_PRODUCT_ISA(...)                                                        \
+  (::graphopt::cpu::isa() == ::graphopt::cpu::Isa::kAvx512Bf16 ? &isa_avx512bf16::__VA_ARGS__ \
+                                                               : GRAPHOPT_PICK_ISA(__VA_ARGS__))
 #else
 #define GRAPHOPT_DECLARE_ISAS(...) \
   namespace isa_baseline {         \
   __VA_ARGS__                      \
   }
 #define GRAPHOPT_PICK_ISA(...) (&isa_baseline::__VA_ARGS__)
+#define GRAPHOPT_DECLARE_PRODUCT_ISAS(...) GRAPHOPT_DECLARE_ISAS(__VA_ARGS__)
+#define GRAPHOPT_PICK_PRODUCT_ISA(...) GRAPHOPT_PICK_ISA(__VA_ARGS__)
 #endif
 
 // Declares `template <class T> void name parameters` for each instruction set, and defines the function that
@@ -61,4 +74,12 @@ const char* isa_name(Isa isa);
   template <class T>                                              \
   void name parameters {                                          \
     GRAPHOPT_PICK_ISA(name<T>) arguments;                         \
+  }
+
+// The same for a file that is compiled for AVX-512 with BF16 too, and a function that returns a `result`.
+#define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)        \
+  GRAPHOPT_DECLARE_PRODUCT_ISAS(template <class T> result name parameters;) \
+  template <class T>                                                        \
+  result name parameters {                                                  \
+    return GRAPHOPT_PICK_PRODUCT_ISA(name<T>) arguments;                    \
   }

@@ -1,6 +1,8 @@
 #include "operators/linear/op.h"
 
+#include "device/cpu/weight_cache.h"
 #include "device/libraries/libraries.h"
+#include "operators/linear/cpu.h"
 #include "operators/room.h"
 
 namespace graphopt {
@@ -19,30 +21,45 @@ std::vector<LinearOp> LinearOp::all() {
   return ops;
 }
 
+std::vector<LinearBf16Op> LinearBf16Op::all() {
+  std::vector<LinearBf16Op> ops(1);
+  ops[0].add_ = true;
+  for (const ActivationKind kind : all_activations()) ops.emplace_back().act_.kind = kind;
+  for (LinearBf16Op& op : ops) op.bfloat16_ = true;
+  return ops;
+}
+
 std::string LinearOp::name() const {
-  return std::string("Linear") + (add_ ? "Add" : "") + activation_suffix(act_.kind);
+  return std::string("Linear") + (add_ ? "Add" : "") + activation_suffix(act_.kind) +
+         (bfloat16_ ? "Bf16" : "");
 }
 
 std::vector<Operand> LinearOp::inputs() const { return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor); }
 
 void LinearOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
+LinearProblem LinearOp::static_problem(const Shape& w) const {
+  if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
+  LinearProblem p;
+  p.K = w[0];
+  p.N = w[1];
+  p.has_residual = add_;
+  p.bfloat16 = bfloat16_;
+  p.act = act_;
+  return p;
+}
+
 LinearProblem LinearOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
-  if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
-  LinearProblem p;
-  p.K = x[x.rank() - 1];
-  p.N = w[1];
-  if (w[0] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
+  LinearProblem p = static_problem(w);
+  if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
   const Shape bias = {p.N};
   if (inputs[2] != bias) throw Error("b must be " + bias.text() + ", got " + inputs[2].text());
   const Shape y = output(inputs);
   if (add_ && inputs[3] != y) throw Error("R must be like Y " + y.text() + ", got " + inputs[3].text());
   p.rows = 1;
   for (size_t i = 0; i + 1 < x.rank(); ++i) p.rows *= x[i];
-  p.has_residual = add_;
-  p.act = act_;
   return p;
 }
 
@@ -61,6 +78,32 @@ void LinearOp::infer(const ShapeInference& node) const {
 }
 
 namespace {
+
+template <class T>
+class LinearCpu final : public CpuKernel<LinearBf16Op> {
+ public:
+  LinearCpu(const LinearBf16Op& op, const Node& node) : CpuKernel(op, node) {
+    const auto w = node.constant(1);
+    if (!w) return;
+    const LinearProblem p = op_.static_problem(w->shape);
+    constexpr int64_t kLinear = -1;  // what no other room's tag has in this place
+    weights_ = cpu::WeightCache::process().get<cpu::LinearWeights>(
+        {sizeof(T), p.K, p.N, kLinear, p.bfloat16}, w->data,
+        static_cast<size_t>(w->shape.elements()) * sizeof(T),
+        [&] { return cpu::linear_prepare(p, w->as<const T>()); });
+  }
+
+  bool run(Call& call) const override {
+    const LinearProblem& p = problem(call);
+    const auto& weights = weights_ ? weights_ : cpu::linear_prepare(p, data<T>(call, 1));
+    cpu::linear(p, data<T>(call, 0), *weights, data<T>(call, 2), p.has_residual ? data<T>(call, 3) : nullptr,
+                call.outputs[0].as<T>(), *call.parallel, *call.arena);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<const cpu::LinearWeights> weights_;  // null when W may change between runs
+};
 
 using Work = GpuWork<LinearProblem>;
 
@@ -116,6 +159,7 @@ constexpr Implementation<Work> kLinear[] = {
 }  // namespace
 
 void add_linear(Kernels& kernels) {
+  kernels.add_cpu<LinearBf16Op, LinearCpu>(Reuse::kNone, {ElementType::kFloat});
   kernels.add_gpu<LinearOp, GpuKernel<LinearOp, kLinear>>(Where::kProvider);
 }
 

@@ -23,12 +23,21 @@ class LinearOp {
   size_t outputs() const { return 1; }
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
+  // What the layout of W depends on.
+  Problem static_problem(const Shape& w) const;
   Shape output(const Shapes& inputs) const;
   void infer(const ShapeInference& node) const;
 
- private:
+ protected:
   bool add_ = false;
+  bool bfloat16_ = false;
   Activation act_;
+};
+
+// Their factors are rounded to bfloat16. For the CPU alone, and for float.
+class LinearBf16Op : public LinearOp {
+ public:
+  static std::vector<LinearBf16Op> all();
 };
 
 }  // namespace graphopt

@@ -1,4 +1,4 @@
-// What Linear computes: Y = act(X W + b + R).
+// What Linear computes: Y = act(X W + b + R), of X and W rounded to bfloat16 where asked.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ struct LinearProblem {
   int64_t N = 0;     // last dim of Y
   bool has_residual = false;
   Activation act;
+  bool bfloat16 = false;
 };
 
 }  // namespace graphopt

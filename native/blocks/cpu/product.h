@@ -1,0 +1,233 @@
+// Matrix products in registers, in float32 and in bfloat16. For kernel files only (see device/cpu/isa.h).
+//
+// Both kinds of operands are arrays of 32-bit words, one for a row (or column) and a step along K: a float32,
+// or two bfloat16 numbers of neighbouring k, the lower one first. Single and Brain say which. A product in
+// bfloat16 multiplies exactly and adds in float32; instruction sets without it give the same up to the order
+// of the additions, slower.
+//
+//   s [steps][rows]          one operand: each word is spread over a vector
+//   v [steps][kVectors L]    the other: a panel of kPanel vectors, packed once where these are weights
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "blocks/cpu/simd.h"
+#include "blocks/half.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+using Word = uint32_t;
+using AlignedWords = uint32_t __attribute__((vector_size(kWidth * 4), may_alias));
+using UnalignedWords = uint32_t __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+using Words = uint32_t __attribute__((vector_size(kWidth * 4)));
+
+#if defined(__AVX512F__)
+constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors, 1 spread word: 31 of 32 registers
+#elif defined(__AVX2__)
+constexpr int kMaxRows = 6;
+#else
+constexpr int kMaxRows = 4;
+#endif
+constexpr int kPanel = 2;
+constexpr int64_t kPanelWidth = kPanel * kWidth;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// --- What a word is ---------------------------------------------------------------------------------------
+
+struct Single {
+  static constexpr int64_t kDepth = 1;  // how many k a word holds
+  static Vec multiply_add(Words s, Words v, Vec sum) {
+    return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
+  }
+  // The words of kWidth rows (or columns) from their values of one k.
+  static Words join(Vec low, Vec) { return reinterpret_cast<Words>(low); }
+};
+
+struct Brain {
+  static constexpr int64_t kDepth = 2;
+  static Vec multiply_add(Words s, Words v, Vec sum) {
+#if defined(__AVX512BF16__)
+    return _mm512_dpbf16_ps(sum, (__m512bh)s, (__m512bh)v);
+#else
+    const Words high = Words{} + 0xffff0000u;
+    sum += reinterpret_cast<Vec>(s << 16) * reinterpret_cast<Vec>(v << 16);
+    return sum + reinterpret_cast<Vec>(s & high) * reinterpret_cast<Vec>(v & high);
+#endif
+  }
+  // The same from their values of k and of k + 1.
+  static Words join(Vec low, Vec high) {
+#if defined(__AVX512BF16__)
+    const auto l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(low));
+    const auto h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(high));
+    return reinterpret_cast<Words>(_mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
+#else
+    return (rounded(low) >> 16) | rounded(high);
+#endif
+  }
+
+ private:
+#if !defined(__AVX512BF16__)
+  // The bits of the nearest bfloat16, as a float32; ties to even, NaN stays NaN.
+  static Words rounded(Vec x) {
+    const Words bits = reinterpret_cast<Words>(x), high = Words{} + 0xffff0000u;
+    const Words near = (bits + 0x7fffu + ((bits >> 16) & 1u)) & high;
+    const auto number = reinterpret_cast<Words>(x == x);
+    return (near & number) | ((bits | 0x00400000u) & high & ~number);
+  }
+#endif
+};
+
+// The words of one row's next kWidth steps, which are kWidth kDepth numbers at x, of which n are there; zeros
+// stand for the others.
+template <class E, class T>
+inline Words row_words(const T* x, int64_t n) {
+  const Vec a = load_range(x, 0, n);
+  if constexpr (E::kDepth == 1) {
+    return reinterpret_cast<Words>(a);
+  } else {
+    const Vec b = load_range(x + kWidth, 0, n - kWidth);
+#if defined(__AVX512BF16__)
+    return (Words)_mm512_cvtne2ps_pbh(b, a);
+#else
+    alignas(64) float numbers[2 * kWidth], low[kWidth], high[kWidth];
+    store_aligned(numbers, a);
+    store_aligned(numbers + kWidth, b);
+    for (int i = 0; i < kWidth; ++i) {
+      low[i] = numbers[2 * i];
+      high[i] = numbers[2 * i + 1];
+    }
+    return E::join(load_aligned(low), load_aligned(high));
+#endif
+  }
+}
+
+// --- Memory -----------------------------------------------------------------------------------------------
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<Word, Free>;
+
+// Zeros, at a cache line.
+inline Buffer zeroed_words(int64_t n) {
+  const auto bytes = static_cast<size_t>(round_up(std::max<int64_t>(n, 1) * 4, 64));
+  Buffer buffer(static_cast<Word*>(std::aligned_alloc(64, bytes)));
+  if (buffer == nullptr) throw std::bad_alloc();
+  std::memset(buffer.get(), 0, bytes);
+  return buffer;
+}
+
+// Words of `columns` columns over `steps` as panels: [columns / panel][steps][panel], whose last may be one
+// vector wide.
+inline int64_t panels_words(int64_t steps, int64_t columns) { return steps * round_up(columns, kWidth); }
+inline int64_t panel_vectors(int64_t columns, int64_t panel) {
+  return std::min<int64_t>(kPanel, ceil_div(columns, kWidth) - panel * kPanel);
+}
+inline Word* panel_at(Word* panels, int64_t steps, int64_t panel) {
+  return panels + panel * steps * kPanelWidth;
+}
+inline const Word* panel_at(const Word* panels, int64_t steps, int64_t panel) {
+  return panels + panel * steps * kPanelWidth;
+}
+
+// Rows of `n` numbers, x_stride apart, as the operand s [steps][rows]; writes kWidth words beyond it.
+template <class E, class T>
+inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Word* s) {
+  constexpr int64_t kSpan = kWidth * E::kDepth;
+  alignas(64) Word by_row[kWidth * kWidth] = {}, by_step[kWidth * kWidth];
+  const int64_t steps = ceil_div(n, E::kDepth);
+  for (int64_t step = 0; step < steps; step += kWidth) {
+    const int64_t k = step * E::kDepth;
+    for (int64_t i = 0; i < rows; ++i) {
+      *reinterpret_cast<AlignedWords*>(by_row + i * kWidth) =
+          row_words<E>(x + i * x_stride + k, std::min(kSpan, n - k));
+    }
+    transpose(reinterpret_cast<const float*>(by_row), kWidth, reinterpret_cast<float*>(by_step), kWidth);
+    for (int64_t j = 0; j < std::min<int64_t>(kWidth, steps - step); ++j) {
+      // What is written beyond a step's words is overwritten by those of the next.
+      *reinterpret_cast<UnalignedWords*>(s + (step + j) * rows) =
+          *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
+    }
+  }
+}
+
+// --- Products ---------------------------------------------------------------------------------------------
+
+// Where the words of a step are in s: a fixed distance apart, or at offsets that a table holds.
+struct Even {
+  int64_t stride;
+  const Word* at(const Word* s, int64_t step) const { return s + step * stride; }
+};
+struct Table {
+  const int32_t* offsets;
+  const Word* at(const Word* s, int64_t step) const { return s + offsets[step]; }
+};
+
+// o [kRows][kVectors L] = the sum over steps. Fetches what the next call multiplies into the second-level
+// cache: `lines` (0 to kVectors) cache lines for each step from `next` on.
+template <class E, int kRows, int kVectors, class Steps>
+void multiply(const Word* s, Steps at, const Word* v, int64_t steps, float* o, const Word* next,
+              int64_t lines) {
+  Vec sum[kRows][kVectors] = {};
+  for (int64_t step = 0; step < steps; ++step, v += kVectors * kWidth) {
+    const Word* row = at.at(s, step);
+    if (lines > 0) {
+      __builtin_prefetch(next, 0, 2);
+      if (lines > 1) __builtin_prefetch(next + kWidth, 0, 2);
+      next += lines * kWidth;
+    }
+    Words b[kVectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) b[j] = *reinterpret_cast<const AlignedWords*>(v + j * kWidth);
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      const Words a = row[i] - Words{};
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * kWidth, sum[i][j]);
+  }
+}
+
+template <class Steps>
+using Multiply = void (*)(const Word* s, Steps at, const Word* v, int64_t steps, float* o, const Word* next,
+                          int64_t lines);
+
+template <class E, class Steps, int kVectors>
+Multiply<Steps> multiply_of(int64_t rows) {
+  static constexpr Multiply<Steps> table[] = {
+      multiply<E, 1, kVectors, Steps>,  multiply<E, 2, kVectors, Steps>,  multiply<E, 3, kVectors, Steps>,
+      multiply<E, 4, kVectors, Steps>,
+#if defined(__AVX2__)
+      multiply<E, 5, kVectors, Steps>,  multiply<E, 6, kVectors, Steps>,
+#endif
+#if defined(__AVX512F__)
+      multiply<E, 7, kVectors, Steps>,  multiply<E, 8, kVectors, Steps>,  multiply<E, 9, kVectors, Steps>,
+      multiply<E, 10, kVectors, Steps>, multiply<E, 11, kVectors, Steps>, multiply<E, 12, kVectors, Steps>,
+      multiply<E, 13, kVectors, Steps>, multiply<E, 14, kVectors, Steps>,
+#endif
+  };
+  static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
+  return table[rows - 1];
+}
+
+// o [rows][vectors L] for at most kMaxRows rows.
+template <class E, class Steps>
+void multiply_rows(int64_t rows, int64_t vectors, const Word* s, Steps at, const Word* v, int64_t steps,
+                   float* o, const Word* next, int64_t lines) {
+  const auto fn = vectors == kPanel ? multiply_of<E, Steps, kPanel>(rows) : multiply_of<E, Steps, 1>(rows);
+  fn(s, at, v, steps, o, next, lines);
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

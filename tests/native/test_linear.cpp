@@ -1,0 +1,91 @@
+// Linear in float32, float16 and bfloat16 against sums in double.
+#include "check.h"
+#include "operators/linear/cpu.h"
+
+namespace graphopt::test {
+namespace {
+
+// The nearest number with eight bits of significand, ties to even.
+double rounded(double x) {
+  if (x == 0) return 0;
+  int exponent;
+  std::frexp(x, &exponent);
+  const double unit = std::ldexp(1.0, exponent - 8);
+  return std::nearbyint(x / unit) * unit;
+}
+
+template <class T>
+void compare(LinearProblem p, size_t lanes) {
+  const auto w_size = p.K * p.N, y_size = p.rows * p.N;
+  const auto x = random_tensor<T>(p.rows * p.K, 1, 1.0f);
+  const auto w = random_tensor<T>(w_size, 2, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(p.K, 1))));
+  const auto b = random_tensor<T>(p.N, 3, 1.0f);
+  const auto r = random_tensor<T>(p.has_residual ? y_size : 0, 4, 1.0f);
+  std::vector<T> y(static_cast<size_t>(y_size) + 1, T(77.0f));
+  ThreadParallel pool(lanes);
+  HeapWorkspace arena;
+  cpu::linear(p, x.data(), *cpu::linear_prepare(p, w.data()), b.data(), p.has_residual ? r.data() : nullptr,
+              y.data(), pool, arena);
+  const auto at = [](const std::vector<T>& v, int64_t i) {
+    return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
+  };
+  double worst = 0;
+  for (int64_t i = 0; i < p.rows; ++i) {
+    for (int64_t n = 0; n < p.N; ++n) {
+      double sum = at(b, n);
+      for (int64_t k = 0; k < p.K; ++k) {
+        const double a = at(x, i * p.K + k), c = at(w, k * p.N + n);
+        sum += p.bfloat16 ? rounded(a) * rounded(c) : a * c;
+      }
+      if (p.has_residual) sum += at(r, i * p.N + n);
+      worst = std::max(worst, std::abs(reference_activation(p.act, sum) - at(y, i * p.N + n)));
+    }
+  }
+  CHECK(static_cast<float>(y.back()) == 77.0f);
+  CHECK(worst < (sizeof(T) == 4 ? 1e-5 : 1e-2));
+}
+
+GRAPHOPT_TEST(linear_of_odd_sizes) {
+  using A = ActivationKind;
+  for (const auto& [rows, K, N] : {std::array<int64_t, 3>{1, 1, 1},
+                                   {13, 7, 17},
+                                   {29, 33, 70},
+                                   {31, 64, 32},
+                                   {2, 129, 16},
+                                   {60, 31, 100},
+                                   {3, 0, 5},
+                                   {0, 3, 5},
+                                   {3, 5, 0}}) {
+    for (const A kind : {A::kNone, A::kRelu, A::kGelu}) {
+      for (const bool residual : {false, true}) {
+        LinearProblem p;
+        p.rows = rows;
+        p.K = K;
+        p.N = N;
+        p.has_residual = residual;
+        p.act.kind = kind;
+        for (const size_t lanes : {1, 3}) {
+          compare<float>(p, lanes);
+          compare<half>(p, lanes);
+          p.bfloat16 = true;
+          compare<float>(p, lanes);
+          p.bfloat16 = false;
+        }
+      }
+    }
+  }
+}
+
+// More rows than the second-level cache takes.
+GRAPHOPT_TEST(linear_of_many_rows) {
+  LinearProblem p;
+  p.rows = 233;
+  p.K = 2051;
+  p.N = 35;
+  compare<float>(p, 2);
+  p.bfloat16 = true;
+  compare<float>(p, 2);
+}
+
+}  // namespace
+}  // namespace graphopt::test

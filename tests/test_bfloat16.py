@@ -1,0 +1,148 @@
+"""`--precision bf16`: numbers against rounded factors in float64, what stays in float32 and why, and `verify`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import graphopt
+from graphopt.checking.verify import verify
+from graphopt.errors import OptionError
+from graphopt.ops import DOMAIN
+from graphopt.report.data import Report
+from tests.rewriting import model_from_text, run
+
+Array = npt.NDArray[Any]
+LAYERS = """g (float[N, 96] x, float[N, 160] r) => (float[N, 160] y, float[N, 64] z) {
+  first = MatMul(x, W) first_b = Add(first, b) h = Relu(first_b)
+  second = MatMul(h, V) second_b = Add(second, b) y = Add(second_b, r)
+  z = Gemm<transB = 1>(y, U, c)
+}"""
+
+
+def weight(*shape: int, seed: int = 0) -> Array:
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape) / np.sqrt(shape[0]), np.float32)
+
+
+def layers(opset: int = 17) -> onnx.ModelProto:
+    weights = {"W": weight(96, 160), "b": weight(160, seed=1), "V": weight(160, 160, seed=2)}
+    return model_from_text(LAYERS, {**weights, "U": weight(64, 160, seed=3), "c": weight(64, seed=4)}, opset)
+
+
+def convert(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, Report]:
+    return graphopt.optimize(model, target="cpu", precision="bf16", check=True, **options)
+
+
+def refusals(report: Report) -> dict[str, str]:
+    return {r.code: r.detail for r in report.remarks if r.pass_name == "bfloat16" and not r.applied}
+
+
+def names(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+def rounded(x: Array) -> Array:
+    """To bfloat16 by halving the distance to its neighbours: by the definition, not by bits."""
+    exponent = np.where(x == 0, 0.0, np.floor(np.log2(np.abs(np.where(x == 0, 1, x)))))
+    unit = 2.0 ** (exponent - 7)
+    return np.asarray(np.rint(x / unit) * unit)  # rint takes ties to even
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_factors_are_rounded_and_nothing_else(library: bool) -> None:
+    before = layers()
+    after, report = convert(before)
+    assert names(after) == ["LinearReluBf16", "LinearAddBf16", "LinearBf16"]
+    assert report.numerics == "bf16"
+    rng = np.random.default_rng(7)
+    feeds = {"x": rng.standard_normal((17, 96)), "r": 1e3 * rng.standard_normal((17, 160))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    W, b, V, U, c = (
+        onnx.numpy_helper.to_array(t).astype(np.float64) for t in sorted_by(before.graph.initializer, "W b V U c")
+    )
+    h = np.maximum(rounded(feeds["x"].astype(np.float64)) @ rounded(W) + b, 0)
+    y, z = run(after, feeds, library=library)
+    # What is rounded next is what was computed here, so that a neighbour of bfloat16 more or less is no matter.
+    want = rounded(h.astype(np.float32).astype(np.float64)) @ rounded(V) + b + feeds["r"]
+    assert np.abs(y - want).max() < 1e-3 * np.abs(want - feeds["r"]).max()
+    want = rounded(y.astype(np.float64)) @ rounded(U).T + c
+    np.testing.assert_allclose(z, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
+
+
+def sorted_by(tensors: Any, order: str) -> list[onnx.TensorProto]:
+    by_name = {t.name: t for t in tensors}
+    return [by_name[name] for name in order.split()]
+
+
+def test_only_when_asked() -> None:
+    after, report = graphopt.optimize(layers(), target="cpu")
+    assert not any(name.endswith("Bf16") for name in names(after))
+    assert report.numerics != "bf16"
+
+
+def test_twice_is_once() -> None:
+    once, _ = convert(layers())
+    twice, report = convert(once)
+    assert not report.changed
+    assert twice.SerializeToString() == once.SerializeToString()
+
+
+def test_verify_judges_by_bfloat16() -> None:
+    before = layers()
+    after, _ = convert(before)
+    report = verify(before, after, effort="quick")
+    assert report, report.summary
+    assert report.numerics == "bf16"
+    # The same file without its roundings' share: a weight that is off by an eighth is no rounding.
+    for tensor in after.graph.initializer:
+        if tensor.name == "V":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * np.float32(1.125), "V"))
+    assert not verify(before, after, effort="quick")
+
+
+def test_layers_that_stay() -> None:
+    model = layers()
+    for n, name in zip(model.graph.node, ("first", "", "", "second", "", "", "")):
+        n.name = name
+    after, report = convert(model, keep_float=["second", "Gemm"])
+    assert [n for n in names(after) if n.startswith("Linear")] == ["LinearReluBf16"]
+    assert refusals(report) == {"KEPT": "as asked"}
+    with pytest.raises(OptionError, match="no node and no operator has the name 'third'"):
+        convert(model, keep_float=["third"])
+
+
+def test_refusals() -> None:
+    assert "OPSET" in refusals(convert(layers(opset=12))[1])
+    small = model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, W) }", {"W": weight(8, 8)})
+    assert "64 numbers" in refusals(convert(small)[1])["NO_GAIN"]
+    after, _ = convert(small, all_sites=True)
+    assert names(after) == ["LinearBf16"]
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    want = rounded(x.astype(np.float64)) @ rounded(weight(8, 8).astype(np.float64))
+    np.testing.assert_allclose(run(after, {"x": x})[0], want, atol=1e-5)
+    half = model_from_text(
+        "g (float16[N, 96] x) => (float16[N, 160] y) { y = MatMul(x, W) }", {"W": weight(96, 160).astype(np.float16)}
+    )
+    assert "WRONG_DTYPE" in refusals(convert(half)[1])
+    free = model_from_text("g (float[N, 96] x, float[96, 160] W) => (float[N, 160] y) { y = MatMul(x, W) }")
+    after, report = convert(free)  # a product of two activations
+    assert names(after) == ["MatMul"] and not report.changed
+
+
+def test_options_that_contradict() -> None:
+    with pytest.raises(OptionError, match="bf16 is for CPUs"):
+        graphopt.optimize(layers(), target="rocm", precision="bf16")
+    with pytest.raises(OptionError, match="only with precision fp16"):
+        convert(layers(), keep_io=False)
+    with pytest.raises(OptionError, match="choose fp16 or bf16"):
+        graphopt.optimize(layers(), target="cpu", precision="int8")
+
+
+def test_our_nodes_are_of_our_domain_and_define_themselves() -> None:
+    after, _ = convert(layers())
+    assert {n.domain for n in after.graph.node} == {DOMAIN}
+    assert {f.name for f in after.functions} == set(names(after))
