@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+import shlex
+import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import graphopt
 from graphopt import files
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport
     from graphopt.measure.tune import Tuning
     from graphopt.report.data import Report
+    from graphopt.report.html import Provenance
 
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
 
@@ -66,10 +74,15 @@ def optimize(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")] = False,
-    bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")] = False,
+    verify: Annotated[
+        bool | None, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")
+    ] = None,
+    bench: Annotated[
+        bool | None, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")
+    ] = None,
     report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write the report as one HTML page; - is stdout.")
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="One HTML page; verifies and times as well."),
     ] = None,
     external_data: Annotated[
         bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
@@ -91,6 +104,8 @@ def optimize(
     """Rewrite IN into OUT."""
     if out is None and not dry_run:
         raise OptionError("optimize needs an output path (or --dry-run)")
+    if report_file is not None and out is not None and not in_place and not dry_run:
+        verify, bench = verify is not False, bench is not False
     if (verify or bench) and out is not None and in_place and not dry_run:
         raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
     if [out, json_file, report_file].count(streams.DASH) > 1:
@@ -102,8 +117,6 @@ def optimize(
         screen.divert()
     reports = {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache}
     _check_places(model, written, reports)
-
-    import graphopt
 
     tuning = None
     if tune or tuning_cache is not None:
@@ -209,11 +222,39 @@ def _write_page(
     times: BenchReport | None,
 ) -> None:
     from graphopt.checking.diff import diff
+    from graphopt.graph.reading import read_proto
     from graphopt.report.html import render
 
     difference = diff(before, after) if after is not None and not after.samefile(before) else None
-    page = render(report, title=before.name, difference=difference, accuracy=accuracy, times=times)
+    order = [n.name or n.output[0] for n in read_proto(before).graph.node if n.output]
+    page = render(
+        report,
+        title=before.name,
+        difference=difference,
+        accuracy=accuracy,
+        times=times,
+        order=order,
+        provenance=_provenance([p for p in (before, after) if p is not None]),
+    )
     streams.write_text(path, page)
+
+
+def _provenance(files: list[Path]) -> Provenance:
+    from graphopt.report.html import Provenance
+    from graphopt.runtime.machine import cpu_name
+    from graphopt.runtime.sessions import installed_runtimes
+
+    versions = {"graphopt": graphopt.__version__, "Python": platform.python_version(), **installed_runtimes()}
+    sums = []
+    for path in files:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        sums.append((path.name, path.stat().st_size, digest.hexdigest()))
+    now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    host = f"{platform.node()}, {cpu_name()}, {os.cpu_count()} processors, {platform.system()} {platform.release()}"
+    return Provenance(now, shlex.join(["graphopt", *sys.argv[1:]]), versions, host, sums)
 
 
 def _print(

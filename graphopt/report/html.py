@@ -2,56 +2,105 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
 
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import VerifyReport
-from graphopt.measure.bench import BenchReport, describe
+from graphopt.measure.bench import BenchReport, Profile, describe
 from graphopt.measure.profiling import Site
-from graphopt.remarks import Code
+from graphopt.remarks import Code, Remark
+from graphopt.report.answer import answer, equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import Report
-from graphopt.report.text import size, visible
+from graphopt.report.drawing import Drawing, draw
+from graphopt.report.layers import grouped, where
+from graphopt.report.text import count, size, visible
 
-MAX_DRAWINGS = 24
-MAX_DRAWN_NODES = 48
+MAX_CARDS = 5
+MAX_STAGES = 16
 MAX_BARS = 20
-# Of a drawing, in pixels.
-_BOX_HEIGHT, _ROW, _LETTER, _GAP, _MARGIN = 22, 40, 6.6, 10, 8
+RUNTIME = "(runtime)"
 
 
 @dataclass(frozen=True)
-class Box:
-    """A node, or a value from outside (label "")."""
+class Provenance:
+    """Where a report comes from.
 
-    x: float
-    y: float
-    width: float
-    label: str
+    Attributes:
+        date: when, with the time zone.
+        command: what was run.
+        versions, host: of what, and on what.
+        files: name, size in bytes and SHA-256 of each.
+    """
+
+    date: str
+    command: str
+    versions: dict[str, str]
+    host: str
+    files: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One of the answers at the top; `state` is good, bad, noise or none."""
+
     title: str
+    text: str
+    detail: str
+    state: str
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """One side of a neighbourhood: boxes in rows, data flowing down."""
+class Stage:
+    """A stretch of the model, in the order in which it runs.
 
-    width: float
-    height: float
-    boxes: tuple[Box, ...]
-    edges: tuple[tuple[float, float, float, float], ...]
+    Attributes:
+        name: of its nodes.
+        before, after: milliseconds.
+        before_rewritten, after_rewritten: of these, in nodes that were rewritten.
+    """
+
+    name: str
+    before: float
+    after: float
+    before_rewritten: float
+    after_rewritten: float
 
 
 @dataclass(frozen=True)
-class RewriteKind:
-    """Neighbourhoods that look alike, drawn once."""
+class Card:
+    """A kind of rewrite, drawn once.
 
+    Attributes:
+        title: operators before and after.
+        sites: names of the places.
+        where: the same as one.
+        passes: what did it.
+        before_ms, after_ms: of all sites; None where nothing was timed.
+    """
+
+    title: tuple[str, str]
     sites: tuple[str, ...]
+    where: str
+    passes: tuple[str, ...]
     before: Drawing
     after: Drawing
+    before_ms: float | None
+    after_ms: float | None
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """All sites that were refused for one reason."""
+
+    code: Code
+    sites: int
+    places: list[tuple[str, str, str]]
 
 
 def render(
@@ -61,15 +110,19 @@ def render(
     difference: ModelDiff | None = None,
     accuracy: VerifyReport | None = None,
     times: BenchReport | None = None,
+    order: Sequence[str] = (),
+    provenance: Provenance | None = None,
 ) -> str:
     """The page as HTML.
 
     Args:
         report: what `optimize` did.
         title: usually the model's file name.
-        difference: adds drawings of the rewritten neighbourhoods.
-        accuracy: adds a row for each output.
-        times: adds measured times, and bars for each kind of site.
+        difference: adds drawings of the changes that matter most.
+        accuracy: adds the verdict, and a row for each output.
+        times: adds measured times, and the picture of the whole model.
+        order: names of the nodes of BEFORE as they run, for that picture.
+        provenance: adds where the report comes from.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("graphopt.report"),
@@ -80,19 +133,54 @@ def render(
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["bytes"] = size
-    kinds = [] if difference is None else rewrite_kinds(difference)
+    environment.filters["ms"] = lambda value: f"{value:.3g}"
+    # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-06 are one word each.
+    environment.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
+    environment.globals["count"] = count
+    profile = next(iter(times.profiles), None) if times is not None else None
+    found = [] if difference is None else cards(difference, report.remarks, profile)
+    refused = refusals(report.remarks)
     return environment.get_template("report.html").render(
         title=title,
         report=report,
+        headline=answer(report, accuracy, times),
+        tiles=_tiles(report, accuracy, times),
+        stages=[] if profile is None or profile.after is None else stages(profile.sites, order),
+        setting="" if profile is None else describe(profile.setting),
         operators=_operators(report),
         codes=sorted(Counter(r.code for r in report.remarks).items()),
         meanings={c.name: c for c in Code},
-        kinds=kinds[:MAX_DRAWINGS],
-        undrawn=len(kinds[MAX_DRAWINGS:]),
+        cards=found[:MAX_CARDS],
+        more=found[MAX_CARDS:],
+        to_do=[r for r in refused if not r.code.advice.startswith("nothing")],
+        nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
         accuracy=accuracy,
         times=times,
         bars=[] if times is None else [(describe(p.setting), _bars(p.sites)) for p in times.profiles],
+        provenance=provenance,
     )
+
+
+def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> list[Tile]:
+    if times is None or not speed(times):
+        fast = Tile("Speed", "not timed", "--bench times both models", "none")
+    else:
+        state = "good" if is_faster(times) else "bad" if is_slower(times) else "noise"
+        row = times.rows[0]
+        detail = f"{row.before.median_ms:.3g} → {row.after.median_ms:.3g} ms, " if row.after is not None else ""
+        detail += "95 % interval in brackets" if len(times.rows) == 1 else count(len(times.rows), "setting")
+        fast = Tile("Speed", speed(times), detail, state)
+    if accuracy is None:
+        same = Tile("Result", "not compared", "--verify compares the outputs", "none")
+    else:
+        rows = accuracy.worst_outputs()
+        worst = max(rows, key=lambda r: (not r.equal, r.rel_rms), default=None)
+        allowed = f"allowed {worst.limit:.1e} of RMS at {worst.name}" if worst is not None else accuracy.summary
+        state = "good" if accuracy.equal else "bad"
+        same = Tile("Result", equality(accuracy), allowed, state)
+    rewrites = sum(p.applied for p in report.passes)
+    graph = Tile("Graph", nodes(report.before, report.after) or "not counted", count(rewrites, "rewrite"), "plain")
+    return [fast, same, graph]
 
 
 def _operators(report: Report) -> list[tuple[str, int, int]]:
@@ -101,6 +189,60 @@ def _operators(report: Report) -> list[tuple[str, int, int]]:
     before, after = report.before.nodes, report.after.nodes
     rows = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
     return [row for row in rows if row[1] != row[2]]
+
+
+def stages(sites: Sequence[Site], order: Sequence[str]) -> list[Stage]:
+    """The model as a few stretches in the order of its nodes: those of its names, or of about equal time."""
+    at = {name: i for i, name in enumerate(order)}
+    ordered = sorted((s for s in sites if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
+    by_name: list[list[Site]] = []
+    for site in ordered:
+        if by_name and _stretch(site.name) and _stretch(by_name[-1][0].name) == _stretch(site.name):
+            by_name[-1].append(site)
+        else:
+            by_name.append([site])
+    if len(by_name) > MAX_STAGES:
+        by_name = _equal(by_name)
+    found = [_stage(part) for part in by_name]
+    return found + [_stage([s]) for s in sites if s.name == RUNTIME]
+
+
+def _stretch(name: str) -> str:
+    """What nodes of one layer have in common: the path of a name up to its first number."""
+    parts = name.strip("/").split("/")
+    if len(parts) < 2:
+        return ""
+    numbered = next((i for i, part in enumerate(parts[:-1]) if re.search(r"\d", part)), 0)
+    return "/".join(parts[: numbered + 1])
+
+
+def _equal(parts: Sequence[list[Site]]) -> list[list[Site]]:
+    """Neighbours joined until each stretch has its share of the time."""
+    total = sum(s.before_us for part in parts for s in part)
+    joined: list[list[Site]] = [[]]
+    spent = 0.0
+    for part in parts:
+        time = sum(s.before_us for s in part)
+        if joined[-1] and spent + time / 2 > total * len(joined) / MAX_STAGES and len(joined) < MAX_STAGES:
+            joined.append([])
+        joined[-1] += part
+        spent += time
+    return joined
+
+
+def _stage(sites: Sequence[Site]) -> Stage:
+    def total(times: Iterable[float | None]) -> float:
+        return sum(t or 0.0 for t in times) / 1e3
+
+    changed = [s for s in sites if s.before_ops != s.after_ops]
+    names = list(dict.fromkeys(_stretch(s.name) or s.name for s in sites))
+    return Stage(
+        names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
+        total(s.before_us for s in sites),
+        total(s.after_us for s in sites),
+        total(s.before_us for s in changed),
+        total(s.after_us for s in changed),
+    )
 
 
 @dataclass(frozen=True)
@@ -128,18 +270,41 @@ def _bars(sites: Sequence[Site]) -> list[Bar]:
     return [Bar(a, b, int(n), x, y, 100 * x / longest, 100 * y / longest) for (a, b), (n, x, y) in ordered]
 
 
-def rewrite_kinds(difference: ModelDiff) -> list[RewriteKind]:
-    """Neighbourhoods grouped by operators and wiring, the most frequent first."""
+def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | None) -> list[Card]:
+    """Neighbourhoods grouped by operators and wiring: what saved most first, or what there is most of."""
     groups: dict[Any, list[Any]] = defaultdict(list)
     for h in difference.neighbourhoods:
         groups[_shape_of(h.removed), _shape_of(h.added)].append(h)
-    kinds = []
-    for alike in sorted(groups.values(), key=len, reverse=True):
+    by_label: dict[str, list[str]] = defaultdict(list)
+    for remark in remarks:
+        if remark.applied and remark.nodes:
+            by_label[remark.nodes[0]].append(remark.pass_name)
+    timed = {s.name: s for s in profile.sites} if profile is not None and profile.after is not None else {}
+    found = []
+    for alike in groups.values():
         first = alike[0]
         shared = {v for n in first.removed for v in n.inputs} & {v for n in first.added for v in n.inputs}
-        labels = tuple((h.added or h.removed)[-1].label for h in alike)
-        kinds.append(RewriteKind(labels, draw(first.removed, shared), draw(first.added, shared)))
-    return kinds
+        sites = tuple((h.added or h.removed)[-1].label for h in alike)
+        labels = [n.label for h in alike for n in (*h.removed, *h.added)]
+        measured = [timed[label] for h in alike if (label := (h.removed or h.added)[-1].label) in timed]
+        found.append(
+            Card(
+                (_listed(first.removed), _listed(first.added)),
+                sites,
+                where(sites),
+                tuple(dict.fromkeys(name for label in labels for name in by_label[label])),
+                draw(first.removed, shared),
+                draw(first.added, shared),
+                sum(s.before_us for s in measured) / 1e3 if measured else None,
+                sum(s.after_us or 0.0 for s in measured) / 1e3 if measured else None,
+            )
+        )
+    return sorted(found, key=lambda c: (-((c.before_ms or 0.0) - (c.after_ms or 0.0)), -len(c.sites)))
+
+
+def _listed(nodes: Sequence[DiffNode]) -> str:
+    counts = Counter(n.op_type for n in nodes)
+    return " + ".join(op if n == 1 else f"{n} {op}" for op, n in counts.items()) or "nothing"
 
 
 def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
@@ -147,41 +312,14 @@ def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
     return tuple((n.op_type, tuple(maker.get(v, -1) for v in n.inputs)) for n in nodes)
 
 
-def draw(nodes: Sequence[DiffNode], shared: set[str]) -> Drawing:
-    """Rows by longest path; values that both sides read are dots above their readers, other inputs are left out."""
-    shown = nodes[:MAX_DRAWN_NODES]
-    maker = {o: i for i, n in enumerate(shown) for o in n.outputs if o}
-    depth: dict[int, int] = {}
-    above: dict[str, int] = {}
-    rows: dict[int, list[tuple[str, str, str | int]]] = defaultdict(list)
-    for i, node in enumerate(shown):  # the file's order is topological
-        depth[i] = 1 + max((depth.get(maker[v], 0) for v in node.inputs if v in maker), default=0)
-        rows[depth[i]].append((node.op_type, node.label, i))
-        for value in node.inputs:
-            if value in shared and value not in maker:
-                above[value] = min(above.get(value, depth[i] - 1), depth[i] - 1)
-    for value, row in above.items():
-        rows[row].append(("", value, value))
-    widths = {row: sum(_box_width(label) + _GAP for label, _, _ in items) - _GAP for row, items in rows.items()}
-    width = max(widths.values(), default=0.0) + 2 * _MARGIN
-    boxes, centre = [], {}
-    for row, items in sorted(rows.items()):
-        x = (width - widths[row]) / 2
-        y = _MARGIN + row * _ROW
-        for label, title, key in items:
-            boxes.append(Box(x, y, _box_width(label), label, title))
-            centre[key] = (x + _box_width(label) / 2, y)
-            x += _box_width(label) + _GAP
-    edges = []
-    for i, node in enumerate(shown):
-        x, y = centre[i]
-        for value in dict.fromkeys(node.inputs):
-            source = centre.get(maker.get(value, value))
-            if source is not None:
-                edges.append((source[0], source[1] + _BOX_HEIGHT, x, y))
-    height = 2 * _MARGIN + max(rows, default=0) * _ROW + _BOX_HEIGHT
-    return Drawing(width, height, tuple(boxes), tuple(edges))
-
-
-def _box_width(label: str) -> float:
-    return 2 * _GAP + _LETTER * len(visible(label)) if label else 10.0
+def refusals(remarks: Sequence[Remark]) -> list[Refusals]:
+    """By reason, the most frequent first; sites of one pass and detail as one place."""
+    by_code: dict[str, list[Remark]] = defaultdict(list)
+    for remark in remarks:
+        if not remark.applied:
+            by_code[remark.code].append(remark)
+    found = []
+    for code, alike in sorted(by_code.items(), key=lambda item: -len(item[1])):
+        kinds = grouped(alike, kind=lambda r: (r.pass_name, r.detail), name=lambda r: r.nodes[0] if r.nodes else "")
+        found.append(Refusals(Code[code], len(alike), [(k.kind[0], k.where, k.kind[1]) for k in kinds]))
+    return found
