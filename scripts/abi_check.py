@@ -92,7 +92,12 @@ INTERFACES = (
                 "kArchSinceSix": "offsetof(hipDeviceProp_tR0600, gcnArchName)",
                 "kArchBefore": "offsetof(hipDeviceProp_t, gcnArchName) unless hipDeviceProp_tR0600",
             },
-            "DriverDevice": {"kNonBlocking": "hipStreamNonBlocking", "kDisableTiming": "hipEventDisableTiming"},
+            "DriverDevice": {
+                "kNonBlocking": "hipStreamNonBlocking",
+                "kDisableTiming": "hipEventDisableTiming",
+                "kThreadLocal": "hipStreamCaptureModeThreadLocal",
+                "kInvalid": "hipStreamCaptureStatusInvalidated",
+            },
         },
         version="HIP_VERSION",
     ),
@@ -115,7 +120,12 @@ INTERFACES = (
                 "kIntegrated": "CU_DEVICE_ATTRIBUTE_INTEGRATED",
                 "kMaxSharedPerBlockOptin": "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             },
-            "DriverDevice": {"kNonBlocking": "CU_STREAM_NON_BLOCKING", "kDisableTiming": "CU_EVENT_DISABLE_TIMING"},
+            "DriverDevice": {
+                "kNonBlocking": "CU_STREAM_NON_BLOCKING",
+                "kDisableTiming": "CU_EVENT_DISABLE_TIMING",
+                "kThreadLocal": "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL",
+                "kInvalid": "CU_STREAM_CAPTURE_STATUS_INVALIDATED",
+            },
         },
         version="CUDA_VERSION",
     ),
@@ -140,7 +150,6 @@ INTERFACES = (
         r"rocblas_\w+",
         {
             "Rocblas": {
-                "kWorkspaceBytes": "",
                 "kNone": "rocblas_operation_none",
                 "kTranspose": "rocblas_operation_transpose",
                 "kHalf": "rocblas_datatype_f16_r",

@@ -2,9 +2,14 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <stdexcept>
+#include <tuple>
+
+#include "blocks/half.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -75,6 +80,34 @@ void Device::run(const Plan& plan, const Memory& memory, void* stream) {
     const uint32_t grid[3] = {launch.grid.x, launch.grid.y, launch.grid.z};
     this->launch(launch.kernel, grid, launch.block, launch.lds, args, stream);
   }
+}
+
+void* constant_vector(Device& device, float value, bool half, int64_t count) {
+  struct Vector {
+    void* memory = nullptr;
+    int64_t count = 0;
+  };
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::tuple<const Device*, float, bool>, Vector>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Vector& vector = all[{&device, value, half}];
+  if (vector.count >= count) return vector.memory;
+  // Those that are too short stay: a recording may read them.
+  const int64_t enough = std::max<int64_t>(count, 2048);
+  const size_t bytes = static_cast<size_t>(enough) * (half ? 2 : 4);
+  void* memory = device.allocate(bytes);
+  const auto fill = [&](auto element) {
+    const std::vector<decltype(element)> values(static_cast<size_t>(enough), element);
+    device.copy(memory, values.data(), bytes, nullptr);
+    device.synchronize(nullptr);
+  };
+  if (half) {
+    fill(graphopt::half(value));
+  } else {
+    fill(value);
+  }
+  vector = {memory, enough};
+  return memory;
 }
 
 }  // namespace graphopt::gpu

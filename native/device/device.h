@@ -155,6 +155,9 @@ int current_hip();
 // runtime works there.
 void refuse_fork();
 
+// `count` times the value, float16 or float, on the device, which must be current. Kept for good.
+void* constant_vector(Device& device, float value, bool half, int64_t count);
+
 // Kernels compiled for the CPU (device/emulator/hip_on_cpu.h) in the shared library at `path`.
 std::unique_ptr<Device> open_host(const std::string& path);
 

@@ -185,6 +185,16 @@ class Kernels {
     return r;
   }
 
+  // The last one that was added has a kernel for what follows it, too: a K, made of a node, the device and
+  // the tail, whose residual is input `residual`.
+  template <class K>
+  void takes_tail(size_t residual) {
+    table_.back().residual = residual;
+    table_.back().create_with_tail = [device = device_](const Node& node, const Tail& tail) {
+      return std::make_unique<K>(node, device(), tail);
+    };
+  }
+
   // Those that are there for one of these.
   Table take(std::initializer_list<Where> wanted) &&;
 

@@ -8,6 +8,7 @@
 
 #include "operators/inference.h"
 #include "operators/kernel.h"
+#include "operators/tail.h"
 
 namespace graphopt {
 
@@ -44,6 +45,10 @@ struct Registration {
   // Why a node is left to others; empty when it is taken.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
+  // Where there is a kernel for the node with what follows it; its residual is input `residual`, and inputs
+  // before that may be left out.
+  std::function<std::unique_ptr<Kernel>(const Node&, const Tail&)> create_with_tail;
+  size_t residual = 0;
 
   // What the runtime must know of an operator of our domain.
   std::vector<Operand> inputs;

@@ -323,3 +323,75 @@ def test_an_error_names_the_node(worker: ProcessPoolExecutor) -> None:
     bad, good = {"x": x, "z": z}, {"x": x, "z": z[:3]}
     message, survived = worker.submit(_errors, model.SerializeToString(), bad, good).result()
     assert "MatMul (float) node 'second', inputs float[2,3] float[4,5]: " in message and survived
+
+
+def conv(*more: tuple[Any, ...]) -> list[Any]:
+    """A convolution of x, and nodes behind it."""
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1])]
+    return [*nodes, *(helper.make_node(op, ins, outs, **(attrs[0] if attrs else {})) for op, ins, outs, *attrs in more)]
+
+
+TAILS = {
+    # name: (nodes, outputs, what is computed together with its tail)
+    "Relu": (conv(("Relu", ["c"], ["y"])), ["y"], 1),
+    "LeakyRelu": (conv(("LeakyRelu", ["c"], ["y"], {"alpha": 0.3})), ["y"], 1),
+    "Clip": (conv(("Clip", ["c", "", "one"], ["y"])), ["y"], 1),
+    "Silu": (conv(("Sigmoid", ["c"], ["s"]), ("Mul", ["s", "c"], ["y"])), ["y"], 1),
+    "HardSwish": (conv(("HardSwish", ["c"], ["y"])), ["y"], 1),
+    "HardSigmoid": (conv(("HardSigmoid", ["c"], ["y"], {"alpha": 0.3})), ["y"], 1),
+    "Tanh": (conv(("Tanh", ["c"], ["y"])), ["y"], 1),
+    "a sum with the input": (conv(("Add", ["c", "x"], ["y"])), ["y"], 1),
+    "a sum and Relu": (conv(("Add", ["x", "c"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 1),
+    "a sum of two convolutions": (
+        [
+            helper.make_node("Conv", ["x", "w"], ["d"], pads=[1, 1, 1, 1]),
+            *conv(("Add", ["c", "d"], ["s"]), ("Relu", ["s"], ["y"])),
+        ],
+        ["y"],
+        1,
+    ),
+    "a sum with a constant": (conv(("Add", ["c", "whole"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 1),
+    "two in a row": (
+        [
+            *conv(("Relu", ["c"], ["r"])),
+            helper.make_node("ConvTranspose", ["r", "w"], ["t"], pads=[1, 1, 1, 1]),
+            helper.make_node("Add", ["t", "r"], ["u"]),
+            helper.make_node("LeakyRelu", ["u"], ["y"]),
+        ],
+        ["y"],
+        2,
+    ),
+    # What may not be.
+    "a sum that is broadcast": (conv(("Add", ["c", "b1"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 0),
+    "a sum with itself": (conv(("Add", ["c", "c"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 0),
+    "an output between": (conv(("Relu", ["c"], ["y"])), ["c", "y"], 0),
+    "another reader between": (conv(("Relu", ["c"], ["r"]), ("Mul", ["r", "c"], ["y"])), ["y"], 0),
+    "another reader of the gate": (
+        conv(("Sigmoid", ["c"], ["s"]), ("Mul", ["c", "s"], ["m"]), ("Add", ["m", "s"], ["y"])),
+        ["y"],
+        0,
+    ),
+    "a limit that is computed": (
+        conv(("ReduceMax", ["x"], ["l"], {"keepdims": 0}), ("Clip", ["c", "", "l"], ["m"]), ("Abs", ["m"], ["y"])),
+        ["y"],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", TAILS)
+def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    nodes, outputs, count = TAILS[name]
+    rng = np.random.default_rng(7)
+    x, whole = (signed(rng, 2, 4, 5, 7).astype(dtype) for _ in range(2))
+    constants = {"w": signed(rng, 4, 4, 3, 3).astype(dtype), "b": signed(rng, 4).astype(dtype), "whole": whole}
+    constants |= {"b1": signed(rng, 4, 1, 1).astype(dtype), "one": np.asarray(1, dtype)}
+    model = model_of(nodes, {"x": x}, outputs, constants, opset=17)
+    wanted, _ = worker.submit(runs, model, [{"x": x}], {"regions": "0", "min_nodes": "1"}).result()
+    got, events = worker.submit(runs, model, [{"x": x}] * 3, {"min_nodes": "1"}).result()
+    assert events.get("fused", 0) == count
+    for outcome in got:
+        for y, z in zip(outcome, wanted[0], strict=True):
+            scale = np.sqrt(np.mean(z.astype(np.float64) ** 2))
+            assert np.abs(y.astype(np.float64) - z).max() <= (1e-5 if dtype == np.float32 else 4e-3) * scale

@@ -26,6 +26,9 @@ struct Product {
   float alpha, beta;
 };
 
+// What cuBLAS advises for its largest devices.
+constexpr size_t kBlasWorkspace = size_t{32} << 20;
+
 template <class Library>
 class BlasOf final : public Blas {
  public:
@@ -98,8 +101,8 @@ class BlasOf final : public Blas {
     }
     if (library_.set_workspace != nullptr && stream != nullptr) {
       try {
-        made.workspace = device_.allocate(Library::kWorkspaceBytes);
-        if (library_.set_workspace(made.handle, made.workspace, Library::kWorkspaceBytes) != 0) {
+        made.workspace = device_.allocate(kBlasWorkspace);
+        if (library_.set_workspace(made.handle, made.workspace, kBlasWorkspace) != 0) {
           device_.forget_errors();
         }
       } catch (const OutOfMemory&) {  // the library has some of its own
@@ -123,10 +126,8 @@ struct Cublas {
   int (*set_stream)(void*, void*);
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int,
               int, long long, const void*, void*, int, int, long long, int, int, int);
-  // Without a workspace of the caller's each product in a recording allocates its own and frees it again. The
-  // size is what cuBLAS advises for its largest devices.
+  // Without a workspace of the caller's each product in a recording allocates its own and frees it again.
   int (*set_workspace)(void*, void*, size_t);
-  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
   explicit Cublas(void* library) {
     resolve_if_there(library, "cublasSetWorkspace_v2", set_workspace);
@@ -177,7 +178,6 @@ struct Rocblas {
               int, int32_t, uint32_t);
 
   int (*set_workspace)(void*, void*, size_t) = nullptr;  // it has one of its own, from its first product on
-  static constexpr size_t kWorkspaceBytes = 0;
 
   explicit Rocblas(void* library) {
     resolve(library, "rocblas_create_handle", create_);

@@ -10,6 +10,7 @@
 #include "operators/matmul/product.h"
 #include "operators/movement/op.h"
 #include "operators/room.h"
+#include "operators/scale_shift/op.h"
 #include "operators/window.h"
 
 namespace graphopt {
@@ -138,10 +139,16 @@ constexpr Implementation<Work> kConvolutions[] = {
     {"a kernel of our own", take_all<Work>, plan_any},
 };
 
+constexpr size_t kResidual = 3;  // among the inputs, where there is a tail
+
 class Convolution : public gpu::DeviceKernel {
  public:
-  Convolution(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), choice_(node), window_(node), groups_(node.find_int("group").value_or(1)) {}
+  Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {})
+      : DeviceKernel(device),
+        choice_(node),
+        window_(node),
+        groups_(node.find_int("group").value_or(1)),
+        tail_(tail) {}
 
  protected:
   void plan(Call& call, Program& program) const override {
@@ -177,8 +184,31 @@ class Convolution : public gpu::DeviceKernel {
     for (size_t i = 0; i < axes; ++i) y[2 + i] = p.out[gpu::kSpatialAxes - axes + i];
     set_output(call, 0, y);
     if (y.elements() == 0) return;
+    const bool has_bias = p.has_bias;
+    if (tail_) p.has_bias = false;
     Work work{p, is_half(x), call, program, device_};
     program.implementation = choice_.plan(kConvolutions, work, call);
+    if (tail_) add_tail(y, has_bias, call, program);
+  }
+
+  // One pass over what the convolution has written, in place of one for the bias, one for the sum and one for
+  // the activation.
+  void add_tail(const Shape& y, bool has_bias, const Call& call, Program& program) const {
+    ScaleShiftProblem p;
+    p.N = y[0];
+    p.C = y[1];
+    p.inner = y.elements(2);
+    p.has_residual = tail_->has_residual;
+    p.act = tail_->act;
+    if (p.has_residual && call.input(kResidual).shape != y) {
+      throw Error("the sum " + call.input(kResidual).shape.text() + " + " + y.text() + " has another shape");
+    }
+    const bool half = is_half(call.input(0));
+    const auto each = [&](float value) { return Ref::held(gpu::constant_vector(device_, value, half, p.C)); };
+    program.launch(gpu::scale_shift_plan(p, half, call.aligned()),
+                   {Ref::output(0), each(1.0f), has_bias ? Ref::input(2) : each(0.0f),
+                    p.has_residual ? Ref::input(kResidual) : Ref()},
+                   {Ref::output(0)});
   }
 
   // Sets C and M, and throws Error where W's do not divide into the groups.
@@ -189,6 +219,7 @@ class Convolution : public gpu::DeviceKernel {
   Choice choice_;
   Window window_;
   int64_t groups_;
+  std::optional<Tail> tail_;
 };
 
 class Conv final : public Convolution {
@@ -214,8 +245,8 @@ class Conv final : public Convolution {
 
 class ConvTranspose final : public Convolution {
  public:
-  ConvTranspose(const Node& node, gpu::Device& device)
-      : Convolution(node, device),
+  ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {})
+      : Convolution(node, device, tail),
         output_padding_(node.find_ints("output_padding").value_or(std::vector<int64_t>())),
         output_shape_(node.find_ints("output_shape").value_or(std::vector<int64_t>())) {}
 
@@ -274,9 +305,11 @@ std::string refuse_conv_transpose(const Node& node) {
 
 void add_convolution(Kernels& kernels) {
   kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
+  kernels.takes_tail<Conv>(kResidual);
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
       .chooses(names(kConvolutions));
+  kernels.takes_tail<ConvTranspose>(kResidual);
 }
 
 }  // namespace graphopt

@@ -15,6 +15,7 @@
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
 #include "runtime/provider/staging.h"
+#include "runtime/provider/tails.h"
 #include "runtime/run_node.h"
 
 namespace graphopt::ep {
@@ -25,7 +26,8 @@ using abi::GraphNode;
 using abi::OrtStatus;
 
 constexpr size_t kMostAlignment = 256;
-constexpr int kMostRefusals = 3;
+// To be recorded: of a plan, and of all plans of a region.
+constexpr int kMostRefusals = 3, kMostRefusalsOfAll = 16;
 // Graphs for addresses of callers, for one plan.
 constexpr size_t kMostCaptured = 2;
 // Recorded for them, after which copies are cheaper.
@@ -33,8 +35,8 @@ constexpr int kMostOwn = 16;
 // Constants share blocks of the device's memory, which comes in large pages.
 constexpr size_t kConstantBlock = size_t{32} << 20;
 
-constexpr const char* kEventNames[] = {"compiled", "planned", "launched", "captured",
-                                       "replayed", "copied",  "refused",  "dropped"};
+constexpr const char* kEventNames[] = {"compiled", "fused",  "planned", "launched", "captured",
+                                       "replayed", "copied", "refused", "dropped"};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)];
 
 size_t bytes_of(const Tensor& t) {
@@ -67,7 +69,9 @@ class RegionNode final : public Node {
       }
     }
   }
-  std::optional<Tensor> constant(size_t i) const override { return constants_[i]; }
+  std::optional<Tensor> constant(size_t i) const override {
+    return i < constants_.size() ? constants_[i] : std::nullopt;
+  }
   std::optional<float> find_float(const char* key) const override { return node_.find_float(key); }
   std::optional<int64_t> find_int(const char* key) const override { return node_.find_int(key); }
   std::optional<std::vector<int64_t>> find_ints(const char* key) const override {
@@ -126,6 +130,14 @@ std::string describe_regions() {
   return text + "}";
 }
 
+// What a step is made of.
+struct Region::Source {
+  const GraphNode* node = nullptr;
+  const Registration* op = nullptr;
+  std::optional<Tail> tail;
+  std::vector<std::pair<const GraphNode*, size_t>> inputs;  // of which node, and its number there
+};
+
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
                std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache,
                RegionOptions options)
@@ -178,35 +190,61 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
 
   std::map<std::string, Operand> known;
   for (size_t i = 0; i < inputs.size(); ++i) known[inputs[i]] = {Operand::Kind::kInput, i};
-  for (size_t s = 0; s < nodes.size(); ++s) {
-    const GraphNode& node = nodes[s];
+  // A node with its tail stands where the last of that stood.
+  std::vector<const Fusion*> ends(nodes.size());
+  std::vector<bool> covered(nodes.size());
+  const auto takes_tail = [this](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_with_tail;
+  };
+  const std::vector<Fusion> fusions = find_tails(nodes, outputs, takes_tail);
+  for (const Fusion& fusion : fusions) {
+    count_region(RegionEvent::kFused);
+    covered[fusion.head] = true;
+    for (const size_t i : fusion.others) covered[i] = true;
+    ends[fusion.others.back()] = &fusion;
+  }
+  std::vector<Source> sources;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (covered[i] && ends[i] == nullptr) continue;
+    const Fusion* fusion = ends[i];
+    const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
     const Registration* op = registry_.registration(node);
     if (op == nullptr) throw Error("no kernel for node '" + node.name + "' (" + node.op + ")");
+    Source& source = sources.emplace_back();
+    source.node = &node;
+    source.op = op;
+    for (size_t k = 0; k < node.inputs.size(); ++k) source.inputs.emplace_back(&node, k);
+    if (fusion != nullptr) {
+      source.tail = fusion->tail;
+      if (fusion->tail.has_residual) {
+        source.inputs.resize(op->residual, {nullptr, 0});
+        source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
+      }
+    }
     Step& step = steps_.emplace_back();
     step.op = node.op;
     step.name = node.name;
     step.reuse = op->reuse;
-    step.on_host = !op->host_outputs.empty();
     if (!op->implementations.empty()) step.only = options_.implementation;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
+    for (const auto& [of, k] : source.inputs) {
       Operand& operand = step.inputs.emplace_back();
-      if (!node.has_input(i)) continue;
-      const auto found = known.find(node.input_names()[i]);
+      if (of == nullptr || !of->has_input(k)) continue;
+      const auto found = known.find(of->input_names()[k]);
       if (found != known.end()) {
         operand = found->second;
-        if (operand.kind == Operand::Kind::kValue) values_[operand.index].last = s;
-      } else if (node.is_constant(i)) {
+      } else if (of->is_constant(k)) {
         operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
       } else {
-        throw Error("the region lacks the input '" + node.input_names()[i] + "' of node '" + node.name + "'");
+        throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
       }
     }
-    for (const std::string& name : node.output_names()) {
+    for (const std::string& name : nodes[i].output_names()) {
       step.outputs.push_back(name.empty() ? -1 : static_cast<int>(values_.size()));
       if (name.empty()) continue;
       known[name] = {Operand::Kind::kValue, values_.size()};
       const auto output = std::find(outputs.begin(), outputs.end(), name);
-      values_.push_back({s, s, output != outputs.end() ? static_cast<int>(output - outputs.begin()) : -1});
+      values_.push_back({0, 0, output != outputs.end() ? static_cast<int>(output - outputs.begin()) : -1});
     }
   }
   for (const std::string& name : outputs) {
@@ -215,17 +253,27 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
       throw Error("the region does not write its output '" + name + "'");
     }
   }
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    for (const int v : steps_[s].outputs) {
+      if (v >= 0) values_[static_cast<size_t>(v)].first = values_[static_cast<size_t>(v)].last = s;
+    }
+    for (const Operand& operand : steps_[s].inputs) {
+      if (operand.kind == Operand::Kind::kValue) values_[operand.index].last = s;
+    }
+  }
 
-  add_constants(nodes);
-  for (size_t s = 0; s < nodes.size(); ++s) {
-    std::vector<std::optional<Tensor>> constants(nodes[s].inputs.size());
+  add_constants(sources);
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    const Source& source = sources[s];
+    std::vector<std::optional<Tensor>> constants(source.inputs.size());
     for (size_t i = 0; i < constants.size(); ++i) {
       const Operand& operand = steps_[s].inputs[i];
       if (operand.kind == Operand::Kind::kConstant) constants[i] = constants_[operand.index];
     }
-    const RegionNode node(nodes[s], std::move(constants));
+    const RegionNode node(*source.node, std::move(constants));
     try {
-      steps_[s].kernel = registry_.registration(nodes[s])->create(node);
+      steps_[s].kernel =
+          source.tail ? source.op->create_with_tail(node, *source.tail) : source.op->create(node);
     } catch (const std::exception& e) {
       throw Error(node.op + " (" + element_type_name(node.type()) + ") node '" + node.name +
                   "': " + e.what());
@@ -235,7 +283,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
 }
 
 // Each once, though several nodes read it. The runtime may let go of its own.
-void Region::add_constants(const std::vector<GraphNode>& nodes) {
+void Region::add_constants(const std::vector<Source>& sources) {
   struct Constant {
     Tensor tensor;
     size_t block = 0, offset = 0;
@@ -243,17 +291,17 @@ void Region::add_constants(const std::vector<GraphNode>& nodes) {
   std::vector<Constant> on_device;
   std::map<std::pair<std::string, Place>, size_t> known;
   std::vector<size_t> blocks;  // bytes
-  for (size_t s = 0; s < nodes.size(); ++s) {
-    for (size_t i = 0; i < nodes[s].inputs.size(); ++i) {
-      Operand& operand = steps_[s].inputs[i];
+  for (size_t s = 0; s < sources.size(); ++s) {
+    for (size_t k = 0; k < sources[s].inputs.size(); ++k) {
+      Operand& operand = steps_[s].inputs[k];
       if (operand.kind != Operand::Kind::kConstant) continue;
-      const Place place = registry_.host_input(nodes[s], i) ? Place::kHost : Place::kDevice;
-      const auto [found, added] =
-          known.emplace(std::pair(nodes[s].input_names()[i], place), constants_.size());
+      const auto& [node, i] = sources[s].inputs[k];
+      const Place place = registry_.host_input(*node, i) ? Place::kHost : Place::kDevice;
+      const auto [found, added] = known.emplace(std::pair(node->input_names()[i], place), constants_.size());
       operand.index = found->second;
       if (!added) continue;
-      std::optional<Tensor> given = nodes[s].constant(i);
-      if (!given) throw Error("the constant '" + nodes[s].input_names()[i] + "' has no value");
+      std::optional<Tensor> given = node->constant(i);
+      if (!given) throw Error("the constant '" + node->input_names()[i] + "' has no value");
       Tensor constant = *given;
       constant.place = place;
       const size_t bytes = bytes_of(constant);
@@ -346,14 +394,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     try {
       step.kernel->plan(call);
       for (size_t i = 0; i < step.outputs.size(); ++i) {
-        if (step.outputs[i] < 0) continue;
-        Tensor& output = call.outputs[i];
-        written[static_cast<size_t>(step.outputs[i])] = &output;
-        if (output.place == Place::kHost) {
-          output.data = plan.values.emplace_back(std::make_unique<unsigned char[]>(bytes_of(output))).get();
-        }
+        if (step.outputs[i] >= 0) written[static_cast<size_t>(step.outputs[i])] = &call.outputs[i];
       }
-      if (step.on_host) step.kernel->run(call);
     } catch (...) {
       rethrow_of(describe(step, call));
     }
@@ -391,7 +433,6 @@ void Region::lay_out_tensors(RegionPlan& plan) const {
         plan.output_shapes[output] = tensor.shape;
         plan.bytes[inputs_ + output] = bytes_of(tensor);
       }
-      if (tensor.place == Place::kHost) continue;
       int shared = -1;
       if (i == 0 && step.reuse == Reuse::kAlias) {
         if (first_storage >= 0) {
@@ -498,7 +539,6 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
   }
   for (size_t s = 0; s < steps_.size(); ++s) {
     const Step& step = steps_[s];
-    if (step.on_host) continue;
     Call& call = plan.calls[s];
     try {
       gpu::NodeScope scope(device_, step.name);
@@ -517,6 +557,7 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
 
 void Region::refuse(RegionPlan& plan, const std::string& why) const {
   ++plan.refusals;
+  ++refusals_;
   count_region(RegionEvent::kRefused);
   if (!log_enabled() || refused_said_.exchange(true)) return;
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
@@ -637,7 +678,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   plan.last = addresses;
   // The null stream can't be recorded.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMostRefusals &&
-      !gpu::synchronous()) {
+      refusals_ < kMostRefusalsOfAll && !gpu::synchronous()) {
     if (const Captured* found = recorded(plan, lane, addresses, apart, again, stream)) {
       const bool staged = found == &plan.staged;
       if (staged) copy(plan, found->addresses, addresses, 0, inputs_, stream);

@@ -19,7 +19,17 @@
 namespace graphopt::ep {
 
 // What happened since the process began, for tests and measurements.
-enum class RegionEvent { kCompiled, kPlanned, kLaunched, kCaptured, kReplayed, kCopied, kRefused, kDropped };
+enum class RegionEvent {
+  kCompiled,
+  kFused,
+  kPlanned,
+  kLaunched,
+  kCaptured,
+  kReplayed,
+  kCopied,
+  kRefused,
+  kDropped,
+};
 void count_region(RegionEvent event);
 // JSON, by the names of the events in small letters.
 std::string describe_regions();
@@ -52,16 +62,16 @@ class Region final : public abi::OrtNodeComputeInfo {
     std::vector<Operand> inputs;
     std::vector<int> outputs;  // values; -1 for one that is left out
     Reuse reuse = Reuse::kNone;
-    bool on_host = false;  // its outputs are; it runs when it is planned
     int only = -1;
   };
+  struct Source;
   struct Written {
     size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
     int output = -1;             // of the region
   };
 
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused);
-  void add_constants(const std::vector<abi::GraphNode>& nodes);
+  void add_constants(const std::vector<Source>& sources);
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;
   // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
@@ -97,6 +107,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // and on the host
   size_t inputs_ = 0, outputs_ = 0;
   mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
+  mutable std::atomic<int> refusals_{0};  // of drivers and libraries to record
 };
 
 }  // namespace graphopt::ep

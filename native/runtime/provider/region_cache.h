@@ -75,8 +75,7 @@ struct RegionPlan {
   // Of the inputs, then the outputs: their bytes, and where behind those in the arena they are copied.
   std::vector<size_t> bytes, copies;
   size_t arena_bytes_with_copies = 0;
-  std::vector<std::unique_ptr<unsigned char[]>> values;  // on the host
-  size_t fullest = 0;                                    // the node that needs the most memory
+  size_t fullest = 0;  // the node that needs the most memory
 
   uint64_t runs = 0, used = 0;
   int refusals = 0;                // of a driver or a library to record

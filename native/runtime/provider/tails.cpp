@@ -1,0 +1,136 @@
+#include "runtime/provider/tails.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "blocks/half.h"
+
+namespace graphopt::ep {
+namespace {
+
+using abi::GraphNode;
+
+// A limit of Clip, where it is a constant; nothing when it is not known.
+std::optional<float> limit(const GraphNode& node, size_t i, float absent) {
+  if (!node.has_input(i)) return absent;
+  const auto value = node.constant(i);
+  if (!value || value->shape.elements() != 1) return std::nullopt;
+  if (value->type == ElementType::kFloat) return *value->as<float>();
+  if (value->type == ElementType::kHalf) return static_cast<float>(*value->as<half>());
+  return std::nullopt;
+}
+
+// What a node does to its first input alone.
+std::optional<Activation> activation_of(const GraphNode& node) {
+  using A = ActivationKind;
+  if (!node.domain().empty()) return std::nullopt;
+  if (node.op == "Relu") return Activation{A::kRelu};
+  if (node.op == "LeakyRelu") return Activation{A::kLeakyRelu, node.find_float("alpha").value_or(0.01f)};
+  if (node.op == "Sigmoid") return Activation{A::kSigmoid};
+  if (node.op == "Tanh") return Activation{A::kTanh};
+  if (node.op == "HardSwish") return Activation{A::kHardSwish};
+  if (node.op == "HardSigmoid") {
+    return Activation{A::kHardSigmoid, node.find_float("alpha").value_or(0.2f),
+                      node.find_float("beta").value_or(0.5f)};
+  }
+  if (node.op == "Clip") {
+    constexpr float kMost = std::numeric_limits<float>::infinity();
+    const auto low = limit(node, 1, -kMost), high = limit(node, 2, kMost);
+    if (low && high) return Activation{A::kClip, *low, *high};
+  }
+  return std::nullopt;
+}
+
+bool same_known_shape(const Value& a, const Value& b) {
+  if (!a.shape || !b.shape || a.type != b.type || *a.shape != *b.shape || a.shape->rank() == 0) return false;
+  return std::all_of(a.shape->data(), a.shape->data() + a.shape->rank(), [](int64_t d) { return d > 0; });
+}
+
+// One chain at a time.
+class Search {
+ public:
+  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+      : nodes_(nodes), used_(nodes.size()) {
+    for (const std::string& name : outputs) is_output_[name] = true;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const std::string& name : nodes[i].input_names()) {
+        if (!name.empty()) readers_[name].push_back(i);
+      }
+    }
+  }
+
+  std::optional<Fusion> from(size_t head) {
+    if (used_[head] || nodes_[head].output_names().size() != 1) return std::nullopt;
+    Fusion found;
+    found.head = head;
+    std::string value = nodes_[head].output_names()[0];
+    add_sum(found, value);
+    add_activation(found, value);
+    if (found.others.empty()) return std::nullopt;
+    used_[head] = true;
+    for (const size_t i : found.others) used_[i] = true;
+    return found;
+  }
+
+ private:
+  // Those that read a value which the region does not give out; none when it does.
+  std::vector<size_t> readers(const std::string& value) const {
+    const auto found = readers_.find(value);
+    if (is_output_.count(value) > 0 || found == readers_.end()) return {};
+    return found->second;
+  }
+
+  void add_sum(Fusion& found, std::string& value) {
+    const std::vector<size_t> by = readers(value);
+    if (by.size() != 1 || used_[by[0]]) return;
+    const GraphNode& sum = nodes_[by[0]];
+    if (sum.op != "Add" || !sum.domain().empty() || !same_known_shape(sum.inputs[0], sum.inputs[1])) return;
+    found.sum = by[0];
+    found.residual = sum.input_names()[0] == value ? 1 : 0;
+    found.tail.has_residual = true;
+    found.others.push_back(by[0]);
+    value = sum.output_names()[0];
+  }
+
+  void add_activation(Fusion& found, std::string& value) {
+    const std::vector<size_t> by = readers(value);
+    if (by.size() == 1 && !used_[by[0]]) {
+      const auto act = activation_of(nodes_[by[0]]);
+      if (!act || nodes_[by[0]].input_names()[0] != value) return;
+      found.tail.act = *act;
+      found.others.push_back(by[0]);
+      return;
+    }
+    // x sigmoid(x)
+    if (by.size() != 2 || used_[by[0]] || used_[by[1]]) return;
+    const GraphNode &gate = nodes_[by[0]], &product = nodes_[by[1]];
+    if (gate.op != "Sigmoid" || product.op != "Mul" || !gate.domain().empty() || !product.domain().empty())
+      return;
+    const std::string& factor = gate.output_names()[0];
+    if (readers(factor) != std::vector<size_t>{by[1]}) return;
+    found.tail.act.kind = ActivationKind::kSilu;
+    found.others.insert(found.others.end(), by.begin(), by.end());
+  }
+
+  const std::vector<GraphNode>& nodes_;
+  std::vector<bool> used_;
+  std::map<std::string, std::vector<size_t>> readers_;
+  std::map<std::string, bool> is_output_;
+};
+
+}  // namespace
+
+std::vector<Fusion> find_tails(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs,
+                               const std::function<bool(const GraphNode&)>& takes_tail) {
+  Search search(nodes, outputs);
+  std::vector<Fusion> found;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!takes_tail(nodes[i])) continue;
+    if (auto fusion = search.from(i)) found.push_back(std::move(*fusion));
+  }
+  return found;
+}
+
+}  // namespace graphopt::ep
