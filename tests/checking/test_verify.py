@@ -568,6 +568,26 @@ def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Pat
     assert json.loads(strict.stdout)["not_covered"] == report.not_covered
 
 
+def test_a_node_that_no_input_shows() -> None:
+    """A convolution whose result is times 1e-12 of another's could give zeros; the other could not."""
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        "w": (rng.standard_normal((8, 8, 3, 3)) / 12).astype(np.float32),
+        "b": rng.standard_normal(8).astype(np.float32),
+        "little": np.float32(1e-12),
+    }
+    text = """g (float[N, 8, 16, 16] x) => (float[N, 8, 16, 16] y) {
+        seen = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        n = Neg(x) hidden = Conv <pads: ints = [1, 1, 1, 1]> (n, w, b)
+        h = Mul(hidden, little) y = Add(seen, h) }"""
+    before = model_from_text(text, values)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True, only=["winograd_conv"])
+    report = verify(before, after)
+    assert report.equal, report.summary
+    assert len(report.not_covered) == 1
+    assert "'hidden/WinogradConv' could give zeros" in report.not_covered[0]
+
+
 NESTED = """g (float[N, 4] x, bool a, int64[1] turns) => (float[N, 4] y, float[N, 4] z) {
     y = If (a) <
         then_branch = t () => (float[N, 4] p) {
