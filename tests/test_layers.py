@@ -23,7 +23,7 @@ LAYERS = (
     ("optimizer.py",),
     ("checking/", "measure/"),
     ("report/",),
-    ("serving/",),
+    ("serving/", "optimize_all.py"),
     ("cli/", "__main__.py"),
 )
 

@@ -23,6 +23,7 @@ from graphopt.cli import (  # noqa: F401
     explain,
     lower,
     optimize,
+    optimize_all,
     passes,
     screen,
     serve_config,

@@ -148,16 +148,17 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
         return found
 
     def _family(self) -> list[int]:
-        """All processes of this server: they share its session, also where their parent has died."""
-        found = []
+        """All processes of this server but the first: its children's children, and those that share its session."""
+        parents, found = {}, set()
         for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
+            with suppress(OSError):
                 fields = stat.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.process.pid and int(stat.parent.name) != self.process.pid:
-                found.append(int(stat.parent.name))
-        return found
+                parents[int(stat.parent.name)] = int(fields[1])
+                if int(fields[3]) == self.process.pid:
+                    found.add(int(stat.parent.name))
+        while more := {pid for pid, parent in parents.items() if parent in found | {self.process.pid}} - found:
+            found |= more
+        return sorted(found - {self.process.pid})
 
 
 def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "") -> Feeds:
@@ -170,7 +171,8 @@ def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "") 
         given = http.InferInput(name, [*array.shape], np_to_triton_dtype(array.dtype))
         given.set_data_from_numpy(array, binary_data=False)
         inputs.append(given)
-    answer = client.infer(model, inputs, version)
+    # KServe takes a body without this header for the protocol's binary form.
+    answer = client.infer(model, inputs, version, headers={"Content-Type": "application/json"})
     return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
 
 

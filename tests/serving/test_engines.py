@@ -103,6 +103,8 @@ def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], P
 
 def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
     """Requests of a killed worker fail or are asked again; no answer is wrong, and the engine starts a new one."""
+    if engine.name == "kserve":
+        pytest.skip("a KServe predictor is one process, which Kubernetes starts again")
     before = engine.workers()
     victim = next(pid for pid in before if pid != engine.process.pid)
     result = load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Model(kserve.Model):  # type: ignore[misc]
             output = kserve.InferOutput(tensor.name, [*outputs[tensor.name].shape], tensor.datatype)
             output.set_data_from_numpy(outputs[tensor.name], binary_data=False)
             answers.append(output)
-        return kserve.InferResponse(payload.id, self.name, answers, model_version=str(self._served.deployment.version))
+        number = payload.id or str(uuid.uuid4())
+        return kserve.InferResponse(number, self.name, answers, model_version=str(self._served.deployment.version))
 
 
 def main() -> None:

@@ -1,0 +1,43 @@
+"""`graphopt optimize-all`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphopt.cli import screen
+from graphopt.cli.root import app
+
+
+@app.command(name="optimize-all", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+def optimize_all(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every .onnx file below it is read.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Models, reports, manifest and summary go there.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPTIONS OF OPTIMIZE]...", help="--verify, --target cpu, ...")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="How many models at a time; each has a process of its own.")] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds for one model; 0 is any.")] = 0.0,
+    on: Annotated[str, typer.Option(help="ray: over a cluster that sees both folders.")] = "",
+) -> None:
+    """Optimize every model of FOLDER into OUT; run it again to go on. Exit code 1: some failed."""
+    from graphopt.optimize_all import PAGE, Outcome, summary
+    from graphopt.optimize_all import optimize_all as run
+    from graphopt.report.tables import plain
+
+    def show(outcome: Outcome, done: int, total: int) -> None:
+        what = (
+            f"{outcome.nodes[0]} -> {outcome.nodes[1]} nodes" if outcome.good else f"[red]{plain(outcome.message)}[/]"
+        )
+        screen.out().print(f"{done}/{total} {plain(outcome.name)}: {what}", soft_wrap=True)
+
+    found = summary(run(folder, out, options=options or (), jobs=jobs, timeout=timeout, on=on, progress=show))
+    screen.out().print(
+        f"{found['models']} models: {found['optimized']} optimized, {found['unchanged']} unchanged, "
+        f"{found['failed']} failed; see {plain(str(out / PAGE))}",
+        soft_wrap=True,
+    )
+    if found["failed"]:
+        raise typer.Exit(1)

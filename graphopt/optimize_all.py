@@ -1,0 +1,287 @@
+"""Every model of a folder, several at a time, one process each: a model that crashes or hangs takes nothing with it.
+
+What is done is a line of `manifest.jsonl`, written when a model is, so that a run that was killed goes on where it
+ended. A model is done again when its bytes, the options or graphopt's version are others than in its line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import jinja2
+
+import graphopt
+from graphopt import files
+from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError, OptionError
+from graphopt.graph.reading import data_files
+
+MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model: what `graphopt optimize` is called with.
+
+    Attributes:
+        name: its path in the folder.
+        source: the file.
+        out: the file to write.
+        report: where its JSON report goes.
+        options: of `graphopt optimize`.
+        digest: of the bytes of the model and its weights.
+        timeout: seconds that it may take; 0 is any.
+    """
+
+    name: str
+    source: str
+    out: str
+    report: str
+    options: tuple[str, ...]
+    digest: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A line of the manifest.
+
+    Attributes:
+        name: of the job.
+        digest: what it was made from.
+        options: how.
+        version: of graphopt.
+        exit_code: of `graphopt optimize`; -9 and so on where a signal ended it, 124 where its time was over.
+        message: what it said, where it failed.
+        seconds: how long it took.
+        nodes: before and after.
+        rewrites: how many sites were rewritten.
+    """
+
+    name: str
+    digest: str
+    options: tuple[str, ...]
+    version: str
+    exit_code: int
+    message: str
+    seconds: float
+    nodes: tuple[int, int] = (0, 0)
+    rewrites: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether there is a result."""
+        return self.exit_code == 0
+
+
+def optimize_all(
+    folder: Path,
+    out: Path,
+    *,
+    options: Sequence[str] = (),
+    jobs: int = 1,
+    timeout: float = 0.0,
+    on: str = "",
+    progress: Callable[[Outcome, int, int], object] = lambda outcome, done, total: None,
+) -> list[Outcome]:
+    """Optimizes every .onnx file below a folder into the same place below another.
+
+    Args:
+        folder: what to read.
+        out: what to write: the models, `reports/`, the manifest and the summary, as JSON and as one page.
+        options: of `graphopt optimize`, for every model.
+        jobs: how many at a time; 0 with `on="ray"` is what the cluster has room for.
+        timeout: seconds for one model; 0 is any.
+        on: "ray" for a cluster that sees both folders under the same paths.
+        progress: called with each outcome as it comes, its number, and the number of all.
+
+    Returns:
+        One outcome for each model, in the order of their names.
+
+    Raises:
+        ModelLoadError: the folder is none, or holds no model.
+        ModelSaveError: the other folder cannot be written, or another run is writing it.
+        OptionError: `on` is neither "" nor "ray", or Ray is not installed.
+    """
+    if on not in ("", "ray"):
+        raise OptionError(f"--on {on}: there is ray")
+    if not folder.is_dir():
+        raise ModelLoadError(f"{folder}: no such folder")
+    out = out.absolute()
+    sources = [path for path in sorted(folder.absolute().rglob("*.onnx")) if out not in path.parents]
+    if not sources:
+        raise ModelLoadError(f"{folder}: there is no .onnx file in it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelSaveError(f"{out}: cannot be made: {error.strerror or error}") from None
+    with _locked(out) as manifest:
+        known = {outcome.name: outcome for outcome in _read(manifest)}
+        plan = [_job(path, folder.absolute(), out, tuple(options), timeout) for path in sources]
+        finished = {job.name: known[job.name] for job in plan if _is_done(job, known.get(job.name))}
+        rest = [job for job in plan if job.name not in finished]
+        for done, outcome in enumerate(_run(rest, jobs, on), len(finished) + 1):
+            manifest.write(json.dumps(asdict(outcome)) + "\n")
+            manifest.flush()
+            os.fsync(manifest.fileno())
+            finished[outcome.name] = outcome
+            progress(outcome, done, len(plan))
+        outcomes = [finished[job.name] for job in plan]
+        files.write(out / SUMMARY, json.dumps(summary(outcomes), indent=2) + "\n")
+        files.write(out / PAGE, _page(folder, summary(outcomes)))
+    return outcomes
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What became of all, failures apart."""
+    good = [asdict(outcome) for outcome in outcomes if outcome.good]
+    return {
+        "format": 1,
+        "models": len(outcomes),
+        "optimized": sum(1 for outcome in good if outcome["rewrites"]),
+        "unchanged": sum(1 for outcome in good if not outcome["rewrites"]),
+        "failed": len(outcomes) - len(good),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes), 3),
+        "done": good,
+        "failures": [asdict(outcome) for outcome in outcomes if not outcome.good],
+    }
+
+
+def run_job(job: Job) -> Outcome:
+    """One model in a process of its own. A result that `--verify` finds different is taken away again."""
+    begin = time.perf_counter()
+    for path in (job.out, job.report):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "graphopt", "optimize", job.source, job.out, "--json", job.report, "--quiet"]
+    try:
+        done = subprocess.run(
+            [*command, *job.options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=job.timeout or None,
+            check=False,
+        )
+        code, message = done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+    except subprocess.TimeoutExpired:
+        code, message = 124, f"not done after {job.timeout:g} s"
+    except OSError as error:
+        code, message = 2, str(error)
+    nodes, rewrites = (0, 0), 0
+    if code == 0:
+        report = json.loads(Path(job.report).read_text())
+        nodes = (sum(report["before"]["nodes"].values()), sum(report["after"]["nodes"].values()))
+        rewrites = sum(1 for remark in report["remarks"] if remark["code"] == "APPLIED")
+        message = ""
+    else:
+        for left in (job.out, f"{job.out}.data"):
+            Path(left).unlink(missing_ok=True)
+        message = message or ("its outputs differ" if code == 1 else "it ended without a word")
+    seconds = round(time.perf_counter() - begin, 3)
+    return Outcome(job.name, job.digest, job.options, graphopt.__version__, code, message, seconds, nodes, rewrites)
+
+
+def _run(jobs: Sequence[Job], at_once: int, on: str) -> Iterator[Outcome]:
+    if on == "ray":
+        yield from _run_on_ray(jobs, at_once)
+        return
+    with ThreadPoolExecutor(max(1, at_once)) as threads:
+        futures = [threads.submit(run_job, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_on_ray(jobs: Sequence[Job], at_once: int) -> Iterator[Outcome]:
+    try:
+        import ray
+    except ImportError:
+        raise OptionError("--on ray needs Ray: pip install ray") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    remote = ray.remote(max_retries=2)(run_job)  # a node may go away; a job that is done again ends in the same file
+    waiting = list(reversed(jobs))
+    running: dict[Any, Job] = {}
+    while waiting or running:
+        while waiting and (not at_once or len(running) < at_once):
+            job = waiting.pop()
+            running[remote.remote(job)] = job
+        (ready, *_), _ = ray.wait([*running], num_returns=1)
+        job = running.pop(ready)
+        try:
+            yield ray.get(ready)
+        except ray.exceptions.RayError as error:
+            yield Outcome(job.name, job.digest, job.options, graphopt.__version__, 2, f"Ray: {error}"[:400], 0.0)
+
+
+def _job(path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout: float) -> Job:
+    name = path.relative_to(folder).as_posix()
+    digest = hashlib.sha256()
+    try:
+        beside = data_files(path)
+    except GraphoptError:  # for the process to say
+        beside = []
+    for part in (path, *beside):
+        try:
+            with part.open("rb") as content:
+                while block := content.read(1 << 22):
+                    digest.update(block)
+        except OSError as error:
+            digest.update(str(error).encode())
+    report = out / "reports" / f"{name}.json"
+    return Job(name, str(path), str(out / name), str(report), options, digest.hexdigest(), timeout)
+
+
+def _is_done(job: Job, outcome: Outcome | None) -> bool:
+    """Failures are tried again only where something has changed; a process that was killed is no answer."""
+    if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in (124, 130, 143, -2, -9, -15):
+        return False
+    same = (outcome.digest, tuple(outcome.options)) == (job.digest, job.options)
+    return same and (Path(job.out).is_file() or not outcome.good)
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[IO[str]]:
+    """The manifest, for this run alone."""
+    import fcntl
+
+    with (out / MANIFEST).open("a+", encoding="utf-8") as manifest:
+        try:
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there") from None
+        yield manifest
+
+
+def _read(manifest: IO[str]) -> Iterable[Outcome]:
+    """The lines that were written whole; what a killed run left of the last one is ended."""
+    manifest.seek(0)
+    text = manifest.read()
+    if text and not text.endswith("\n"):
+        manifest.write("\n")
+    for line in text.splitlines():
+        try:
+            data = json.loads(line)
+            yield Outcome(**data | {"options": tuple(data["options"]), "nodes": tuple(data["nodes"])})
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def _page(folder: Path, found: dict[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("graphopt.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("summary.html").render(folder=folder, **found)

@@ -1,0 +1,118 @@
+"""`graphopt optimize-all`: many models, some of them bad, killed in the middle, run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from graphopt.optimize_all import MANIFEST, optimize_all
+from models import ZOO
+from tests.conftest import CommandResult
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three models, one of them with weights beside it, and one file that is none."""
+    models = tmp_path / "models"
+    (models / "deep" / "er").mkdir(parents=True)
+    onnx.save(ZOO["resnet18"](small=True), models / "a.onnx")
+    onnx.save(
+        ZOO["mobilenet_v2"](small=True),
+        models / "deep" / "b b.onnx",
+        save_as_external_data=True,
+        location="b.data",
+        size_threshold=0,
+    )
+    onnx.save(ZOO["vgg16_bn"](small=True), models / "deep" / "er" / "c.onnx")
+    (models / "damaged.onnx").write_bytes((models / "a.onnx").read_bytes()[:5000])
+    return models
+
+
+def lines(out: Path) -> list[str]:
+    return [json.loads(line)["name"] for line in (out / MANIFEST).read_text().splitlines()]
+
+
+def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
+    out = tmp_path / "out"
+    done = graphopt_command("optimize-all", folder, out, "--jobs", 2, "--target", "cpu", "--all-sites")
+    assert done.exit_code == 1
+    assert "4 models: 3 optimized, 0 unchanged, 1 failed" in done.stdout
+    found = json.loads((out / "summary.json").read_text())
+    assert [(f["name"], f["exit_code"]) for f in found["failures"]] == [("damaged.onnx", 3)]
+    assert "not an ONNX model" in found["failures"][0]["message"]
+    assert sorted(d["name"] for d in found["done"]) == ["a.onnx", "deep/b b.onnx", "deep/er/c.onnx"]
+    for row in found["done"]:
+        model = onnx.load(out / row["name"])
+        assert len(model.graph.node) == row["nodes"][1] < row["nodes"][0]
+        assert json.loads((out / "reports" / f"{row['name']}.json").read_text())["before"]
+    assert not (out / "damaged.onnx").exists()
+    page = (out / "summary.html").read_text()
+    assert "damaged.onnx" in page
+    assert "deep/b%20b.onnx.json" in page
+
+    # Nothing is done twice, but what has changed is done again.
+    assert len(optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))) == 4
+    assert len(lines(out)) == 4
+    (folder / "deep" / "b.data").write_bytes(bytes((folder / "deep" / "b.data").stat().st_size))
+    (out / "a.onnx").unlink()
+    optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))
+    assert sorted(lines(out)[4:]) == ["a.onnx", "deep/b b.onnx"]
+
+
+def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
+    """What was done before the kill stays done, even after a torn last line; nothing half-written stays."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "graphopt", "optimize-all", str(folder), str(out), "--target", "cpu"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not ((out / MANIFEST).exists() and lines(out)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    before = lines(out)
+    assert before
+    with (out / MANIFEST).open("a") as manifest:
+        manifest.write('{"name": "deep/er/c.onnx", "dig')
+    outcomes = optimize_all(folder, out, options=("--target", "cpu"))
+    assert {o.name: o.good for o in outcomes} == {
+        "a.onnx": True,
+        "damaged.onnx": False,
+        "deep/b b.onnx": True,
+        "deep/er/c.onnx": True,
+    }
+    written = [json.loads(line)["name"] for line in (out / MANIFEST).read_text().splitlines() if line.endswith("}")]
+    assert sorted(written) == sorted(o.name for o in outcomes)
+    for outcome in outcomes:
+        if outcome.good:
+            onnx.checker.check_model(str(out / outcome.name), full_check=False)
+
+
+def test_one_that_takes_too_long(folder: Path, tmp_path: Path) -> None:
+    outcomes = optimize_all(folder, tmp_path / "out", timeout=0.05)
+    assert {o.exit_code for o in outcomes} == {124}
+    assert not [*(tmp_path / "out").rglob("*.onnx")]
+
+
+def test_one_run_at_a_time(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
+    import fcntl
+
+    out = tmp_path / "out"
+    out.mkdir()
+    with (out / MANIFEST).open("a") as manifest:
+        fcntl.flock(manifest, fcntl.LOCK_EX)
+        done = graphopt_command("optimize-all", folder, out)
+    assert done.exit_code == 4
+    assert "another" in done.stderr
+    assert graphopt_command("optimize-all", tmp_path / "nowhere", out).exit_code == 3
+    assert graphopt_command("optimize-all", folder, out, "--on", "mars").exit_code == 5
