@@ -77,6 +77,7 @@ def new_session(
     *,
     devices: int = 1,
     assignment: bool = False,
+    custom_ops: bool = True,
 ) -> Any:
     import onnxruntime as ort
 
@@ -88,7 +89,8 @@ def new_session(
     if profile:
         session_options.enable_profiling = True
         session_options.profile_file_prefix = profile
-    session_options.register_custom_ops_library(str(library_path()))
+    if custom_ops:  # the runtime makes a schema of each, for each session
+        session_options.register_custom_ops_library(str(library_path()))
     if assignment or profile:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if devices:
