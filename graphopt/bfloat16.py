@@ -54,8 +54,8 @@ class Products(FeedForward):
         super().legal(match, editor)
 
     def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
-        shape = editor.shape(match.product.inputs[1]) or ()
-        size = math.prod(d for d in shape if isinstance(d, int))
+        dims = editor.shapes.dims(match.product.inputs[1]) or ()
+        size = math.prod(d.value for d in dims if d.value is not None)
         doubt = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
         return replace(super().candidate(match, editor), doubt=doubt)
 

@@ -157,8 +157,8 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
 
 def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
     """A constant number whose own shape cannot make a result larger than `like`."""
-    rank = editor.rank(value)
-    if rank is None or (rank > 0 and (editor.rank(like) or 0) < rank):
+    rank = editor.shapes.rank(value)
+    if rank is None or (rank > 0 and (editor.shapes.rank(like) or 0) < rank):
         return None
     return editor.scalar(value)
 

@@ -170,8 +170,8 @@ def linear_after(value: ir.Value) -> Linear | None:
 def output_rank(linear: Linear, editor: Editor) -> int | None:
     """The rank of Y: a convolution's weight knows it even where nothing else does."""
     if linear.node.op_type in ("Conv", "ConvTranspose"):
-        return editor.rank(linear.W)
-    return 2 if linear.node.op_type == "Gemm" else editor.rank(linear.Y) or editor.rank(linear.X)
+        return editor.shapes.rank(linear.W)
+    return 2 if linear.node.op_type == "Gemm" else editor.shapes.rank(linear.Y) or editor.shapes.rank(linear.X)
 
 
 def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
@@ -265,7 +265,7 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
     if node.op_type != "MatMul":
         editor.rewire(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)
         return [node]
-    if linear.add is None and editor.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
+    if linear.add is None and editor.shapes.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
         editor.rewire(node, [*inputs, bias], op_type="Gemm")
         return [node]
     editor.rewire(node, inputs)
@@ -291,7 +291,7 @@ def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array |
             raise Refusal(Code.WRONG_SHAPE, f"C of shape {bias.shape} for {M} columns", node)
         bias = bias * attribute_float(node, "beta", 1.0)
     elif node.op_type == "MatMul":
-        bias = per_channel(bias, editor.rank(node.outputs[0]), -1, M, node)
+        bias = per_channel(bias, editor.shapes.rank(node.outputs[0]), -1, M, node)
     elif bias.shape != (M,):
         raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {bias.shape} for {M} channels", node)
     return W, bias

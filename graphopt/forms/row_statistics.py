@@ -163,9 +163,9 @@ def _centred(
 
 def _rank(base: ir.Value, editor: Editor) -> int | None:
     """The rank of X, as X or X - mean(X) shows it."""
-    rank, centre = editor.rank(base), base.producer()
+    rank, centre = editor.shapes.rank(base), base.producer()
     if rank is None and centre is not None and (centre.domain, centre.op_type) == ("", "Sub"):
-        rank = editor.rank(centre.inputs[0])
+        rank = editor.shapes.rank(centre.inputs[0])
     return rank
 
 

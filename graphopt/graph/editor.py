@@ -161,18 +161,17 @@ class Editor:
                 if outside:
                     raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
 
-    def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
-        """Dimensions as int, symbol or None (unknown); None when not even the rank is known."""
+    def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
+        """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
+
+        What is known of a value is more than that: passes ask `shapes`.
+        """
         if value is None:
             return None
         if value.shape is None:
             tensor = self.tensor(value)
             return None if tensor is None else tensor_dims(tensor)
         return tuple(d if isinstance(d, int) else d.value for d in value.shape)
-
-    def rank(self, value: ir.Value | None) -> int | None:
-        shape = self.shape(value)
-        return None if shape is None else len(shape)
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         if value is None:
@@ -205,7 +204,7 @@ class Editor:
             node_label(anchor),
             op,
             "?" if dtype is None else dtype.name.lower(),
-            tuple(self.shape(v) for v in inputs),
+            tuple(self.declared(v) for v in inputs),
             tuple(n.op_type for n in made if n is not None),
             tuple(readers),
             doubt,

@@ -320,7 +320,7 @@ def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
         return x if _keeps_shape(node, editor) else None
     if op == "Flatten":
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-        return x if editor.rank(x) == 2 and axis in (1, -1) else None
+        return x if editor.shapes.rank(x) == 2 and axis in (1, -1) else None
     if op == "Expand":
         return x if _expands_nothing(node, editor) else None
     if op == "Slice":
@@ -356,7 +356,7 @@ def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
     if "perm" in node.attributes:
         perm = list(node.attributes["perm"].as_ints())
         return perm == list(range(len(perm)))
-    rank = editor.rank(node.inputs[0])
+    rank = editor.shapes.rank(node.inputs[0])
     return rank is not None and rank <= 1
 
 
@@ -414,7 +414,7 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
     if a is None or b is None or editor.opset(node) < 7:
         return None
     for x, one in ((a, b), (b, a))[: 1 if node.op_type == "Div" else 2]:
-        rank, rank_one = editor.rank(x), editor.rank(one)
+        rank, rank_one = editor.shapes.rank(x), editor.shapes.rank(one)
         if rank_one is None or (rank_one > 0 and (rank is None or rank_one > rank)):
             continue
         if editor.scalar(one) == 1.0:

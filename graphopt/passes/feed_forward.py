@@ -109,8 +109,8 @@ class FeedForward(Pass[LinearMatch]):
                 editor.require_only_use(w, product)  # or the model would grow by its transpose
         if not editor.is_constant(w):
             editor.require_constant(w, "the weight", product)
-        if editor.rank(w) != 2:
-            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {editor.rank(w)}", product)
+        if (rank := editor.shapes.rank(w)) != 2:
+            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", product)
         if editor.dtype(w) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
         if match.bias.graph is not product.graph:
@@ -205,13 +205,13 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     product = match.product
     array = editor.require_constant(b, "the bias", match.bias)
     columns = 0 if product.op_type == "Gemm" and attribute_int(product, "transB", 0) else 1
-    shape = editor.shape(product.inputs[1])
-    N = None if shape is None else shape[columns]
+    dims = editor.shapes.dims(product.inputs[1])
+    N = None if dims is None else dims[columns].value
     if array.shape == (N,):
         return b
-    rank = editor.rank(product.outputs[0])
+    rank = editor.shapes.rank(product.outputs[0])
     rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
-    if not isinstance(N, int) or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
+    if N is None or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
         raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {array.shape} for {N} columns", match.bias)
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (N,)))
 

@@ -93,11 +93,11 @@ def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
 def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     C, _ = channels(linear, editor)
     X = match.affine.X
-    shape = editor.shape(X)
-    if shape is None or shape[linear.channel_axis] != C:
+    dims = editor.shapes.dims(X)
+    if dims is None or dims[linear.channel_axis].value != C:
         # X's own channel axis could be 1, and the constant what makes it C.
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {X.name}", linear.node)
-    rank = editor.rank(X) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
+    rank = len(dims) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
     scale, shift = _numbers(match, rank, linear.channel_axis, C)
     return fold_before(linear, scale, shift, editor)
 

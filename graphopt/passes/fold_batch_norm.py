@@ -81,7 +81,7 @@ def _require_matrix(linear: Linear, value: ir.Value, editor: Editor) -> None:
     """BatchNormalization's channel axis is 1, which is MatMul's last axis for matrices only."""
     if linear.node.op_type != "MatMul":
         return
-    rank = editor.rank(value)
+    rank = editor.shapes.rank(value)
     if rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name}", linear.node)
     if rank != 2:

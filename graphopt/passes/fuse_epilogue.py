@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor, use_count
+from graphopt.graph.shapes.sizes import Size
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
@@ -87,14 +88,14 @@ class FuseEpilogue(Pass[EpilogueMatch]):
             raise Refusal(Code.ESCAPES, "the sum is in another graph", add)
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
-        shape, other = editor.shape(y), editor.shape(residual)
-        if shape is None or other is None:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"{y.name} {shape}, {residual and residual.name} {other}", add)
-        shapes = editor.shapes
-        if shapes.dims(residual) != shapes.dims(y):
-            static = all(isinstance(d, int) for d in (*shape, *other))
-            code = Code.WRONG_SHAPE if static or len(shape) != len(other) else Code.UNKNOWN_SHAPE
-            raise Refusal(code, f"{y.name} {shape}, {residual and residual.name} {other}", add)
+        dims, other = editor.shapes.dims(y), editor.shapes.dims(residual)
+        both = f"{y.name} {_text(dims)}, {residual and residual.name} {_text(other)}"
+        if dims is None or other is None:
+            raise Refusal(Code.UNKNOWN_SHAPE, both, add)
+        if other != dims:
+            static = all(d.value is not None for d in (*dims, *other))
+            code = Code.WRONG_SHAPE if static or len(dims) != len(other) else Code.UNKNOWN_SHAPE
+            raise Refusal(code, both, add)
 
     def rewrite(self, match: EpilogueMatch, editor: Editor) -> str:
         node = match.node
@@ -113,6 +114,10 @@ class FuseEpilogue(Pass[EpilogueMatch]):
         new = editor.emit(match.name, inputs, attributes, anchor=last)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{match.name} takes {' and '.join(n.op_type for n in nodes)}"
+
+
+def _text(dims: tuple[Size, ...] | None) -> str:
+    return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
 
 
 def _require_readers(y: ir.Value, nodes: tuple[ir.Node, ...], node: ir.Node) -> None:

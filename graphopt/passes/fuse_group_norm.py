@@ -95,8 +95,8 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
 
 def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
     """Reshape - InstanceNormalization - Reshape - Mul - Add, in float32."""
-    shape, name = editor.shape(match.X), match.Y.name or "group_norm"
-    assert shape is not None
+    sizes, name = editor.shapes.dims(match.X), match.Y.name or "group_norm"
+    assert sizes is not None
     nodes: list[ir.Node] = []
 
     def constant(data: Array, what: str) -> ir.Value:
@@ -111,9 +111,9 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
     zeros = constant(np.zeros(match.num_groups, np.float32), "zeros")
     grouped = node("Reshape", [match.X, constant(np.array([0, match.num_groups, -1]), "groups")])
     normalized = node("InstanceNormalization", [grouped, ones, zeros], {"epsilon": match.epsilon})
-    dims = [0, *(d if isinstance(d, int) else -1 for d in shape[1:])]  # 0: that of X
+    dims = [0, *(-1 if d.value is None else d.value for d in sizes[1:])]  # 0: that of X
     whole = constant(np.array(dims), "shape") if dims.count(-1) < 2 else node("Shape", [match.X])
-    column = (match.gamma.size, *(1 for _ in shape[2:]))
+    column = (match.gamma.size, *(1 for _ in sizes[2:]))
     scaled = node(
         "Mul", [node("Reshape", [normalized, whole]), constant(match.gamma.astype(np.float32).reshape(column), "gamma")]
     )

@@ -143,7 +143,7 @@ def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
 def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
-    axis, rank = attribute_int(node, "axis", -1), editor.rank(x)
+    axis, rank = attribute_int(node, "axis", -1), editor.shapes.rank(x)
     if axis != -1 and rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
     if axis not in (-1, None if rank is None else rank - 1):
@@ -250,7 +250,7 @@ def _operand(node: ir.Node, y: ir.Value, D: int, editor: Editor) -> Array | None
     """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
     other = node.inputs[1] if node.inputs[0] is y else node.inputs[0]
     array = editor.constant(other)
-    rank = editor.rank(y)
+    rank = editor.shapes.rank(y)
     if array is None or array.size not in (1, D) or (array.ndim and array.shape[-1] != array.size):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):

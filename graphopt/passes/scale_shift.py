@@ -86,7 +86,7 @@ class ScaleShift(Pass[ScaleShiftMatch]):
         if last is None or before is None:
             return None
         maps = (before, last)
-        if not any(_varies(m) for m in maps) or any(_varies_elsewhere(m, editor.rank(before.X)) for m in maps):
+        if not any(_varies(m) for m in maps) or any(_varies_elsewhere(m, editor.shapes.rank(before.X)) for m in maps):
             return None
         return ScaleShiftMatch((first, node), maps)
 
@@ -97,23 +97,24 @@ class ScaleShift(Pass[ScaleShiftMatch]):
         dtype = editor.dtype(x)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)
-        shape = editor.shape(x)
-        if shape is None:
+        dims = editor.shapes.dims(x)
+        if dims is None:
             raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
-        if len(shape) < 2:
-            raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(shape)}", node)
+        if len(dims) < 2:
+            raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(dims)}", node)
         C = max(m.scale.size for m in match.maps)
-        if isinstance(shape[1], int) and shape[1] != C:
-            raise Refusal(Code.WRONG_SHAPE, f"{C} numbers for {shape[1]} channels", node)
-        if not isinstance(shape[1], int) and (node.domain, node.op_type) in ELEMENTWISE:
+        channels = dims[1].value
+        if channels not in (None, C):
+            raise Refusal(Code.WRONG_SHAPE, f"{C} numbers for {channels} channels", node)
+        if channels is None and (node.domain, node.op_type) in ELEMENTWISE:
             # X's axis might be 1 and broadcast; the other operators' definitions exclude that.
             raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
         scale, shift = np.ones(C), np.zeros(C)
         for m, owner in zip(match.maps, match.nodes):
             is_norm = (owner.domain, owner.op_type) == BATCH_NORM
-            s, t = (a if is_norm else per_channel(a, len(shape), 1, C, owner) for a in (m.scale, m.shift))
+            s, t = (a if is_norm else per_channel(a, len(dims), 1, C, owner) for a in (m.scale, m.shift))
             scale, shift = s * scale, s * shift + t
-        column = (C, *([1] * (len(shape) - 2)))
+        column = (C, *([1] * (len(dims) - 2)))
         match.scale = require_finite(scale.reshape(column), dtype.numpy(), "the scale", node)
         match.shift = require_finite(shift.reshape(column), dtype.numpy(), "the shift", node)
 
@@ -131,10 +132,8 @@ class ScaleShift(Pass[ScaleShiftMatch]):
         scale = editor.initializer(last, match.scale, f"{label}_scale")
         shift = editor.initializer(last, match.shift, f"{label}_shift")
         x = match.maps[0].X
-        shape = editor.shape(x)
-        assert shape is not None
         # Inference learns the number of channels from the scale, as it does not from a BatchNormalization.
-        editor.shapes_may_follow |= shape[1] != len(match.scale)
+        editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(match.scale)
         new = editor.emit("ScaleShift", [x, scale, shift], {}, anchor=last)
         editor.replace(list(match.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{' and '.join(n.op_type for n in match.nodes)} became ScaleShift"
@@ -151,7 +150,7 @@ def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
             found = batch_norm_affine(current, editor) if is_norm else elementwise_affine(current, editor)
         except Refusal:
             break
-        if found is None or (not is_norm and _varies_elsewhere(found, editor.rank(found.X))):
+        if found is None or (not is_norm and _varies_elsewhere(found, editor.shapes.rank(found.X))):
             break
         nodes.insert(0, current)
         maps.insert(0, found)

@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.shapes.sizes import Size
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
@@ -57,11 +58,12 @@ class WinogradConv(Pass[WinogradMatch]):
             raise Refusal(Code.QUANTIZED, f"it is a {node.op_type}", node)
         x, w = node.inputs[0], node.inputs[1]
         assert x is not None and w is not None
-        shape = editor.shape(w)
-        kernel = attribute_ints(node, "kernel_shape", () if shape is None else _static(shape[2:]))
+        dims = editor.shapes.dims(w)
+        kernel = attribute_ints(node, "kernel_shape", () if dims is None else _static(dims[2:]))
         if kernel != (3, 3):
             return None
-        if shape is None or not isinstance(shape[0], int) or not isinstance(shape[1], int):
+        M, C = (None, None) if dims is None else (dims[0].value, dims[1].value)
+        if M is None or C is None:
             raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {w.name}", node)
         for name, default in (("strides", (1, 1)), ("dilations", (1, 1))):
             if attribute_ints(node, name, default) != (1, 1):
@@ -69,7 +71,7 @@ class WinogradConv(Pass[WinogradMatch]):
         if attribute_int(node, "group", 1) != 1:
             raise Refusal(Code.ATTRIBUTE, f"group {attribute_int(node, 'group', 1)}", node)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        return WinogradMatch(node, x, w, bias, _pads(node), shape[0], shape[1])
+        return WinogradMatch(node, x, w, bias, _pads(node), M, C)
 
     def legal(self, match: WinogradMatch, editor: Editor) -> None:
         node = match.node
@@ -86,8 +88,8 @@ class WinogradConv(Pass[WinogradMatch]):
     def candidate(self, match: WinogradMatch, editor: Editor) -> Candidate:
         node = match.node
         doubt = ""
-        y = editor.shape(node.outputs[0])
-        OH, OW = (None, None) if y is None or len(y) != 4 else (d if isinstance(d, int) else None for d in y[2:])
+        y = editor.shapes.dims(node.outputs[0])
+        OH, OW = (None, None) if y is None or len(y) != 4 else (d.value for d in y[2:])
         if editor.half or (editor.dtype(match.W) or editor.dtype(match.X)) == ir.DataType.FLOAT16:
             doubt = "float16 allows only the small tile F(2x2, 3x3)"
         elif not winograd_pays(editor.target, match.C, match.M, OH, OW):
@@ -105,8 +107,8 @@ class WinogradConv(Pass[WinogradMatch]):
         return f"{match.C} to {match.M} channels"
 
 
-def _static(dims: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    return tuple(d if isinstance(d, int) else -1 for d in dims)
+def _static(dims: tuple[Size, ...]) -> tuple[int, ...]:
+    return tuple(-1 if d.value is None else d.value for d in dims)
 
 
 def _pads(node: ir.Node) -> tuple[int, ...]:

@@ -57,6 +57,16 @@ def test_chains(body: str) -> None:
     check(model_from_text(text, weights), {"x": draw(2, 6, 5, 7)})
 
 
+def test_channels_that_only_the_shape_engine_knows() -> None:
+    """Onnx's inference does not follow the elements of a shape through Expand."""
+    text = """g (float[A, B] x, float[N, 6, H] z) => (float[N, 6, H] y) {
+      s = Shape(z)  target = Expand(s, three)  r = Reshape(x, target)  m = Mul(r, a)  y = Add(m, c) }"""
+    model = model_from_text(text, {"three": np.array([3]), "a": draw(6, 1), "c": draw(6, 1)})
+    after = rewrite(model, [ScaleShift()])
+    assert after.op_types == ["Shape", "Expand", "Reshape", "ScaleShift"]
+    assert_same_outputs(model, after.proto, {"x": draw(4, 15), "z": draw(2, 6, 5)})
+
+
 @pytest.mark.parametrize("opset", [7, 13, 17])
 @pytest.mark.parametrize(
     ("body", "left"),

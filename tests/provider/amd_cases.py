@@ -26,6 +26,7 @@ from tests.provider.driver_cases import (
     error_of,
     message_of,
     new_session,
+    split_batch,
 )
 from tests.provider.worker import model_of
 
@@ -86,14 +87,7 @@ def opens_devices_when_used() -> list[int]:
 
 def splits_over() -> list[str]:
     """Where DataParallel puts its sessions when nobody says."""
-    import onnx
-
-    proto = onnx.load_from_string(MODEL)
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.ClearField("shape")
-        value.type.tensor_type.shape.dim.add(dim_param="N")
-        value.type.tensor_type.shape.dim.add(dim_value=64)
-    every = graphopt.DataParallel(proto.SerializeToString())
+    every = split_batch()
     numbers = [runtime.memory_of(session)[1] for session in every.sessions]
     archs = {int(d["graphopt.device"]): d["graphopt.arch"] for d in devices()}
     return [archs[n] for n in numbers]

@@ -75,9 +75,9 @@ class Shapes:
 
     def rank(self, value: ir.Value | None) -> int | None:
         """How many dimensions a value has."""
-        declared = self.editor.rank(value)
+        declared = self.editor.declared(value)
         if declared is not None:
-            return declared
+            return len(declared)
         dims = self.dims(value)
         return None if dims is None else len(dims)
 
@@ -181,7 +181,7 @@ class Shapes:
         """Answers what needs no rule."""
         found = self._found[fact]
         if fact == "dims":
-            declared = self.editor.shape(value)
+            declared = self.editor.declared(value)
             if declared is not None:
                 settled = self._settle(declared)
                 if None not in settled:
@@ -240,7 +240,7 @@ class Shapes:
             return told if told is None or told.items.size <= MAX_ELEMENTS else None
         if fact == "last":
             return told
-        declared = self.editor.shape(value)
+        declared = self.editor.declared(value)
         if declared is None:
             return None if told is None else self._named(value, told)
         if told is None or len(told) != len(declared):
@@ -254,7 +254,7 @@ class Shapes:
     def _unknown(self, value: ir.Value, axis: int) -> Size:
         """The symbol of a dimension that nothing tells."""
         if (value, axis) not in self._own:
-            declared = self.editor.shape(value)
+            declared = self.editor.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
             made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
             self._own[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._own)}")

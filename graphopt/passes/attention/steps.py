@@ -108,7 +108,7 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) ->
     if is_nan.outputs[0].is_graph_output() or len(is_nan.outputs[0].uses()) != 1:
         return None
     zero = where.inputs[1]
-    return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.rank(zero) or 0) <= 1 else None
+    return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.shapes.rank(zero) or 0) <= 1 else None
 
 
 def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
