@@ -29,6 +29,7 @@ from graphopt.cli import (  # noqa: F401
     serve_config,
     streams,
     verify,
+    view,
 )
 from graphopt.cli.root import app
 from graphopt.cli.startup import sympy_when_needed

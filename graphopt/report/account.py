@@ -188,10 +188,9 @@ def account(
         ModelLoadError: the model cannot be read.
         OptionError: an unknown pass, target, input or dimension.
     """
-    source = reading.load(model)
-    before = source.model
+    before = side(model, input_shapes=input_shapes, sizes=sizes)
     after, report = graphopt.optimize(
-        before,
+        reading.load(model).model,
         target=target,
         only=only,
         skip=skip,
@@ -199,16 +198,9 @@ def account(
         all_sites=all_sites,
         progress=progress,
     )
-    proto = source.proto if source.proto is not None else ir.to_proto(before)
-    inference.set_input_shapes(before, input_shapes or {})
-    bound = _bound(before, size_grid(_with_shapes(proto, before), {s: [n] for s, n in (sizes or {}).items()}, ())[0])
-    found = Account(report=report, sizes=bound)
-    if progress is not None:
-        progress("counting multiply-adds and bytes")
-    inference.infer(before)
-    _tell_shapes(before)
-    nodes = {n.outputs[0].name or "": n for n in _nodes(before) if n.outputs}
-    sites = list(_sites(nodes, neighbourhoods(before, after), report))
+    found = Account(report=report, sizes=before.sizes)
+    nodes = {n.outputs[0].name or "": n for n in before.nodes if n.outputs}
+    sites = list(_sites(nodes, neighbourhoods(before.model, after), report))
     found.multiply_adds, found.bytes = (sum(getattr(s, a) for s in sites) for a in ("multiply_adds", "bytes"))
     found.unknown = sum(_bytes(n) is None for n in nodes.values())
     for group in grouped(sites, kind=lambda s: s.kind, name=lambda s: s.labels[-1]):
@@ -220,6 +212,42 @@ def account(
     order = list(Fate)
     found.groups.sort(key=lambda g: (order.index(g.first.fate), -g.cost))
     return found
+
+
+@dataclass
+class Side:
+    """A model whose values have shapes, at certain sizes of its symbolic dimensions.
+
+    Attributes:
+        nodes: of all its graphs, in order, without the bodies of our operators.
+    """
+
+    model: ir.Model
+    nodes: list[ir.Node]
+    sizes: dict[str, int]
+
+    def bytes_of(self, node: ir.Node) -> int | None:
+        """What a node reads and writes in one run; None where a size is not known."""
+        return _bytes(node)
+
+
+def side(
+    model: Any, *, input_shapes: Mapping[str, Sequence[int]] | None = None, sizes: Mapping[str, int] | None = None
+) -> Side:
+    """Reads a model and finds its shapes.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        OptionError: an unknown input or dimension.
+    """
+    source = reading.load(model)
+    loaded = source.model
+    inference.set_input_shapes(loaded, input_shapes or {})
+    proto = source.proto if source.proto is not None else ir.to_proto(loaded)
+    bound = _bound(loaded, size_grid(_with_shapes(proto, loaded), {s: [n] for s, n in (sizes or {}).items()}, ())[0])
+    inference.infer(loaded)
+    _tell_shapes(loaded)
+    return Side(loaded, list(_nodes(loaded)), bound)
 
 
 def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from graphopt.remarks import Code, Remark
 from graphopt.report.answer import answer, equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
-from graphopt.report.layers import grouped, where
+from graphopt.report.layers import grouped, stretch, where
 from graphopt.report.text import count, size, visible
 
 MAX_CARDS = 5
@@ -197,7 +196,7 @@ def stages(sites: Sequence[Site], order: Sequence[str]) -> list[Stage]:
     ordered = sorted((s for s in sites if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
     by_name: list[list[Site]] = []
     for site in ordered:
-        if by_name and _stretch(site.name) and _stretch(by_name[-1][0].name) == _stretch(site.name):
+        if by_name and stretch(site.name) and stretch(by_name[-1][0].name) == stretch(site.name):
             by_name[-1].append(site)
         else:
             by_name.append([site])
@@ -205,15 +204,6 @@ def stages(sites: Sequence[Site], order: Sequence[str]) -> list[Stage]:
         by_name = _equal(by_name)
     found = [_stage(part) for part in by_name]
     return found + [_stage([s]) for s in sites if s.name == RUNTIME]
-
-
-def _stretch(name: str) -> str:
-    """What nodes of one layer have in common: the path of a name up to its first number."""
-    parts = name.strip("/").split("/")
-    if len(parts) < 2:
-        return ""
-    numbered = next((i for i, part in enumerate(parts[:-1]) if re.search(r"\d", part)), 0)
-    return "/".join(parts[: numbered + 1])
 
 
 def _equal(parts: Sequence[list[Site]]) -> list[list[Site]]:
@@ -235,7 +225,7 @@ def _stage(sites: Sequence[Site]) -> Stage:
         return sum(t or 0.0 for t in times) / 1e3
 
     changed = [s for s in sites if s.before_ops != s.after_ops]
-    names = list(dict.fromkeys(_stretch(s.name) or s.name for s in sites))
+    names = list(dict.fromkeys(stretch(s.name) or s.name for s in sites))
     return Stage(
         names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
         total(s.before_us for s in sites),

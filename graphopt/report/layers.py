@@ -53,6 +53,15 @@ def where(names: Sequence[str]) -> str:
     return _NUMBER.sub(lambda _: next(parts), distinct[0])
 
 
+def stretch(name: str) -> str:
+    """What the nodes of one layer have in common: the path of a name up to its first number; "" for a name alone."""
+    parts = name.strip("/").split("/")
+    if len(parts) < 2:
+        return ""
+    numbered = next((i for i, part in enumerate(parts[:-1]) if _NUMBER.search(part)), 0)
+    return "/".join(parts[: numbered + 1])
+
+
 def _product(columns: Sequence[Sequence[str]]) -> int:
     total = 1
     for column in columns:

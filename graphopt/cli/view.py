@@ -1,0 +1,117 @@
+"""`graphopt view`: a page on this machine, for this machine alone."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphopt.cli import screen, streams
+from graphopt.cli.options import AllSitesOption, ShapeOption, TargetOption, parse_input_shapes, parse_one_size
+from graphopt.cli.root import app
+from graphopt.errors import OptionError
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+HOST = "127.0.0.1"
+
+
+@app.command(name="view")
+def view_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model to look at.")],
+    after: Annotated[
+        Path | None, typer.Argument(metavar="AFTER", help="Its rewrite; without it, what optimize would make of it.")
+    ] = None,
+    target: TargetOption = "auto",
+    all_sites: AllSitesOption = False,
+    input_shape: ShapeOption = None,
+    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=8", help="The size to count for (repeatable).")] = None,
+    bench: Annotated[bool, typer.Option("--bench", help="Time each node, too.")] = False,
+    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Show MODEL and its rewrite side by side in the browser: search, fold by layer, cost, change and reason."""
+    data = _data(model, after, target, all_sites, input_shape, dim, bench)
+    try:
+        server = serve(data, port)
+    except OSError as error:
+        raise OptionError(f"--port {port} cannot be used: {error.strerror or error}") from None
+    address = f"http://{HOST}:{server.server_address[1]}/"
+    screen.out().print(f"{address} shows {model.name}; Ctrl-C ends it")
+    if open_browser:
+        typer.launch(address)
+    with server:
+        server.serve_forever()
+
+
+def _data(
+    model: Path,
+    after: Path | None,
+    target: str,
+    all_sites: bool,
+    input_shape: list[str] | None,
+    dim: list[str] | None,
+    timed: bool,
+) -> bytes:
+    import graphopt
+    from graphopt.graph import reading
+    from graphopt.remarks import Remark
+    from graphopt.report.account import side
+    from graphopt.report.view import view
+
+    model, shapes, sizes = streams.read(model), parse_input_shapes(input_shape), parse_one_size(dim)
+    with screen.working("reading") as say:
+        before = side(model, input_shapes=shapes, sizes=sizes)
+        rewritten, remarks = after, list[Remark]()
+        if after is None:
+            source = reading.load(model).model
+            made, report = graphopt.optimize(
+                source, target=target, all_sites=all_sites, input_shapes=shapes, progress=say
+            )
+            remarks, other, title = report.remarks, side(made, sizes=sizes), model.name
+        else:
+            other, title = side(after, input_shapes=shapes, sizes=sizes), f"{model.name} and {after.name}"
+        sites = {}
+        if timed:
+            times = graphopt.bench(
+                model, made if rewritten is None else rewritten, memory=False, seconds=0.5, progress=say
+            )
+            sites = {s.name: s for p in times.profiles[:1] for s in p.sites}
+    return json.dumps(view(title, before, other, remarks, sites).to_dict()).encode()
+
+
+def serve(data: bytes, port: int = 0) -> ThreadingHTTPServer:
+    """A server of the page and its data, bound to this machine; its caller runs and closes it."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    from graphopt.report.view import page
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # A page of another site could have its name resolve to this machine.
+            if (self.headers.get("Host") or "").rpartition(":")[0] not in (HOST, "localhost"):
+                self.send_error(403)
+                return
+            nonce = secrets.token_urlsafe(16)
+            bodies = {"/": (page(nonce).encode(), "text/html"), "/data.json": (data, "application/json")}
+            if self.path not in bodies:
+                self.send_error(404)
+                return
+            body, kind = bodies[self.path]
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            policy = "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'"
+            self.send_header("Content-Security-Policy", f"{policy}; script-src 'nonce-{nonce}'")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing of each request."""
+
+    return ThreadingHTTPServer((HOST, port), Handler)

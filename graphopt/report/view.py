@@ -1,0 +1,120 @@
+"""What the live view shows: both sides of a model, node by node, folded by layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import onnx_ir as ir
+
+from graphopt.checking.diff import neighbourhoods
+from graphopt.measure.profiling import Site
+from graphopt.remarks import Code, Remark, node_label
+from graphopt.report.account import Side
+from graphopt.report.data import multiply_adds
+from graphopt.report.layers import stretch
+from graphopt.report.text import visible
+
+# Nodes of a layer, where names tell of none.
+CHUNK = 50
+
+
+@dataclass
+class View:
+    """Two sides of a model, as the page takes them.
+
+    Attributes:
+        title: names of the files.
+        layers: their names, in the order in which they run.
+        before, after: the nodes of each side.
+    """
+
+    title: str
+    layers: list[str] = field(default_factory=list)
+    before: list[dict[str, Any]] = field(default_factory=list)
+    after: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, Site] | None = None) -> View:
+    """Puts both sides together.
+
+    Args:
+        title: of the page.
+        before: the original, with shapes.
+        after: the rewritten model, likewise.
+        remarks: what the passes said, where they ran here.
+        sites: times of nodes and of rewritten neighbourhoods, by name.
+    """
+    found = View(title)
+    said: dict[str, list[str]] = defaultdict(list)
+    for remark in remarks:
+        for label in remark.nodes[:1]:
+            said[label].append(_sentence(remark))
+    layers: dict[str, int] = {}
+    layer_of: dict[str, int] = {}
+    for i, node in enumerate(before.nodes):
+        name = stretch(node.name or "") or f"nodes {i // CHUNK * CHUNK + 1} to {(i // CHUNK + 1) * CHUNK}"
+        layer = layers.setdefault(name, len(layers))
+        layer_of |= {o.name or "": layer for o in node.outputs}
+    layer = 0
+    for node in after.nodes:
+        layer = next((layer_of[o.name or ""] for o in node.outputs if (o.name or "") in layer_of), layer)
+        for o in node.outputs:
+            layer_of.setdefault(o.name or "", layer)
+    found.layers = [visible(name) for name in layers]
+    places: dict[tuple[str, str], int] = {}
+    labels: dict[int, str] = {}
+    for number, place in enumerate(neighbourhoods(before.model, after.model)):
+        labels[number] = (place.removed or place.added)[-1].label
+        for side, nodes in (("before", place.removed), ("after", place.added)):
+            places |= {(side, o): number for n in nodes for o in n.outputs if o}
+    for side, model, rows in (("before", before, found.before), ("after", after, found.after)):
+        number_of = {id(n): i for i, n in enumerate(model.nodes)}
+        for node in model.nodes:
+            output = node.outputs[0].name or "" if node.outputs else ""
+            place_of = places.get((side, output))
+            label = node_label(node)
+            site = (sites or {}).get(label if place_of is None else labels[place_of])
+            time = None if site is None else site.before_us if side == "before" else site.after_us
+            makers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
+            readers = [number_of.get(id(n)) for o in node.outputs for n in o.consumers()]
+            rows.append(
+                {
+                    "name": visible(label),
+                    "op": visible(node.op_type),
+                    "layer": layer_of.get(output, 0),
+                    "shape": _shape(node.outputs[0]) if node.outputs else "",
+                    "adds": multiply_adds(node) or 0,
+                    "bytes": model.bytes_of(node) or 0,
+                    "us": time,
+                    "place": place_of,
+                    "said": [visible(s) for s in said[label]],
+                    "makers": [m for m in dict.fromkeys(makers) if m is not None],
+                    "readers": [r for r in dict.fromkeys(readers) if r is not None],
+                }
+            )
+    return found
+
+
+def page(nonce: str) -> str:
+    """The page as HTML; it asks the server that sent it for the data."""
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("graphopt.report"), autoescape=True)
+    return environment.get_template("view.html").render(nonce=nonce)
+
+
+def _sentence(remark: Remark) -> str:
+    if remark.applied:
+        return f"applied {remark.pass_name}: {remark.detail}"
+    code = Code[remark.code]
+    return f"refused {remark.pass_name}: {remark.code}: {code.meaning} ({remark.detail}); to do: {code.advice}"
+
+
+def _shape(value: ir.Value) -> str:
+    dims = "?" if value.shape is None else ", ".join("?" if d is None else str(d) for d in value.shape)
+    return f"{value.dtype.name.lower() if value.dtype is not None else '?'} [{dims}]"

@@ -1,0 +1,100 @@
+"""`graphopt view` in a browser, on a model of 5,000 nodes."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from graphopt.cli import view
+
+pytestmark = pytest.mark.once
+
+CHROMIUM = shutil.which("chromium")
+LAYERS, NODES = 100, 50
+
+
+def model() -> onnx.ModelProto:
+    """A chain of layers, each with one thing to rewrite: the Identity at its end."""
+    names = [f"v{i}" for i in range(LAYERS * NODES)]
+    nodes = []
+    for i, (a, b) in enumerate(pairwise(["x", *names])):
+        op = "Identity" if i % NODES == NODES - 1 else ("Neg", "Sin", "Tanh")[i % 3]
+        nodes.append(helper.make_node(op, [a], [b], name=f"/encoder/layer.{i // NODES}/{op}_{i % NODES}<b>"))
+    nodes[-1].op_type = "Neg"
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in ("x", names[-1]))
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    path = tmp_path_factory.mktemp("view") / "deep.onnx"
+    onnx.save(model(), path)
+    data = view._data(path, None, "cpu", False, None, None, False)
+    with view.serve(data) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield view.HOST, server.server_address[1]
+        server.shutdown()
+
+
+def seen(address: tuple[str, int], search: str, folder: Path) -> str:
+    """The page as it stands once it has its data."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    url = f"http://{address[0]}:{address[1]}/#{quote(search)}"
+    command += ["--virtual-time-budget=20000", "--dump-dom", url]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "data-ready=" in dom
+    return dom
+
+
+def test_folded_by_layer(address: tuple[str, int], tmp_path: Path) -> None:
+    dom = seen(address, "", tmp_path)
+    assert "5000 → 4901 nodes in 100 layers" in dom
+    assert dom.count("<details") == LAYERS and 'data-layer="encoder/layer.99"' in dom
+    assert 'class="node' not in dom  # folded
+
+
+def test_search_finds(address: tuple[str, int], tmp_path: Path) -> None:
+    dom = seen(address, "layer.42/ tanh", tmp_path)
+    nodes = re.findall(r'<button class="node[^>]*>(\w+)<small>([^<]*)</small>', dom)
+    assert nodes and all(op == "Tanh" and name.startswith("/encoder/layer.42/") for op, name in nodes)
+    wanted = sum(i % 3 == 2 for i in range(42 * NODES, 43 * NODES - 1))
+    assert f"{wanted} before and {wanted} after match" in dom and len(nodes) == 2 * wanted
+    assert dom.count("<details") == 1
+    assert "float [1, 3]" in dom and "&lt;b&gt;" in dom
+
+
+def test_what_was_rewritten_says_so(address: tuple[str, int], tmp_path: Path) -> None:
+    dom = seen(address, "identity layer.7/", tmp_path)
+    assert re.search(r'<button class="node changed" data-node="before \d+">Identity', dom)
+
+
+def test_it_stays_on_this_machine(address: tuple[str, int]) -> None:
+    assert view.HOST == "127.0.0.1"
+
+    def answer(path: str, host: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(*address)
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse()
+
+    page = answer("/", f"localhost:{address[1]}")
+    text = page.read().decode()
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self'; img-src data:")
+    assert not re.search(r"https?://|src\s*=|@import|url\(", text)
+    assert answer("/", "evil.example").status == 403
+    assert answer("/etc/passwd", f"localhost:{address[1]}").status == 404
+    assert answer("/data.json", f"127.0.0.1:{address[1]}").status == 200
