@@ -6,7 +6,7 @@
 Prints, for each measured shape, the times and the ratio by clock and by formula, then the constants of
 graphopt/targets/cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
 fewer than 16 channels, where the formula is meant to be low. Nothing is written: whoever takes the fitted constants
-over puts them into targets/cpu.py and the measurements into docs/measurements/, and tests/test_targets_cpu.py compares
+over puts them into targets/cpu.py and the measurements into docs/measurements/, and tests/targets/test_cpu.py compares
 the two.
 """
 

@@ -42,6 +42,11 @@ def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
     return directory / "device"
 
 
+def build_for_tests(*targets: str) -> Path:
+    """As `build`, without device code, where scripts/test-native builds: most objects are there already."""
+    return build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="")
+
+
 class Plan:
     """What runs for one node and one set of shapes."""
 

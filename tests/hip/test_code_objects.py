@@ -10,7 +10,7 @@ import pytest
 from scripts.amd_build import problems, read_kernels
 from tests.hip.architectures import has_matrix
 from tests.hip.code_objects import disagreement, parameters, tool
-from tests.hip.harness import ROOT, Harness, build
+from tests.hip.harness import ROOT, Harness, build_for_tests
 from tests.hip.test_kernels_on_cpu import CASES
 
 
@@ -36,7 +36,7 @@ if ARCHITECTURES and has_tools():
     @pytest.mark.once
     @pytest.mark.parametrize("arch", ARCHITECTURES)
     def test_plans_give_what_kernels_take(arch: str) -> None:
-        folder = build(ROOT / "build" / "hip-cpu", ["gpu_harness"], GRAPHOPT_HIP_ARCHS="")
+        folder = build_for_tests("gpu_harness")
         harness = Harness(folder / "libgpu_harness.so")
         facts = harness.typical_facts(arch)
         taken = {k: v for path in ARCHITECTURES[arch].glob("*.co") for k, v in parameters(path).items()}

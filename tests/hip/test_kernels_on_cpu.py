@@ -10,7 +10,7 @@ import pytest
 
 from tests.hip import fused_attention_cases
 from tests.hip.case import Case
-from tests.hip.harness import ROOT, Array, Harness, HostKernels, build
+from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests
 from tests.hip.registry import all_cases
 
 pytestmark = pytest.mark.once
@@ -21,7 +21,7 @@ Libraries = dict[int, tuple[Harness, HostKernels]]
 
 @pytest.fixture(scope="session")
 def libraries() -> Libraries:
-    folder = build(ROOT / "build" / "hip-cpu", ["gpu_harness", "hip_on_cpu_32", "hip_on_cpu_64"], GRAPHOPT_HIP_ARCHS="")
+    folder = build_for_tests("gpu_harness", "hip_on_cpu_32", "hip_on_cpu_64")
     harness = Harness(folder / "libgpu_harness.so")
     return {wave: (harness, HostKernels(folder / f"libhip_on_cpu_{wave}.so")) for wave in (32, 64)}
 

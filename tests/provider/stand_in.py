@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import build_for_tests
 from tests.provider.fork_server import ForkServer, fork_server
 
 NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
@@ -76,8 +76,8 @@ class StandIn:
 def build_stand_ins() -> StandIn:
     names = ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda", "rocblas")
     targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in names)]
-    libraries = build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="") / "stand_in"
+    libraries = build_for_tests(*targets) / "stand_in"
     waves = [f"hip_on_cpu_{wave}" for wave in (32, 64)]
-    folder = build(ROOT / "build" / "hip-cpu", waves, GRAPHOPT_HIP_ARCHS="")
+    folder = build_for_tests(*waves)
     narrow, wide = (folder / f"lib{name}.so" for name in waves)
     return StandIn(libraries, narrow, wide)

@@ -1,4 +1,4 @@
-"""GRAPHOPT_SYNC and roctx ranges around standard operators; tests/test_gpu_in_sessions.py has ours."""
+"""GRAPHOPT_SYNC and roctx ranges around standard operators; tests/runtime/test_gpu_in_sessions.py has ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt.runtime.sessions import library_path
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import build_for_tests
 
 
 @pytest.fixture(scope="module")
 def stand_ins() -> Path:
-    targets = ["hip_on_cpu_32", "stand_in_roctx", "stand_in_late_error"]
-    return build(ROOT / "build" / "hip-cpu", targets, GRAPHOPT_HIP_ARCHS="")
+    return build_for_tests("hip_on_cpu_32", "stand_in_roctx", "stand_in_late_error")
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

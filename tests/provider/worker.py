@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN
 from graphopt.runtime.sessions import library_path
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import build_for_tests
 
 Array = npt.NDArray[Any]
 PROVIDER = "GraphoptExecutionProvider"
@@ -30,7 +30,7 @@ PROVIDER = "GraphoptExecutionProvider"
 
 def kernels_on_the_cpu() -> str:
     """A library of the GPU kernels, compiled for the CPU."""
-    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
+    folder = build_for_tests("hip_on_cpu_32")
     return str(folder / "libhip_on_cpu_32.so")
 
 

@@ -10,7 +10,7 @@ from graphopt.targets import cpu as targets_cpu
 from graphopt.targets.cpu import winograd_gain
 from scripts import fit_cost_model
 
-MEASUREMENTS = Path(__file__).parent.parent / "docs" / "measurements" / "winograd_cpu.md"
+MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements" / "winograd_cpu.md"
 
 
 def measured() -> list[tuple[int, int, int, float]]:

@@ -18,7 +18,7 @@ from graphopt.ops import DOMAIN
 from graphopt.runtime.sessions import library_path
 from tests.hip import fused_attention_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
 from tests.hip.case import Case, compare
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import build_for_tests
 
 # op, its attributes, a case with inputs and a float64 reference, and which inputs are constants
 NODES: tuple[tuple[str, Mapping[str, Any], Case, tuple[int, ...]], ...] = (
@@ -82,7 +82,7 @@ NODES: tuple[tuple[str, Mapping[str, Any], Case, tuple[int, ...]], ...] = (
 
 @pytest.fixture(scope="module")
 def kernels() -> Path:
-    folder = build(ROOT / "build" / "hip-cpu", ["hip_on_cpu_32"], GRAPHOPT_HIP_ARCHS="")
+    folder = build_for_tests("hip_on_cpu_32")
     return folder / "libhip_on_cpu_32.so"
 
 
@@ -183,7 +183,7 @@ FEEDS = {"x": np.arange(72, dtype=np.float32).reshape(2, 6, 6)}
 
 @pytest.fixture(scope="module")
 def stand_ins() -> Path:
-    return build(ROOT / "build" / "hip-cpu", ["stand_in_roctx", "stand_in_late_error"], GRAPHOPT_HIP_ARCHS="")
+    return build_for_tests("stand_in_roctx", "stand_in_late_error")
 
 
 def test_sync_pins_a_late_error_to_its_node(stand_ins: Path, tmp_path: Path) -> None:

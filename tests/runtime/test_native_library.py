@@ -296,7 +296,7 @@ def test_concurrent_runs(op: str) -> None:
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs Python with this module's helpers imported, in a process of its own."""
-    prelude = "from tests.test_native_library import *\n"
+    prelude = "from tests.runtime.test_native_library import *\n"
     return subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(script)],
         env={**os.environ, **environment},
