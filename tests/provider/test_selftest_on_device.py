@@ -105,7 +105,8 @@ def _sessions(providers: list[Any], count: int = 1, **options: Any) -> Sessions:
     return found
 
 
-ALONE = [(DEVICE_PROVIDER, {"min_nodes": 1})]
+# Each node by itself, as the profile shows it.
+ALONE = [(DEVICE_PROVIDER, {"min_nodes": 1, "regions": 0})]
 
 
 def _after_a_failure() -> dict[str, Sessions]:
