@@ -344,6 +344,8 @@ def _bytes(node: ir.Node) -> int | None:
     for value in (*node.inputs, *node.outputs):
         if value is None or (not value.name and value.producer() is node):
             continue
+        if value.dtype == ir.DataType.STRING:  # of texts each is as long as it is
+            return None
         if value.const_value is not None:
             total += traversal.tensor_bytes(value.const_value)
         elif value.shape is not None and value.shape.is_static() and value.dtype is not None:

@@ -49,6 +49,13 @@ def test_multiply_adds_and_bytes() -> None:
     assert product.first.reason == "its weight is the input 'w': no pass may count on its numbers"
 
 
+def test_texts_have_no_size() -> None:
+    lower = 'StringNormalizer <case_change_action = "LOWER">'
+    text = f"g (string[3] x) => (string[3] y) {{ t = Identity (x)  y = {lower} (t) }}"
+    found = account(model_from_text(text, {}), target="cpu")
+    assert (found.bytes, found.unknown) == (0, 1)
+
+
 def test_layers_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
     nodes, weights = "", {}
     for i in range(12):

@@ -1,0 +1,80 @@
+"""Puts random files of ONNX's own test corpus through every command: no traceback, and each failure is one line.
+
+    .venv/bin/python scripts/every_command.py [COUNT [SEED]]
+
+The files are the models of ONNX's backend tests, which the package onnx brings along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import onnx
+
+from graphopt import cli
+
+COMMANDS = (
+    "optimize {model} {out} -q --target cpu --all-sites --check",
+    "explain {model} --target cpu",
+    "explain {model} --target cpu --json",
+    "diff {model} {out}",
+    "verify {model} {out} --effort quick",
+    "bench {model} {out} --seconds 0.01 --no-memory --threads 1",
+    "bisect {model} --target cpu --all-sites",
+    "lower {out} {lowered}",
+)
+# Of failures that people can meet; 1 is a difference, which would be a finding of its own.
+DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
+
+
+def run(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv = ["graphopt", *arguments]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+    return code, out.getvalue(), err.getvalue()
+
+
+def main() -> int:
+    count, seed = (int(a) for a in (*sys.argv[1:3], *("200", "0")[len(sys.argv) - 1 :]))
+    corpus = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("model.onnx"))
+    chosen = random.Random(seed).sample(corpus, min(count, len(corpus)))
+    codes: Counter[tuple[str, int]] = Counter()
+    bad = 0
+    for path in chosen:
+        with tempfile.TemporaryDirectory() as name:
+            places = {"model": path, "out": Path(name) / "out.onnx", "lowered": Path(name) / "lowered.onnx"}
+            for command in COMMANDS:
+                if "{out}" in command and not command.startswith("optimize") and not places["out"].exists():
+                    continue
+                arguments = command.format(**places).split()
+                try:
+                    code, _, err = run(arguments)
+                except Exception as error:  # a traceback, as a user would see it
+                    code, err = -1, f"{type(error).__name__}: {error}"
+                codes[arguments[0], code] += 1
+                lines = [line for line in err.splitlines() if line.startswith("graphopt: ")]
+                if code not in DOCUMENTED or (code not in (0, 8) and len(lines) != 1):
+                    bad += 1
+                    print(
+                        f"{path.parent.name}: {command.split()[0]}: exit code {code}: {err.strip()[:300]}", flush=True
+                    )
+    for (command, code), n in sorted(codes.items()):
+        print(f"{command}: exit code {code}: {n}")
+    print(f"{len(chosen)} files, {bad} findings")
+    return bad != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Writes docs/transcripts.md: what each command prints on a terminal of 80 columns, and how long the start takes.
+
+    .venv/bin/python scripts/transcripts.py
+
+ResNet-50 and BERT-base come from the zoo, NudeNet from PyPI. Takes some minutes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import resource
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+
+MAX_LINES = 32
+STARTS = 11
+COMMANDS = (
+    "optimize {0}.onnx {0}.opt.onnx --target cpu --verify --bench --threads 1",
+    "explain {0}.onnx --target cpu",
+    "verify {0}.onnx {0}.opt.onnx --effort quick",
+    "diff {0}.onnx {0}.opt.onnx",
+    "bench {0}.onnx {0}.opt.onnx --threads 1 --no-profile",
+)
+
+
+def on_a_terminal(arguments: list[str], folder: Path) -> list[str]:
+    """The lines that the command prints on a terminal of 80 columns without colours."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)}
+    environment.pop("COLUMNS", None)
+    command = [sys.executable, "-m", "graphopt", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=secondary, stdout=secondary, stderr=subprocess.DEVNULL
+    ):
+        os.close(secondary)
+        text = b""
+        try:
+            while chunk := os.read(primary, 4096):
+                text += chunk
+        except OSError:  # the other end is closed
+            pass
+    os.close(primary)
+    lines = [line.rstrip() for line in text.decode().replace("\r\n", "\n").splitlines()]
+    rest = len(lines) - MAX_LINES
+    return lines if rest <= 1 else [*lines[:MAX_LINES], f"... ({rest} more lines)"]
+
+
+def cpu_seconds(arguments: list[str], folder: Path) -> float:
+    """Median over starts, user and system time together."""
+    times = []
+    for _ in range(STARTS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "graphopt", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=False,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return statistics.median(times)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for model in ("resnet50", "bert"):
+            onnx.save(ZOO[model](dynamic=True), folder / f"{model}.onnx")
+        shutil.copy(pypi.fetch("nudenet"), folder / "nudenet.onnx")
+        page = [
+            "# Transcripts",
+            "",
+            "What the commands print on a terminal of 80 columns, made by `scripts/transcripts.py`. Long outputs are cut here,",
+            "not there.",
+            "",
+            "## Start-up",
+            "",
+            f"CPU seconds of a process (user and system), median of {STARTS}:",
+            "",
+            "| command | seconds |",
+            "|---|---|",
+        ]
+        for title, arguments in (
+            ("--version", ["--version"]),
+            ("--help", ["--help"]),
+            ("a usage error (`optimize --nonsense`)", ["optimize", "--nonsense"]),
+            ("`optimize` up to the model (a file that is not there)", ["optimize", "none.onnx", "out.onnx", "-q"]),
+        ):
+            page.append(f"| {title} | {cpu_seconds(arguments, folder):.2f} |")
+        for model in ("resnet50", "bert", "nudenet"):
+            page += ["", f"## {model}"]
+            for command in COMMANDS:
+                line = command.format(model)
+                print(line, flush=True)
+                page += ["", "```", f"$ graphopt {line}", *on_a_terminal(line.split(), folder), "```"]
+        page += ["", "## Without a model"]
+        for line in ("passes", "doctor"):
+            page += ["", "```", f"$ graphopt {line}", *on_a_terminal([line], folder), "```"]
+    text = "\n".join(page).replace(str(Path.home()), "~").replace(str(ROOT), "~/graphopt")
+    (ROOT / "docs" / "transcripts.md").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
