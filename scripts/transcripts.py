@@ -87,8 +87,8 @@ def main() -> None:
         page = [
             "# Transcripts",
             "",
-            "What the commands print on a terminal of 80 columns, made by `scripts/transcripts.py`. Long outputs are cut here,",
-            "not there.",
+            "What the commands print on a terminal of 80 columns, made by `scripts/transcripts.py`.",
+            "Long outputs are cut here, not there.",
             "",
             "## Start-up",
             "",
