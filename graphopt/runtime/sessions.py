@@ -47,6 +47,11 @@ SELF_TESTED = frozenset({DEVICE_PROVIDER, ROCM})
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
+# The GPU vendors' libraries, and what may be chosen of each (docs/provider.md).
+LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
+LIBRARY_CHOICES = ("off", "on")
+MIOPEN_CHOICES = ("build", "find")
+
 # The shape of each input of a model, by its name.
 Shapes = Mapping[str, Sequence[int]]
 
@@ -309,6 +314,7 @@ def configure(
     providers: Sequence[Provider] | None = None,
     *,
     disable: Sequence[str] = (),
+    libraries: Mapping[str, str] | None = None,
     require_device: bool = False,
     ignore_selftest: bool = False,
 ) -> list[Provider]:
@@ -322,16 +328,20 @@ def configure(
         session_options: an `onnxruntime.SessionOptions`.
         providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
             (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of ours: `device`, `memory_limit`, `min_nodes`,
-            `regions`, `capture`.
+            `libraries`, `regions`, `capture`.
             With our own provider the session options hold the choice, and what is returned is empty.
         disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
+        libraries: which of the GPU vendor's libraries our own provider uses, for instance {"miopen": "off"}: "off",
+            "on" (also where it is off by default), and for "miopen" also "build" (where it has to build its kernels)
+            and "find" (and measures them); comes before the environment variable GRAPHOPT_LIBRARIES.
         require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
             the CPU are only known once there is a session: `session` lists them.
         ignore_selftest: run kernels that failed the self-test, too.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
+        OptionError: no such library or choice.
         GraphoptError: the provider was asked for, or a device is required, and there is none.
     """
     import_onnxruntime()
@@ -361,8 +371,23 @@ def configure(
     ours = {key: str(value) for key, value in options[DEVICE_PROVIDER].items() if key != "device"}
     if avoided:
         ours["disable"] = ",".join([*avoided, *filter(None, [ours.get("disable")])])
+    wanted = ",".join(filter(None, [ours.get("libraries"), *(f"{k}={v}" for k, v in (libraries or {}).items())]))
+    if wanted:
+        ours["libraries"] = _checked(wanted)
     session_options.add_provider_for_devices([_device(options[DEVICE_PROVIDER])], ours)
     return []
+
+
+def _checked(libraries: str) -> str:
+    """A list NAME=CHOICE: ONNX Runtime would log what is wrong with it, and go on without the provider."""
+    for item in libraries.split(","):
+        name, _, choice = item.partition("=")
+        choices = LIBRARY_CHOICES + (MIOPEN_CHOICES if name == "miopen" else ())
+        if name not in LIBRARIES:
+            raise OptionError(f"libraries: there is no '{name}'; known are {', '.join(LIBRARIES)}")
+        if choice not in choices:
+            raise OptionError(f"libraries: {name} may be {', '.join(choices)}, not '{choice}'")
+    return libraries
 
 
 def _failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -417,6 +442,7 @@ def session(
     model: Any,
     providers: Sequence[Provider] | None = None,
     *,
+    libraries: Mapping[str, str] | None = None,
     require_device: bool = False,
     ignore_selftest: bool = False,
     warm_up: Shapes | Sequence[Shapes] = (),
@@ -427,16 +453,19 @@ def session(
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
         providers: as for `configure`.
+        libraries: as for `configure`.
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
         ignore_selftest: run kernels that failed the self-test, too.
         warm_up: the shape of every input, or several such sets: the session runs once for each on zeros, so that what
-            GPU libraries load at their first use (seconds) is there before the first request; one line on stderr says
-            how long it took. Nothing is ever compiled in a run, with or without it.
+            GPU libraries load for a shape (MIOpen its kernels) is there before the first request; one line on stderr
+            says how long it took. What they load for an architecture is loaded with the session in any case. Nothing
+            is ever compiled in a run, with or without it.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
+        OptionError: as for `configure`.
         GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required; or the
             shapes of `warm_up` do not fit.
     """
@@ -447,7 +476,13 @@ def session(
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
-    chosen = configure(session_options, providers, require_device=require_device, ignore_selftest=ignore_selftest)
+    chosen = configure(
+        session_options,
+        providers,
+        libraries=libraries,
+        require_device=require_device,
+        ignore_selftest=ignore_selftest,
+    )
     if require_device:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:

@@ -49,17 +49,26 @@ std::string to_json(const FoundLibrary& library) {
 }
 
 std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& device) {
-  using Find = FoundLibrary(const DeviceFacts&);
-  std::vector<std::pair<const char*, Find*>> all;
-  if (backend == Backend::kHip) {
-    all = {{"rocBLAS", find_rocblas}, {"hipBLASLt", find_hipblaslt}, {"MIOpen", find_miopen}};
-  } else if (backend == Backend::kCuda) {
-    all = {{"cuBLAS", find_cublas}, {"cuBLASLt", find_cublaslt}, {"cuDNN", find_cudnn}};
-  }
+  using L = VendorLibrary;
+  struct Entry {
+    Backend backend;
+    const char* name;
+    L library;
+    FoundLibrary (*find)(const DeviceFacts&, Use);
+  };
+  constexpr Entry kAll[] = {
+      {Backend::kHip, "rocBLAS", L::kRocblas, find_rocblas},
+      {Backend::kHip, "hipBLASLt", L::kHipblaslt, find_hipblaslt},
+      {Backend::kHip, "MIOpen", L::kMiopen, find_miopen},
+      {Backend::kCuda, "cuBLAS", L::kCublas, find_cublas},
+      {Backend::kCuda, "cuBLASLt", L::kCublaslt, find_cublaslt},
+      {Backend::kCuda, "cuDNN", L::kCudnn, find_cudnn},
+  };
   std::vector<FoundLibrary> found;
-  for (const auto& [name, find] : all) {
+  for (const auto& [driver, name, library, find] : kAll) {
+    if (driver != backend) continue;
     try {
-      found.push_back(find(device));
+      found.push_back(find(device, LibraryChoices("").of(library)));
     } catch (const std::exception& e) {
       FoundLibrary& failed = found.emplace_back();
       failed.name = name;

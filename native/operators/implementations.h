@@ -18,6 +18,8 @@ struct Implementation {
   // Why it does not take it; null when it does. It may keep in the work what plan needs.
   const char* (*refuse)(Work& work);
   void (*plan)(Work& work);
+  // Loads what it needs before there is any work; null: nothing.
+  void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;
 };
 
 template <class Work>
@@ -25,10 +27,19 @@ const char* take_all(Work&) {
   return nullptr;
 }
 
+// What is said of a list where nobody knows its work.
+struct Implementations {
+  std::vector<std::string> names;
+  std::vector<void (*)(gpu::Device&, const gpu::LibraryChoices*)> loads;
+};
+
 template <class Work, size_t n>
-std::vector<std::string> names(const Implementation<Work> (&list)[n]) {
-  std::vector<std::string> result;
-  for (const Implementation<Work>& implementation : list) result.emplace_back(implementation.name);
+Implementations described(const Implementation<Work> (&list)[n]) {
+  Implementations result;
+  for (const Implementation<Work>& implementation : list) {
+    result.names.emplace_back(implementation.name);
+    if (implementation.load != nullptr) result.loads.push_back(implementation.load);
+  }
   return result;
 }
 

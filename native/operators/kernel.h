@@ -29,7 +29,8 @@ namespace graphopt {
 
 namespace gpu {
 class Device;
-}
+class LibraryChoices;
+}  // namespace gpu
 namespace cpu {
 class Parallel;
 class Workspace;
@@ -125,6 +126,8 @@ struct Call {
   uint32_t failed = 0;
   // The only implementation that may be chosen where there are several; -1: any.
   int only = -1;
+  // Which of the vendor's libraries may be used; null: whatever the environment says.
+  const gpu::LibraryChoices* libraries = nullptr;
 
   // ---
   // Type and shape of each output, and whose memory it needs.

@@ -104,7 +104,7 @@ template <class Op, const auto& kList>
 class GpuKernel final : public GpuKernelOf<Op> {
  public:
   using GpuKernelOf<Op>::GpuKernelOf;
-  static std::vector<std::string> implementations() { return names(kList); }
+  static Implementations implementations() { return described(kList); }
 
  private:
   void plan(Call& call, Program& program) const override {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "operators/implementations.h"
 #include "operators/inference.h"
 #include "operators/kernel.h"
 #include "operators/tail.h"
@@ -41,7 +42,7 @@ struct Registration {
   std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
   Reuse reuse = Reuse::kNone;
-  std::vector<std::string> implementations;  // in order of preference, where there are several
+  Implementations implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
@@ -65,7 +66,7 @@ struct Registration {
     reuse = how;
     return *this;
   }
-  Registration& chooses(std::vector<std::string> from) {
+  Registration& chooses(Implementations from) {
     implementations = std::move(from);
     return *this;
   }

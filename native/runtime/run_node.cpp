@@ -127,6 +127,7 @@ void run_on_device(const BoundKernel& bound, const Context& context, const abi::
   call.alignment = alignment_of(call.inputs);
   call.stream = context.gpu_stream();
   call.only = bound.only;
+  call.libraries = bound.libraries.get();
   bound.kernel->plan(call);
   make_outputs(context, call);
   // Memory that a caller brings may be less aligned than what we thought.

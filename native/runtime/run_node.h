@@ -1,6 +1,7 @@
 // One node through the contract of kernels: the runtime's tensors and memory in, the kernel's call out.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ struct BoundKernel {
   std::unique_ptr<Kernel> kernel;
   std::string node;
   size_t inputs = 0, outputs = 0;
-  std::vector<size_t> host_inputs;  // of a kernel on a device
-  int only = -1;                    // implementation, of several (Call::only)
+  std::vector<size_t> host_inputs;                            // of a kernel on a device
+  int only = -1;                                              // implementation, of several (Call::only)
+  std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
 };
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);

@@ -97,7 +97,9 @@ def product() -> dict[str, Any]:
     """A product in float32, three times; what the vendor's library did of it."""
     w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
-    session = graphopt.session(model_of(nodes, {"x": X}, ["y"], {"w": w}), [DEVICE_PROVIDER], log_severity_level=4)
+    options = {"libraries": os.environ["OPTION_LIBRARIES"]} if "OPTION_LIBRARIES" in os.environ else {}
+    model = model_of(nodes, {"x": X}, ["y"], {"w": w})
+    session = graphopt.session(model, [(DEVICE_PROVIDER, options)], log_severity_level=4)
     runs = [session.run(None, {"x": X})[0] for _ in range(3)]
     check_thread()
     expected = np.maximum(X.astype(np.float64) @ w, 0)
@@ -130,6 +132,8 @@ def convolution() -> dict[str, Any]:
         patch = np.einsum("c,cmkl->mkl", xh[0, :, i, j].astype(np.float64), wt.astype(np.float64))
         expected_t[0, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] += patch
     library = os.environ.get("STAND_IN_DNN_LIBRARY")
+    if library:
+        ctypes.CDLL(library).stand_in_this_thread_runs()
     counts = []
     runs = []
     finish = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptFinishLoading
@@ -144,8 +148,51 @@ def convolution() -> dict[str, Any]:
         "error_transposed": max(float(np.abs(yh - expected_t).max() / scale) for _, yh in runs),
         "same": all(np.array_equal(runs[-1][0], y) and np.array_equal(runs[-1][1], yh) for y, yh in runs[-2:]),
         "by_library": counts,
-        "builds_in_run": ctypes.CDLL(library).stand_in_builds_in_run() if library else 0,
+        "waits_in_run": ctypes.CDLL(library).stand_in_waits_in_run() if library else 0,
+        "slow": ctypes.CDLL(library).stand_in_slow_convolutions() if library else 0,
     }
+
+
+def warms_up_convolutions() -> dict[str, int]:
+    """Convolutions by the vendor's library, and what their thread waited for, in the first run after a warm-up."""
+    w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
+    model = model_of([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": x}, ["y"], {"w": w})
+    library = ctypes.CDLL(os.environ["STAND_IN_DNN_LIBRARY"])
+    where = [(DEVICE_PROVIDER, {"min_nodes": 1})]
+    session = graphopt.session(model, where, warm_up={"x": x.shape}, log_severity_level=4)
+    library.stand_in_this_thread_runs()
+    before = library.stand_in_convolutions()
+    session.run(None, {"x": x})
+    return {"by_library": library.stand_in_convolutions() - before, "waits": library.stand_in_waits_in_run()}
+
+
+def each_session_chooses() -> dict[str, Any]:
+    """Products by the vendor's library, of sessions that differ in their options; and what is said of wrong ones."""
+    w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": X}, ["y"], {"w": w})
+    library = ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
+
+    def session(choice: str) -> Any:
+        where = [(DEVICE_PROVIDER, {"min_nodes": 1, "libraries": choice})]
+        return graphopt.session(model, where, log_severity_level=4)
+
+    def products(of: Any) -> int:
+        before = library.stand_in_blas_products()
+        assert np.abs(of.run(None, {"x": X})[0] - X.astype(np.float64) @ w).max() < 1e-4
+        return int(library.stand_in_blas_products() - before)
+
+    sessions = {choice: session(choice) for choice in ("", "rocblas=off", "miopen=off", "rocblas=on")}
+    found: dict[str, Any] = {choice: products(of) for choice, of in sessions.items()}
+    found["again"] = products(sessions["rocblas=off"]) + products(sessions[""])
+    found["by keyword"] = products(graphopt.session(model, libraries={"rocblas": "off"}, log_severity_level=4))
+    found["wrong"] = [message_of(lambda c=choice: session(c)) for choice in ("rocblas=of", "rocm=off", "cudnn=build")]
+    return found
+
+
+def properties_of_hip_5() -> dict[str, Any]:
+    """What a runtime says whose properties are of another form."""
+    return {"devices": facts(), "error": error_of(any_session())}
 
 
 def waits_for_inputs() -> dict[str, Any]:

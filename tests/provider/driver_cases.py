@@ -46,7 +46,8 @@ class Driver:
         self._library.stand_in_memory.argtypes = [ctypes.c_size_t]
         self._library.stand_in_failures.restype = ctypes.c_long
         self._library.stand_in_waits.restype = ctypes.c_long
-        self._library.stand_in_modules.restype = ctypes.c_size_t
+        for name in ("modules", "devices", "pinned"):
+            getattr(self._library, f"stand_in_{name}").restype = ctypes.c_size_t
 
     def fail_after(self, calls: int, status: int = DEVICE_LOST) -> None:
         self._library.stand_in_fail(calls, status)
@@ -85,6 +86,13 @@ class Driver:
         """Recordings that are alive, as they were made and made ready."""
         return int(self._library.stand_in_graphs())
 
+    def devices(self) -> int:
+        return int(self._library.stand_in_devices())
+
+    def pinned(self) -> int:
+        """Bytes of the host's memory that the driver has pinned."""
+        return int(self._library.stand_in_pinned())
+
     def modules(self) -> int:
         return int(self._library.stand_in_modules())
 
@@ -108,7 +116,8 @@ def check_thread(device: int = 0) -> None:
     if not is_loaded():
         return
     driver = Driver()
-    if driver.keeps_errors():
+    # Without a device HIP has the same error for every call, and keeps it.
+    if driver.keeps_errors() and driver.devices():
         assert driver.last_error() == 0, f"HIP error {driver.last_error()} is left to others"
     assert driver.current() == device, f"device {driver.current()} is left current"
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.hip.harness import build_for_tests
 from tests.provider.fork_server import ForkServer, fork_server
 
-NAMES = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
+NAMES = {"hip": "libamdhip64.so.7", "hip5": "libamdhip64.so.5", "cuda": "libcuda.so.1"}
 CONVOLUTIONS = {"hip": "libMIOpen.so.1", "cuda": "libcudnn.so.9"}
 EPILOGUES = {"hip": "libhipblaslt.so.1", "cuda": "libcublasLt.so.13"}
 PRODUCTS = "librocblas.so.5"
@@ -74,7 +74,7 @@ class StandIn:
 
 
 def build_stand_ins() -> StandIn:
-    names = ("hip", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda", "rocblas")
+    names = ("hip", "hip5", "cuda", "blas_lt_hip", "blas_lt_cuda", "dnn_hip", "dnn_cuda", "rocblas")
     targets = ["graphopt_on_stand_in", *(f"stand_in_{n}" for n in names)]
     libraries = build_for_tests(*targets) / "stand_in"
     waves = [f"hip_on_cpu_{wave}" for wave in (32, 64)]

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "blocks/gpu/walk_plan.h"
+#include "blocks/half.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 
@@ -146,17 +148,8 @@ struct Cublas {
   }
 };
 
-// Where rocBLAS looks for its kernels (library/src/tensile_host.cpp, TensileHost::initialize): it aborts the
+// What rocBLAS takes for its kernels (library/src/tensile_host.cpp, TensileHost::initialize): it aborts the
 // process when there are none for the architecture, so we look first.
-std::string tensile_folder(const std::string& library) {
-  if (const char* given = std::getenv("ROCBLAS_TENSILE_LIBPATH")) return given;
-  const std::string folder = folder_of(library);
-  for (const char* place : {"/../../Tensile/library", "/library", "/../rocblas/library"}) {
-    if (access((folder + place).c_str(), F_OK) == 0) return folder + place;
-  }
-  return folder + "/rocblas/library";
-}
-
 bool has_tensile_file(std::string folder, const std::string& arch) {
   if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
   for (const std::string& name :
@@ -204,17 +197,65 @@ struct Rocblas {
   }
 };
 
-}  // namespace
-
-FoundLibrary find_cublas(const DeviceFacts&) {
-  return find_vendor_library("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+// A small product of small integers, which no order of summation rounds: with it a library reads what it has
+// for the architecture, and shows that it works.
+template <class T>
+void require_right_products(Blas& library, Device& device) {
+  constexpr int64_t kSize = 32;
+  GemmProblem p;
+  p.M = p.N = p.K = kSize;
+  std::vector<T> a, b, y(kSize * kSize);
+  for (int64_t i = 0; i < kSize * kSize; ++i) {
+    a.push_back(T(static_cast<float>(i % 5 - 2)));
+    b.push_back(T(static_cast<float>(i * 3 % 7 - 3)));
+  }
+  const size_t bytes = y.size() * sizeof(T);
+  void* memory = device.allocate(3 * bytes);
+  try {
+    const auto at = [&](size_t i) { return static_cast<char*>(memory) + i * bytes; };
+    device.copy(at(0), a.data(), bytes, nullptr);
+    device.copy(at(1), b.data(), bytes, nullptr);
+    const bool ran = library.gemm(p, sizeof(T) == 2, at(0), at(1), at(2), nullptr);
+    device.copy(y.data(), at(2), bytes, nullptr);
+    device.synchronize(nullptr);
+    for (int64_t i = 0; i < kSize * kSize && ran; ++i) {
+      float want = 0;
+      for (int64_t k = 0; k < kSize; ++k) {
+        want += static_cast<float>(a[static_cast<size_t>(i / kSize * kSize + k)]) *
+                static_cast<float>(b[static_cast<size_t>(k * kSize + i % kSize)]);
+      }
+      if (static_cast<float>(y[static_cast<size_t>(i)]) != want)
+        throw std::runtime_error("a product is wrong");
+    }
+  } catch (...) {
+    device.free(memory);
+    throw;
+  }
+  device.free(memory);
 }
 
-FoundLibrary find_rocblas(const DeviceFacts& device) {
+template <class Library>
+std::unique_ptr<Blas> opened(Device& device, const FoundLibrary& found) {
+  auto library = std::make_unique<BlasOf<Library>>(device, found);
+  require_right_products<float>(*library, device);
+  require_right_products<half>(*library, device);
+  library->forget(nullptr);  // its handle on the default stream
+  return library;
+}
+
+}  // namespace
+
+FoundLibrary find_cublas(const DeviceFacts&, Use use) {
+  return find_vendor_library("cuBLAS", use, {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+}
+
+FoundLibrary find_rocblas(const DeviceFacts& device, Use use) {
   FoundLibrary found =
-      find_vendor_library("rocBLAS", {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
+      find_vendor_library("rocBLAS", use, {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
   if (!found.problem.code.empty()) return found;
-  const std::string folder = tensile_folder(found.file.path);
+  const std::string folder =
+      tensile_folder(found.file.path, "ROCBLAS_TENSILE_LIBPATH",
+                     {"/../../Tensile/library", "/library", "/../rocblas/library", "/rocblas/library"});
   if (!has_tensile_file(folder, device.arch)) {
     found.problem = {"no_kernels", "rocBLAS has no kernels for " + device.arch + " (no TensileLibrary_lazy_" +
                                        device.arch + ".dat in " + folder + ") and would end the process"};
@@ -222,11 +263,11 @@ FoundLibrary find_rocblas(const DeviceFacts& device) {
   return found;
 }
 
-std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found) {
-  return std::make_unique<BlasOf<Cublas>>(device, found);
+std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found, Use) {
+  return opened<Cublas>(device, found);
 }
-std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found) {
-  return std::make_unique<BlasOf<Rocblas>>(device, found);
+std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found, Use) {
+  return opened<Rocblas>(device, found);
 }
 
 }  // namespace graphopt::gpu

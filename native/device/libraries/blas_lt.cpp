@@ -1,5 +1,7 @@
 // cuBLASLt and hipBLASLt: the same functions with other names and numbers. Their matrices are stored by
 // columns: Y^T = W^T X^T is what they compute, so that the bias is a column of it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -283,27 +285,41 @@ std::unique_ptr<BlasLt> open(Device& device, const FoundLibrary& found) {
 
 }  // namespace
 
-FoundLibrary find_cublaslt(const DeviceFacts&) {
-  return find_vendor_library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
+FoundLibrary find_cublaslt(const DeviceFacts&, Use use) {
+  return find_vendor_library("cuBLASLt", use, {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
 }
 
 // On RDNA it crashes in its heuristic or in the product, or is wrong (ROCm's rocm-libraries, issues 4128,
-// 5205, 5706, 8242, 9962).
-FoundLibrary find_hipblaslt(const DeviceFacts& device) {
-  if (device.arch.rfind("gfx9", 0) != 0 && library_choice("hipblaslt") != "on") {
+// 5205, 5706, 8242, 9962). Without kernels for the architecture it has no products, or crashes, and fills
+// stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175, hipBLASLt's 831).
+FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
+  if (device.arch.rfind("gfx9", 0) != 0 && use == Use::kDefault) {
     FoundLibrary found;
     found.name = "hipBLASLt";
     found.problem = {"off", "hipBLASLt is not used on " + device.arch +
                                 ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on uses it all the same"};
     return found;
   }
-  return find_vendor_library("hipBLASLt", {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
+  FoundLibrary found =
+      find_vendor_library("hipBLASLt", use, {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
+  if (!found.problem.code.empty()) return found;
+  std::string folder = tensile_folder(found.file.path, "HIPBLASLT_TENSILE_LIBPATH",
+                                      {"/../Tensile/library", "/hipblaslt/library"});
+  const std::string file = "/TensileLibrary_lazy_" + device.arch + ".dat";
+  for (const std::string& place : {folder + "/" + device.arch, folder}) {
+    for (const char* packed : {"", ".zlib"}) {
+      if (access((place + file + packed).c_str(), R_OK) == 0) return found;
+    }
+  }
+  found.problem = {"no_kernels", "hipBLASLt has no kernels for " + device.arch + " (no " + file.substr(1) +
+                                     " in " + folder + ")"};
+  return found;
 }
 
-std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found) {
+std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found, Use) {
   return open<CublasLt>(device, found);
 }
-std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found) {
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found, Use) {
   return open<HipblasLt>(device, found);
 }
 

@@ -79,20 +79,25 @@ void check(int status, const char* what) {
 // What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
 // each problem. They are kept, since making them costs more than the convolution of a small image.
 //
-// Where the library may have kernels to build or load, a thread of its own does that, one for
-// each stream, and has the stream's handle as long as it does: until it is done, what would wait for it runs
-// on kernels of our own.
+// Where a library reads databases and loads or builds kernels for a problem (kBesideRuns), a thread of its
+// own does all of that, one for each stream, and has the stream's handle as long as it does: until it is
+// done, what would wait for it runs on kernels of our own.
 template <class Library>
 class DnnOf final : public Dnn {
  public:
-  DnnOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+  DnnOf(Device& device, const FoundLibrary& found, Use use)
+      : device_(device), library_(found.file.handle, use) {}
 
-  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) override {
+  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
+                                       const char*& why) override {
     Stream& of = stream_of(stream);
     const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    why = kBusy;
     if (!lock.owns_lock()) return std::nullopt;
-    const auto& convolution = convolution_of(of, p, half, stream);
-    return usable(convolution) ? std::optional(convolution->workspace) : std::nullopt;
+    const Known& known = convolution_of(of, p, half, stream);
+    if (known.ready) return known.convolution->workspace;
+    why = known.why.empty() ? kBusy : known.why.c_str();  // what is there once stays
+    return std::nullopt;
   }
 
   bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
@@ -100,15 +105,15 @@ class DnnOf final : public Dnn {
     Stream& of = stream_of(stream);
     const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    auto& convolution = convolution_of(of, p, half, stream);
-    if (!usable(convolution)) return false;
+    Known& known = convolution_of(of, p, half, stream);
+    if (!known.ready) return false;
     try {
-      library_.run(of.handle, *convolution, x, w, bias, y, workspace);
+      library_.run(of.handle, *known.convolution, x, w, bias, y, workspace);
       return true;
     } catch (const std::exception& e) {  // refused when it is to run: it stays refused
       device_.forget_errors();
       if (device_.is_capturing(stream)) return false;
-      refuse(convolution, p, e.what());
+      refuse(known, p, e.what());
       return false;
     }
   }
@@ -138,27 +143,35 @@ class DnnOf final : public Dnn {
       streams_.erase(found);
     }
     if (gone->loader.joinable()) gone->loader.join();
-    for (const auto& [key, convolution] : gone->convolutions) {
-      if (convolution) library_.destroy(*convolution);
+    for (const auto& [key, known] : gone->convolutions) {
+      if (known.convolution) library_.destroy(*known.convolution);
     }
     if (gone->handle != nullptr) library_.destroy(gone->handle);
   }
 
  private:
-  using Convolution = typename Library::Convolution;
-  using Known = std::optional<Convolution>;  // nothing: the library has no algorithm, or has refused it
+  static constexpr const char* kBusy = "it is still loading what it has for this";
+
+  struct Known {
+    std::optional<typename Library::Convolution> convolution;
+    bool ready = false;
+    std::string why;  // it has no algorithm, or has refused it: set once
+  };
+  struct Wanted {
+    Known* known;
+    ConvolutionProblem p;
+    bool half;
+  };
   struct Stream {
     std::mutex mutex;  // of all that follows
     void* handle = nullptr;
     std::map<Key, Known> convolutions;
     std::thread loader;
     bool loading = false;
-    std::vector<std::pair<Known*, ConvolutionProblem>> wanted;  // of the loader
-    size_t loaded = 0;                                          // since somebody asked
+    std::vector<Wanted> wanted;  // of the loader
+    size_t loaded = 0;           // since somebody asked
     std::condition_variable idle;
   };
-
-  static bool usable(const Known& convolution) { return convolution && convolution->ready; }
 
   Stream& stream_of(void* stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -172,38 +185,27 @@ class DnnOf final : public Dnn {
     const Key key = key_of(p, half);
     const auto found = of.convolutions.find(key);
     if (found != of.convolutions.end()) return found->second;
-    Known& convolution = of.convolutions[key];
-    try {
-      if (of.handle == nullptr) of.handle = library_.create(stream);
-      convolution = library_.describe(of.handle, p, half);
-      if (!convolution) say(p, "has no algorithm");
-    } catch (const std::exception& e) {
-      say(p, e.what());
+    Known& known = of.convolutions[key];
+    if (Library::kBesideRuns) {
+      of.wanted.push_back({&known, p, half});
+      start(of, stream);
+    } else {
+      prepare(of, {&known, p, half}, stream);
     }
-    device_.forget_errors();
-    if (convolution && !convolution->ready) load(of, convolution, p);
-    return convolution;
+    return known;
   }
 
-  void load(Stream& of, Known& convolution, const ConvolutionProblem& p) {
-    of.wanted.emplace_back(&convolution, p);
+  void start(Stream& of, void* stream) {
     if (of.loading) return;
     if (of.loader.joinable()) of.loader.join();  // it has done its last work
     of.loading = true;
-    of.loader = std::thread([this, &of] {
+    of.loader = std::thread([this, &of, stream] {
       const std::lock_guard<std::mutex> lock(of.mutex);
       while (!of.wanted.empty()) {
-        const auto [known, problem] = std::move(of.wanted.back());
+        const Wanted one = std::move(of.wanted.back());
         of.wanted.pop_back();
-        try {
-          const OnDevice on(device_);
-          library_.load(of.handle, **known);
-          (*known)->ready = true;
-          ++of.loaded;
-        } catch (const std::exception& e) {
-          refuse(*known, problem, e.what());
-        }
-        device_.forget_errors();
+        prepare(of, one, stream);
+        if (one.known->ready) ++of.loaded;
       }
       of.loading = false;
       raise_library_generation();
@@ -211,18 +213,28 @@ class DnnOf final : public Dnn {
     });
   }
 
-  void refuse(Known& convolution, const ConvolutionProblem& p, const std::string& why) {
-    library_.destroy(*convolution);
-    convolution.reset();
-    say(p, why);
+  void prepare(Stream& of, const Wanted& one, void* stream) {
+    try {
+      const OnDevice on(device_);
+      if (of.handle == nullptr) of.handle = library_.create(stream);
+      one.known->convolution = library_.prepare(of.handle, one.p, one.half, device_);
+      one.known->ready = one.known->convolution.has_value();
+      if (!one.known->ready) refuse(*one.known, one.p, "has no algorithm");
+    } catch (const std::exception& e) {
+      refuse(*one.known, one.p, e.what());
+    }
+    device_.forget_errors();
   }
 
-  static void say(const ConvolutionProblem& p, const std::string& why) {
+  void refuse(Known& known, const ConvolutionProblem& p, const std::string& why) {
+    if (known.convolution) library_.destroy(*known.convolution);
+    known.convolution.reset();
+    known.ready = false;
+    known.why = std::string(Library::kName) + " " + why;
     std::fprintf(
         stderr,
-        "graphopt: %s %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own "
-        "run\n",
-        Library::kName, why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
+        "graphopt: %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own run\n",
+        known.why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
         static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
   }
 
@@ -234,12 +246,12 @@ class DnnOf final : public Dnn {
 
 struct Cudnn {
   static constexpr const char* kName = "cuDNN";
+  static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
   struct Convolution {
     void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
     bool transposed = false;
     int algorithm = 0;
     size_t workspace = 0;
-    bool ready = true;
   };
   // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
   struct Performance {
@@ -272,7 +284,7 @@ struct Cudnn {
   Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
 
-  explicit Cudnn(void* library) {
+  Cudnn(void* library, Use) {
     resolve(library, "cudnnCreate", create_);
     resolve(library, "cudnnDestroy", destroy_);
     resolve(library, "cudnnSetStream", set_stream);
@@ -302,7 +314,7 @@ struct Cudnn {
   }
   void destroy(void* handle) const noexcept { destroy_(handle); }
 
-  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
+  std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half, Device&) const {
     constexpr int kNchw = 0, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1, kFma = 3,
                   kMost = 8;
     const int type = half ? kHalf : kFloat;
@@ -349,8 +361,6 @@ struct Cudnn {
     destroy_conv(c.conv);
   }
 
-  void load(void*, const Convolution&) const {}  // nothing is left to do
-
   void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
            void* workspace) const {
     const float one = 1, zero = 0;
@@ -368,12 +378,12 @@ struct Cudnn {
 
 struct Miopen {
   static constexpr const char* kName = "MIOpen";
+  static constexpr bool kBesideRuns = true;
   struct Convolution {
     void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
     bool transposed = false;
     uint64_t solution = 0;
     size_t workspace = 0;
-    bool ready = false;
   };
   // miopenConvSolution_t
   struct Solution {
@@ -404,8 +414,22 @@ struct Miopen {
   Compile* compile_backward;
   Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+  // miopenConvAlgoPerf_t
+  struct Performance {
+    int algorithm;
+    float milliseconds;
+    size_t workspace;
+  };
+  using WorkspaceSize = int(void*, void*, void*, void*, void*, size_t*);
+  using Measure = int(void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*,
+                      Performance*, void*, size_t, bool);
+  WorkspaceSize* workspace_size;           // w, x, conv, y
+  WorkspaceSize* workspace_size_backward;  // dy, w, conv, dx
+  Measure* measure;                        // x, w, conv, y
+  Measure* measure_backward;               // dy, w, conv, dx
+  bool measures_;
 
-  explicit Miopen(void* library) {
+  Miopen(void* library, Use use) : measures_(use == Use::kFind) {
     resolve(library, "miopenSetConvolutionAttribute", set_attribute);
     resolve(library, "miopenCreateWithStream", create_);
     resolve(library, "miopenDestroy", destroy_);
@@ -423,6 +447,10 @@ struct Miopen {
     resolve(library, "miopenConvolutionBackwardDataCompileSolution", compile_backward);
     resolve(library, "miopenConvolutionBackwardDataImmediate", backward);
     resolve(library, "miopenConvolutionForwardBias", add);
+    resolve(library, "miopenConvolutionForwardGetWorkSpaceSize", workspace_size);
+    resolve(library, "miopenConvolutionBackwardDataGetWorkSpaceSize", workspace_size_backward);
+    resolve(library, "miopenFindConvolutionForwardAlgorithm", measure);
+    resolve(library, "miopenFindConvolutionBackwardDataAlgorithm", measure_backward);
   }
 
   void* create(void* stream) const {
@@ -432,7 +460,9 @@ struct Miopen {
   }
   void destroy(void* handle) const noexcept { destroy_(handle); }
 
-  std::optional<Convolution> describe(void* handle, const ConvolutionProblem& p, bool half) const {
+  // Reads MIOpen's databases, and builds the kernel where none of them has it.
+  std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half,
+                                     Device& device) const {
     constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
     const int type = half ? kHalf : kFloat;
     const Arrays a(p);
@@ -457,6 +487,8 @@ struct Miopen {
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
     check(set_attribute(c.conv, kFp16AlternativeAttribute, 0), "miopenSetConvolutionAttribute");
     check(set_attribute(c.conv, kDeterministicAttribute, 1), "miopenSetConvolutionAttribute");
+    // What is measured is in its database of the user from then on, and the best of it comes first.
+    if (measures_) measure_all(c, a, half ? 2 : 4, device);
     Solution best = {};
     size_t count = 0;
     const int status = p.transposed ? find_backward(handle, c.x, c.w, c.conv, c.y, 1, &count, &best)
@@ -467,14 +499,45 @@ struct Miopen {
     }
     c.solution = best.id;
     c.workspace = best.workspace;
+    const int built = c.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, c.solution)
+                                   : compile(handle, c.w, c.x, c.conv, c.y, c.solution);
+    if (built != 0) {
+      destroy(c);
+      check(built, "CompileSolution");
+    }
     return c;
   }
 
-  // Takes milliseconds where the kernel is in one of MIOpen's databases, else as long as its compiler.
-  void load(void* handle, const Convolution& c) const {
-    check(c.transposed ? compile_backward(handle, c.x, c.w, c.conv, c.y, c.solution)
-                       : compile(handle, c.w, c.x, c.conv, c.y, c.solution),
-          "CompileSolution");
+  // Builds and runs every algorithm of the library's, on memory and a stream of its own: that of the session
+  // may be recorded. That none runs shows when the best is asked for.
+  void measure_all(const Convolution& c, const Arrays& a, size_t element, Device& device) const {
+    const auto bytes = [&](const Arrays::Dims& shape) {
+      size_t size = element;
+      for (int d = 0; d < a.dims(); ++d) size *= static_cast<size_t>(shape[static_cast<size_t>(d)]);
+      return (size + 255) / 256 * 256;
+    };
+    const size_t x = bytes(a.x), w = bytes(a.w), y = bytes(a.y);
+    void* stream = device.create_stream();
+    void *handle = nullptr, *memory = nullptr;
+    size_t workspace = 0;
+    try {
+      handle = create(stream);
+      check(c.transposed ? workspace_size_backward(handle, c.x, c.w, c.conv, c.y, &workspace)
+                         : workspace_size(handle, c.w, c.x, c.conv, c.y, &workspace),
+            "GetWorkSpaceSize");
+      memory = device.allocate(x + w + y + workspace);
+      char* at = static_cast<char*>(memory);
+      Performance found = {};
+      int count = 0;
+      (c.transposed ? measure_backward : measure)(handle, c.x, at, c.w, at + x, c.conv, c.y, at + x + w, 1,
+                                                  &count, &found, at + x + w + y, workspace, false);
+      device.synchronize(stream);
+    } catch (const std::exception&) {  // no memory for it: the library's own order has to do
+      device.forget_errors();
+    }
+    if (memory != nullptr) device.free(memory);
+    if (handle != nullptr) destroy(handle);
+    device.destroy_stream(stream);
   }
 
   void destroy(const Convolution& c) const noexcept {
@@ -500,9 +563,10 @@ struct Miopen {
 // MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
 // RDNA.
 bool has_kernel_database(const std::string& library, const std::string& arch) {
-  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");
-  const std::string folder =
-      given != nullptr ? std::string(given) : folder_of(folder_of(library)) + "/share/miopen/db";
+  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");  // empty: not given (src/db_path.cpp.in)
+  const std::string folder = given != nullptr && *given != '\0'
+                                 ? std::string(given)
+                                 : folder_of(folder_of(library)) + "/share/miopen/db";
   glob_t found{};
   const bool any = glob((folder + "/" + arch + "*.kdb").c_str(), 0, nullptr, &found) == 0;
   globfree(&found);
@@ -511,15 +575,14 @@ bool has_kernel_database(const std::string& library, const std::string& arch) {
 
 }  // namespace
 
-FoundLibrary find_cudnn(const DeviceFacts&) {
-  return find_vendor_library("cuDNN", {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+FoundLibrary find_cudnn(const DeviceFacts&, Use use) {
+  return find_vendor_library("cuDNN", use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
 }
 
-// No convolution waits for a compiler: where MIOpen would have to build its kernels, ours run.
-FoundLibrary find_miopen(const DeviceFacts& device) {
-  FoundLibrary found = find_vendor_library("MIOpen", {"libMIOpen.so.1", "libMIOpen.so"});
-  if (found.problem.code.empty() && library_choice("miopen") != "build" &&
-      !has_kernel_database(found.file.path, device.arch)) {
+// By default only where no kernel has to be built.
+FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
+  FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
+  if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device.arch)) {
     found.problem = {"no_kernels",
                      "MIOpen would have to build its kernels for " + device.arch +
                          " (no package of them is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
@@ -528,11 +591,11 @@ FoundLibrary find_miopen(const DeviceFacts& device) {
   return found;
 }
 
-std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found) {
-  return std::make_unique<DnnOf<Cudnn>>(device, found);
+std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<DnnOf<Cudnn>>(device, found, use);
 }
-std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found) {
-  return std::make_unique<DnnOf<Miopen>>(device, found);
+std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<DnnOf<Miopen>>(device, found, use);
 }
 
 }  // namespace graphopt::gpu

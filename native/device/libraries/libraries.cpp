@@ -1,8 +1,9 @@
 #include "device/libraries/libraries.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -14,90 +15,101 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr const char* kNames[] = {"rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn"};
+constexpr std::pair<const char*, Use> kUses[] = {
+    {"off", Use::kOff}, {"on", Use::kOn}, {"build", Use::kBuild}, {"find", Use::kFind}};
 
 template <class Library>
-struct Opened {
+struct All {
+  struct Slot {
+    std::unique_ptr<Library> library;  // null: there is none, and `why` says why
+    std::string why;
+  };
   std::mutex mutex;
-  std::map<const Device*, std::unique_ptr<Library>> libraries;  // null: there is none
+  std::map<std::pair<const Device*, Use>, Slot> slots;
 
-  template <class Open>
-  Library* get(Device& device, FoundLibrary (*find)(const DeviceFacts&), Open&& open) {
+  using Find = FoundLibrary(const DeviceFacts&, Use);
+  using Open = std::unique_ptr<Library>(Device&, const FoundLibrary&, Use);
+
+  Opened<Library> get(Device& device, Use use, Find* find, Open* open) {
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto known = libraries.find(&device);
-    if (known != libraries.end()) return known->second.get();
-    auto& slot = libraries[&device];
-    std::string name = "a library";
+    const auto [known, fresh] = slots.try_emplace({&device, use});
+    Slot& slot = known->second;
+    if (fresh) fill(slot, device, use, find, open);
+    return {slot.library.get(), slot.why.c_str()};
+  }
+
+  static void fill(Slot& slot, Device& device, Use use, Find* find, Open* open) {
+    FoundLibrary found;
+    found.name = "a library";
+    bool mendable = true;
     try {
-      const FoundLibrary found = find(device.facts());
-      name = found.name;
-      if (found.problem.code.empty()) {
-        slot = open(device, found);
-      } else if (found.problem.code != "off" && !std::is_same_v<Library, BlasLt>) {
+      found = find(device.facts(), use);
+      slot.why = found.problem.text;
+      if (slot.why.empty()) {
+        slot.library = open(device, found, use);
+      } else {
         // Two launches of our own do what cuBLASLt and hipBLASLt do: that these are not there is no news.
-        say(found.problem.text);
+        mendable = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
       }
     } catch (const std::exception& e) {
-      say(name + ": " + e.what());
+      slot.why = found.name + ": " + e.what();
     }
     device.forget_errors();
-    return slot.get();
+    if (slot.library == nullptr && mendable) {
+      std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", slot.why.c_str());
+    }
   }
 
-  static void say(const std::string& why) {
-    std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", why.c_str());
-  }
-
+  // Of libraries that keep something for each stream.
   void forget(const Device& device, void* stream) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = libraries.find(&device);
-    if (found != libraries.end() && found->second != nullptr) found->second->forget(stream);
+    for (const auto& [key, slot] : slots) {
+      if (key.first == &device && slot.library != nullptr) slot.library->forget(stream);
+    }
   }
 };
 
 // Never freed: sessions may outlive static objects.
-Opened<Blas>& opened_blas() {
-  static auto& all = *new Opened<Blas>;
-  return all;
-}
-Opened<Dnn>& opened_dnn() {
-  static auto& all = *new Opened<Dnn>;
-  return all;
-}
-
-Opened<BlasLt>& opened_blas_lt() {
-  static auto& all = *new Opened<BlasLt>;
-  return all;
+template <class Library>
+All<Library>& all() {
+  static auto& one = *new All<Library>;
+  return one;
 }
 
 }  // namespace
 
-std::string library_choice(const std::string& name) {
-  const char* value = std::getenv("GRAPHOPT_LIBRARIES");
-  std::istringstream list(value != nullptr ? value : "");
-  std::string choice;
-  for (std::string item; std::getline(list, item, ',');) {
-    const size_t equals = item.find('=');
-    const std::string key = item.substr(0, equals),
-                      given = equals == std::string::npos ? "" : item.substr(equals + 1);
-    const bool known = std::find(std::begin(kNames), std::end(kNames), key) != std::end(kNames);
-    if (!known || !(given == "off" || given == "on" || (given == "build" && key == "miopen"))) {
-      throw std::runtime_error(
-          "GRAPHOPT_LIBRARIES: '" + item +
-          "' is none of rocblas, hipblaslt, miopen, cublas, cublaslt, cudnn with =off or =on, "
-          "or miopen=build");
-    }
-    if (key == name) choice = given;
-  }
-  return choice;
+LibraryChoices::LibraryChoices(const std::string& option) {
+  const char* everywhere = std::getenv("GRAPHOPT_LIBRARIES");
+  read(everywhere != nullptr ? everywhere : "", "GRAPHOPT_LIBRARIES");
+  read(option, "option libraries");
 }
 
-FoundLibrary find_vendor_library(const std::string& name, std::vector<std::string> sonames) {
+void LibraryChoices::read(const std::string& list, const char* where) {
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',');) {
+    const size_t equals = item.find('=');
+    const std::string name = item.substr(0, equals),
+                      given = equals == std::string::npos ? "" : item.substr(equals + 1);
+    const auto use = std::find_if(std::begin(kUses), std::end(kUses),
+                                  [&](const auto& known) { return given == known.first; });
+    const auto library =
+        std::find_if(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
+    const bool builds = use != std::end(kUses) && use->second >= Use::kBuild;
+    if (library == std::end(kNames) || use == std::end(kUses) || (builds && name != "miopen")) {
+      throw std::runtime_error(
+          std::string(where) + ": '" + item +
+          "' is none of rocblas, hipblaslt, miopen, cublas, cublaslt, cudnn with =off or "
+          "=on, or miopen=build or miopen=find");
+    }
+    uses_[library - std::begin(kNames)] = use->second;
+  }
+}
+
+FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames) {
   FoundLibrary found;
   found.name = name;
-  std::string key = name;
-  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (library_choice(key) == "off") {
-    found.problem = {"off", name + " is switched off by GRAPHOPT_LIBRARIES"};
+  if (use == Use::kOff) {
+    found.problem = {"off", name + " is switched off, by the option libraries or by GRAPHOPT_LIBRARIES"};
     return found;
   }
   LibrarySearch search;
@@ -121,52 +133,71 @@ FoundLibrary find_vendor_library(const std::string& name, std::vector<std::strin
   return found;
 }
 
-Blas* blas(Device& device) {
-  switch (device.backend()) {
-    case Backend::kHip:
-      return opened_blas().get(device, find_rocblas, open_rocblas);
-    case Backend::kCuda:
-      return opened_blas().get(device, find_cublas, open_cublas);
-    case Backend::kHost:
-      break;
+std::string tensile_folder(const std::string& library, const char* environment,
+                           std::initializer_list<const char*> places) {
+  if (const char* given = std::getenv(environment)) return given;
+  const std::string folder = folder_of(library);
+  for (const char* place : places) {
+    if (access((folder + place).c_str(), F_OK) == 0) return folder + place;
   }
-  return nullptr;
+  return folder + *(places.end() - 1);
 }
 
-Dnn* dnn(Device& device) {
-  switch (device.backend()) {
-    case Backend::kHip:
-      return opened_dnn().get(device, find_miopen, open_miopen);
-    case Backend::kCuda:
-      return opened_dnn().get(device, find_cudnn, open_cudnn);
-    case Backend::kHost:
-      break;
+namespace {
+
+// What there is for each kind of driver.
+template <class Library>
+struct Vendors {
+  VendorLibrary hip, cuda;
+  typename All<Library>::Find *find_hip, *find_cuda;
+  typename All<Library>::Open *open_hip, *open_cuda;
+
+  Opened<Library> get(Device& device, const LibraryChoices* given) const {
+    static const LibraryChoices of_environment("");
+    const LibraryChoices& choices = given != nullptr ? *given : of_environment;
+    switch (device.backend()) {
+      case Backend::kHip:
+        return all<Library>().get(device, choices.of(hip), find_hip, open_hip);
+      case Backend::kCuda:
+        return all<Library>().get(device, choices.of(cuda), find_cuda, open_cuda);
+      case Backend::kHost:
+        break;
+    }
+    return {nullptr, "there is none for host memory"};
   }
-  return nullptr;
+};
+
+using L = VendorLibrary;
+
+}  // namespace
+
+Opened<Blas> blas(Device& device, const LibraryChoices* choices) {
+  constexpr Vendors<Blas> kVendors = {L::kRocblas, L::kCublas,   find_rocblas,
+                                      find_cublas, open_rocblas, open_cublas};
+  return kVendors.get(device, choices);
 }
 
-BlasLt* blas_lt(Device& device) {
-  switch (device.backend()) {
-    case Backend::kHip:
-      return opened_blas_lt().get(device, find_hipblaslt, open_hipblaslt);
-    case Backend::kCuda:
-      return opened_blas_lt().get(device, find_cublaslt, open_cublaslt);
-    case Backend::kHost:
-      break;
-  }
-  return nullptr;
+Opened<Dnn> dnn(Device& device, const LibraryChoices* choices) {
+  constexpr Vendors<Dnn> kVendors = {L::kMiopen, L::kCudnn, find_miopen, find_cudnn, open_miopen, open_cudnn};
+  return kVendors.get(device, choices);
+}
+
+Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices) {
+  constexpr Vendors<BlasLt> kVendors = {L::kHipblaslt, L::kCublaslt,   find_hipblaslt,
+                                        find_cublaslt, open_hipblaslt, open_cublaslt};
+  return kVendors.get(device, choices);
 }
 
 size_t finish_loading() {
-  std::vector<Dnn*> all;
+  std::vector<Dnn*> libraries;
   {
-    const std::lock_guard<std::mutex> lock(opened_dnn().mutex);
-    for (const auto& [device, library] : opened_dnn().libraries) {
-      if (library != nullptr) all.push_back(library.get());
+    const std::lock_guard<std::mutex> lock(all<Dnn>().mutex);
+    for (const auto& [key, slot] : all<Dnn>().slots) {
+      if (slot.library != nullptr) libraries.push_back(slot.library.get());
     }
   }
   size_t count = 0;
-  for (Dnn* library : all) count += library->finish_loading();
+  for (Dnn* library : libraries) count += library->finish_loading();
   return count;
 }
 
@@ -177,8 +208,8 @@ uint64_t library_generation() { return generation; }
 void raise_library_generation() { ++generation; }
 
 void forget_stream(const Device& device, void* stream) noexcept {
-  opened_blas().forget(device, stream);
-  opened_dnn().forget(device, stream);
+  all<Blas>().forget(device, stream);
+  all<Dnn>().forget(device, stream);
 }
 
 }  // namespace graphopt::gpu

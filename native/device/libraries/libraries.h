@@ -7,12 +7,13 @@
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32. Results are the same
 // in each run: no library may use atomic additions.
 //
-// GRAPHOPT_LIBRARIES in the environment, read when a library is first wanted: NAME=CHOICE separated by
-// commas, the names those above in small letters ("rocblas"), the choices off, on (also where it is off by
-// default) and, for miopen alone, build.
+// A library is opened when a session has a node for it, so that what it loads then is loaded before the first
+// run, and given a small product whose result is checked; MIOpen, whose kernels are of one problem each,
+// loads them beside the runs.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 
@@ -31,16 +32,32 @@ struct FoundLibrary {
   std::string version;
   Problem problem;
 };
-FoundLibrary find_cublas(const DeviceFacts& device);
-FoundLibrary find_cublaslt(const DeviceFacts& device);
-FoundLibrary find_cudnn(const DeviceFacts& device);
-FoundLibrary find_rocblas(const DeviceFacts& device);
-FoundLibrary find_hipblaslt(const DeviceFacts& device);
-FoundLibrary find_miopen(const DeviceFacts& device);
 
-// What GRAPHOPT_LIBRARIES says of a library: off, on, build, or nothing. Throws std::runtime_error for a list
-// that names no library or choice.
-std::string library_choice(const std::string& name);
+// What is chosen of a library: nothing; off; on, also where it is off by default; for MIOpen alone build,
+// also where it has to build its kernels, and find, where it builds and measures all that it has for a
+// problem.
+enum class Use : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
+enum class VendorLibrary : uint8_t { kRocblas, kHipblaslt, kMiopen, kCublas, kCublaslt, kCudnn };
+
+// A list NAME=CHOICE,..., the names those above in small letters: the provider's option `libraries`, and, for
+// what that leaves open, GRAPHOPT_LIBRARIES in the environment.
+class LibraryChoices {
+ public:
+  // Throws std::runtime_error for a list, or an environment, that names no library or choice.
+  explicit LibraryChoices(const std::string& option);
+  Use of(VendorLibrary library) const { return uses_[static_cast<size_t>(library)]; }
+
+ private:
+  void read(const std::string& list, const char* where);
+  Use uses_[6] = {};
+};
+
+FoundLibrary find_cublas(const DeviceFacts& device, Use use);
+FoundLibrary find_cublaslt(const DeviceFacts& device, Use use);
+FoundLibrary find_cudnn(const DeviceFacts& device, Use use);
+FoundLibrary find_rocblas(const DeviceFacts& device, Use use);
+FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use);
+FoundLibrary find_miopen(const DeviceFacts& device, Use use);
 
 // Methods may be called by many threads at once, but by one at a time for each stream. They throw
 // std::runtime_error.
@@ -70,9 +87,10 @@ class BlasLt {
 class Dnn {
  public:
   virtual ~Dnn() = default;
-  // Bytes of scratch memory that conv needs; nothing when the library has no algorithm for the problem, which
-  // is said once on stderr, or is not ready to run it without building a kernel.
-  virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream) = 0;
+  // Bytes of scratch memory that conv needs; nothing when the library does not run the problem, or not yet,
+  // and why.
+  virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
+                                               const char*& why) = 0;
   // `bias` may be null. The padding must be the same at both ends. False when the library refuses it after
   // all: what is in y is of no use then.
   virtual bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
@@ -83,29 +101,39 @@ class Dnn {
 };
 
 // What find_... has found.
-std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found);
-std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found);
-std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found);
-std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found);
+std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
 
-// After a small product whose result they check. They enqueue it on the default stream.
-std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found);
-std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found);
+// A library of a device, opened when first asked for. Where it is null there is a reason, which stays valid,
+// and which is also said on stderr, once, where somebody could mend it.
+template <class Library>
+struct Opened {
+  Library* library;
+  const char* why;
 
-// Those of a device, opened when first asked for; null when there is none, said once on stderr.
-Blas* blas(Device& device);
-Dnn* dnn(Device& device);
-// Null without a word when the library is not there: two launches do the same.
-BlasLt* blas_lt(Device& device);
+  const char* why_not() const { return library == nullptr ? why : nullptr; }
+};
+// Choices that are null are those of the environment alone.
+Opened<Blas> blas(Device& device, const LibraryChoices* choices);
+Opened<Dnn> dnn(Device& device, const LibraryChoices* choices);
+Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
 // Of all devices, waits until what their libraries load beside the runs is there; how many kernels that were.
 size_t finish_loading();
 // Grows when something has been loaded: what was planned before may have a better implementation now.
 uint64_t library_generation();
 void raise_library_generation();
-// In both, a stream of the device that is about to be destroyed.
+// In all, a stream of the device that is about to be destroyed.
 void forget_stream(const Device& device, void* stream) noexcept;
 
 // A library of AMD's or NVIDIA's for find_...: its problem is set when it is switched off or not there.
-FoundLibrary find_vendor_library(const std::string& name, std::vector<std::string> sonames);
+FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames);
+// Where rocBLAS, or hipBLASLt, looks for its kernels: ENVIRONMENT, else the first of `places` beside the
+// library that exists, else the last.
+std::string tensile_folder(const std::string& library, const char* environment,
+                           std::initializer_list<const char*> places);
 
 }  // namespace graphopt::gpu

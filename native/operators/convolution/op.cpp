@@ -76,7 +76,7 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
 const char* refuse_pixels_by_library(Work& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
-  return gpu::blas(work.device) == nullptr ? "it is not there" : nullptr;
+  return gpu::blas(work.device, work.call.libraries).why_not();
 }
 void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
 
@@ -96,10 +96,11 @@ bool pads_evenly(const ConvolutionProblem& p) {
 const char* refuse_dnn(Work& work) {
   if (work.call.input(0).shape.elements() == 0) return "X is empty";
   if (!pads_evenly(work.p)) return "the padding differs at the ends of an axis";
-  gpu::Dnn* library = gpu::dnn(work.device);
-  if (library == nullptr) return "it is not there";
-  const auto bytes = library->conv_workspace(work.p, work.half, work.call.stream);
-  if (!bytes) return "it has no algorithm, or is still loading it";
+  const auto opened = gpu::dnn(work.device, work.call.libraries);
+  if (opened.library == nullptr) return opened.why;
+  const char* why = nullptr;
+  const auto bytes = opened.library->conv_workspace(work.p, work.half, work.call.stream, why);
+  if (!bytes) return why;
   work.library_bytes = *bytes;
   return nullptr;
 }
@@ -108,12 +109,15 @@ void plan_dnn(Work& work) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::dnn(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
+      [library = gpu::dnn(work.device, work.call.libraries).library, p = work.p,
+       half = work.half](const Program::Addresses& at) {
         return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0], at.outputs[1],
                              at.stream);
       },
       {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0), workspace});
 }
+
+void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
 
 const char* refuse_windows(Work& work) {
   const ConvolutionProblem& p = work.p;
@@ -132,9 +136,9 @@ void plan_any(Work& work) {
 }
 
 constexpr Implementation<Work> kConvolutions[] = {
-    {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library},
+    {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
     {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
-    {"cuDNN or MIOpen", refuse_dnn, plan_dnn},
+    {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
     {"windows by a product of our own", refuse_windows, plan_windows},
     {"a kernel of our own", take_all<Work>, plan_any},
 };
@@ -304,11 +308,11 @@ std::string refuse_conv_transpose(const Node& node) {
 }  // namespace
 
 void add_convolution(Kernels& kernels) {
-  kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(names(kConvolutions));
+  kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(described(kConvolutions));
   kernels.takes_tail<Conv>(kResidual);
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
-      .chooses(names(kConvolutions));
+      .chooses(described(kConvolutions));
   kernels.takes_tail<ConvTranspose>(kResidual);
 }
 

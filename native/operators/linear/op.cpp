@@ -110,9 +110,9 @@ using Work = GpuWork<LinearProblem>;
 const char* refuse_epilogue(Work& work) {
   if (work.p.K == 0) return "there is nothing to add up";
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
-  gpu::BlasLt* library = gpu::blas_lt(work.device);
-  if (library == nullptr) return "it is not there";
-  const auto bytes = library->linear_workspace(work.p, work.half);
+  const auto opened = gpu::blas_lt(work.device, work.call.libraries);
+  if (opened.library == nullptr) return opened.why;
+  const auto bytes = opened.library->linear_workspace(work.p, work.half);
   if (!bytes) return "it has no such product";
   work.library_bytes = *bytes;
   return nullptr;
@@ -122,7 +122,8 @@ void plan_epilogue(Work& work) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::blas_lt(work.device), p = work.p, half = work.half](const Program::Addresses& at) {
+      [library = gpu::blas_lt(work.device, work.call.libraries).library, p = work.p,
+       half = work.half](const Program::Addresses& at) {
         return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
                                at.outputs[1], at.stream);
       },
@@ -132,12 +133,12 @@ void plan_epilogue(Work& work) {
 
 const char* refuse_library(Work& work) {
   if (work.p.K == 0) return "there is nothing to add up";
-  return gpu::blas(work.device) == nullptr ? "it is not there" : nullptr;
+  return gpu::blas(work.device, work.call.libraries).why_not();
 }
 
 void plan_library(Work& work) {
   work.program.call(
-      [library = gpu::blas(work.device), product = gpu::linear_product(work.p),
+      [library = gpu::blas(work.device, work.call.libraries).library, product = gpu::linear_product(work.p),
        half = work.half](const Program::Addresses& at) {
         return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
       },
@@ -145,14 +146,19 @@ void plan_library(Work& work) {
   work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
 }
 
+void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
+  gpu::blas_lt(device, libraries);
+}
+void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
+
 void plan_own(Work& work) {
   work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
                       work.call);
 }
 
 constexpr Implementation<Work> kLinear[] = {
-    {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
-    {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
+    {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
     {"a product of our own", take_all<Work>, plan_own},
 };
 

@@ -13,13 +13,15 @@ using gpu::GemmProblem;
 
 const char* refuse_library(Product& product) {
   if (product.problem.K == 0) return "there is nothing to add up";
-  return gpu::blas(product.device) == nullptr ? "it is not there" : nullptr;
+  return gpu::blas(product.device, product.call.libraries).why_not();
 }
+
+void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
 void plan_library(Product& product) {
   product.program.call(
-      [library = gpu::blas(product.device), problem = std::move(product.problem),
-       half = product.half](const Program::Addresses& at) {
+      [library = gpu::blas(product.device, product.call.libraries).library,
+       problem = std::move(product.problem), half = product.half](const Program::Addresses& at) {
         return library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
       },
       {product.a, product.b}, {product.y});
@@ -34,7 +36,7 @@ void plan_own(Product& product) {
 namespace {
 
 constexpr Implementation<Product> kProducts[] = {
-    {"cuBLAS or rocBLAS", refuse_library, plan_library},
+    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
     {"a product of our own", take_all<Product>, plan_own},
 };
 
@@ -145,8 +147,8 @@ class Gemm final : public ProductKernel {
 
 void add_matmul(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(floats).chooses(names(kProducts));
-  kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(floats).chooses(names(kProducts));
+  kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(floats).chooses(described(kProducts));
+  kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(floats).chooses(described(kProducts));
 }
 
 }  // namespace graphopt

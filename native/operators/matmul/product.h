@@ -18,6 +18,7 @@ struct Product {
 // By the vendor's library, and by a kernel of our own: an implementation of its own each.
 const char* refuse_library(Product& product);
 void plan_library(Product& product);
+void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
 void plan_own(Product& product);
 
 }  // namespace graphopt

@@ -203,7 +203,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     }
     device_.synchronize(nullptr);
   }
-  static std::vector<std::string> implementations() { return names(kAlgorithms); }
+  static Implementations implementations() { return described(kAlgorithms); }
 
  private:
   void plan(Call& call, Program& program) const override {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "device/devices.h"
+#include "device/libraries/libraries.h"
 #include "device/shared_library.h"
 #include "operators/kernels.h"
 #include "runtime/abi/error.h"
@@ -381,6 +382,7 @@ struct Factory final : abi::OrtEpFactory {
       options.region.implementation = static_cast<int>(implementation);
     }
     const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
+    options.region.libraries = std::make_shared<gpu::LibraryChoices>(text(session, "libraries"));
     options.disabled =
         split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));
     return options;

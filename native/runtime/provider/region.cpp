@@ -226,7 +226,8 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     step.op = node.op;
     step.name = node.name;
     step.reuse = op->reuse;
-    if (!op->implementations.empty()) step.only = options_.implementation;
+    if (!op->implementations.names.empty()) step.only = options_.implementation;
+    for (const auto& load : op->implementations.loads) load(device_, options_.libraries.get());
     for (const auto& [of, k] : source.inputs) {
       Operand& operand = step.inputs.emplace_back();
       if (of == nullptr || !of->has_input(k)) continue;
@@ -390,6 +391,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     call.alignment = std::min(alignment, output_alignment);
     call.stream = stream;
     call.only = step.only;
+    call.libraries = options_.libraries.get();
     if (refused != nullptr) call.failed = refused->calls[s].failed;
     try {
       step.kernel->plan(call);

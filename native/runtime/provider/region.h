@@ -36,7 +36,8 @@ std::string describe_regions();
 
 struct RegionOptions {
   bool capture = true;
-  int implementation = -1;  // Call::only, of operators with several
+  int implementation = -1;                               // Call::only, of operators with several
+  std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
 };
 
 class Region final : public abi::OrtNodeComputeInfo {

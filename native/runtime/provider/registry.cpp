@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "device/libraries/libraries.h"
 #include "operators/kernels.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/memory.h"
@@ -98,14 +99,16 @@ class CopyKernel final : public Kernel {
   bool from_host_;
 };
 
-// The option `implementation` of the session; -1 when it is not given.
-int only_implementation(const abi::OrtApi24* api, const abi::OrtKernelInfo* info) {
+// What the session's options say of a node that has implementations to choose from.
+void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runtime::BoundKernel& bound) {
   abi::OrtKeyValuePairs* raw = nullptr;
   abi::check(api, abi::KernelInfo_GetConfigEntries(api, info, &raw));
   const auto release = [api](abi::OrtKeyValuePairs* pairs) { abi::ReleaseKeyValuePairs(api, pairs); };
   const std::unique_ptr<abi::OrtKeyValuePairs, decltype(release)> pairs(raw, release);
-  const char* value = abi::GetKeyValue(api, raw, option_key("implementation").c_str());
-  return value != nullptr ? std::atoi(value) : -1;
+  const char* only = abi::GetKeyValue(api, raw, option_key("implementation").c_str());
+  if (only != nullptr) bound.only = std::atoi(only);
+  const char* libraries = abi::GetKeyValue(api, raw, option_key("libraries").c_str());
+  bound.libraries = std::make_shared<gpu::LibraryChoices>(libraries != nullptr ? libraries : "");
 }
 
 bool contains(const std::vector<size_t>& numbers, size_t i) {
@@ -123,10 +126,11 @@ std::string option_key(const char* name) {
 std::string describe_implementations(gpu::Device& device) {
   std::string text;
   for (const Registration& op : provider_kernels(device)) {
-    if (op.implementations.size() < 2) continue;
+    const std::vector<std::string>& names = op.implementations.names;
+    if (names.size() < 2) continue;
     text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
-    for (size_t i = 0; i < op.implementations.size(); ++i) {
-      text += (i > 0 ? ", \"" : "\"") + op.implementations[i] + "\"";
+    for (size_t i = 0; i < names.size(); ++i) {
+      text += (i > 0 ? ", \"" : "\"") + names[i] + "\"";
     }
     text += "]";
   }
@@ -252,7 +256,8 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op.host_inputs};
-    if (entry.op.implementations.size() > 1) handle->bound.only = only_implementation(api, info);
+    if (entry.op.implementations.names.size() > 1) read_options(api, info, handle->bound);
+    for (const auto& load : entry.op.implementations.loads) load(device, handle->bound.libraries.get());
     *out = handle.release();
     return nullptr;
   } catch (...) {

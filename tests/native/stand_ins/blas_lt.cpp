@@ -2,11 +2,16 @@
 // numbers that the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails", "wrong",
 // or "first": of the algorithms that it offers the first is refused.
 //
-// As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242),
-// and what it offers first may be refused.
+// As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242);
+// without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it says so on stderr and has no products
+// (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
+// 2420); what it offers first may be refused.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -20,7 +25,8 @@
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 #ifdef STAND_IN_HIP
 #define NAME(function) hipblasLt##function
-constexpr int kCompute32F = 2, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kNotSupported = 7;
+constexpr int kCompute32F = 2, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kNotSupported = 7,
+              kInvalid = 3;
 constexpr size_t kAlgorithmBytes = 24, kResultBytes = 56;
 #else
 #define NAME(function) cublasLt##function
@@ -106,7 +112,15 @@ STAND_IN_EXPORT int NAME(MatmulPreferenceSetAttribute)(void* preference, int att
 STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, void*, void*, void* preference,
                                                  int most, void* results, int* count) {
 #ifdef STAND_IN_HIP
-  if (current_arch().rfind("gfx9", 0) != 0) std::abort();
+  const std::string arch = current_arch();
+  if (arch.rfind("gfx9", 0) != 0) std::abort();
+  const char* folder = std::getenv("HIPBLASLT_TENSILE_LIBPATH");
+  const std::string file =
+      std::string(folder != nullptr ? folder : "") + "/TensileLibrary_lazy_" + arch + ".dat";
+  if (access(file.c_str(), F_OK) != 0) {
+    std::fprintf(stderr, "\nrocblaslt error: Cannot read %s\n", file.c_str());
+    return *count = 0, kInvalid;
+  }
 #endif
   if (most < 1 || *static_cast<uint64_t*>(preference) < kWorkspace) return *count = 0, kNotSupported;
   *count = std::min(most, 2);

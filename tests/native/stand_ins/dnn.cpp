@@ -6,6 +6,10 @@
 // As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
 //   a kernel that is not loaded is built, when it is asked for or else when it is to run
 //                    src/hip/handlehip.cpp:563-600
+//   who asks for solutions waits for the databases that are read then
+//                    src/find_db.hpp:83-110, src/ocl/convolutionocl.cpp:682-790
+//   without an entry there, solutions come by a fixed index; an entry is made by running all of them
+//                    src/ocl/convolutionocl.cpp:580-680, 229-330
 //   it has kernels that are built already only for the architectures of its packages
 //                    src/binary_cache.cpp:133-137, CMakeLists.txt:655
 //   on gfx90a the gradient of a float16 convolution's input is computed in bfloat16 unless that is switched
@@ -231,14 +235,26 @@ struct Solution {  // miopenConvSolution_t
   uint64_t id;
   int algorithm;
 };
-constexpr uint64_t kForward = 7, kBackward = 8;
+struct Performance {  // miopenConvAlgoPerf_t
+  int algorithm;
+  float milliseconds;
+  size_t workspace;
+};
+// One that is slow has the lowest index.
+constexpr uint64_t kForward = 7, kBackward = 8, kSlow = 100;
 constexpr int kUnknownError = 7;
 
-// What a handle has loaded, by the descriptors; who asked for solutions is who runs them.
+// What a handle has loaded, by the descriptors, and what was measured.
 std::mutex mutex;
 std::set<std::pair<void*, void*>> loaded;
-std::set<std::thread::id> runners;
-int builds_in_run = 0;
+std::set<void*> measured;
+std::thread::id runner;
+int waits_in_run = 0, slow = 0;
+
+// Of MIOpen's work in the thread that runs sessions.
+void count_if_in_run() {
+  if (std::this_thread::get_id() == runner) ++waits_in_run;
+}
 
 bool told(const char* what) {
   const char* mode = std::getenv("STAND_IN_DNN");
@@ -249,21 +265,52 @@ int build(void* handle, void* window) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (!loaded.emplace(handle, window).second) return 0;
-    if (runners.count(std::this_thread::get_id()) > 0) ++builds_in_run;
+    count_if_in_run();
   }
   if (told("builds")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   return told("fails") ? kUnknownError : 0;
 }
 
-void asked() {
+int solutions(void* window, bool has, uint64_t id, size_t most, size_t* count, Solution* found) {
   const std::lock_guard<std::mutex> lock(mutex);
-  runners.insert(std::this_thread::get_id());
+  count_if_in_run();
+  *count = most > 0 && has ? 1 : 0;
+  if (*count > 0) *found = {0.1f, kWorkspace, measured.count(window) > 0 ? id : id + kSlow, 0};
+  return 0;
 }
 
-// Kernels that were built while a session's run waited.
-STAND_IN_EXPORT int stand_in_builds_in_run() {
+int ran(int status, uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex);
-  return builds_in_run;
+  if (status == 0 && id > kSlow) ++slow;
+  return status;
+}
+
+// Every algorithm is run; nobody has asked for the results.
+int measure(void* handle, void* window, int status, int most, int* count, Performance* found) {
+  build(handle, window);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (status == 0) {
+    measured.insert(window);
+    --convolutions;
+  }
+  *count = status == 0 && most > 0 ? 1 : 0;
+  if (*count > 0) *found = {0, 0.1f, kWorkspace};
+  return status;
+}
+
+// The calling thread is the one that runs sessions; what it has waited for since: databases and compilers.
+STAND_IN_EXPORT void stand_in_this_thread_runs() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  runner = std::this_thread::get_id();
+}
+STAND_IN_EXPORT int stand_in_waits_in_run() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return waits_in_run;
+}
+// Convolutions by algorithms that nobody has measured.
+STAND_IN_EXPORT int stand_in_slow_convolutions() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return slow;
 }
 STAND_IN_EXPORT int miopenSetConvolutionAttribute(void* window, int attribute, int value) {
   if (attribute == 0) static_cast<Window*>(window)->bfloat16 = value != 0;
@@ -294,43 +341,61 @@ STAND_IN_EXPORT int miopenDestroyConvolutionDescriptor(void* c) {
   const std::lock_guard<std::mutex> lock(mutex);
   for (auto one = loaded.begin(); one != loaded.end();)
     one = one->second == c ? loaded.erase(one) : std::next(one);
+  measured.erase(c);
   return destroy<Window>(c);
+}
+STAND_IN_EXPORT int miopenConvolutionForwardGetWorkSpaceSize(void*, void*, void*, void*, void*,
+                                                             size_t* bytes) {
+  return *bytes = kWorkspace, 0;
+}
+STAND_IN_EXPORT int miopenConvolutionBackwardDataGetWorkSpaceSize(void*, void*, void*, void*, void*,
+                                                                  size_t* bytes) {
+  return *bytes = kWorkspace, 0;
+}
+STAND_IN_EXPORT int miopenFindConvolutionForwardAlgorithm(void* handle, void* xd, const void* x, void* wd,
+                                                          const void* w, void* c, void* yd, void* y, int most,
+                                                          int* count, Performance* found, void* workspace,
+                                                          size_t bytes, bool) {
+  const int status = run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
+  return measure(handle, c, status, most, count, found);
+}
+STAND_IN_EXPORT int miopenFindConvolutionBackwardDataAlgorithm(void* handle, void* dyd, const void* dy,
+                                                               void* wd, const void* w, void* c, void* dxd,
+                                                               void* dx, int most, int* count,
+                                                               Performance* found, void* workspace,
+                                                               size_t bytes, bool) {
+  const int status = run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes);
+  return measure(handle, c, status, most, count, found);
 }
 STAND_IN_EXPORT int miopenConvolutionForwardGetSolution(void*, void* w, void* x, void* c, void* y,
                                                         size_t most, size_t* count, Solution* found) {
-  asked();
-  *count = most > 0 && has_algorithm(x, w, c, y) ? 1 : 0;
-  if (*count > 0) *found = {0.1f, kWorkspace, kForward, 0};
-  return 0;
+  return solutions(c, has_algorithm(x, w, c, y), kForward, most, count, found);
 }
 STAND_IN_EXPORT int miopenConvolutionForwardCompileSolution(void* handle, void*, void*, void* c, void*,
                                                             uint64_t id) {
-  return id == kForward ? build(handle, c) : kBadParameter;
+  return id % kSlow == kForward ? build(handle, c) : kBadParameter;
 }
 STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void* handle, void* wd, const void* w, void* xd,
                                                       const void* x, void* c, void* yd, void* y,
                                                       void* workspace, size_t bytes, uint64_t id) {
   if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
-  return id == kForward ? run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes)
-                        : kBadParameter;
+  if (id % kSlow != kForward) return kBadParameter;
+  return ran(run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes), id);
 }
 STAND_IN_EXPORT int miopenConvolutionBackwardDataGetSolution(void*, void* dy, void* w, void* c, void* dx,
                                                              size_t most, size_t* count, Solution* found) {
-  asked();
-  *count = most > 0 && has_algorithm(dx, w, c, dy) ? 1 : 0;
-  if (*count > 0) *found = {0.1f, kWorkspace, kBackward, 0};
-  return 0;
+  return solutions(c, has_algorithm(dx, w, c, dy), kBackward, most, count, found);
 }
 STAND_IN_EXPORT int miopenConvolutionBackwardDataCompileSolution(void* handle, void*, void*, void* c, void*,
                                                                  uint64_t id) {
-  return id == kBackward ? build(handle, c) : kBadParameter;
+  return id % kSlow == kBackward ? build(handle, c) : kBadParameter;
 }
 STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void* handle, void* dyd, const void* dy, void* wd,
                                                            const void* w, void* c, void* dxd, void* dx,
                                                            void* workspace, size_t bytes, uint64_t id) {
   if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
-  return id == kBackward ? run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes)
-                         : kBadParameter;
+  if (id % kSlow != kBackward) return kBadParameter;
+  return ran(run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes), id);
 }
 STAND_IN_EXPORT int miopenConvolutionForwardBias(void* handle, const void*, void* bd, const void* b,
                                                  const void*, void* yd, void* y) {

@@ -18,8 +18,9 @@
 //   an error stays in its thread until hipGetLastError, whatever succeeds in between, but hipErrorNotReady
 //                        systems hipamd/src/hip_internal.hpp:179 (HIP_UPDATE_ERROR_STATE), hip_error.cpp:31;
 //                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal.hpp:164
-//   no device is error 100, and stays too
-//                        clr hipamd/src/hip_device.cpp:391
+//   no device is error 100 whatever keeps it away, of the count and then of every other call, and stays
+//                        clr hipamd/src/hip_device.cpp:391, hip_internal.hpp:158-162; what ROCr fails with,
+//                        out of resources, is no failure there: rocclr/device/rocm/rocdevice.cpp:432-440
 //   a copy from memory that is not pinned is waited for
 //                        clr hipamd/src/hip_memory.cpp:532-551
 //   device code of another architecture is error 209
@@ -76,6 +77,8 @@ using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, 
 extern const char* const kArchitectures;
 extern const uint64_t kMostItems;
 extern const int kTooLarge;
+// Whether a call that succeeds takes the last error away.
+extern const bool kEachCallWrites;
 
 struct Driver;
 using Work = std::function<int(Driver&)>;
@@ -162,12 +165,10 @@ int call(Do&& work) {
     d.recordings.clear();  // a device that is lost records nothing
   } else {
     if (d.until_failure > 0) --d.until_failure;
-    status = work(d);
+    status = d.devices.empty() ? kNoDevice : work(d);
   }
-  if (status != 0) {
-    ++d.failures;
-    last_error = status;
-  }
+  if (status != 0) ++d.failures;
+  if (status != 0 || kEachCallWrites) last_error = status;
   return status;
 }
 
@@ -213,10 +214,8 @@ inline int release(void* memory) {
 }
 
 inline int count(int* n) {
-  return call([&](Driver& d) {
-    *n = static_cast<int>(d.devices.size());
-    return *n == 0 ? kNoDevice : 0;
-  });
+  *n = static_cast<int>(driver().devices.size());
+  return call([](Driver&) { return 0; });
 }
 
 inline int name(char* text, int size, int device) {
@@ -317,6 +316,15 @@ inline int pin(void** memory, size_t bytes) {
   return call([&](Driver& d) {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     d.pinned[*memory] = bytes;
+    return 0;
+  });
+}
+
+inline int unpin(void* memory) {
+  return call([&](Driver& d) {
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (d.pinned.erase(memory) == 0) return memory == nullptr ? 0 : kInvalidHandle;
+    std::free(memory);
     return 0;
   });
 }
@@ -446,6 +454,16 @@ STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bo
 STAND_IN_EXPORT size_t stand_in_graphs() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().graphs.size();
+}
+
+STAND_IN_EXPORT size_t stand_in_devices() { return stand_in::driver().devices.size(); }
+
+// Bytes that are pinned.
+STAND_IN_EXPORT size_t stand_in_pinned() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  size_t bytes = 0;
+  for (const auto& block : stand_in::driver().pinned) bytes += block.second;
+  return bytes;
 }
 
 // Modules that have been loaded.

@@ -1,3 +1,11 @@
+// libamdhip64 of HIP 7, or, with STAND_IN_HIP5, of HIP 5. What differs, in AMD's sources (HIP's and clr's
+// rocm-5.7.0, and clr's rocm-6.2.0):
+//   the properties of a device are 792 bytes in HIP 5, with the architecture's name at 396; from HIP 6 on
+//   these are what hipGetDeviceProperties gives to programs that were built before, and those of 1,472 bytes
+//   have a function of their own
+//                        HIP include/hip/hip_runtime_api.h; clr hipamd/src/hip_device.cpp:637-650, 789
+//   each call writes the last error of its thread, a success too
+//                        clr hipamd/src/hip_internal.hpp:164
 #include "driver.h"
 
 using namespace stand_in;
@@ -5,6 +13,13 @@ using namespace stand_in;
 const char* const stand_in::kArchitectures = "gfx";
 const uint64_t stand_in::kMostItems = UINT32_MAX;
 const int stand_in::kTooLarge = 9;
+#ifdef STAND_IN_HIP5
+const bool stand_in::kEachCallWrites = true;
+constexpr int kVersion = 50731921;
+#else
+const bool stand_in::kEachCallWrites = false;
+constexpr int kVersion = 70100123;
+#endif
 
 namespace {
 
@@ -34,27 +49,34 @@ Product product(const Driver& d, int device) {
   return {"", "", 16, 1000000, 1000000, 128, false};
 }
 
-}  // namespace
-
-STAND_IN_EXPORT int hipGetLastError() {
-  const int error = last_error;
-  last_error = 0;
-  return error;
-}
-STAND_IN_EXPORT int hipPeekAtLastError() { return last_error; }
-// hipDeviceProp_t of HIP 6 and 7: 1,472 bytes.
-STAND_IN_EXPORT int hipGetDevicePropertiesR0600(char* properties, int device) {
+int properties_of(int device, char* properties, size_t size, size_t integrated_at, size_t arch_at) {
   return call([&](Driver& d) {
-    constexpr size_t kSize = 1472, kIntegrated = 396, kArch = 1160;
     const std::string& arch = d.devices.at(static_cast<size_t>(device));
     const Product p = product(d, device);
     const int integrated = p.integrated;
-    std::memset(properties, 0, kSize);
-    std::memcpy(properties + kIntegrated, &integrated, sizeof integrated);
-    std::strncpy(properties + kArch, (arch.substr(0, arch.find('/')) + p.features).c_str(), 255);
+    std::memset(properties, 0, size);
+    if (integrated_at > 0) std::memcpy(properties + integrated_at, &integrated, sizeof integrated);
+    std::strncpy(properties + arch_at, (arch.substr(0, arch.find('/')) + p.features).c_str(), 255);
     return 0;
   });
 }
+
+}  // namespace
+
+STAND_IN_EXPORT int hipGetLastError() {
+  const int error = driver().devices.empty() ? kNoDevice : last_error;
+  last_error = driver().devices.empty() ? kNoDevice : 0;
+  return error;
+}
+STAND_IN_EXPORT int hipPeekAtLastError() { return last_error; }
+STAND_IN_EXPORT int hipGetDeviceProperties(char* properties, int device) {
+  return properties_of(device, properties, 792, 0, 396);
+}
+#ifndef STAND_IN_HIP5
+STAND_IN_EXPORT int hipGetDevicePropertiesR0600(char* properties, int device) {
+  return properties_of(device, properties, 1472, 396, 1160);
+}
+#endif
 STAND_IN_EXPORT int hipDeviceGetPCIBusId(char* text, int size, int device) {
   return bus_id(text, size, device);
 }
@@ -70,7 +92,7 @@ STAND_IN_EXPORT int hipDeviceGetName(char* text, int size, int device) { return 
 STAND_IN_EXPORT int hipRuntimeGetVersion(int* version) {
   return call([&](Driver&) {
     const char* told = std::getenv("STAND_IN_HIP_VERSION");
-    return *version = told != nullptr ? std::atoi(told) : 70100123, 0;
+    return *version = told != nullptr ? std::atoi(told) : kVersion, 0;
   });
 }
 STAND_IN_EXPORT int hipDeviceGetAttribute(int* value, int which, int device) {
@@ -119,6 +141,7 @@ STAND_IN_EXPORT int hipEventDestroy(void* handle) {
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return event(handle, stream); }
 STAND_IN_EXPORT int hipEventQuery(void* handle) { return event(handle, nullptr); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
+STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
 STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int) { return begin_recording(stream); }
 STAND_IN_EXPORT int hipStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
 STAND_IN_EXPORT int hipStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }

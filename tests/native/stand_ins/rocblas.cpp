@@ -6,7 +6,7 @@
 //                    library/src/tensile_host.cpp:726-842
 //   unless it is told otherwise, it may add in another order each time
 //                    library/src/include/handle.hpp:343
-// STAND_IN_BLAS, read at each product: "fails".
+// STAND_IN_BLAS, read at each product: "fails", "wrong". Products on the default stream are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -81,11 +81,12 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
                                                     uint32_t) {
   require_kernels();
   const char* mode = std::getenv("STAND_IN_BLAS");
-  if (mode != nullptr && std::string(mode) == "fails") return kNotSupported;
+  const std::string told = mode != nullptr ? mode : "";
+  if (told == "fails") return kNotSupported;
   if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
   const Handle how = *static_cast<Handle*>(handle);
   return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta] {
-    ++products;
+    if (how.stream != nullptr) ++products;
     for (int64_t i = 0; i < batch; ++i) {
       for (int64_t column = 0; column < n; ++column) {
         for (int64_t row = 0; row < m; ++row) {
@@ -96,6 +97,7 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
           }
           float y = scale * sum;
           if (add != 0) y += add * read(c, type, i * step_c + row + column * ldc);
+          if (told == "wrong") y += 1;
           if (how.atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
           const int64_t at = i * step_d + row + column * ldd;
           if (type == kFloat) {
