@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
 from graphopt.cli.root import app
 from graphopt.ops import OPS
+from graphopt.ops.activation import ACTIVATIONS
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
 from tests.hip.architectures import own_code
@@ -28,22 +31,44 @@ def test_example_runs(page: str, example: str) -> None:
     exec(compile(example, page, "exec"), {})
 
 
-def test_every_operator_is_listed() -> None:
-    rows = [line.split(" | ") for line in (DOCS / "ops.md").read_text().splitlines() if line.startswith("| ")][1:]
-    listed = {
-        name.removeprefix("| "): (inputs.split(", "), outputs.split(", "), attributes, oldest.removesuffix(" |"))
-        for name, inputs, outputs, attributes, oldest in rows
-    }
-    actual = {
-        spec.name: (
-            list(spec.inputs),
-            list(spec.outputs),
-            ", ".join(f"{k}: {v.name.lower()}" for k, v in spec.attributes.items()) or "-",
-            str(spec.min_opset),
+def table(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table whose first column is called so."""
+    text = (DOCS / page).read_text()
+    (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()]
+
+
+def attributes_of(types: Mapping[str, ir.AttributeType]) -> str:
+    return ", ".join(f"{name}: {kind.name.lower()}" for name, kind in types.items()) or "-"
+
+
+def rows_of_operators() -> list[list[str]]:
+    """Names that differ in their activation are one row, with the attributes and the opset of the one without."""
+    families: dict[tuple[str, ...], list[str]] = {}
+    for spec in OPS.values():
+        name = spec.name.removesuffix("Bf16")
+        act = max((a for a in ACTIVATIONS if name.endswith(a)), key=len)
+        own = {k: v for k, v in spec.attributes.items() if k not in ACTIVATIONS[act].attributes}
+        key = (name.removesuffix(act), spec.name[len(name) :], ", ".join(spec.inputs), ", ".join(spec.outputs))
+        families.setdefault((*key, attributes_of(own)), []).append(act)
+    rows = []
+    for (base, tail, *columns), acts in families.items():
+        suffix = (
+            "[act]" if len(acts) == len(ACTIVATIONS) else "" if acts == [""] else f"[{', '.join(filter(None, acts))}]"
         )
-        for spec in OPS.values()
-    }
-    assert listed == actual
+        oldest = {act: OPS[base + act + tail].min_opset for act in acts}
+        assert all(oldest[act] == max(oldest[""], ACTIVATIONS[act].min_opset) for act in acts)
+        rows.append([base + suffix + tail, *columns, str(oldest[""])])
+    return rows
+
+
+def test_every_operator_is_listed() -> None:
+    assert table("ops.md", "name") == rows_of_operators()
+
+
+def test_every_activation_is_listed() -> None:
+    rows = [[a.suffix or "(none)", attributes_of(a.attribute_types), str(a.min_opset)] for a in ACTIVATIONS.values()]
+    assert [row[:3] for row in table("ops.md", "act")] == rows
 
 
 def test_every_refusal_code_has_a_page() -> None:

@@ -2,7 +2,7 @@
 
 The perms are Transpose perms: q_perm takes Q to [B, H, S, D], k_perm takes K to [B, H, D, T], v_perm takes V to
 [B, H, T, Dv], o_perm is applied to [B, H, S, Dv]. Rank 3 drops H, rank 2 drops B too. float and float16; the softmax
-is computed in float32 at least. docs/architecture.md has the equations.
+is computed in float32 at least. docs/ops.md has the equations.
 T. Dao et al., "FlashAttention", NeurIPS 2022; A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
 

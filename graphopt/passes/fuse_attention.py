@@ -2,7 +2,7 @@
 
 Equation:
     MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any mixture of scaling, soft cap,
-    additive terms and masks that the node's own steps (docs/architecture.md) can be written as.
+    additive terms and masks that the node's own steps (docs/ops.md) can be written as.
 
 The anchor is the Softmax. Everything between the product that makes its input (the scores) and the product that takes
 its output (the context) is grouped, whatever operators it is made of, and read as a list of steps; the list is then

@@ -5,11 +5,8 @@
 #include "device/devices.h"
 #include "operators/room.h"
 
-// Each room that has kernels; its op.cpp defines add_ROOM.
-#define GRAPHOPT_ROOMS(room)                                                                                \
-  room(attention) room(cast) room(convolution) room(elementwise) room(gather) room(group_norm) room(linear) \
-      room(matmul) room(movement) room(pool) room(reduction) room(resize) room(row_norm) room(scale_shift)  \
-          room(shape) room(softmax) room(winograd)
+// GRAPHOPT_ROOMS(room): room(NAME) for each folder here with an op.cpp, which defines add_NAME (CMakeLists.txt).
+#include "rooms.inc"
 
 namespace graphopt {
 

@@ -14,7 +14,7 @@ from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 # The order is that of native/operators/elementwise/operations.h: first the activations.
-PARAMETERS = {**activations.PARAMETERS, "Elu": (0.7, 0.0)}
+PARAMETERS = {**{name: activations.parameters(name)[1:] for name in activations.NAMES}, "Elu": (0.7, 0.0)}
 
 
 def _activation(name: str) -> Callable[[Array, float, float], Array]:

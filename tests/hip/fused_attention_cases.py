@@ -68,7 +68,7 @@ def memory(x: Array) -> Array:
 
 
 def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask: Array | None, scale: float) -> Array:
-    """docs/architecture.md in float64; K is [B, H, T, D] here."""
+    """docs/ops.md in float64; K is [B, H, T, D] here."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)

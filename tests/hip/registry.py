@@ -1,39 +1,14 @@
-"""All cases. An operator's cases are in its own module."""
+"""All cases. An operator's cases are in its own module, NAME_cases.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 
-from tests.hip import (
-    convolution_cases,
-    elementwise_cases,
-    fused_attention_cases,
-    group_norm_cases,
-    linear_cases,
-    movement_cases,
-    product_cases,
-    reduction_cases,
-    row_norm_cases,
-    scale_shift_cases,
-    tile_cases,
-    winograd_conv_cases,
-)
 from tests.hip.case import Case
 
-MODULES = (
-    tile_cases,
-    scale_shift_cases,
-    group_norm_cases,
-    row_norm_cases,
-    winograd_conv_cases,
-    elementwise_cases,
-    movement_cases,
-    reduction_cases,
-    product_cases,
-    convolution_cases,
-    fused_attention_cases,
-    linear_cases,
-)
+MODULES = [import_module(f"tests.hip.{path.stem}") for path in sorted(Path(__file__).parent.glob("*_cases.py"))]
 
 
 def all_cases() -> Iterator[Case]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hip import activations
 from tests.hip.code_objects import tool
 from tests.hip.harness import ROOT
 
@@ -99,6 +100,11 @@ def test_every_argument_struct_is_read() -> None:
     assert set(declared) <= {name for name, _ in members()}
     used = re.findall(r"\b(\w+Args), ", "".join(path.read_text() for path in NATIVE.rglob("*.hip")))
     assert set(used) - {"Args"} <= set(declared)
+
+
+def test_activations_are_numbered_alike() -> None:
+    native = re.findall(r"^  KIND\((\w+),", (NATIVE / "operators" / "activation.h").read_text(), re.MULTILINE)
+    assert [name.removeprefix("None") for name in native] == list(activations.NAMES)
 
 
 @pytest.mark.parametrize("compiler", device_compilers())

@@ -1,4 +1,4 @@
-// The activations that ops end with, in float32. Definitions: docs/architecture.md.
+// The activations that ops end with, in float32. Definitions: docs/ops.md.
 #pragma once
 
 #include "device/platform.h"

@@ -1,5 +1,5 @@
 // FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, one kernel,
-// float32 sums; docs/architecture.md has the equations.
+// float32 sums; docs/ops.md has the equations.
 //
 // FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group takes a block of query
 // rows of one key/value head (rows of all query heads that share it) and walks over the keys in blocks:
