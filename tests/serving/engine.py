@@ -161,18 +161,19 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
         return sorted(found - {self.process.pid})
 
 
-def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "") -> Feeds:
-    """One request, JSON in both directions."""
+def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", *, binary: bool = False) -> Feeds:
+    """One request, JSON in both directions, or the binary form that MLServer takes as well."""
     import tritonclient.http as http
     from tritonclient.utils import np_to_triton_dtype
 
     inputs = []
     for name, array in feeds.items():
         given = http.InferInput(name, [*array.shape], np_to_triton_dtype(array.dtype))
-        given.set_data_from_numpy(array, binary_data=False)
+        given.set_data_from_numpy(array, binary_data=binary)
         inputs.append(given)
     # KServe takes a body without this header for the protocol's binary form.
-    answer = client.infer(model, inputs, version, headers={"Content-Type": "application/json"})
+    headers = None if binary else {"Content-Type": "application/json"}
+    answer = client.infer(model, inputs, version, headers=headers)
     return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
 
 
@@ -225,6 +226,7 @@ def load(
     requests: int = 10,
     meanwhile: Callable[[], object] = lambda: None,
     attempts: int = 1,
+    binary: bool = False,
 ) -> Load:
     """Each client asks `requests` questions, one after the other, all clients at once.
 
@@ -235,6 +237,7 @@ def load(
         requests: of each.
         meanwhile: called once a quarter of the requests has an answer.
         attempts: how often a client asks before it gives up; each failure is counted.
+        binary: as for `ask`.
     """
     result, lock, quarter = Load(), threading.Lock(), threading.Event()
 
@@ -245,7 +248,8 @@ def load(
             for attempt in range(attempts):
                 begin = time.perf_counter()
                 try:
-                    difference = question.difference(ask(client, question.model, question.feeds, question.version))
+                    got = ask(client, question.model, question.feeds, question.version, binary=binary)
+                    difference = question.difference(got)
                 except Exception as error:  # whatever the client raises is what its user sees
                     with lock:
                         result.errors.append(str(error))

@@ -252,3 +252,41 @@ def test_numbers_of_every_type() -> None:
     }.items():
         (array,) = decode({"inputs": [{"name": "x", "shape": [2], "datatype": datatype, "data": data}]}).values()
         assert array.tolist() == data
+
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "serving"
+
+
+def test_example_for_mlserver(resnet: Path) -> None:
+    pytest.importorskip("mlserver")
+    import asyncio
+
+    from mlserver.codecs import NumpyCodec
+    from mlserver.settings import ModelSettings
+    from mlserver.types import InferenceRequest
+
+    spec = importlib.util.spec_from_file_location("mlserver_runtime", EXAMPLES / "mlserver_runtime.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    settings = json.loads((EXAMPLES / "model-settings.json").read_text()) | {"implementation": module.Model}
+    settings["parameters"] = {"uri": str(resnet)}
+    model = module.Model(ModelSettings(**settings))
+    feeds = feeds_of("resnet18", 2, 0)
+    request = InferenceRequest(inputs=[NumpyCodec.encode_input(name, array) for name, array in feeds.items()])
+
+    async def answer() -> Any:
+        assert await model.load()
+        return await model.predict(request)
+
+    (output,) = asyncio.run(answer()).outputs
+    np.testing.assert_array_equal(NumpyCodec.decode_output(output), run(resnet, feeds)["logits"])
+
+
+def test_example_for_triton() -> None:
+    from google.protobuf import text_format
+
+    config = model_config().ModelConfig()
+    text_format.Parse((EXAMPLES / "triton_config.pbtxt").read_text(), config)
+    assert config.model_operations.op_library_filename == ["/models/libgraphopt.so"]

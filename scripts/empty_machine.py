@@ -1,0 +1,87 @@
+"""What a stranger does, on a machine with nothing but Python: install the wheel, optimize, verify, serve, ask, kill.
+
+    python scripts/empty_machine.py dist/graphopt-*.whl model.onnx
+
+A virtual environment of its own gets the wheel and MLServer; of this repository only the tests' client goes along.
+1,000 requests by 16 clients; after a quarter of them one of the two workers is killed. Every answer must be what the
+original file gives in a plain session; a client asks again where it got none. Any model with a free batch axis and
+float inputs will do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENTS, EACH = 16, 63
+
+CLIENT = (
+    f"CLIENTS, EACH = {CLIENTS}, {EACH}"
+    + """
+import os, signal, sys
+from pathlib import Path
+import numpy as np, onnxruntime
+from tests.serving.engine import Engine, Question, load, wait_for
+import graphopt
+assert "site-packages" in graphopt.__file__, graphopt.__file__
+
+session = onnxruntime.InferenceSession("original.onnx", providers=["CPUExecutionProvider"])
+names, questions, rng = [o.name for o in session.get_outputs()], [], np.random.default_rng(0)
+for rows in (1, 2, 3, 1, 2, 3):
+    feeds = {i.name: rng.standard_normal([rows, *i.shape[1:]]).astype(np.float32) for i in session.get_inputs()}
+    questions.append(Question("model", feeds, [dict(zip(names, session.run(None, feeds)))]))
+with Engine("mlserver", Path("served").absolute()) as engine:
+    before = engine.workers()
+    victim = before[-1]
+    result = load(engine, questions, clients=CLIENTS, requests=EACH, attempts=60,
+                  meanwhile=lambda: os.kill(victim, signal.SIGKILL))
+    back = wait_for(lambda: victim not in engine.workers() and len(engine.workers()) == len(before), 60)
+    print(f"{result.right} right, {len(result.wrong)} wrong, {len(result.errors)} asked again; "
+          f"{len(before)} workers, after one was killed {len(engine.workers())}")
+    sys.exit(0 if result.right == CLIENTS * EACH and not result.wrong and back else 1)
+"""
+)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("model", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Path(folder)
+        python = machine / "venv" / "bin" / "python"
+        # Nothing of this environment, and no compiler: a wheel needs none.
+        environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "CXX": "/none"}
+        kept = ("PIP_", "SSL_", "REQUESTS_")
+        environment |= {name: value for name, value in os.environ.items() if name.startswith(kept)}
+
+        def step(what: str, *command: str | Path) -> None:
+            begin = time.perf_counter()
+            done = subprocess.run([*map(str, command)], cwd=machine, env=environment, check=False)
+            print(f"== {what}: {time.perf_counter() - begin:.1f} s", flush=True)
+            if done.returncode:
+                sys.exit(f"{what}: exit code {done.returncode}")
+
+        shutil.copy(arguments.model, machine / "original.onnx")
+        (machine / "tests" / "serving").mkdir(parents=True)
+        shutil.copy(ROOT / "tests" / "serving" / "engine.py", machine / "tests" / "serving")
+        step("a virtual environment", sys.executable, "-m", "venv", machine / "venv")
+        wheel = f"graphopt[cpu] @ file://{arguments.wheel.resolve()}"
+        step("install", python, "-m", "pip", "install", "--quiet", wheel, "mlserver", "uvloop<0.22", "tritonclient")
+        step("optimize --verify", "graphopt", "optimize", "original.onnx", "fast.onnx", "--target", "cpu", "--verify")
+        options = ("--name", "model", "--instances", "2", "--threads", "1")
+        step("serve-config", "graphopt", "serve-config", "fast.onnx", "served", "--for", "mlserver", *options)
+        step("serve, ask, kill", python, "-c", CLIENT)
+
+
+if __name__ == "__main__":
+    main()
