@@ -250,6 +250,9 @@ class _Noise:
                 nodes.append(node)
                 continue
             kind = _Kind(noisy=bool(noisy_kinds), raw=bool(noisy_kinds) and all(k.raw for k in noisy_kinds))
+            if node.op_type == "LayerNormalization" and (written := self._written_out(node)) is not None:
+                nodes += written[:-1]
+                node = written[-1]
             if node.op_type in PRODUCTS and not self._is_coarse(node):
                 nodes += self._rounded_operand(node, known)
             extra: list[onnx.NodeProto] = []
@@ -292,6 +295,43 @@ class _Noise:
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
                 yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, kind.raw)
                 return
+
+    def _written_out(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """LayerNormalization over the last axis by the mean of the squares about the mean.
+
+        A runtime's kernel may take the difference of two means instead, which is another number where a row's mean is
+        large against its spread, and the same one at every draw.
+        """
+        attributes = {a.name: a for a in node.attribute}
+        axis = attributes["axis"].i if "axis" in attributes else -1
+        if node.domain not in ("", "ai.onnx") or axis != -1 or any(node.output[1:]):
+            return None
+        if self.types.get(node.output[0]) != TensorProto.FLOAT or self.types.get(node.input[0]) != TensorProto.FLOAT:
+            return None
+        here = f"{_PREFIX}_{next(self.made)}"
+        nodes: list[onnx.NodeProto] = []
+
+        def add(op: str, inputs: list[str], suffix: str, **attributes: Any) -> str:
+            nodes.append(helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes))
+            return f"{here}_{suffix}"
+
+        def mean(x: str, suffix: str) -> str:
+            if self.opset < 18:
+                return add("ReduceMean", [x], suffix, axes=[-1])
+            last = helper.make_tensor(f"{here}_last", TensorProto.INT64, [1], [-1])
+            return add("ReduceMean", [x, add("Constant", [], f"{suffix}_axis", value=last)], suffix)
+
+        epsilon = attributes["epsilon"].f if "epsilon" in attributes else 1e-5
+        least = helper.make_tensor(f"{here}_least", TensorProto.FLOAT, [], [epsilon])
+        x, scale, *bias = node.input
+        centred = add("Sub", [x, mean(x, "mean")], "centred")
+        variance = mean(add("Mul", [centred, centred], "square"), "variance")
+        root = add("Sqrt", [add("Add", [variance, add("Constant", [], "epsilon", value=least)], "sum")], "root")
+        scaled = add("Mul", [add("Div", [centred, root], "normal"), scale], "scaled")
+        last_inputs = [scaled, bias[0]] if bias and bias[0] else [scaled]
+        # Rounded as the norm itself is.
+        nodes.append(helper.make_node("Sum", last_inputs, node.output, name=node.name))
+        return nodes
 
     def _other_step(
         self, node: onnx.NodeProto, known: dict[str, _Kind]

@@ -94,7 +94,7 @@ def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> lis
 
 def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodeProto]:
     """The nodes that take the place of a 3x3 Conv. X [N, C, H, W], W [M, C, 3, 3]; T tiles of 4x4 results an image."""
-    x, w, bias = conv.input
+    x, w, *bias = conv.input
     made = iter(range(1000))
 
     def node(op: str, *inputs: str, **attributes: Any) -> tuple[str, onnx.NodeProto]:
@@ -144,6 +144,9 @@ def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodePro
     ends = [add(node("Add", size, add(ints(a + b - 2)))) for size, a, b in ((h, top, bottom), (width, left, right))]
     end = add(node("Concat", *ends, axis=0))
     y = add(node("Slice", y, add(ints(0, 0)), end, add(ints(2, 3))))
-    b = add(node("Reshape", bias, add(ints(1, -1, 1, 1))))
+    if not bias or not bias[0]:
+        nodes.append(helper.make_node("Identity", [y], conv.output))
+        return iter(nodes)
+    b = add(node("Reshape", bias[0], add(ints(1, -1, 1, 1))))
     nodes.append(helper.make_node("Add", [y, b], conv.output))
     return iter(nodes)

@@ -568,6 +568,39 @@ def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Pat
     assert json.loads(strict.stdout)["not_covered"] == report.not_covered
 
 
+@pytest.mark.once
+def test_a_body_without_its_bias_is_a_finding() -> None:
+    """Not a traceback: the honest Winograd that a kernel is held against is made of the body, whatever that is."""
+    before = ZOO["resnet18"](small=True)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    function = next(f for f in after.functions if f.name.startswith("WinogradConv"))
+    conv = next(n for n in function.node if n.op_type == "Conv")
+    del conv.input[2:]
+    assert not verify(before, after)
+
+
+@pytest.mark.parametrize("case", ["far from zero", "nearly constant"])
+def test_a_runtimes_norm_by_the_difference_of_squares(case: str) -> None:
+    """What AFTER writes out is nearer to the truth than BEFORE's own kernel."""
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {n: rng.uniform(0.7, 1.3, 32).astype(np.float32) for n in ("scale", "bias")}
+    values |= {"least": np.float32(1e-5)}
+    before = model_from_text(
+        "g (float[N, 32] x) => (float[N, 32] y) { y = LayerNormalization <axis: int = -1> (x, scale, bias) }", values
+    )
+    after = model_from_text(
+        """g (float[N, 32] x) => (float[N, 32] y) {
+            m = ReduceMean <axes: ints = [-1]> (x) c = Sub(x, m) s = Mul(c, c)
+            v = ReduceMean <axes: ints = [-1]> (s) e = Add(v, least) r = Sqrt(e) n = Div(c, r)
+            w = Mul(n, scale) y = Add(w, bias) }""",
+        values,
+    )
+    x = rng.standard_normal((40, 32)).astype(np.float32)
+    inputs = {"x": 20 + x if case == "far from zero" else 3 + np.float32(1e-2) * x}
+    report = verify(before, after, inputs=inputs)
+    assert report.equal, report.summary
+
+
 def test_a_node_that_no_input_shows() -> None:
     """A convolution whose result is times 1e-12 of another's could give zeros; the other could not."""
     rng = np.random.default_rng(0)
