@@ -1,8 +1,8 @@
 """Writes docs/transcripts.md: what each command prints on a terminal of 80 columns, and how long the start takes.
 
-    .venv/bin/python scripts/transcripts.py
+    .venv/bin/python scripts/transcripts.py [MODEL...]
 
-ResNet-50 and BERT-base come from the zoo, NudeNet from PyPI. Takes some minutes.
+The models are resnet50 and bert (BERT-base) of the zoo, and nudenet from PyPI; all of them take some minutes.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ def cpu_seconds(arguments: list[str], folder: Path) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for model in ("resnet50", "bert"):
-            onnx.save(ZOO[model](dynamic=True), folder / f"{model}.onnx")
-        shutil.copy(pypi.fetch("nudenet"), folder / "nudenet.onnx")
+        models = sys.argv[1:] or ["resnet50", "bert", "nudenet"]
+        for model in models:
+            if model == "nudenet":
+                shutil.copy(pypi.fetch("nudenet"), folder / "nudenet.onnx")
+            else:
+                onnx.save(ZOO[model](dynamic=True), folder / f"{model}.onnx")
         page = [
             "# Transcripts",
             "",
@@ -104,7 +107,7 @@ def main() -> None:
             ("`optimize` up to the model (a file that is not there)", ["optimize", "none.onnx", "out.onnx", "-q"]),
         ):
             page.append(f"| {title} | {cpu_seconds(arguments, folder):.2f} |")
-        for model in ("resnet50", "bert", "nudenet"):
+        for model in models:
             page += ["", f"## {model}"]
             for command in COMMANDS:
                 line = command.format(model)

@@ -39,7 +39,8 @@ class ModelDiff:
     Attributes:
         before, after: what each model consists of.
         neighbourhoods: the nodes that only one side has, grouped.
-        removed_initializers, added_initializers: names that only one side has.
+        removed_initializers, added_initializers: names that only one side has; not those of a constant that only moved,
+            to another name, or from a Constant to an initializer.
         changed_initializers: names that both sides have, with another type, shape or other data.
     """
 
@@ -87,12 +88,16 @@ def diff(before: Any, after: Any) -> ModelDiff:
     """
     old, new = reading.load(before).model, reading.load(after).model
     old_weights, new_weights = _initializers(old), _initializers(new)
+    gone = {n: t for n, t in old_weights.items() if n not in new_weights}
+    come = {n: t for n, t in new_weights.items() if n not in old_weights}
+    before = {_content(t) for t in [*gone.values(), *_constants(old)]}
+    after = {_content(t) for t in [*come.values(), *_constants(new)]}
     return ModelDiff(
         model_stats(old),
         model_stats(new),
-        tuple(neighbourhoods(old, new)),
-        tuple(n for n in old_weights if n not in new_weights),
-        tuple(n for n in new_weights if n not in old_weights),
+        tuple(h for h in neighbourhoods(old, new) if any(n.op_type != "Constant" for n in (*h.removed, *h.added))),
+        tuple(n for n, t in gone.items() if _content(t) not in after),
+        tuple(n for n, t in come.items() if _content(t) not in before),
         tuple(n for n, t in old_weights.items() if n in new_weights and _data(t) != _data(new_weights[n])),
     )
 
@@ -126,6 +131,17 @@ def _data(tensor: ir.TensorProtocol | None) -> Any:
     if tensor.dtype == ir.DataType.STRING:
         return tensor.dtype, str(tensor.shape), tensor.numpy().tolist()
     return tensor.dtype, str(tensor.shape), tensor.tobytes()
+
+
+def _constants(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Of Constant nodes."""
+    nodes = (n for n in _nodes(model) if (n.domain, n.op_type) == ("", "Constant"))
+    return [a.as_tensor() for n in nodes if (a := n.attributes.get("value")) is not None and not a.is_ref()]
+
+
+def _content(tensor: ir.TensorProtocol | None) -> int:
+    """Equal for tensors of equal type, shape and data."""
+    return hash(repr(_data(tensor)) if tensor is not None and tensor.dtype == ir.DataType.STRING else _data(tensor))
 
 
 def _value_names(nodes: Iterable[ir.Node]) -> set[str]:

@@ -57,3 +57,19 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     assert "Sigmoid" in shown.stdout
     data = json.loads(graphopt_command("diff", *paths, "--json").stdout)
     assert len(data["neighbourhoods"]) == 2
+
+
+def test_constants_that_moved_are_left_out() -> None:
+    before = model_from_text(
+        "g (float[2] x) => (float[2] y) { c = Constant <value = float[2] {3, 4}> ()  t = Add (x, w)  y = Mul (t, c) }",
+        {"w": np.array([1, 2], np.float32)},
+    )
+    weights = {"other": np.array([1, 2], np.float32), "c": np.array([3, 4], np.float32)}
+    after = model_from_text("g (float[2] x) => (float[2] y) { t = Add (x, other)  y = Mul (t, c) }", weights)
+    found = diff(before, after)
+    assert (found.removed_initializers, found.added_initializers) == ((), ())
+    assert [[n.op_type for n in h.removed] for h in found.neighbourhoods] == [["Add"]]
+    changed = model_from_text(
+        "g (float[2] x) => (float[2] y) { t = Add (x, other)  y = Mul (t, c) }", {**weights, "other": weights["c"] + 9}
+    )
+    assert diff(before, changed).added_initializers == ("other",)
