@@ -19,6 +19,7 @@ from graphopt.cli import (  # noqa: F401
     bench,
     bisect,
     diff,
+    docs,
     doctor,
     explain,
     lower,

@@ -1,0 +1,55 @@
+"""`graphopt docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import graphopt
+from graphopt.cli import screen
+from graphopt.cli.root import app
+from graphopt.errors import OptionError
+
+# In a wheel, and in the source tree.
+_PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
+
+
+def pages() -> dict[str, Path]:
+    """Name -> file; "usage", "passes/winograd_conv", "refusals/NO_GAIN"."""
+    place = next((p for p in _PLACES if (p / "index.md").is_file()), _PLACES[0])
+    return {path.relative_to(place).with_suffix("").as_posix(): path for path in sorted(place.rglob("*.md"))}
+
+
+def page_names() -> list[str]:
+    """For the completion of PAGE."""
+    return [*pages()]
+
+
+@app.command()
+def docs(
+    page: Annotated[
+        str, typer.Argument(metavar="PAGE", help="usage, serving, NO_GAIN, ...", autocompletion=page_names)
+    ] = "index",
+    listed: Annotated[bool, typer.Option("--list", help="The names of all pages.")] = False,
+) -> None:
+    """Show a page of the documentation, which lies beside the program: no network is needed."""
+    known = pages()
+    if listed:
+        print("\n".join(known))
+        return
+    wanted = page.removesuffix(".md").lower()
+    found = [path for name, path in known.items() if wanted in (name.lower(), name.rpartition("/")[2].lower())]
+    if not found:
+        near = [name for name in known if wanted in name.lower()]
+        raise OptionError(f"there is no page '{page}'; {'perhaps ' + ', '.join(near) if near else '--list has all'}")
+    text = found[0].read_text(encoding="utf-8")
+    out = screen.out()
+    if not out.is_terminal:
+        print(text, end="")
+        return
+    from rich.markdown import Markdown
+
+    with out.pager(styles=True):
+        out.print(Markdown(text))

@@ -1,0 +1,44 @@
+"""A machine without a C++ compiler: graphopt installs, rewrites, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+
+from models import ZOO
+
+pytestmark = pytest.mark.once
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_without_compiler(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    places = ["--wheel-dir", str(tmp_path), "--config-settings", f"build-dir={tmp_path / 'build'}"]
+    subprocess.run([*pip, *places, str(ROOT)], env=os.environ | {"CXX": "/none/c++"}, check=True, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(tmp_path / "installed")
+    onnx.save(ZOO["resnet18"](small=True), tmp_path / "in.onnx")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "graphopt", *arguments],
+            env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run("optimize", "in.onnx", "out.onnx", "--target", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert len(onnx.load(tmp_path / "out.onnx").graph.node) < len(onnx.load(tmp_path / "in.onnx").graph.node)
+    doctor = run("doctor")
+    assert doctor.returncode == 7
+    assert "there was no C++ compiler when graphopt was built" in " ".join((doctor.stdout + doctor.stderr).split())
