@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import tempfile
 import warnings
@@ -193,6 +194,39 @@ def each_session_chooses() -> dict[str, Any]:
 def properties_of_hip_5() -> dict[str, Any]:
     """What a runtime says whose properties are of another form."""
     return {"devices": facts(), "error": error_of(any_session())}
+
+
+def binds_pinned_memory() -> dict[str, Any]:
+    """Inputs in memory that the provider pins: what it is called, and whether runs wait for them."""
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
+
+    driver, session = Driver(), new_session()
+    error_of(session)
+    info = runtime._devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    before = driver.pinned(), driver.waits()
+    errors, places = [], set()
+    for i in range(4):
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(X.shape, np.float32, memory_info=info)
+        x = X + np.float32(i / 8)
+        ctypes.memmove(value.data_ptr(), x.ctypes.data, x.nbytes)
+        places.add(value.data_ptr())
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        y = binding.copy_outputs_to_cpu()[0]
+        errors.append(float(np.abs(y - np.tanh(np.maximum(x, 0))).max()))
+        del binding, value
+        gc.collect()
+    check_thread()
+    return {
+        "name": info.name,
+        "error": max(errors),
+        "places": len(places),
+        "pinned": driver.pinned() - before[0],
+        "waits": driver.waits() - before[1],
+    }
 
 
 def waits_for_inputs() -> dict[str, Any]:

@@ -52,6 +52,8 @@ def test_a_device_is_opened_when_it_is_used(on_device: StandIn) -> None:
     assert on_device.run("opens_devices_when_used", "gfx1100,gfx1201").value == [0, 1]
 
 
+X_BYTES = 64 * 64 * 4  # of the input of the cases
+
 # Compute units and TB/s as AMD's product pages have them; 1 where a part may have less.
 PRODUCT_FACTS = {
     "gfx90a": (104, 1.638, 1, False),
@@ -254,6 +256,13 @@ def test_after_a_warm_up_miopen_runs_at_once(on_device: StandIn, tmp_path: Path)
 def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
     outcome = on_device.run("waits_for_inputs").value
     assert outcome["waits"] == 0 and outcome["error"] < 1e-6
+
+
+def test_tensors_of_callers_in_pinned_memory(on_device: StandIn) -> None:
+    """The provider's memory of the type HOST_ACCESSIBLE: the device reads it where it is, and it is used again."""
+    found = on_device.run("binds_pinned_memory").value
+    assert found["name"] == "GraphoptPinned" and found["error"] < 1e-6
+    assert (found["waits"], found["places"], found["pinned"]) == (0, 1, X_BYTES)
 
 
 def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:

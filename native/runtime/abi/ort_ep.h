@@ -39,7 +39,7 @@ struct OrtValueInfo;
 
 enum class HardwareType : int32_t { kCpu = 0, kGpu = 1 };
 enum class MemoryDeviceType : int32_t { kCpu = 0, kGpu = 1 };
-enum class DeviceMemoryType : int32_t { kDefault = 0 };
+enum class DeviceMemoryType : int32_t { kDefault = 0, kHostAccessible = 5 };
 enum class LogSeverity : int32_t { kVerbose = 0, kInfo = 1, kWarning = 2 };
 
 template <class Table, size_t kIndex, class Signature>
@@ -238,6 +238,7 @@ inline constexpr EpSlot<5, OrtStatus*(OrtEpDevice*, const OrtMemoryInfo*)> EpDev
 inline constexpr EpSlot<6, const OrtMemoryDevice*(const OrtMemoryInfo*)> MemoryInfo_GetMemoryDevice;
 inline constexpr EpSlot<7, const OrtMemoryDevice*(const OrtValue*)> Value_GetMemoryDevice;
 inline constexpr EpSlot<9, MemoryDeviceType(const OrtMemoryDevice*)> MemoryDevice_GetDeviceType;
+inline constexpr EpSlot<10, DeviceMemoryType(const OrtMemoryDevice*)> MemoryDevice_GetMemoryType;
 inline constexpr EpSlot<11, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetVendorId;
 inline constexpr EpSlot<12, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetDeviceId;
 inline constexpr EpSlot<13, const OrtSyncStreamImpl*(const OrtSyncStream*)> SyncStream_GetImpl;

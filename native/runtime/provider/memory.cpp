@@ -239,6 +239,58 @@ void SessionMemory::on_shortage(std::function<bool()> give_back) {
   give_back_ = std::move(give_back);
 }
 
+void* PinnedMemory::allocate(size_t bytes) {
+  size_t size = 4096;
+  while (size < bytes) size *= 2;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  void* memory = nullptr;
+  const auto found = free_.find(size);
+  if (found != free_.end()) {
+    memory = found->second;
+    free_.erase(found);
+  } else {
+    gpu::Device& device = gpu::device(number_);
+    const gpu::OnDevice on(device);
+    memory = device.allocate_pinned(size);
+  }
+  used_[memory] = size;
+  return memory;
+}
+
+void PinnedMemory::free(void* memory) noexcept {
+  try {
+    gpu::Device& device = gpu::device(number_);
+    {
+      const gpu::OnDevice on(device);
+      device.synchronize();
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = used_.find(memory);
+    if (found == used_.end()) return;
+    free_.emplace(found->second, memory);
+    used_.erase(found);
+  } catch (const std::exception&) {  // a broken device: the block is never handed out again
+  }
+}
+
+PinnedMemory& pinned_memory(int number) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<int, std::unique_ptr<PinnedMemory>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& slot = all[number];
+  if (slot == nullptr) slot = std::make_unique<PinnedMemory>(number);
+  return *slot;
+}
+
+Allocator::Allocator(const OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info)
+    : OrtAllocatorImpl{}, api_(api), pinned_(&memory), info_(info) {
+  version = abi::kEpApiRevision;
+  Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
+  Reserve = Alloc;
+  Free = [](OrtAllocatorImpl* p, void* block) { self(p).release(block); };
+  Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
+}
+
 Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
                      const abi::OrtMemoryInfo* info)
     : OrtAllocatorImpl{}, api_(api), memory_(std::move(memory)), info_(info) {
@@ -265,7 +317,7 @@ Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
 void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
   if (bytes == 0) return nullptr;
   try {
-    return memory_->allocate(bytes, stream);
+    return pinned_ != nullptr ? pinned_->allocate(bytes) : memory_->allocate(bytes, stream);
   } catch (const std::exception& e) {
     try {
       failure = e.what();
@@ -276,7 +328,8 @@ void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
 }
 
 void Allocator::release(void* memory) noexcept {
-  if (memory != nullptr) memory_->free(memory);
+  if (memory == nullptr) return;
+  pinned_ != nullptr ? pinned_->free(memory) : memory_->free(memory);
 }
 
 abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::function<void(void*)> forget) {

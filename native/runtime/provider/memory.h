@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 #include "runtime/abi/ort_ep.h"
 #include "runtime/provider/pool.h"
@@ -37,11 +39,33 @@ class SessionMemory {
   std::function<bool()> give_back_;
 };
 
-// Hands out a session's memory. A request that can't be served gives null, and the reason is in
-// last_failure() of the calling thread.
+// Memory of the host that is pinned: the device copies from and to it while the caller goes on. One for each
+// device. What is freed is kept for the next request, for good, since a driver waits for the whole device to
+// unpin. Thread-safe.
+class PinnedMemory {
+ public:
+  // Of gpu::device(number), which is opened when it is first needed.
+  explicit PinnedMemory(int number) : number_(number) {}
+
+  // Throws gpu::OutOfMemory.
+  void* allocate(size_t bytes);
+  // Waits for the device, which may still copy from it.
+  void free(void* memory) noexcept;
+
+ private:
+  int number_;
+  std::mutex mutex_;
+  std::unordered_map<void*, size_t> used_;
+  std::multimap<size_t, void*> free_;
+};
+PinnedMemory& pinned_memory(int number);
+
+// Hands out a session's memory, or pinned memory. A request that can't be served gives null, and the reason
+// is in last_failure() of the calling thread.
 class Allocator final : public abi::OrtAllocatorImpl {
  public:
   Allocator(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory, const abi::OrtMemoryInfo* info);
+  Allocator(const abi::OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info);
 
  private:
   void* allocate(size_t bytes, const void* stream) noexcept;
@@ -49,7 +73,8 @@ class Allocator final : public abi::OrtAllocatorImpl {
   static Allocator& self(const abi::OrtAllocatorImpl* p);
 
   const abi::OrtApi24* api_;
-  std::shared_ptr<SessionMemory> memory_;
+  std::shared_ptr<SessionMemory> memory_;  // one of the two
+  PinnedMemory* pinned_ = nullptr;
   const abi::OrtMemoryInfo* info_;  // owned by whoever asked for the allocator
 };
 

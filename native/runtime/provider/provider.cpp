@@ -43,6 +43,14 @@ OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
   }
 }
 
+// Of the device to which pinned memory belongs; -1 for other memory.
+int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
+  const abi::OrtEpApi* ep = abi::GetEpApi(api);
+  const abi::OrtMemoryDevice* device = abi::MemoryInfo_GetMemoryDevice(ep, info);
+  const bool pinned = abi::MemoryDevice_GetMemoryType(ep, device) == abi::DeviceMemoryType::kHostAccessible;
+  return pinned ? static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, device)) : -1;
+}
+
 struct Options {
   size_t memory_limit = 0;  // bytes of a session, 0: no limit
   size_t min_nodes = 2;     // neighbouring nodes that are worth a copy to the device and back
@@ -78,7 +86,11 @@ struct Provider final : abi::OrtEp {
     };
     CreateAllocator = [](OrtEp* p, const abi::OrtMemoryInfo* info, abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "allocator", [&] { *out = new Allocator(self->api, self->memory, info); });
+      return guarded(self->api, "allocator", [&] {
+        const int pinned = pinned_number(self->api, info);
+        *out = pinned >= 0 ? new Allocator(self->api, pinned_memory(pinned), info)
+                           : new Allocator(self->api, self->memory, info);
+      });
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Provider*>(p);
@@ -226,7 +238,7 @@ struct Factory final : abi::OrtEpFactory {
   const OrtApi24* api;
   std::mutex mutex;
   std::map<int, std::unique_ptr<Registry>> registries;
-  std::map<int, abi::OrtMemoryInfo*> memory;
+  std::map<int, abi::OrtMemoryInfo*> memory, pinned;
 
   explicit Factory(const OrtApi24* a) : OrtEpFactory{}, api(a) {
     version = abi::kEpApiRevision;
@@ -258,6 +270,11 @@ struct Factory final : abi::OrtEpFactory {
                          abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, "allocator", [&] {
+        const int pinned = pinned_number(self->api, info);
+        if (pinned >= 0) {
+          *out = new Allocator(self->api, pinned_memory(pinned), info);
+          return;
+        }
         auto memory = std::make_shared<SessionMemory>(pool(self->number(info)), 0);
         *out = new Allocator(self->api, std::move(memory), info);
       });
@@ -279,7 +296,9 @@ struct Factory final : abi::OrtEpFactory {
   }
 
   ~Factory() {
-    for (const auto& [number, info] : memory) abi::ReleaseMemoryInfo(api, info);
+    for (const auto* infos : {&memory, &pinned}) {
+      for (const auto& [number, info] : *infos) abi::ReleaseMemoryInfo(api, info);
+    }
   }
 
   int number(const abi::OrtMemoryInfo* info) const {
@@ -365,6 +384,14 @@ struct Factory final : abi::OrtEpFactory {
     abi::ReleaseKeyValuePairs(api, metadata);
     check(api, status);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, device, info));
+    // Memory of the host of which callers' tensors may be, and which the runtime itself does not use.
+    abi::OrtMemoryInfo*& host = pinned[n];
+    if (host == nullptr) {
+      check(api, abi::CreateMemoryInfo_V2(api, "GraphoptPinned", abi::MemoryDeviceType::kGpu, vendor, n,
+                                          abi::DeviceMemoryType::kHostAccessible, 0,
+                                          abi::AllocatorType::kDevice, &host));
+    }
+    check(api, abi::EpDevice_AddAllocatorInfo(ep, device, host));
     return device;
   }
 

@@ -2,8 +2,7 @@
 // while the call lasts, so it waits for the copy. Here the processor copies into pinned memory, and the
 // device from there.
 //
-// The pinned memory is ours and not handed to the runtime (as a HOST_ACCESSIBLE allocator would be): whoever
-// frees a tensor in it would have to know when the device has read it.
+// This pinned memory is ours: callers have some of their own kind (PinnedMemory in memory.h).
 #pragma once
 
 #include <cstddef>
