@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import Verdict, VerifyReport
@@ -27,6 +28,8 @@ from graphopt.runtime.sessions import CPU
 MAX_SITE_ROWS = 15
 # Initializers with range problems that are printed; the JSON report has all.
 MAX_RANGES = 20
+# No text of a table is cut below so many letters.
+LEAST_TEXT = 8
 # Groups of an account below it are counted, not listed, where there is nothing to do about them.
 LEAST_SHARE = 0.01
 
@@ -46,6 +49,20 @@ def table(columns: Sequence[str], title: str = "") -> Table:
     return made
 
 
+def show(made: Table, console: Console) -> None:
+    """Prints a table; where it is wider than a terminal the widest texts are cut, and never a number."""
+    widths = [
+        max(Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)) for column in made.columns
+    ]
+    texts = [i for i, column in enumerate(made.columns) if column.justify == "left"]
+    gaps = 2 * (len(widths) - 1)
+    while texts and sum(widths) + gaps > console.width and max(widths[i] for i in texts) > LEAST_TEXT:
+        widths[max(texts, key=lambda i: widths[i])] -= 1
+    for column, width in zip(made.columns, widths, strict=True):
+        column.width = width
+    console.print(made)
+
+
 def print_before_after(before: ModelStats, after: ModelStats, console: Console) -> None:
     """What there is another number of."""
     rows = [(op, before.nodes.get(op, 0), after.nodes.get(op, 0)) for op in sorted({*before.nodes, *after.nodes})]
@@ -59,7 +76,7 @@ def print_before_after(before: ModelStats, after: ModelStats, console: Console) 
     shown.add_row("weights", size(before.initializer_bytes), size(after.initializer_bytes))
     if before.multiply_adds is not None and after.multiply_adds is not None:
         shown.add_row("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}")
-    console.print(shown)
+    show(shown, console)
 
 
 def print_passes(report: Report, console: Console) -> None:
@@ -108,7 +125,7 @@ def print_ranges(report: Report, console: Console) -> None:
     for r in worst[:MAX_RANGES]:
         numbers = (str(n) for n in (r.size, r.overflow, r.subnormal, r.zero))
         shown.add_row(plain(r.name), *numbers, f"{r.share:.1%}", "float16" if r.converted else "float32")
-    console.print(shown)
+    show(shown, console)
     if len(worst) > MAX_RANGES:
         console.print(f"and {len(worst) - MAX_RANGES} more, with smaller errors (--json lists all)")
 
@@ -128,7 +145,7 @@ def print_verify(report: VerifyReport, console: Console) -> None:
         worst = f"{plain(row.slice)} {row.slice_error:.2g} of {row.slice_limit:.2g}" if row.slice else ""
         shown.add_row(plain(row.name), *numbers, worst, verdict)
     if shown.row_count:
-        console.print(shown)
+        show(shown, console)
     for gap in report.not_covered:
         console.print(f"[yellow]not covered:[/] {plain(gap)}")
     for note in report.notes:
@@ -152,7 +169,7 @@ def print_diff(found: ModelDiff, console: Console) -> None:
         ):
             before, after = kind.kind
             shown.add_row(plain(before), plain(after), str(len(kind.members)), plain(kind.where))
-        console.print(shown)
+        show(shown, console)
     removed, added = set(found.removed_initializers), set(found.added_initializers)
     changed = len(found.changed_initializers)
     console.print(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed")
@@ -199,7 +216,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         for name, m in tuning.sites.items():
             said = {True: "[green]rewritten[/]", False: "left", None: "as estimated"}[m.pays]
             shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said, plain(name))
-        console.print(shown)
+        show(shown, console)
     if tuning.whole_model:
         ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
         console.print(f"whole model: {ways}; chosen: {tuning.chosen}")
@@ -274,7 +291,7 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         if beside_cpu:
             cells.append(f"{sum(r.cpu_milliseconds or 0.0 for r in passed):.2f}")
         shown.add_row(*cells)
-    console.print(shown)
+    show(shown, console)
     for result in tested.failed:
         by = f" by {plain(result.implementation)}" if result.implementation else ""
         console.print(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}")
@@ -312,7 +329,7 @@ def _print_single(report: BenchReport, console: Console) -> None:
     shown = table((">ms", ">spread", ">p95 ms", ">items/s", ">memory", "setting"))
     for row in report.rows:
         shown.add_row(*_numbers(row.before), _setting(row))
-    console.print(shown)
+    show(shown, console)
 
 
 def _print_comparison(report: BenchReport, console: Console) -> None:
@@ -324,7 +341,7 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
             shown = table(("", ">ms", ">spread", ">p95 ms", ">items/s", ">memory", "speedup"))
         shown.add_row("before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
         shown.add_row("after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}")
-        console.print(shown)
+        show(shown, console)
 
 
 def _verdict(text: str) -> str:
@@ -352,7 +369,7 @@ def _print_profile(profile: Profile, console: Console) -> None:
         before_ms, after_ms = f"{x / 1e3:.3f}", f"{y / 1e3:.3f}"
         sides = (before_ms, after_ms, str(int(n)), plain(a), same)
         shown_table.add_row(*(sides if both else (before_ms, str(int(n)), plain(a))))
-    console.print(shown_table)
+    show(shown_table, console)
     _print_placement("before" if both else "placement", profile.before_placement, console)
     if profile.after_placement is not None:
         _print_placement("after", profile.after_placement, console)

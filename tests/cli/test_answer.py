@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -15,6 +16,7 @@ from typing import Any
 
 import onnx
 import pytest
+from rich.console import Console
 
 import graphopt
 from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
@@ -22,6 +24,7 @@ from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
 from graphopt.report.answer import answer
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped, where
+from graphopt.report.tables import show, table
 from models import ZOO
 
 pytestmark = pytest.mark.once
@@ -157,3 +160,14 @@ def test_what_github_shows(
     assert shown == f"::notice file={files[0]},title=graphopt::30 -> 14 nodes, {files[1]}\n"
     text = summary.read_text()
     assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text
+
+
+def test_numbers_are_never_cut() -> None:
+    text = io.StringIO()
+    console = Console(width=80, file=text)
+    wide = table(("output", ">of RMS", ">allowed", "worst slice", ""))
+    wide.add_row("y" * 60, "6.43e-06", "1.97e-05", "[:, :, 82] 9.9e-07 of 1.1e-06", "[green]equal[/]")
+    show(wide, console)
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 2 and all(len(line) <= 80 for line in lines)
+    assert all(word in lines[1] for word in ("6.43e-06", "1.97e-05", "equal", "…"))
