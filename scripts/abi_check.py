@@ -259,7 +259,11 @@ INTERFACES = (
                     "id": "solution_id",
                     "algorithm": "algorithm",
                 },
-            )
+            ),
+            "Miopen::Performance": (
+                "miopenConvAlgoPerf_t",
+                {"algorithm": "fwd_algo", "milliseconds": "time", "workspace": "memory"},
+            ),
         },
         version="MIOPEN_VERSION_MAJOR",
     ),
