@@ -154,8 +154,8 @@ def check_wheel(wheel: Path, *, wanted: set[str]) -> str:
         library = content.read(LIBRARY)
     found = [arch for arch in architectures() if f"amdgcn-amd-amdhsa--{arch}".encode() in library]
     if missing := wanted - {*found}:
-        names = ",".join(sorted(missing))
-        fail(f"{wheel.name} has no device code for {names}: a newer clang and lld are needed, or --without {names}")
+        lacking = ",".join(sorted(missing))
+        fail(f"{wheel.name} has no device code for {lacking}: a newer clang and lld are needed, or --without {lacking}")
     if wheel.stat().st_size > MOST_BYTES["wheel"]:
         fail(f"{wheel.name} has {wheel.stat().st_size:,} bytes, its budget is {MOST_BYTES['wheel']:,}")
     tag = re.findall(r'"(manylinux_\w+)"', policy)[0]
