@@ -116,7 +116,12 @@ def main() -> None:
         page += ["", "## Without a model"]
         for line in ("passes", "doctor"):
             page += ["", "```", f"$ graphopt {line}", *on_a_terminal([line], folder), "```"]
-    text = "\n".join(page).replace(str(Path.home()), "~").replace(str(ROOT), "~/graphopt")
+    text = (
+        "\n".join(page)
+        .replace(str(Path.home()), "~")
+        .replace(str(ROOT), "~/graphopt")
+        .replace(sys.prefix, "~/graphopt/.venv")
+    )
     (ROOT / "docs" / "transcripts.md").write_text(text + "\n")
 
 
