@@ -149,8 +149,10 @@ def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
             limit = np.finfo(np.float16).max
             tensor.CopyFrom(numpy_helper.from_array(np.clip(array, -limit, limit).astype(np.float16), tensor.name))
 
+    scales = {node.input[2] for node in half.graph.node if node.op_type == "Resize"}  # float32 whatever X is
     for tensor in half.graph.initializer:
-        convert(tensor)
+        if tensor.name not in scales:
+            convert(tensor)
     for value in (*half.graph.input, *half.graph.output, *half.graph.value_info):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
