@@ -726,7 +726,15 @@ void Region::run(const abi::Context& context) const {
     plan = nullptr;
   }
   if (plan == nullptr) plan = &lane.add(this->plan(inputs, alignment, kMostAlignment, stream, nullptr));
-  for (size_t i = 0; i < outputs_; ++i) addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
+  for (size_t i = 0; i < outputs_; ++i) {
+    try {
+      addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
+    } catch (const std::exception&) {
+      // What was kept for other shapes, or for recordings, may be what is missing.
+      lane.release(*plan);
+      addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
+    }
+  }
   const size_t output_alignment = alignment_of(addresses.data() + inputs_, outputs_);
   if (output_alignment < plan->output_alignment) {
     RegionPlan other = this->plan(inputs, alignment, output_alignment, stream, plan);

@@ -79,6 +79,16 @@ void RegionCache::Held::drop(const RegionPlan& plan) {
   if (at != plans.end()) cache_.destroy(*lane_, at);
 }
 
+void RegionCache::Held::release(RegionPlan& but) noexcept {
+  auto& plans = lane_->plans;
+  for (auto at = plans.begin(); at != plans.end();) {
+    const auto plan = at++;
+    if (&*plan != &but) cache_.evict(*lane_, plan);
+  }
+  cache_.forget_recordings(*lane_, but);
+  lane_->arena.reset();
+}
+
 const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes, const RegionPlan& needed) {
   std::shared_ptr<Block>& arena = lane_->arena;
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
@@ -102,15 +112,19 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes, const Regio
   }
 }
 
-void RegionCache::destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
+void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
   try {
     const gpu::OnDevice on(pool_.device());
     // Not every driver lets a graph go while it runs.
-    if (!plan->captured.empty() || plan->staged.graph != nullptr) pool_.device().synchronize(lane.stream);
-    plan->captured.clear();
-    plan->staged = {};
+    if (!plan.captured.empty() || plan.staged.graph != nullptr) pool_.device().synchronize(lane.stream);
+    plan.captured.clear();
+    plan.staged = {};
   } catch (const std::exception&) {  // a broken device
   }
+}
+
+void RegionCache::destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
+  forget_recordings(lane, *plan);
   lane.plans.erase(plan);
 }
 

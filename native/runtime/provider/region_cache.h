@@ -115,6 +115,8 @@ class RegionCache {
     // shape, which has enough to do.
     void trim(const Region& region) { limit(region, kMostPlans); }
     void drop(const RegionPlan& plan);
+    // Gives back all that the lane has but the plan itself.
+    void release(RegionPlan& but) noexcept;
     // The lane's memory, with at least so many bytes. Plans but `needed` may leave for it. Throws
     // gpu::OutOfMemory.
     const std::shared_ptr<Block>& arena(size_t bytes, const RegionPlan& needed);
@@ -138,6 +140,7 @@ class RegionCache {
 
   // Gives back the plan of all idle lanes that was not used for the longest time; false when there is none.
   bool reclaim() noexcept;
+  void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
   // Its work may not be done. `evict` is for a plan that could still be of use.
   void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
   void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
