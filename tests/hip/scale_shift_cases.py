@@ -56,7 +56,7 @@ def cases() -> Iterator[Case]:
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
         for i, act in enumerate(activations.NAMES):
-            N, C, spatial = SHAPES[i]
+            N, C, spatial = SHAPES[i % len(SHAPES)]
             size = "x".join(str(d) for d in (N, C, *spatial))
             residual = i % 2 == 1
             yield case(
