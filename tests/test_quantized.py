@@ -12,8 +12,8 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import graphopt
-from graphopt.checking.inputs import make_cases
 from models import ZOO
+from tests.checking.cases import make_cases
 
 QUANTIZED_OPS = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul")
 

@@ -112,20 +112,6 @@ class _Kind:
     turns: int | None = None
 
 
-def make_cases(
-    model: onnx.ModelProto, seed: int, *, fixed: Mapping[str, int] | None = None, probe_nan: bool = False
-) -> Iterator[Case]:
-    """The cases of a model that accepts all of them; equal seeds give equal cases."""
-    found: list[Case] = []
-
-    def accepts(case: Case) -> bool:
-        found.append(case)
-        return True
-
-    plan(model, Wishes(seed, fixed or {}, probe_nan=probe_nan), accepts, lambda _: False)
-    return iter(found)
-
-
 def plan(
     model: onnx.ModelProto, wishes: Wishes, accepts: Callable[[Case], bool], exhausted: Callable[[float], bool]
 ) -> None:

@@ -12,10 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.checking.given import load_inputs
-from graphopt.checking.inputs import Case, Wishes, make_cases, plan
+from graphopt.checking.inputs import Case, Wishes, plan
 from graphopt.checking.uses import uses_of
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError, VerifyError
+from tests.checking.cases import make_cases
 from tests.rewriting import Array, model_from_text
 
 TABLE = {"table": np.arange(40, dtype=np.float32).reshape(20, 2)}

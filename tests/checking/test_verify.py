@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.checking.compare import deviation, difference
-from graphopt.checking.inputs import Case, make_cases, symbols
+from graphopt.checking.inputs import Case, symbols
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
 from graphopt.checking.verify import Verdict, verify
@@ -25,6 +25,7 @@ from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from models import ZOO
 from models.pypi import TRAINED, fetch
+from tests.checking.cases import make_cases
 from tests.rewriting import Array, model_from_text
 
 
