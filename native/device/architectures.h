@@ -2,9 +2,9 @@
 // each. A new one is a row, and its name in docs/gpu.md: CMake compiles for the rows that begin with
 // `{"gfx...", Code::kOwn`, and tests/hip/architectures.py reads all of them for the scripts and tests.
 //
-// Sources: the CDNA 1-4 and RDNA 2-4 ISA guides and AMD's product pages (memory, compute units), LLVM's AMDGPU
-// back end (registers of a SIMD, as its occupancy shows them), the CUDA programming guide (compute capability
-// 9.0).
+// Sources: the CDNA 1-4 and RDNA 2-4 ISA guides and AMD's product pages (memory, compute units), LLVM's
+// AMDGPU back end (registers of a SIMD, as its occupancy shows them), the CUDA programming guide (compute
+// capability 9.0).
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 #include "device/devices.h"
 #include "operators/room.h"
 
-// GRAPHOPT_ROOMS(room): room(NAME) for each folder here with an op.cpp, which defines add_NAME (CMakeLists.txt).
+// GRAPHOPT_ROOMS(room): room(NAME) for each folder here with an op.cpp, which defines add_NAME
+// (CMakeLists.txt).
 #include "rooms.inc"
 
 namespace graphopt {

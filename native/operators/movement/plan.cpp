@@ -1,7 +1,7 @@
-#include "operators/movement/op.h"
-
 #include <algorithm>
 #include <stdexcept>
+
+#include "operators/movement/op.h"
 
 namespace graphopt::gpu {
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
