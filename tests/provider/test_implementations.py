@@ -58,13 +58,13 @@ def test_the_choice_and_its_reasons_are_printed_once(model: Path, kernels: str) 
     lines = [line for line in done.stderr.splitlines() if ", inputs " in line]
     assert lines == [
         "graphopt: Conv node 'pixels', inputs [1,3,5,4] [3,3,1,1]: pixels by a product of our own; "
-        "not pixels by cuBLAS or rocBLAS: it is not there",
+        "not pixels by cuBLAS or rocBLAS: there is none for host memory",
         "graphopt: Conv node 'windows', inputs [1,3,5,4] [3,3,3,3]: windows by a product of our own; "
         "not pixels by cuBLAS or rocBLAS: it is no product of pixels; "
         "not pixels by a product of our own: it is no product of pixels; "
-        "not cuDNN or MIOpen: it is not there",
+        "not cuDNN or MIOpen: there is none for host memory",
         "graphopt: MatMul node 'product', inputs [1,3,5,4] [4,4]: a product of our own; "
-        "not cuBLAS or rocBLAS: it is not there",
+        "not cuBLAS or rocBLAS: there is none for host memory",
     ]
 
 
