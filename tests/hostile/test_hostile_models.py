@@ -318,9 +318,9 @@ def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None
     path = tmp_path / "in.onnx"
     path.write_bytes(made.SerializeToString())
     report, page = tmp_path / "report.json", tmp_path / "report.html"
-    done = command(
-        "optimize", path, tmp_path / "out.onnx", "--target", "cpu", "--explain", "--json", report, "--report", page
-    )
+    # No runtime has the operator, so nothing can be compared or timed.
+    wanted = ("--explain", "--json", report, "--report", page, "--no-verify", "--no-bench")
+    done = command("optimize", path, tmp_path / "out.onnx", "--target", "cpu", *wanted)
     assert done.returncode == 0, done.stderr
     shown = done.stdout + done.stderr + report.read_text()
     assert "\\x1b" in done.stdout and "\\u001b" in report.read_text()

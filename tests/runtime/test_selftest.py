@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -28,6 +29,7 @@ def test_every_kernel_passes() -> None:
     result = CliRunner().invoke(app, ["doctor", "--selftest"], env={"COLUMNS": "140"})
     assert result.exit_code == 0
     assert "self-test: CPUExecutionProvider" in result.output
-    assert "the runtime's: 12 of 12 passed" in result.output
+    counts = re.search(r"between the runtime's: (\d+) of (\d+) passed", result.output)
+    assert counts and counts[1] == counts[2] and int(counts[1]) >= 12
     attentions = sum(name.startswith("FusedAttention") for name in OPS)
     assert result.output.count(f"{attentions} of {attentions}") == 2  # float32 and float16

@@ -93,6 +93,8 @@ inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int
 inline constexpr Slot24<341, OrtStatus*(const OrtGraph*, const OrtValueInfo**, size_t)> Graph_GetOutputs;
 inline constexpr Slot24<344, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumNodes;
 inline constexpr Slot24<345, OrtStatus*(const OrtGraph*, const OrtNode**, size_t)> Graph_GetNodes;
+// The node whose body the graph is: null for the main graph.
+inline constexpr Slot24<346, OrtStatus*(const OrtGraph*, const OrtNode**)> Graph_GetParentNode;
 inline constexpr Slot24<349, OrtStatus*(const OrtNode*, const char**)> Node_GetName;
 inline constexpr Slot24<350, OrtStatus*(const OrtNode*, const char**)> Node_GetOperatorType;
 inline constexpr Slot24<351, OrtStatus*(const OrtNode*, const char**)> Node_GetDomain;

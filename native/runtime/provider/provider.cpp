@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
@@ -145,7 +146,7 @@ struct Provider final : abi::OrtEp {
     }
     drop_lonely(nodes, refusals);
     std::vector<bool> in_region(nodes.size());
-    if (options.regions) add_regions(nodes, refusals, out, in_region);
+    if (options.regions && !is_moved_later(graph)) add_regions(nodes, refusals, out, in_region);
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (in_region[i]) continue;
       if (refusals[i].empty()) {
@@ -155,6 +156,19 @@ struct Provider final : abi::OrtEp {
                                          nodes[i].op + ") to the CPU: " + refusals[i]);
       }
     }
+  }
+
+  // Whether the graph belongs to a node that the runtime replaces by its definition later, SequenceMap for
+  // one: what was compiled inside is moved with it, to where nobody imports our domain, and the model does
+  // not load (onnxruntime 1.31.1).
+  bool is_moved_later(const abi::OrtGraph* graph) const {
+    const abi::OrtNode* parent = nullptr;
+    check(api, abi::Graph_GetParentNode(api, graph, &parent));
+    if (parent == nullptr) return false;
+    const char* op = "";
+    check(api, abi::Node_GetOperatorType(api, parent, &op));
+    const std::string_view name = op;
+    return name != "If" && name != "Loop" && name != "Scan";
   }
 
   void add_regions(const std::vector<GraphNode>& nodes, const std::vector<std::string>& refusals,
