@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.checking.tolerances import FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
@@ -119,11 +120,8 @@ def noisy(
         return None
     rng = np.random.default_rng(seed)
     copy = onnx.ModelProto()
-    for field_ in model.DESCRIPTOR.fields:
-        if field_.name != "graph" and model.IsInitialized():
-            _copy_field(model, copy, field_.name)
-    for name in (f.name for f in model.graph.DESCRIPTOR.fields if f.name != "initializer"):
-        _copy_field(model.graph, copy.graph, name)
+    _copy_but(model, copy, "graph")
+    _copy_but(model.graph, copy.graph, "initializer")
     weights = _Weights(rng, precision.weights.unit)
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
@@ -178,15 +176,17 @@ def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
         return result.reshape(array.shape).astype(array.dtype, copy=False)
 
 
-def _copy_field(source: object, target: object, name: str) -> None:
-    value = getattr(source, name)
-    if hasattr(value, "MergeFrom") and hasattr(value, "DESCRIPTOR"):
-        if source.HasField(name):  # type: ignore[attr-defined]
-            getattr(target, name).CopyFrom(value)
-    elif hasattr(value, "extend"):
-        getattr(target, name).extend(value)
-    elif source.HasField(name):  # type: ignore[attr-defined]
-        setattr(target, name, value)
+def _copy_but(source: Message, target: Message, left_out: str) -> None:
+    """Every field that `source` has but one, so that weights are not copied only to be replaced."""
+    for descriptor, value in source.ListFields():
+        if descriptor.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, descriptor.name).extend(value)
+        elif isinstance(value, Message):
+            getattr(target, descriptor.name).CopyFrom(value)
+        else:
+            setattr(target, descriptor.name, value)
 
 
 @dataclass

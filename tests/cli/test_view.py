@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,10 +15,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt.cli import view
+from tests.browser import dom
 
 pytestmark = pytest.mark.once
 
-CHROMIUM = shutil.which("chromium")
 LAYERS, NODES = 100, 50
 
 
@@ -50,36 +48,31 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 def seen(address: tuple[str, int], search: str, folder: Path) -> str:
     """The page as it stands once it has its data."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    url = f"http://{address[0]}:{address[1]}/#{quote(search)}"
-    command += ["--virtual-time-budget=20000", "--dump-dom", url]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert "data-ready=" in dom
-    return dom
+    page = dom(f"http://{address[0]}:{address[1]}/#{quote(search)}", folder, milliseconds=20000)
+    assert "data-ready=" in page
+    return page
 
 
 def test_folded_by_layer(address: tuple[str, int], tmp_path: Path) -> None:
-    dom = seen(address, "", tmp_path)
-    assert "5000 → 4901 nodes in 100 layers" in dom
-    assert dom.count("<details") == LAYERS and 'data-layer="encoder/layer.99"' in dom
-    assert 'class="node' not in dom  # folded
+    page = seen(address, "", tmp_path)
+    assert "5000 → 4901 nodes in 100 layers" in page
+    assert page.count("<details") == LAYERS and 'data-layer="encoder/layer.99"' in page
+    assert 'class="node' not in page  # folded
 
 
 def test_search_finds(address: tuple[str, int], tmp_path: Path) -> None:
-    dom = seen(address, "layer.42/ tanh", tmp_path)
-    nodes = re.findall(r'<button class="node[^>]*>(\w+)<small>([^<]*)</small>', dom)
+    page = seen(address, "layer.42/ tanh", tmp_path)
+    nodes = re.findall(r'<button class="node[^>]*>(\w+)<small>([^<]*)</small>', page)
     assert nodes and all(op == "Tanh" and name.startswith("/encoder/layer.42/") for op, name in nodes)
     wanted = sum(i % 3 == 2 for i in range(42 * NODES, 43 * NODES - 1))
-    assert f"{wanted} before and {wanted} after match" in dom and len(nodes) == 2 * wanted
-    assert dom.count("<details") == 1
-    assert "float [1, 3]" in dom and "&lt;b&gt;" in dom
+    assert f"{wanted} before and {wanted} after match" in page and len(nodes) == 2 * wanted
+    assert page.count("<details") == 1
+    assert "float [1, 3]" in page and "&lt;b&gt;" in page
 
 
 def test_what_was_rewritten_says_so(address: tuple[str, int], tmp_path: Path) -> None:
-    dom = seen(address, "identity layer.7/", tmp_path)
-    assert re.search(r'<button class="node changed" data-node="before \d+">Identity', dom)
+    page = seen(address, "identity layer.7/", tmp_path)
+    assert re.search(r'<button class="node changed" data-node="before \d+">Identity', page)
 
 
 def test_it_stays_on_this_machine(address: tuple[str, int]) -> None:

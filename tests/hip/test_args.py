@@ -28,7 +28,7 @@ def members() -> list[tuple[str, str]]:
         text = re.sub(r"//.*", "", header.read_text())
         for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
             for line in re.findall(r"^  (?!static)[\w:]+ ([^;()]+);", body, re.MULTILINE):
-                found += [(name, re.match(r"\s*(\w+)", part)[1]) for part in re.sub(r" = [^,]+", "", line).split(",")]  # type: ignore[index]
+                found += [(name, member) for member in re.findall(r"(?:^|,)\s*(\w+)", re.sub(r" = [^,]+", "", line))]
     return found
 
 

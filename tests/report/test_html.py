@@ -6,8 +6,6 @@ import hashlib
 import html
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +22,8 @@ from graphopt.measure.profiling import Site
 from graphopt.report.drawing import draw
 from graphopt.report.html import Provenance, cards, render, stages
 from models import ZOO
+from tests.browser import dom
 
-CHROMIUM = shutil.which("chromium")
 HOSTILE = "<script>document.title='owned'</script>&\"'\x1b[31m\u202e\n{{ 7 * 7 }}"
 
 
@@ -62,13 +60,9 @@ def page() -> str:
 
 def in_chromium(document: str, folder: Path) -> str:
     """The document after its scripts have run."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
     path = folder / "page.html"
     path.write_text(document, encoding="utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command += ["--virtual-time-budget=5000", "--dump-dom", path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return dom(path.as_uri(), folder, milliseconds=5000)
 
 
 def driven(page: str, script: str, folder: Path, *, width: int = 1000) -> Any:

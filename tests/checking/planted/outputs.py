@@ -22,40 +22,34 @@ def _split(patch: Patch, x: str, axis: int, at: int) -> tuple[str, str]:
     return patch.op("Slice", x, zero, here, along), patch.op("Slice", x, here, far, along)
 
 
-@kind("detector: all class scores are zero")
-def _(facts: Facts) -> Sites:
+def _scores(facts: Facts, edit: Callable[[Patch, str, float, DType], str], by: float, *, last: bool = False) -> Sites:
+    """`edit` by a number to all class scores, or to those of the last class."""
+
     def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
-        head, scores = _split(patch, x, axis, boxes)
-        return patch.op("Concat", head, times(patch, scores, 0.0, dtype), axis=axis)
+        head, scores = _split(patch, x, axis, -1 if last else boxes)
+        return patch.op("Concat", head, edit(patch, scores, by, dtype), axis=axis)
 
     return _columns(facts, change)
+
+
+@kind("detector: all class scores are zero")
+def _(facts: Facts) -> Sites:
+    return _scores(facts, times, 0.0)
 
 
 @kind("detector: the last class is zero")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
-        head, last = _split(patch, x, axis, -1)
-        return patch.op("Concat", head, times(patch, last, 0.0, dtype), axis=axis)
-
-    return _columns(facts, change)
+    return _scores(facts, times, 0.0, last=True)
 
 
 @kind("detector: one class off by 5 %")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
-        head, last = _split(patch, x, axis, -1)
-        return patch.op("Concat", head, times(patch, last, 1.05, dtype), axis=axis)
-
-    return _columns(facts, change)
+    return _scores(facts, times, 1.05, last=True)
 
 
 @kind("detector: scores off by 0.01")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
-        head, scores = _split(patch, x, axis, boxes)
-        return patch.op("Concat", head, plus(patch, scores, 0.01, dtype), axis=axis)
-
-    return _columns(facts, change)
+    return _scores(facts, plus, 0.01)
 
 
 @kind("detector: two classes exchanged")
