@@ -15,7 +15,7 @@ import sys
 import typer
 
 from graphopt.__main__ import EXIT_INTERRUPTED
-from graphopt.cli import (  # noqa: F401
+from graphopt.cli import (  # noqa: F401  (a command registers itself when it is imported)
     bench,
     bisect,
     diff,
@@ -81,7 +81,7 @@ def _fail(message: str, code: int) -> None:
 
 def _show_usage(error: Exception) -> int:
     """One line that says what is wrong and where help is; without any argument the help itself."""
-    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]
+    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]  # of all usage errors
     if context is not None and not sys.argv[1:]:
         print(context.get_help())
         return 0

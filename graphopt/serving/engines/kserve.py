@@ -17,7 +17,7 @@ from graphopt.serving.deployment import RequestError, versions
 from graphopt.serving.served import Served
 
 
-class Model(kserve.Model):  # type: ignore[misc]
+class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
     """The newest version of one model; KServe knows versions as revisions of a service."""
 
     def __init__(self, name: str, folder: Path) -> None:

@@ -33,7 +33,7 @@ def server(folder: str | os.PathLike[str], **options: Any) -> Any:
     return litserve.LitServer(apis, middlewares=[(_Paths, {"newest": newest})], **defaults | options)
 
 
-class _Api(litserve.LitAPI):  # type: ignore[misc]
+class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
     def __init__(self, folder: Path) -> None:
         self.folder, self.deployment = folder, read_deployment(folder)
         name, version = self.deployment.name, self.deployment.version

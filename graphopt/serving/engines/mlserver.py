@@ -14,7 +14,7 @@ from graphopt.serving.deployment import RequestError
 from graphopt.serving.served import Served
 
 
-class GraphoptRuntime(MLModel):  # type: ignore[misc]
+class GraphoptRuntime(MLModel):  # type: ignore[misc]  # the engine has no types
     """A folder of ours as a model of MLServer. Batches are merged here, so that a bad request fails alone."""
 
     async def load(self) -> bool:
