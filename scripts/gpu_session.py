@@ -1,7 +1,7 @@
 """Whole models on an NVIDIA GPU through stock ONNX Runtime and the provider, beside the best that PyTorch has.
 
     python scripts/gpu_session.py [--only MODEL[:BATCH[:DTYPE]] ...] [--json PATH] [--without-libraries] [--no-compile]
-    python scripts/gpu_session.py --trace [--only ...]
+    python scripts/gpu_session.py --trace [--kernels COUNT] [--only ...]
     python scripts/gpu_session.py --sizes [COUNT]
     python scripts/gpu_session.py --layers
 
@@ -16,7 +16,8 @@ on the CPU, errors within the limit, ours at most so many times the best of the 
 
 `--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
 `--trace`: host and device time of a run side by side, without regions, without capture, and with both; and the host's
-time for a node of a long chain.
+time for a node of a long chain. With `--kernels` also the kernels that take the device longest in a captured run, ours
+and those of PyTorch's captured graph.
 `--sizes`: so many random image sizes through a detector with dynamic height and width, each twice: the first run of a
 size against the second, and the device's memory.
 `--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
@@ -380,19 +381,30 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     return row
 
 
-def busy(run: Callable[[], object], rounds: int = 20) -> tuple[float, float]:
-    """Milliseconds that the device works in one run, and what it is given to do."""
+def kernels_of(run: Callable[[], object], rounds: int = 20) -> dict[str, tuple[float, float]]:
+    """What the device does in one run: microseconds and launches of each kernel and copy, by name."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(rounds):
             run()
         torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    return sum(e.time_range.elapsed_us() for e in events) / rounds / 1e3, len(events) / rounds
+    kernels: dict[str, tuple[float, float]] = {}
+    for event in found.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            spent, count = kernels.get(event.name, (0.0, 0.0))
+            kernels[event.name] = (spent + event.time_range.elapsed_us() / rounds, count + 1 / rounds)
+    return kernels
 
 
-def trace(rows: list[tuple[str, int, str]], library: Path) -> None:
+def print_kernels(title: str, kernels: dict[str, tuple[float, float]], most: int) -> None:
+    total = sum(spent for spent, _ in kernels.values())
+    print(f"{title}: {total:.1f} us in {sum(count for _, count in kernels.values()):.0f} launches and copies")
+    for name, (spent, count) in sorted(kernels.items(), key=lambda item: -item[1][0])[:most]:
+        print(f"    {spent:8.1f} us  {count:5.1f} x {spent / count:7.2f}  {name[:110]}")
+
+
+def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) -> None:
     print("| model | batch | dtype | nodes | how | run, ms | device busy, ms | launches and copies |")
     print("|---|--:|---|--:|---|--:|--:|--:|")
     ways = {"node by node": {"regions": 0}, "regions": {"capture": 0}, "captured": {}}
@@ -405,9 +417,17 @@ def trace(rows: list[tuple[str, int, str]], library: Path) -> None:
             binding = bound(session, feeds, got)
             works[way] = partial(session.run_with_iobinding, binding)
         for way, wall in zip(works, interleaved([*works.values()]), strict=True):
-            device, count = busy(works[way])
+            kernels = kernels_of(works[way])
+            device = sum(spent for spent, _ in kernels.values()) / 1e3
+            count = sum(count for _, count in kernels.values())
             what = f"{name} | {batch} | {dtype} | {len(model.graph.node)} | {way}"
             print(f"| {what} | {wall:.3f} | {device:.3f} | {count:.0f} |", flush=True)
+        if most_kernels:
+            print_kernels("ours", kernels, most_kernels)
+            row = Row(name, batch, dtype, True, torch.cuda.get_device_name())
+            peers = peers_of(row, feeds, compiled=False)
+            print_kernels("PyTorch, captured", kernels_of(peers.get("graph", peers["eager"])), most_kernels)
+            sys.stdout.flush()
     # A chain of nodes that take the device no time.
     nodes = 400
     names = ["x", *(f"t{i}" for i in range(nodes - 1)), "y"]
@@ -487,6 +507,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="MODEL[:BATCH[:DTYPE]]")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
     parser.add_argument("--layers", action="store_true")
     parser.add_argument("--without-libraries", action="store_true")
@@ -504,7 +525,7 @@ def main() -> int:
     if options.layers:
         return int(not bench_layers(library))
     if options.trace:
-        trace(rows_of(options.only), library)
+        trace(rows_of(options.only), library, options.kernels)
         return 0
     if options.sizes:
         return int(not random_sizes(options.sizes, library))
