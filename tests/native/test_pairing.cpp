@@ -4,8 +4,8 @@
 namespace graphopt::test {
 namespace {
 
-using ep::Hardware;
-using ep::pair_devices;
+using provider::Hardware;
+using provider::pair_devices;
 
 constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
 

@@ -9,9 +9,9 @@
 namespace graphopt::test {
 namespace {
 
-using ep::ArenaLayout;
-using ep::Lifetime;
-using ep::PartitionNode;
+using provider::ArenaLayout;
+using provider::Lifetime;
+using provider::PartitionNode;
 
 bool meet(const Lifetime& a, const Lifetime& b) { return a.first <= b.last && b.first <= a.last; }
 
@@ -24,9 +24,9 @@ GRAPHOPT_TEST(tensors_that_live_at_once_lie_apart) {
       life.last = life.first + random() % 8;
       life.bytes = random() % 3 == 0 ? 0 : random() % 5000;
     }
-    const ArenaLayout layout = ep::lay_out(lives);
+    const ArenaLayout layout = provider::lay_out(lives);
     for (size_t i = 0; i < lives.size(); ++i) {
-      CHECK(layout.offsets[i] % ep::kArenaAlignment == 0);
+      CHECK(layout.offsets[i] % provider::kArenaAlignment == 0);
       CHECK(lives[i].bytes == 0 || layout.offsets[i] + lives[i].bytes <= layout.bytes);
       for (size_t k = 0; k < i; ++k) {
         if (lives[i].bytes == 0 || lives[k].bytes == 0 || !meet(lives[i], lives[k])) continue;
@@ -40,16 +40,16 @@ GRAPHOPT_TEST(tensors_that_live_at_once_lie_apart) {
 GRAPHOPT_TEST(a_chain_takes_two_of_its_tensors) {
   std::vector<Lifetime> lives;
   for (size_t s = 0; s < 20; ++s) lives.push_back({4096, s, s + 1});
-  const ArenaLayout layout = ep::lay_out(lives);
+  const ArenaLayout layout = provider::lay_out(lives);
   CHECK(layout.bytes == 2 * 4096);
   // A wide one in the middle is what the most is needed for.
   lives[10].bytes = 1 << 20;
-  CHECK(ep::lay_out(lives).fullest == 10 || ep::lay_out(lives).fullest == 11);
-  CHECK(ep::lay_out({}).bytes == 0);
+  CHECK(provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11);
+  CHECK(provider::lay_out({}).bytes == 0);
 }
 
 std::vector<std::vector<size_t>> regions(const std::vector<PartitionNode>& nodes) {
-  return ep::find_regions(nodes);
+  return provider::find_regions(nodes);
 }
 
 GRAPHOPT_TEST(a_path_that_leaves_a_region_ends_it) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
@@ -55,4 +55,4 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   return layout;
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // Offsets and sizes are multiples of this.
 constexpr size_t kArenaAlignment = 256;
@@ -25,4 +25,4 @@ struct ArenaLayout {
 // "Efficient Memory Management for Deep Neural Net Inference", 2020).
 ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

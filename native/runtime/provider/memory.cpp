@@ -5,7 +5,7 @@
 #include "runtime/abi/error.h"
 #include "runtime/provider/staging.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 using abi::OrtApi24;
@@ -338,4 +338,4 @@ abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::func
 
 abi::OrtDataTransferImpl* create_data_transfer(const OrtApi24* api) { return new DataTransfer(api); }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -12,7 +12,7 @@
 #include "runtime/abi/ort_ep.h"
 #include "runtime/provider/pool.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // Which memory is ours, among the runtime's memory devices: a GPU of this vendor.
 uint32_t vendor_id(gpu::Backend backend);
@@ -86,4 +86,4 @@ abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, Pool& pool,
                                       std::function<void(void*)> forget = nullptr);
 abi::OrtDataTransferImpl* create_data_transfer(const abi::OrtApi24* api);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 // Drivers write the domain with four or eight digits, and letters of either case.
@@ -47,4 +47,4 @@ std::string bus_id_of_card(const std::string& number) {
   return name.find(':') != std::string::npos ? name : std::string();
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

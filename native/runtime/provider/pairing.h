@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 struct Hardware {
   uint32_t vendor = 0;
@@ -20,4 +20,4 @@ std::vector<int> pair_devices(const std::vector<Hardware>& devices, const std::v
 // The bus id of a DRM card, /sys/class/drm/card<number>; empty where there is none.
 std::string bus_id_of_card(const std::string& number);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -4,7 +4,7 @@
 #include <map>
 #include <unordered_map>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // Each node gets a level: how often a path that leads to it leaves the members and comes back to them. Levels
 // only grow along a path, and a path that leaves a level's members comes back at a higher one.
@@ -31,4 +31,4 @@ std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& 
   return regions;
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // A node of the graph, in topological order.
 struct PartitionNode {
@@ -17,4 +17,4 @@ struct PartitionNode {
 // inside, and no two regions wait for each other: all of them may be replaced by one node each.
 std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -4,7 +4,7 @@
 
 #include "device/devices.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 // Blocks of equal size serve each other: a few sizes in each power of two.
@@ -128,4 +128,4 @@ Pool& pool(int number) {
   return *slot;
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // One for each device of the process, shared by all sessions. Thread-safe.
 class Pool {
@@ -68,4 +68,4 @@ class Pool {
 // The pool of a device of gpu::device(number).
 Pool& pool(int number);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -24,7 +24,7 @@
 #include "runtime/provider/region.h"
 #include "runtime/provider/registry.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 using abi::check;
@@ -458,7 +458,7 @@ struct Factory final : abi::OrtEpFactory {
 };
 
 }  // namespace
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider
 
 extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* CreateEpFactories(
     const char*, const graphopt::abi::OrtApiBase* base, const graphopt::abi::OrtLogger*,
@@ -469,13 +469,13 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
   const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
   if (api == nullptr) {
     const abi::OrtApi* oldest = base->get_api(1);
-    const std::string message = std::string(ep::kProviderName) +
+    const std::string message = std::string(provider::kProviderName) +
                                 " needs ONNX Runtime 1.24 or newer, this is " + base->get_version_string();
     return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
   }
   try {
     if (most == 0) throw Error("no room for a provider");
-    factories[0] = new ep::Factory(api);
+    factories[0] = new provider::Factory(api);
     *count = 1;
     return nullptr;
   } catch (...) {
@@ -485,27 +485,27 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
 
 extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* ReleaseEpFactory(
     graphopt::abi::OrtEpFactory* factory) {
-  delete static_cast<graphopt::ep::Factory*>(factory);
+  delete static_cast<graphopt::provider::Factory*>(factory);
   return nullptr;
 }
 
-// ep::describe_implementations for a device by its number; the text is the calling thread's until its next
-// call. Null when there is no such device.
+// provider::describe_implementations for a device by its number; the text is the calling thread's until its
+// next call. Null when there is no such device.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
   thread_local std::string text;
   try {
-    text = graphopt::ep::describe_implementations(graphopt::gpu::device(device));
+    text = graphopt::provider::describe_implementations(graphopt::gpu::device(device));
     return text.c_str();
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 
-// ep::describe_regions, as GraphoptImplementations.
+// provider::describe_regions, as GraphoptImplementations.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptRegions() {
   thread_local std::string text;
   try {
-    text = graphopt::ep::describe_regions();
+    text = graphopt::provider::describe_regions();
     return text.c_str();
   } catch (const std::exception&) {
     return nullptr;

@@ -18,7 +18,7 @@
 #include "runtime/provider/tails.h"
 #include "runtime/run_node.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 using abi::check;
@@ -749,4 +749,4 @@ void Region::run(const abi::Context& context) const {
   }
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

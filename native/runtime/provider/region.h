@@ -16,7 +16,7 @@
 #include "runtime/provider/region_cache.h"
 #include "runtime/provider/registry.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // What happened since the process began, for tests and measurements.
 enum class RegionEvent {
@@ -111,4 +111,4 @@ class Region final : public abi::OrtNodeComputeInfo {
   mutable std::atomic<int> refusals_{0};  // of drivers and libraries to record
 };
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

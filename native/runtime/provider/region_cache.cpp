@@ -4,7 +4,7 @@
 
 #include "runtime/provider/region.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 thread_local const RegionCache::Held* innermost = nullptr;
@@ -186,4 +186,4 @@ void RegionCache::forget(const Region& region) noexcept {
   }
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

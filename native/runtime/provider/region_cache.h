@@ -16,7 +16,7 @@
 #include "operators/kernel.h"
 #include "runtime/provider/memory.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 class Region;
 
@@ -152,4 +152,4 @@ class RegionCache {
   std::atomic<uint64_t> clock_{0};
 };
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -11,7 +11,7 @@
 #include "runtime/provider/staging.h"
 #include "runtime/run_node.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 using abi::GraphNode;
@@ -265,4 +265,4 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
   }
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -11,7 +11,7 @@
 #include "operators/table.h"
 #include "runtime/abi/graph.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 constexpr const char* kProviderName = "GraphoptExecutionProvider";
 
@@ -58,4 +58,4 @@ class Registry {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Entry>> entries_;  // by domain and name
 };
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

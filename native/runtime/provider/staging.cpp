@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 // Larger copies take so long on the bus that the wait for them does not matter.
@@ -59,4 +59,4 @@ Staging& staging(gpu::Device& device) {
   return *slot;
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

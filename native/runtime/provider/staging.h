@@ -11,7 +11,7 @@
 
 #include "device/device.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 // One for each device. Thread-safe. The device must be current (gpu::OnDevice).
 class Staging {
@@ -43,4 +43,4 @@ class Staging {
 
 Staging& staging(gpu::Device& device);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -7,7 +7,7 @@
 
 #include "blocks/half.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 namespace {
 
 using abi::GraphNode;
@@ -133,4 +133,4 @@ std::vector<Fusion> find_tails(const std::vector<GraphNode>& nodes, const std::v
   return found;
 }
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider

@@ -9,7 +9,7 @@
 #include "operators/tail.h"
 #include "runtime/abi/graph.h"
 
-namespace graphopt::ep {
+namespace graphopt::provider {
 
 struct Fusion {
   size_t head = 0;             // the node whose kernel it is
@@ -23,4 +23,4 @@ std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
                                const std::vector<std::string>& outputs,
                                const std::function<bool(const abi::GraphNode&)>& takes_tail);
 
-}  // namespace graphopt::ep
+}  // namespace graphopt::provider
