@@ -2,15 +2,16 @@
 // it: a session's custom operator, the plugin provider, a region of nodes, another kernel, a test. A kernel
 // sees attributes and plain tensors, and nothing of ONNX Runtime.
 //
-//   create   from a Node: attributes, types, what is known of shapes. Constant weights are brought into the
-//            layout that the kernel wants here (device/cpu/weight_cache.h shares them between sessions).
-//   plan     for the tensors of one call: what the outputs are, how much workspace there must be, and what
-//            run has to do. It reads nothing of the device's memory, and depends on nothing but the types,
-//            shapes and alignment of the tensors and the values of those on the host: its result may be kept
-//            for every call that agrees in these.
+//   create   from a Node: attributes, types, what is known of shapes. Throws Error for what is wrong with it.
+//   prepare  weights that never change are brought into the layout that the kernel wants, once.
+//   plan     for the tensors of one call: what the outputs are, which implementation computes them, how much
+//            workspace there must be. An operator may have several on a device, each with a reason why it
+//            does not take a problem: operators/implementations.h.
 //   run      with all memory in place: computes before it returns (CPU), or enqueues on a stream (device).
 //
-// An operator may have several implementations on a device: operators/implementations.h.
+// What plan leaves may be kept. It depends on the types, shapes and alignment of the tensors, on the values
+// of those inputs that a kernel for a device reads on the host, and on what the caller fills in besides
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,6 @@ class LibraryChoices;
 }  // namespace gpu
 namespace cpu {
 class Parallel;
-class Workspace;
 }  // namespace cpu
 
 // The attributes of a node, wherever they are read from.
@@ -118,9 +118,8 @@ struct Call {
   size_t alignment = 256;
   // Where a kernel for a device enqueues.
   void* stream = nullptr;
-  // Whose threads and memory a kernel for the CPU uses.
+  // Whose threads a kernel for the CPU uses; plan looks at their number.
   cpu::Parallel* parallel = nullptr;
-  cpu::Workspace* arena = nullptr;
 
   // Implementations, by their bits, that said they would and then did not.
   uint32_t failed = 0;
@@ -131,7 +130,7 @@ struct Call {
 
   // ---
   // Type and shape of each output, and whose memory it needs.
-  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes
+  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes; of a kernel for the CPU: to 64 bytes
   State state;
 
   void* workspace = nullptr;
@@ -149,13 +148,14 @@ struct Call {
   void set_output(size_t i, const Shape& shape, ElementType type, Place place);
 };
 
-// Methods are called by many threads at once. They throw Error for what is wrong with the node or its
-// tensors.
+// plan and run are called by many threads at once. They throw Error for what is wrong with the tensors.
 class Kernel {
  public:
   virtual ~Kernel() = default;
   // Where run enqueues; null when it computes on the CPU.
   virtual gpu::Device* device() const { return nullptr; }
+  // Called once, before anything is planned; `node` is the one that the kernel was made from.
+  virtual void prepare(const Node& node) { (void)node; }
   virtual void plan(Call& call) const = 0;
   // Outputs that the node leaves out have no memory. False when an implementation failed before it did
   // anything: `failed` says which, and the call is to be planned again.

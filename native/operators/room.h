@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "blocks/half.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/weight_cache.h"
 #include "device/program.h"
 #include "operators/implementations.h"
 #include "operators/table.h"
@@ -33,24 +35,82 @@ using gpu::Ref;
 // --- On the CPU
 // -------------------------------------------------------------------------------------------------
 
-// T is float or half.
 template <class Op>
 class CpuKernel : public Kernel {
  public:
   CpuKernel(const Op& op, const Node& node) : op_(op) { op_.read(node); }
 
-  void plan(Call& call) const override {
+  void plan(Call& call) const final {
     const Shapes shapes(call.inputs);
-    call.state.emplace<Problem>(op_.problem(shapes));
+    const Problem& p = call.state.emplace<Problem>(op_.problem(shapes));
     const Shape y = op_.output(shapes);
     for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kHost);
+    call.workspace_bytes = workspace(p, call.parallel->lanes());
   }
 
  protected:
   using Problem = typename Op::Problem;
   static const Problem& problem(const Call& call) { return call.state.get<Problem>(); }
+  // Bytes that run wants.
+  virtual size_t workspace(const Problem& p, size_t lanes) const = 0;
 
   Op op_;
+};
+
+// Of an operator whose weights, input 1, the kernel wants in a layout of its own: packed once where they are
+// constant, else by each run in its workspace. Op has, for what is known when a kernel is created (x may be
+// nothing, or have dims of -1),
+//   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const
+template <class Op>
+class PackedCpuKernel : public CpuKernel<Op> {
+ public:
+  using CpuKernel<Op>::CpuKernel;
+
+  void prepare(const Node& node) final {
+    const auto w = node.constant(1);
+    if (!w) return;
+    packed_for_ = this->op_.static_problem(node.inputs[0].shape, w->shape);
+    const Problem& p = *packed_for_;
+    packed_ =
+        cpu::WeightCache::process().get(layout(p) + " of " + element_type_name(w->type) + w->shape.text(),
+                                        w->data, static_cast<size_t>(w->shape.elements() * bytes_of(w->type)),
+                                        packed_bytes(p), [&](void* packed) { pack(p, *w, packed); });
+  }
+
+  bool run(Call& call) const final {
+    const Problem& p = this->problem(call);
+    if (packed_) {
+      compute(p, call, packed_.get(), call.workspace);
+    } else {
+      pack(p, call.inputs[1], call.workspace);
+      compute(p, call, call.workspace, static_cast<char*>(call.workspace) + in_workspace(p));
+    }
+    return true;
+  }
+
+ protected:
+  using Problem = typename Op::Problem;
+
+  // Names the layout, among those of all kernels.
+  virtual std::string layout(const Problem& p) const = 0;
+  virtual size_t packed_bytes(const Problem& p) const = 0;
+  virtual void pack(const Problem& p, const Tensor& w, void* packed) const = 0;
+  // Bytes that compute wants.
+  virtual size_t scratch(const Problem& p, size_t lanes) const = 0;
+  virtual void compute(const Problem& p, const Call& call, const void* packed, void* scratch) const = 0;
+
+  // That which the layout is chosen for: constant weights keep theirs, whatever comes.
+  const Problem& layout_problem(const Problem& p) const { return packed_for_ ? *packed_for_ : p; }
+
+ private:
+  size_t workspace(const Problem& p, size_t lanes) const final {
+    return scratch(p, lanes) + (packed_ ? 0 : in_workspace(p));
+  }
+  // At a cache line, as what follows.
+  size_t in_workspace(const Problem& p) const { return (packed_bytes(p) + 63) / 64 * 64; }
+
+  std::optional<Problem> packed_for_;
+  std::shared_ptr<const void> packed_;
 };
 
 // Input i of a call as T.

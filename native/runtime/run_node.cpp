@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "device/node_scope.h"
 
 namespace graphopt::runtime {
@@ -60,21 +59,6 @@ class SessionParallel final : public cpu::Parallel {
   const Context& context_;
 };
 
-class SessionWorkspace final : public cpu::Workspace {
- public:
-  SessionWorkspace(const Context& context, const abi::HostMemory& memory)
-      : context_(context), memory_(memory) {}
-  void* allocate(size_t bytes) override {
-    if (!arena_) arena_.emplace(context_, memory_);
-    return arena_->allocate(bytes);
-  }
-
- private:
-  const Context& context_;
-  const abi::HostMemory& memory_;
-  std::optional<abi::HostArena> arena_;
-};
-
 void read_inputs(const BoundKernel& bound, const Context& context, Call& call, Place place) {
   call.inputs.resize(bound.inputs);
   for (size_t i = 0; i < bound.inputs; ++i) {
@@ -103,16 +87,16 @@ void make_outputs(const Context& context, Call& call) {
   }
 }
 
-bool run_in_scratch(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
-                    const gpu::Device& device, Call& call) {
-  std::optional<abi::DeviceScratch> scratch;
-  std::optional<abi::HostArena> arena;
+// `host`: the kernel computes on the CPU, or on a device whose memory is the host's.
+bool run_in_workspace(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
+                      bool host, Call& call) {
+  std::optional<abi::DeviceScratch> on_device;
+  std::optional<abi::HostScratch> on_host;
   if (call.workspace_bytes > 0) {
-    // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
-    if (device.backend() == gpu::Backend::kHost && call.stream == nullptr) {
-      call.workspace = arena.emplace(context, memory).allocate(call.workspace_bytes);
+    if (host) {
+      call.workspace = on_host.emplace(context, memory, call.workspace_bytes).data();
     } else {
-      call.workspace = scratch.emplace(context, call.workspace_bytes).data();
+      call.workspace = on_device.emplace(context, call.workspace_bytes).data();
     }
   }
   return bound.kernel->run(call);
@@ -136,7 +120,9 @@ void run_on_device(const BoundKernel& bound, const Context& context, const abi::
     call.alignment = outputs;
     bound.kernel->plan(call);
   }
-  while (!run_in_scratch(bound, context, memory, device, call)) bound.kernel->plan(call);
+  // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
+  const bool host = device.backend() == gpu::Backend::kHost && call.stream == nullptr;
+  while (!run_in_workspace(bound, context, memory, host, call)) bound.kernel->plan(call);
   scope.finish(call.stream);
 }
 
@@ -150,13 +136,11 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   Call call;
   read_inputs(bound, context, call, Place::kHost);
   call.outputs.resize(bound.outputs);
+  SessionParallel parallel(context);
+  call.parallel = &parallel;
   bound.kernel->plan(call);
   make_outputs(context, call);
-  SessionParallel parallel(context);
-  SessionWorkspace workspace(context, memory);
-  call.parallel = &parallel;
-  call.arena = &workspace;
-  while (!bound.kernel->run(call)) bound.kernel->plan(call);
+  while (!run_in_workspace(bound, context, memory, true, call)) bound.kernel->plan(call);
 }
 
 std::string input_shapes(const Context& context) {

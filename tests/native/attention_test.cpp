@@ -158,7 +158,8 @@ void check(const Case& c) {
     graphopt::test::ThreadParallel threads(lanes);
     graphopt::test::HeapWorkspace heap;
     graphopt::cpu::fused_attention(p, qs.data(), ks.data(), vs.data(), bs.data(), ms.get(), got.data(),
-                                   threads, heap);
+                                   threads,
+                                   heap.allocate(graphopt::cpu::fused_attention_workspace<T>(p, lanes)));
     if (lanes == 1) {
       first = got;
     } else if (!got.empty() && std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) != 0) {
@@ -325,6 +326,12 @@ void edges() {
 }
 
 }  // namespace
+
+void graphopt::test::check(bool ok, const char* file, int line, const std::string& what) {
+  if (ok) return;
+  std::printf("FAIL %s:%d: %s\n", file, line, what.c_str());
+  ++failures;
+}
 
 int main() {
   shapes();

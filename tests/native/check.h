@@ -18,7 +18,6 @@
 
 #include "blocks/half.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "operators/activation.h"
 
 namespace graphopt::test {
@@ -58,20 +57,36 @@ class ThreadParallel final : public cpu::Parallel {
   size_t lanes_;
 };
 
-// Every block starts filled with NaN, so that a kernel that trusts its scratch memory is found out.
-class HeapWorkspace final : public cpu::Workspace {
+// Every block starts filled with NaN, so that a kernel that trusts its scratch memory is found out, and ends
+// in front of more of them, which one that takes more than it said overwrites.
+class HeapWorkspace {
  public:
-  void* allocate(size_t bytes) override {
-    const size_t padded = (bytes + 63) / 64 * 64;
-    void* block = std::aligned_alloc(64, padded == 0 ? 64 : padded);
-    if (block == nullptr) throw std::bad_alloc();
-    blocks_.emplace_back(block, std::free);
-    for (size_t i = 0; i < padded / sizeof(uint32_t); ++i) static_cast<uint32_t*>(block)[i] = 0x7fc00000u;
-    return block;
+  HeapWorkspace() = default;
+  HeapWorkspace(const HeapWorkspace&) = delete;
+  HeapWorkspace& operator=(const HeapWorkspace&) = delete;
+  ~HeapWorkspace() {
+    for (const Block& block : blocks_) {
+      for (size_t i = block.words; i < block.words + kGuard; ++i) CHECK(block.memory.get()[i] == kNaN);
+    }
+  }
+
+  void* allocate(size_t bytes) {
+    const size_t words = (bytes + 63) / 64 * 16;
+    auto* memory = static_cast<uint32_t*>(std::aligned_alloc(64, (words + kGuard) * sizeof(uint32_t)));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::fill_n(memory, words + kGuard, kNaN);
+    blocks_.push_back({{memory, std::free}, words});
+    return memory;
   }
 
  private:
-  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+  static constexpr uint32_t kNaN = 0x7fc00000u;
+  static constexpr size_t kGuard = 1024;  // words
+  struct Block {
+    std::unique_ptr<uint32_t, void (*)(void*)> memory;
+    size_t words;
+  };
+  std::vector<Block> blocks_;
 };
 
 // Signed values of about unit size, rounded to T.

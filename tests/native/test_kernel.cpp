@@ -62,7 +62,6 @@ class Machine {
     std::copy(inputs.begin(), inputs.end(), call.inputs.begin());
     call.outputs.resize(1);
     call.parallel = &parallel_;
-    call.arena = &arena_;
     kernel.plan(call);
     const Tensor planned = call.outputs[0];
     // A plan may be kept: it is run a second time, at another address.
@@ -84,7 +83,7 @@ class Machine {
     return {allocate(bytes), type, device_ != nullptr ? Place::kDevice : Place::kHost, shape};
   }
   void* allocate(size_t bytes) {
-    return device_ != nullptr ? device_->allocate(bytes) : arena_.allocate(bytes);
+    return device_ != nullptr ? device_->allocate(bytes) : heap_.allocate(bytes);
   }
   void copy(void* to, const void* from, size_t bytes) {
     if (device_ != nullptr) {
@@ -96,14 +95,16 @@ class Machine {
 
   gpu::Device* device_;
   ThreadParallel parallel_{3};
-  HeapWorkspace arena_;
+  HeapWorkspace heap_;
 };
 
 std::unique_ptr<Kernel> create(const Table& table, const std::string& name, const Node& node) {
   const auto row =
       std::find_if(table.begin(), table.end(), [&](const Registration& r) { return r.name == name; });
   if (row == table.end()) throw std::runtime_error("no kernel " + name);
-  return row->create(node);
+  auto kernel = row->create(node);
+  kernel->prepare(node);
+  return kernel;
 }
 
 constexpr int64_t N = 2, C = 5, M = 6, H = 7, W = 9, kGroups = 3;

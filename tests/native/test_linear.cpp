@@ -24,8 +24,10 @@ void compare(LinearProblem p, size_t lanes) {
   std::vector<T> y(static_cast<size_t>(y_size) + 1, T(77.0f));
   ThreadParallel pool(lanes);
   HeapWorkspace arena;
-  cpu::linear(p, x.data(), *cpu::linear_prepare(p, w.data()), b.data(), p.has_residual ? r.data() : nullptr,
-              y.data(), pool, arena);
+  void* weights = arena.allocate(cpu::linear_weights<T>(p));
+  cpu::linear_prepare(p, w.data(), weights);
+  cpu::linear(p, x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(), pool,
+              arena.allocate(cpu::linear_workspace<T>(p)));
   const auto at = [](const std::vector<T>& v, int64_t i) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };

@@ -46,7 +46,8 @@ void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 
     expected[static_cast<size_t>(i)] = reference_activation(p.act, normal * gamma[c] + beta[c]);
   }
   ThreadParallel parallel(lanes);
-  HeapWorkspace workspace;
+  HeapWorkspace heap;
+  void* workspace = heap.allocate(cpu::group_norm_workspace<T>(p, lanes));
   std::vector<T> y(x.size());
   cpu::group_norm(p, x.data(), gamma.data(), beta.data(), y.data(), parallel, workspace);
   const double bound = tolerance<T>() * (1 + (moved < 0 ? static_cast<double>(offset) : 0.0));
@@ -103,8 +104,10 @@ GRAPHOPT_TEST(group_norm_of_infinity_is_nan) {
   x[3000] = std::numeric_limits<float>::infinity();
   const float one = 1, zero = 0;
   ThreadParallel parallel(1);
-  HeapWorkspace workspace;
-  cpu::group_norm(group_problem(1, 1, 5000, 1), x.data(), &one, &zero, y.data(), parallel, workspace);
+  HeapWorkspace heap;
+  const GroupNormProblem p = group_problem(1, 1, 5000, 1);
+  cpu::group_norm(p, x.data(), &one, &zero, y.data(), parallel,
+                  heap.allocate(cpu::group_norm_workspace<float>(p, 1)));
   for (const float v : y) CHECK(std::isnan(v));
 }
 
@@ -138,7 +141,8 @@ void compare_row_norm(int64_t rows, int64_t D, bool rms, bool residual, bool wri
     }
   }
   ThreadParallel parallel(lanes);
-  HeapWorkspace workspace;
+  HeapWorkspace heap;
+  void* workspace = heap.allocate(cpu::row_norm_workspace<T>(p, lanes));
   std::vector<T> y(x.size()), sum(x.size());
   cpu::row_norm(p, x.data(), residual ? r.data() : nullptr, gamma.data(), rms ? nullptr : beta.data(),
                 y.data(), writes_sum ? sum.data() : nullptr, parallel, workspace);
@@ -186,10 +190,10 @@ void check_equal_numbers(int64_t D, bool residual) {
   }
   const auto gamma = random_tensor<T>(D, 3), beta = random_tensor<T>(D, 4);
   ThreadParallel parallel(2);
-  HeapWorkspace workspace;
+  HeapWorkspace heap;
   std::vector<T> y(x.size());
   cpu::row_norm(p, x.data(), residual ? r.data() : nullptr, gamma.data(), beta.data(), y.data(),
-                static_cast<T*>(nullptr), parallel, workspace);
+                static_cast<T*>(nullptr), parallel, heap.allocate(cpu::row_norm_workspace<T>(p, 2)));
   for (size_t i = 0; i < y.size(); ++i) {
     CHECK(static_cast<float>(y[i]) == static_cast<float>(beta[i % static_cast<size_t>(D)]));
   }

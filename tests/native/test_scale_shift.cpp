@@ -18,7 +18,8 @@ void compare(const ScaleShiftProblem& p, size_t lanes) {
     expected[static_cast<size_t>(i)] = reference_activation(p.act, v);
   }
   ThreadParallel parallel(lanes);
-  HeapWorkspace workspace;
+  HeapWorkspace heap;
+  void* workspace = heap.allocate(cpu::scale_shift_workspace<T>(p));
   const T* residual = p.has_residual ? r.data() : nullptr;
   std::vector<T> y(x.size());
   cpu::scale_shift(p, x.data(), scale.data(), shift.data(), residual, y.data(), parallel, workspace);
@@ -76,8 +77,9 @@ GRAPHOPT_TEST(scale_shift_of_nothing) {
     p.C = empty == 1 ? 0 : 2;
     p.inner = empty == 2 ? 0 : 2;
     ThreadParallel parallel(2);
-    HeapWorkspace workspace;
-    cpu::scale_shift<float>(p, nullptr, nullptr, nullptr, nullptr, nullptr, parallel, workspace);
+    HeapWorkspace heap;
+    cpu::scale_shift<float>(p, nullptr, nullptr, nullptr, nullptr, nullptr, parallel,
+                            heap.allocate(cpu::scale_shift_workspace<float>(p)));
   }
 }
 

@@ -74,13 +74,15 @@ struct Case {
     // The weights are made for an unknown shape, as in a model with dynamic dimensions.
     ConvProblem unknown = p;
     unknown.N = unknown.H = unknown.W = 0;
-    const auto weights = cpu::winograd_prepare(unknown, w.data(), algorithm);
+    HeapWorkspace heap;
+    void* weights = heap.allocate(cpu::winograd_weights<T>(unknown, algorithm));
+    cpu::winograd_prepare(unknown, algorithm, w.data(), weights);
     ThreadParallel parallel(lanes);
-    HeapWorkspace workspace;
     const size_t n = static_cast<size_t>(p.N * p.M * p.OH() * p.OW());
     std::vector<T> y(n + 64, static_cast<T>(-77.0f));
-    cpu::winograd_conv(p, x.data(), *weights, bias.data(), p.has_residual ? residual.data() : nullptr,
-                       y.data(), parallel, workspace);
+    cpu::winograd_conv(p, algorithm, x.data(), weights, bias.data(),
+                       p.has_residual ? residual.data() : nullptr, y.data(), parallel,
+                       heap.allocate(cpu::winograd_workspace<T>(p, algorithm, lanes)));
     for (size_t i = n; i < y.size(); ++i)
       CHECK_MSG(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
     y.resize(n);

@@ -11,10 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 
 #include "blocks/cpu/simd.h"
 #include "blocks/half.h"
@@ -109,20 +106,6 @@ inline Words row_words(const T* x, int64_t n) {
 }
 
 // --- Memory -----------------------------------------------------------------------------------------------
-
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Buffer = std::unique_ptr<Word, Free>;
-
-// Zeros, at a cache line.
-inline Buffer zeroed_words(int64_t n) {
-  const auto bytes = static_cast<size_t>(round_up(std::max<int64_t>(n, 1) * 4, 64));
-  Buffer buffer(static_cast<Word*>(std::aligned_alloc(64, bytes)));
-  if (buffer == nullptr) throw std::bad_alloc();
-  std::memset(buffer.get(), 0, bytes);
-  return buffer;
-}
 
 // Words of `columns` columns over `steps` as panels: [columns / panel][steps][panel], whose last may be one
 // vector wide.

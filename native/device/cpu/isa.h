@@ -11,7 +11,7 @@
 // and its op.h declares it, for float and half, with what picks one:
 //
 //   namespace graphopt::cpu {
-//   GRAPHOPT_CPU_KERNEL(name, (const T* x, T* y, int64_t n), (x, y, n))
+//   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))
 //   }
 //
 // What multiplies in bfloat16 is compiled once more, for AVX-512 with BF16 (CMakeLists.txt says which files),
@@ -67,16 +67,16 @@ const char* isa_name(Isa isa);
 #define GRAPHOPT_PICK_PRODUCT_ISA(...) GRAPHOPT_PICK_ISA(__VA_ARGS__)
 #endif
 
-// Declares `template <class T> void name parameters` for each instruction set, and defines the function that
-// calls the best with the arguments.
-#define GRAPHOPT_CPU_KERNEL(name, parameters, arguments)          \
-  GRAPHOPT_DECLARE_ISAS(template <class T> void name parameters;) \
-  template <class T>                                              \
-  void name parameters {                                          \
-    GRAPHOPT_PICK_ISA(name<T>) arguments;                         \
+// Declares `template <class T> result name parameters` for each instruction set, and defines the function
+// that calls the best with the arguments.
+#define GRAPHOPT_CPU_KERNEL(result, name, parameters, arguments)    \
+  GRAPHOPT_DECLARE_ISAS(template <class T> result name parameters;) \
+  template <class T>                                                \
+  result name parameters {                                          \
+    return GRAPHOPT_PICK_ISA(name<T>) arguments;                    \
   }
 
-// The same for a file that is compiled for AVX-512 with BF16 too, and a function that returns a `result`.
+// The same for a file that is compiled for AVX-512 with BF16 too.
 #define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)        \
   GRAPHOPT_DECLARE_PRODUCT_ISAS(template <class T> result name parameters;) \
   template <class T>                                                        \

@@ -1,16 +1,19 @@
 #include "device/cpu/weight_cache.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace graphopt::cpu {
 namespace {
 
 // FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo). It only selects candidates for the full
 // comparison.
-uint64_t hash(const std::vector<int64_t>& tag, const void* weights, size_t bytes) {
+uint64_t hash(const std::string& layout, const void* weights, size_t bytes) {
   uint64_t h = 14695981039346656037ull;
   const auto mix = [&h](uint64_t word) { h = (h ^ word) * 1099511628211ull; };
-  for (int64_t t : tag) mix(static_cast<uint64_t>(t));
+  for (const char c : layout) mix(static_cast<unsigned char>(c));
   const auto* p = static_cast<const unsigned char*>(weights);
   for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -34,10 +37,10 @@ size_t WeightCache::size() {
   return n;
 }
 
-std::shared_ptr<const void> WeightCache::get_erased(
-    const std::vector<int64_t>& tag, const void* weights, size_t bytes,
-    const std::function<std::shared_ptr<const void>()>& make) {
-  const uint64_t key = hash(tag, weights, bytes);
+std::shared_ptr<const void> WeightCache::get(const std::string& layout, const void* weights, size_t bytes,
+                                             size_t prepared_bytes,
+                                             const std::function<void(void* prepared)>& prepare) {
+  const uint64_t key = hash(layout, weights, bytes);
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -47,7 +50,7 @@ std::shared_ptr<const void> WeightCache::get_erased(
     const auto [first, last] = entries_.equal_range(key);
     for (auto it = first; it != last && entry == nullptr; ++it) {
       const std::shared_ptr<Entry> candidate = it->second.lock();
-      if (candidate != nullptr && candidate->tag == tag && candidate->original.size() == bytes &&
+      if (candidate != nullptr && candidate->layout == layout && candidate->original.size() == bytes &&
           (bytes == 0 || std::memcmp(candidate->original.data(), weights, bytes) == 0)) {
         entry = candidate;
       }
@@ -55,15 +58,21 @@ std::shared_ptr<const void> WeightCache::get_erased(
     if (entry == nullptr) {
       const auto* p = static_cast<const unsigned char*>(weights);
       entry = std::make_shared<Entry>();
-      entry->tag = tag;
+      entry->layout = layout;
       entry->original.assign(p, p + bytes);
       entries_.emplace(key, entry);
     }
   }
   // Outside the lock, so that sessions which load at the same time transform different weights side by side.
-  std::call_once(entry->made, [&] { entry->value = make(); });
+  std::call_once(entry->made, [&] {
+    constexpr size_t kLine = 64;
+    const size_t whole = std::max(prepared_bytes, size_t{1}) + kLine - 1;
+    entry->prepared = {std::aligned_alloc(kLine, whole / kLine * kLine), std::free};
+    if (entry->prepared == nullptr) throw std::bad_alloc();
+    prepare(entry->prepared.get());
+  });
   // The result keeps its entry alive, and so the bytes that later calls compare with.
-  return std::shared_ptr<const void>(entry, entry->value.get());
+  return std::shared_ptr<const void>(entry, entry->prepared.get());
 }
 
 }  // namespace graphopt::cpu

@@ -18,6 +18,7 @@
 
 #include "blocks/cpu/exp.h"
 #include "blocks/cpu/simd.h"
+#include "blocks/cpu/workspace.h"
 #include "operators/attention/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -371,13 +372,14 @@ constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread cos
 // alone.
 struct Plan {
   int64_t lanes;
-  int64_t rows;         // of one key/value head: group * S
-  int64_t heads;        // key/value heads
-  int64_t item_rows;    // rows of an item
-  int64_t row_items;    // items along the rows
-  int64_t block_keys;   // keys of a block
-  int64_t chunk_keys;   // keys of an item
-  int64_t chunks;       // items along the keys
+  int64_t rows;        // of one key/value head: group * S
+  int64_t heads;       // key/value heads
+  int64_t item_rows;   // rows of an item
+  int64_t row_items;   // items along the rows
+  int64_t block_keys;  // keys of a block
+  int64_t chunk_keys;  // keys of an item
+  int64_t chunks;      // items along the keys
+  int64_t items;
   int64_t query_width;  // D in whole vectors
   int64_t value_width;  // Dv in whole vectors
   int64_t score_stride;
@@ -409,7 +411,8 @@ struct Plan {
     item_rows = std::max(std::min(kItemFloats / width, divide_up(rows, wanted)), kLeastItemRows);
     item_rows = std::min(rows, round_up(divide_up(rows, divide_up(rows, item_rows)), tile_rows));
     row_items = divide_up(rows, item_rows);
-    lanes = std::min(lanes, p.B * heads * row_items * chunks);
+    items = p.B * heads * row_items * chunks;
+    lanes = std::min(lanes, items);
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
     const bool whole_values = p.v.col == 1 && p.Dv == value_width;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
@@ -432,39 +435,46 @@ struct Scratch {
   Partial result;
 };
 
-// Hands out 64-byte aligned pieces; with a null base it only counts.
-struct Arena {
-  char* base;
-  size_t used = 0;
-  template <class T>
-  T* take(int64_t n) {
-    T* x = reinterpret_cast<T*>(base + used);
-    used += (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
-    return x;
-  }
-};
-
-Partial take_partial(Arena& arena, const Plan& plan) {
+Partial take_partial(const Plan& plan, Workspace& workspace) {
   Partial r;
-  r.o = arena.take<float>(plan.result_rows * plan.value_width);
-  r.highest = arena.take<float>(plan.result_rows);
-  r.sum = arena.take<float>(plan.result_rows);
-  r.poison = arena.take<float>(plan.value_width);
+  r.o = workspace.take<float>(plan.result_rows * plan.value_width);
+  r.highest = workspace.take<float>(plan.result_rows);
+  r.sum = workspace.take<float>(plan.result_rows);
+  r.poison = workspace.take<float>(plan.value_width);
   return r;
 }
 
-Scratch take_scratch(Arena& arena, const Plan& plan, const AttentionProblem& p) {
+Scratch take_scratch(const Plan& plan, const AttentionProblem& p, Workspace& workspace) {
   Scratch s;
-  s.q = arena.take<float>(plan.tile_rows * plan.query_width);
-  s.k = arena.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
-  s.v = arena.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
-  s.scores = arena.take<float>(plan.tile_rows * plan.score_stride);
-  s.most = arena.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
-  s.factor = arena.take<float>(plan.tile_rows);
-  s.block_poison = arena.take<float>(plan.value_width);
-  s.mask = arena.take<uint8_t>(plan.block_keys);
-  s.result = take_partial(arena, plan);
+  s.q = workspace.take<float>(plan.tile_rows * plan.query_width);
+  s.k = workspace.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
+  s.v = workspace.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
+  s.scores = workspace.take<float>(plan.tile_rows * plan.score_stride);
+  s.most = workspace.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
+  s.factor = workspace.take<float>(plan.tile_rows);
+  s.block_poison = workspace.take<float>(plan.value_width);
+  s.mask = workspace.take<uint8_t>(plan.block_keys);
+  s.result = take_partial(plan, workspace);
   return s;
+}
+
+// The memory of a call: the scratch of each lane, and the partial result of each item where there are several
+// to a row.
+struct Memory {
+  char *lanes, *partials;
+  size_t lane_bytes, partial_bytes;
+};
+
+Memory take_memory(const Plan& plan, const AttentionProblem& p, Workspace& workspace) {
+  Workspace lane(nullptr), partial(nullptr);
+  take_scratch(plan, p, lane);
+  if (plan.chunks > 1) take_partial(plan, partial);
+  Memory m;
+  m.lane_bytes = lane.bytes();
+  m.partial_bytes = partial.bytes();
+  m.lanes = workspace.take<char>(plan.lanes * static_cast<int64_t>(m.lane_bytes));
+  m.partials = workspace.take<char>(plan.items * static_cast<int64_t>(m.partial_bytes));
+  return m;
 }
 
 template <class T>
@@ -766,12 +776,22 @@ struct Attention {
   }
 };
 
+bool has_no_result(const AttentionProblem& p) { return p.B == 0 || p.H == 0 || p.S == 0 || p.Dv == 0; }
+
 }  // namespace
 
 template <class T>
+size_t fused_attention_workspace(const AttentionProblem& p, size_t lanes) {
+  if (has_no_result(p) || p.T == 0) return 0;
+  Workspace workspace(nullptr);
+  take_memory(Plan(p, static_cast<int64_t>(lanes), std::is_same_v<T, float>), p, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
 void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
-                     const bool* mask, T* o, Parallel& parallel, Workspace& workspace) {
-  if (p.B == 0 || p.H == 0 || p.S == 0 || p.Dv == 0) return;
+                     const bool* mask, T* o, Parallel& parallel, void* workspace) {
+  if (has_no_result(p)) return;
   if (p.T == 0) {  // a product over no keys
     for (int64_t b = 0; b < p.B; ++b) {
       for (int64_t h = 0; h < p.H; ++h) {
@@ -785,19 +805,14 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   }
   const Plan plan(p, static_cast<int64_t>(parallel.lanes()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, q, k, v, bias, mask, o};
-  const int64_t groups = p.B * plan.heads * plan.row_items;  // of items that only differ in their keys
-  const int64_t items = groups * plan.chunks;
+  const int64_t groups = plan.items / plan.chunks;  // of items that only differ in their keys
   const auto lanes = static_cast<size_t>(plan.lanes);
-
-  Arena counter{nullptr};
-  take_scratch(counter, plan, p);
-  const size_t lane_bytes = counter.used;
-  Arena part_counter{nullptr};
-  take_partial(part_counter, plan);
-  const size_t part_bytes = plan.chunks > 1 ? part_counter.used : 0;
-  auto* memory =
-      static_cast<char*>(workspace.allocate(lanes * lane_bytes + static_cast<size_t>(items) * part_bytes));
-  char* parts = memory + lanes * lane_bytes;
+  Workspace whole(workspace);
+  const Memory memory = take_memory(plan, p, whole);
+  const auto partial_of = [&](int64_t item) {
+    Workspace partial(memory.partials + static_cast<size_t>(item) * memory.partial_bytes);
+    return take_partial(plan, partial);
+  };
 
   std::atomic<int64_t> next{0};
   const auto bounds = [&](int64_t group, int64_t& b, int64_t& head, int64_t& r0, int64_t& rows) {
@@ -808,15 +823,12 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   };
   auto work = [&](size_t lane) {
     if (lane >= lanes) return;
-    Arena arena{memory + lane * lane_bytes};
-    Scratch scratch = take_scratch(arena, plan, p);
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
+    Workspace mine(memory.lanes + lane * memory.lane_bytes);
+    Scratch scratch = take_scratch(plan, p, mine);
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
       int64_t b, head, r0, rows;
       bounds(i / plan.chunks, b, head, r0, rows);
-      if (plan.chunks > 1) {
-        Arena part{parts + static_cast<size_t>(i) * part_bytes};
-        scratch.result = take_partial(part, plan);
-      }
+      if (plan.chunks > 1) scratch.result = partial_of(i);
       const int64_t t0 = i % plan.chunks * plan.chunk_keys;
       attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
       if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
@@ -832,18 +844,17 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     int64_t b, head, r0, rows;
     bounds(group, b, head, r0, rows);
     Partial chunk[kEnoughItems];
-    for (int64_t c = 0; c < plan.chunks; ++c) {
-      Arena part{parts + static_cast<size_t>(group * plan.chunks + c) * part_bytes};
-      chunk[c] = take_partial(part, plan);
-    }
+    for (int64_t c = 0; c < plan.chunks; ++c) chunk[c] = partial_of(group * plan.chunks + c);
     attention.merge(chunk, rows);
     attention.finish(chunk[0], b, head, r0, rows);
   }
 }
 
+template size_t fused_attention_workspace<float>(const AttentionProblem&, size_t);
+template size_t fused_attention_workspace<half>(const AttentionProblem&, size_t);
 template void fused_attention(const AttentionProblem&, const float*, const float*, const float*, const float*,
-                              const bool*, float*, Parallel&, Workspace&);
+                              const bool*, float*, Parallel&, void*);
 template void fused_attention(const AttentionProblem&, const half*, const half*, const half*, const half*,
-                              const bool*, half*, Parallel&, Workspace&);
+                              const bool*, half*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -243,18 +243,17 @@ class FusedAttentionKernel final : public CpuKernel<FusedAttentionOp> {
   using CpuKernel::CpuKernel;
   bool run(Call& call) const override {
     const AttentionProblem& p = problem(call);
-    T* o = call.outputs[0].as<T>();
-    const auto elements = static_cast<size_t>(call.outputs[0].shape.elements());
-    if (elements == 0) return true;
-    if (p.T == 0) {  // a product over no keys
-      std::fill_n(o, elements, T(0));
-      return true;
-    }
     const size_t mask = p.has_bias ? 4 : 3;
     cpu::fused_attention(p, data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
                          p.has_bias ? data<T>(call, 3) : nullptr,
-                         p.has_mask ? data<bool>(call, mask) : nullptr, o, *call.parallel, *call.arena);
+                         p.has_mask ? data<bool>(call, mask) : nullptr, call.outputs[0].as<T>(),
+                         *call.parallel, call.workspace);
     return true;
+  }
+
+ private:
+  size_t workspace(const AttentionProblem& p, size_t lanes) const override {
+    return cpu::fused_attention_workspace<T>(p, lanes);
   }
 };
 

@@ -9,7 +9,6 @@
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "device/launch.h"
 #include "operators/attention/shape.h"
 #include "operators/table.h"
@@ -66,9 +65,10 @@ namespace graphopt::cpu {
 
 // T is float or graphopt::half; accumulation and softmax in float. bias and mask are null unless the problem
 // has them.
-GRAPHOPT_CPU_KERNEL(fused_attention,
+GRAPHOPT_CPU_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, fused_attention,
                     (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
-                     const bool* mask, T* o, Parallel& parallel, Workspace& workspace),
+                     const bool* mask, T* o, Parallel& parallel, void* workspace),
                     (p, q, k, v, bias, mask, o, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -3,6 +3,7 @@
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/group_norm/op.h"
@@ -74,12 +75,31 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 }
 
 constexpr int64_t kShortPlane = 16;
+constexpr int64_t kChunk = 32 * kBlock;
+
+// Chunks of each set, whose moments are joined; 0 where there are enough sets for all lanes, or small ones.
+int64_t chunks_of(const GroupNormProblem& p, size_t lanes) {
+  const int64_t group_size = p.C / p.groups * p.inner;
+  if (p.N * p.groups >= static_cast<int64_t>(lanes) || group_size <= kChunk) return 0;
+  return (group_size + kChunk - 1) / kChunk;
+}
+
+Moments* take_parts(const GroupNormProblem& p, int64_t chunks, Workspace& workspace) {
+  return workspace.take<Moments>(p.N * p.groups * chunks);
+}
 
 }  // namespace
 
 template <class T>
+size_t group_norm_workspace(const GroupNormProblem& p, size_t lanes) {
+  Workspace workspace(nullptr);
+  take_parts(p, chunks_of(p, lanes), workspace);
+  return workspace.bytes();
+}
+
+template <class T>
 void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* beta, T* y,
-                Parallel& parallel, Workspace& workspace) {
+                Parallel& parallel, void* memory) {
   const int64_t group_channels = p.C / p.groups;
   const int64_t group_size = group_channels * p.inner;
   const int64_t sets = p.N * p.groups;
@@ -115,9 +135,9 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
     }
   };
 
-  constexpr int64_t kChunk = 32 * kBlock;
-  if (sets >= static_cast<int64_t>(parallel.lanes()) || group_size <= kChunk) {
-    // Enough sets for all threads: statistics and result in one go, while the set is in the cache. Small sets
+  const int64_t chunks = chunks_of(p, parallel.lanes());
+  if (chunks == 0) {
+    // Statistics and result in one go, while the set is in the cache. Small sets
     // are handed out several at a time.
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
     parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
@@ -127,9 +147,8 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
     });
     return;
   }
-  const int64_t chunks = (group_size + kChunk - 1) / kChunk;
-  auto* parts =
-      static_cast<Moments*>(workspace.allocate(static_cast<size_t>(sets * chunks) * sizeof(Moments)));
+  Workspace workspace(memory);
+  Moments* parts = take_parts(p, chunks, workspace);
   parallel_for(parallel, sets * chunks, [&](int64_t item, size_t) {
     const int64_t begin = item % chunks * kChunk;
     parts[item] = moments(x + item / chunks * group_size + begin, std::min(kChunk, group_size - begin));
@@ -143,9 +162,11 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   });
 }
 
+template size_t group_norm_workspace<float>(const GroupNormProblem&, size_t);
+template size_t group_norm_workspace<half>(const GroupNormProblem&, size_t);
 template void group_norm(const GroupNormProblem&, const float*, const float*, const float*, float*, Parallel&,
-                         Workspace&);
+                         void*);
 template void group_norm(const GroupNormProblem&, const half*, const half*, const half*, half*, Parallel&,
-                         Workspace&);
+                         void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -56,8 +56,13 @@ class GroupNormKernel final : public CpuKernel<GroupNormOp> {
   using CpuKernel::CpuKernel;
   bool run(Call& call) const override {
     cpu::group_norm(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
-                    call.outputs[0].as<T>(), *call.parallel, *call.arena);
+                    call.outputs[0].as<T>(), *call.parallel, call.workspace);
     return true;
+  }
+
+ private:
+  size_t workspace(const GroupNormProblem& p, size_t lanes) const override {
+    return cpu::group_norm_workspace<T>(p, lanes);
   }
 };
 

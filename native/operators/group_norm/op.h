@@ -7,7 +7,6 @@
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "device/launch.h"
 #include "operators/activation_op.h"
 #include "operators/table.h"
@@ -44,9 +43,10 @@ class GroupNormOp {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half. gamma and beta are [C]. y may be x.
-GRAPHOPT_CPU_KERNEL(group_norm,
+GRAPHOPT_CPU_KERNEL(size_t, group_norm_workspace, (const GroupNormProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, group_norm,
                     (const GroupNormProblem& p, const T* x, const T* gamma, const T* beta, T* y,
-                     Parallel& parallel, Workspace& workspace),
+                     Parallel& parallel, void* workspace),
                     (p, x, gamma, beta, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

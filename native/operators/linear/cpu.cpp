@@ -4,6 +4,7 @@
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/product.h"
+#include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -12,19 +13,13 @@ namespace {
 constexpr int64_t L = kWidth;
 constexpr int64_t kChunkBytes = 768 << 10;  // packed rows of X: most of a second-level cache
 
-struct Weights final : LinearWeights {
-  Buffer panels;
-};
-
 template <class E, class T>
-std::shared_ptr<const LinearWeights> prepare(const LinearProblem& p, const T* w) {
+void prepare(const LinearProblem& p, const T* w, Word* panels) {
   const int64_t steps = ceil_div(p.K, E::kDepth);
-  auto weights = std::make_shared<Weights>();
-  weights->panels = zeroed_words(panels_words(steps, p.N));
   for (int64_t n = 0; n < p.N; n += L) {
     const int64_t panel = n / kPanelWidth, columns = p.N - n;
     const int64_t width = panel_vectors(p.N, panel) * L;
-    Word* out = panel_at(weights->panels.get(), steps, panel) + n % kPanelWidth;
+    Word* out = panel_at(panels, steps, panel) + n % kPanelWidth;
     for (int64_t step = 0; step < steps; ++step, out += width) {
       const int64_t k = step * E::kDepth;
       const Vec low = load_range(w + k * p.N + n, 0, columns);
@@ -32,7 +27,26 @@ std::shared_ptr<const LinearWeights> prepare(const LinearProblem& p, const T* w)
       *reinterpret_cast<AlignedWords*>(out) = E::join(low, high);
     }
   }
-  return weights;
+}
+
+// How X is packed: in blocks of at most kMaxRows rows, of which as many as a cache holds at a time.
+struct Blocks {
+  int64_t steps;
+  int64_t slot;  // words of a block
+  int64_t count;
+  int64_t most;  // at a time
+
+  Word* take(Workspace& workspace) const { return workspace.take<Word>(most * slot); }
+};
+
+template <class E>
+Blocks blocks_of(const LinearProblem& p) {
+  Blocks b;
+  b.steps = ceil_div(p.K, E::kDepth);
+  b.slot = b.steps * kMaxRows + L;
+  b.count = ceil_div(p.rows, kMaxRows);
+  b.most = ceil_div(b.count, std::max<int64_t>(ceil_div(b.count * b.slot * 4, kChunkBytes), 1));
+  return b;
 }
 
 // `rows` rows of y from column n on, from their products o, which is overwritten. b, r and y are at that
@@ -68,19 +82,17 @@ void finish(const LinearProblem& p, float* o, int64_t rows, int64_t vectors, int
 }
 
 template <class E, class T>
-void run(const LinearProblem& p, const T* x, const Weights& w, const T* b, const T* r, T* y,
-         Parallel& parallel, Workspace& workspace) {
-  const int64_t steps = ceil_div(p.K, E::kDepth);
+void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y, Parallel& parallel,
+         void* memory) {
+  const Blocks blocks = blocks_of<E>(p);
+  const int64_t steps = blocks.steps, slot = blocks.slot;
   const int64_t panels = ceil_div(p.N, kPanelWidth);
   const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const int64_t slot = steps * kMaxRows + L;  // words of a block of rows
-  const int64_t blocks = ceil_div(p.rows, kMaxRows);
-  const int64_t chunks = ceil_div(blocks * slot * 4, kChunkBytes);
-  const int64_t most = ceil_div(blocks, chunks);
-  const auto first_row = [&](int64_t block) { return p.rows * block / blocks; };
-  auto* s = static_cast<Word*>(workspace.allocate(static_cast<size_t>(most * slot) * sizeof(Word)));
-  for (int64_t first = 0; first < blocks; first += most) {
-    const int64_t count = std::min(most, blocks - first);
+  const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
+  Workspace workspace(memory);
+  Word* s = blocks.take(workspace);
+  for (int64_t first = 0; first < blocks.count; first += blocks.most) {
+    const int64_t count = std::min(blocks.most, blocks.count - first);
     parallel_for(parallel, count, [&](int64_t i, size_t) {
       const int64_t row = first_row(first + i);
       pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
@@ -90,7 +102,7 @@ void run(const LinearProblem& p, const T* x, const Weights& w, const T* b, const
     parallel_for(parallel, panels * parts, [&](int64_t item, size_t) {
       const int64_t panel = item / parts, part = item % parts;
       const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
-      const Word* v = panel_at(w.panels.get(), steps, panel);
+      const Word* v = panel_at(w, steps, panel);
       const Word* next = v + steps * vectors * L;
       const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
       // The first blocks share the fetching of the next panel, which a single one could not keep up with.
@@ -111,24 +123,43 @@ void run(const LinearProblem& p, const T* x, const Weights& w, const T* b, const
 }  // namespace
 
 template <class T>
-std::shared_ptr<const LinearWeights> linear_prepare(const LinearProblem& p, const T* w) {
-  return p.bfloat16 ? prepare<Brain>(p, w) : prepare<Single>(p, w);
+size_t linear_weights(const LinearProblem& p) {
+  const int64_t depth = p.bfloat16 ? Brain::kDepth : Single::kDepth;
+  return static_cast<size_t>(panels_words(ceil_div(p.K, depth), p.N)) * sizeof(Word);
 }
 
 template <class T>
-void linear(const LinearProblem& p, const T* x, const LinearWeights& w, const T* b, const T* r, T* y,
-            Parallel& parallel, Workspace& workspace) {
-  if (p.rows <= 0 || p.N <= 0) return;
-  const auto& weights = static_cast<const Weights&>(w);
-  if (p.bfloat16) return run<Brain>(p, x, weights, b, r, y, parallel, workspace);
-  run<Single>(p, x, weights, b, r, y, parallel, workspace);
+void linear_prepare(const LinearProblem& p, const T* w, void* weights) {
+  auto* panels = static_cast<Word*>(weights);
+  if (p.bfloat16) return prepare<Brain>(p, w, panels);
+  prepare<Single>(p, w, panels);
 }
 
-template std::shared_ptr<const LinearWeights> linear_prepare(const LinearProblem&, const float*);
-template std::shared_ptr<const LinearWeights> linear_prepare(const LinearProblem&, const half*);
-template void linear(const LinearProblem&, const float*, const LinearWeights&, const float*, const float*,
-                     float*, Parallel&, Workspace&);
-template void linear(const LinearProblem&, const half*, const LinearWeights&, const half*, const half*, half*,
-                     Parallel&, Workspace&);
+template <class T>
+size_t linear_workspace(const LinearProblem& p) {
+  Workspace workspace(nullptr);
+  (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void linear(const LinearProblem& p, const T* x, const void* weights, const T* b, const T* r, T* y,
+            Parallel& parallel, void* workspace) {
+  if (p.rows <= 0 || p.N <= 0) return;
+  const auto* panels = static_cast<const Word*>(weights);
+  if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
+  run<Single>(p, x, panels, b, r, y, parallel, workspace);
+}
+
+template size_t linear_weights<float>(const LinearProblem&);
+template size_t linear_weights<half>(const LinearProblem&);
+template void linear_prepare(const LinearProblem&, const float*, void*);
+template void linear_prepare(const LinearProblem&, const half*, void*);
+template size_t linear_workspace<float>(const LinearProblem&);
+template size_t linear_workspace<half>(const LinearProblem&);
+template void linear(const LinearProblem&, const float*, const void*, const float*, const float*, float*,
+                     Parallel&, void*);
+template void linear(const LinearProblem&, const half*, const void*, const half*, const half*, half*,
+                     Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

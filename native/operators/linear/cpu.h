@@ -1,30 +1,27 @@
-// CPU kernel of Linear.
+// CPU kernel of Linear. T is float or graphopt::half.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "operators/linear/problem.h"
 
 namespace graphopt::cpu {
 
-// W in the layout that the kernel wants, made once and immutable after.
-class LinearWeights {
- public:
-  virtual ~LinearWeights() = default;
-};
+// W in the layout that the kernel wants, which depends on p.K, p.N and p.bfloat16 alone: its bytes, and how
+// these are written, at a cache line, from w [K, N].
+GRAPHOPT_PRODUCT_KERNEL(size_t, linear_weights, (const LinearProblem& p), (p))
+GRAPHOPT_PRODUCT_KERNEL(void, linear_prepare, (const LinearProblem& p, const T* w, void* weights),
+                        (p, w, weights))
 
-// T is float or graphopt::half; w is [K, N]. Depends on p.K, p.N and p.bfloat16 alone.
-GRAPHOPT_PRODUCT_KERNEL(std::shared_ptr<const LinearWeights>, linear_prepare,
-                        (const LinearProblem& p, const T* w), (p, w))
+GRAPHOPT_PRODUCT_KERNEL(size_t, linear_workspace, (const LinearProblem& p), (p))
 
 // y [rows, N] = act(x w + b + r), summed in float32; where p.bfloat16 both factors are rounded to bfloat16
 // before. r is null unless p.has_residual. The result does not depend on the number of lanes.
 GRAPHOPT_PRODUCT_KERNEL(void, linear,
-                        (const LinearProblem& p, const T* x, const LinearWeights& w, const T* b, const T* r,
-                         T* y, Parallel& parallel, Workspace& workspace),
-                        (p, x, w, b, r, y, parallel, workspace))
+                        (const LinearProblem& p, const T* x, const void* weights, const T* b, const T* r,
+                         T* y, Parallel& parallel, void* workspace),
+                        (p, x, weights, b, r, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

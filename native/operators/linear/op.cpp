@@ -1,6 +1,5 @@
 #include "operators/linear/op.h"
 
-#include "device/cpu/weight_cache.h"
 #include "device/libraries/libraries.h"
 #include "operators/linear/cpu.h"
 #include "operators/room.h"
@@ -38,7 +37,7 @@ std::vector<Operand> LinearOp::inputs() const { return std::vector<Operand>(add_
 
 void LinearOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
-LinearProblem LinearOp::static_problem(const Shape& w) const {
+LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape& w) const {
   if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
   LinearProblem p;
   p.K = w[0];
@@ -52,7 +51,7 @@ LinearProblem LinearOp::static_problem(const Shape& w) const {
 LinearProblem LinearOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
-  LinearProblem p = static_problem(w);
+  LinearProblem p = static_problem(x, w);
   if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
   const Shape bias = {p.N};
   if (inputs[2] != bias) throw Error("b must be " + bias.text() + ", got " + inputs[2].text());
@@ -80,29 +79,23 @@ void LinearOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class LinearCpu final : public CpuKernel<LinearBf16Op> {
+class LinearCpu final : public PackedCpuKernel<LinearBf16Op> {
  public:
-  LinearCpu(const LinearBf16Op& op, const Node& node) : CpuKernel(op, node) {
-    const auto w = node.constant(1);
-    if (!w) return;
-    const LinearProblem p = op_.static_problem(w->shape);
-    constexpr int64_t kLinear = -1;  // what no other room's tag has in this place
-    weights_ = cpu::WeightCache::process().get<cpu::LinearWeights>(
-        {sizeof(T), p.K, p.N, kLinear, p.bfloat16}, w->data,
-        static_cast<size_t>(w->shape.elements()) * sizeof(T),
-        [&] { return cpu::linear_prepare(p, w->as<const T>()); });
-  }
-
-  bool run(Call& call) const override {
-    const LinearProblem& p = problem(call);
-    const auto& weights = weights_ ? weights_ : cpu::linear_prepare(p, data<T>(call, 1));
-    cpu::linear(p, data<T>(call, 0), *weights, data<T>(call, 2), p.has_residual ? data<T>(call, 3) : nullptr,
-                call.outputs[0].as<T>(), *call.parallel, *call.arena);
-    return true;
-  }
+  using PackedCpuKernel::PackedCpuKernel;
 
  private:
-  std::shared_ptr<const cpu::LinearWeights> weights_;  // null when W may change between runs
+  std::string layout(const LinearProblem& p) const override {
+    return p.bfloat16 ? "bfloat16 panels" : "panels";
+  }
+  size_t packed_bytes(const LinearProblem& p) const override { return cpu::linear_weights<T>(p); }
+  void pack(const LinearProblem& p, const Tensor& w, void* packed) const override {
+    cpu::linear_prepare(p, w.as<const T>(), packed);
+  }
+  size_t scratch(const LinearProblem& p, size_t) const override { return cpu::linear_workspace<T>(p); }
+  void compute(const LinearProblem& p, const Call& call, const void* packed, void* scratch) const override {
+    cpu::linear(p, data<T>(call, 0), packed, data<T>(call, 2), p.has_residual ? data<T>(call, 3) : nullptr,
+                call.outputs[0].as<T>(), *call.parallel, scratch);
+  }
 };
 
 using Work = GpuWork<LinearProblem>;

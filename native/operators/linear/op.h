@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,7 @@ class LinearOp {
   size_t outputs() const { return 1; }
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
-  // What the layout of W depends on.
-  Problem static_problem(const Shape& w) const;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
   Shape output(const Shapes& inputs) const;
   void infer(const ShapeInference& node) const;
 

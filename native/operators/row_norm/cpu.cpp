@@ -2,32 +2,56 @@
 #include <cmath>
 
 #include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/row_norm/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+struct Parts {
+  float *gamma, *beta;  // as floats, where they are not
+  float* rows;          // of each lane: s, x, r
+  int64_t stride;       // of these
+};
+
+template <class T>
+Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
+  constexpr bool kConverts = !std::is_same_v<T, float>;
+  Parts parts;
+  parts.gamma = workspace.take<float>(kConverts ? p.D : 0);
+  parts.beta = workspace.take<float>(kConverts && !p.rms ? p.D : 0);
+  parts.stride = (p.D + 15) / 16 * 16;
+  parts.rows = workspace.take<float>(static_cast<int64_t>(lanes) * 3 * parts.stride);
+  return parts;
+}
+
+}  // namespace
+
+template <class T>
+size_t row_norm_workspace(const RowNormProblem& p, size_t lanes) {
+  Workspace workspace(nullptr);
+  take_parts<T>(p, lanes, workspace);
+  return workspace.bytes();
+}
 
 template <class T>
 void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
-              T* sum, Parallel& parallel, Workspace& workspace) {
+              T* sum, Parallel& parallel, void* memory) {
   if (p.rows == 0 || p.D == 0) return;
   const int64_t D = p.D;
   const auto count = static_cast<size_t>(D);
-  const auto allocate = [&](size_t floats) {
-    return static_cast<float*>(workspace.allocate(floats * sizeof(float)));
-  };
-  const float* g = as_float(gamma, std::is_same_v<T, float> ? nullptr : allocate(count), count);
-  const float* b =
-      p.rms ? nullptr : as_float(beta, std::is_same_v<T, float> ? nullptr : allocate(count), count);
-  const size_t lane_stride = (count + 15) / 16 * 16;
-  float* buffers = allocate(parallel.lanes() * 3 * lane_stride);
+  Workspace workspace(memory);
+  const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
+  const float* g = as_float(gamma, parts.gamma, count);
+  const float* b = p.rms ? nullptr : as_float(beta, parts.beta, count);
 
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
   parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
-    float* s_buffer = buffers + lane * 3 * lane_stride;
-    float* x_buffer = s_buffer + lane_stride;
-    float* r_buffer = x_buffer + lane_stride;
+    float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
+    float* x_buffer = s_buffer + parts.stride;
+    float* r_buffer = x_buffer + parts.stride;
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
       const float* s = as_float(x + row * D, x_buffer, count);
       if (p.has_residual) {
@@ -75,9 +99,11 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
   });
 }
 
+template size_t row_norm_workspace<float>(const RowNormProblem&, size_t);
+template size_t row_norm_workspace<half>(const RowNormProblem&, size_t);
 template void row_norm(const RowNormProblem&, const float*, const float*, const float*, const float*, float*,
-                       float*, Parallel&, Workspace&);
+                       float*, Parallel&, void*);
 template void row_norm(const RowNormProblem&, const half*, const half*, const half*, const half*, half*,
-                       half*, Parallel&, Workspace&);
+                       half*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

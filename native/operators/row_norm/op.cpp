@@ -63,8 +63,13 @@ class RowNormKernel final : public CpuKernel<RowNormOp> {
     const size_t gamma = p.has_residual ? 2 : 1;
     cpu::row_norm(p, data<T>(call, 0), p.has_residual ? data<T>(call, 1) : nullptr, data<T>(call, gamma),
                   p.rms ? nullptr : data<T>(call, gamma + 1), call.outputs[0].as<T>(),
-                  p.writes_sum ? call.outputs[1].as<T>() : nullptr, *call.parallel, *call.arena);
+                  p.writes_sum ? call.outputs[1].as<T>() : nullptr, *call.parallel, call.workspace);
     return true;
+  }
+
+ private:
+  size_t workspace(const RowNormProblem& p, size_t lanes) const override {
+    return cpu::row_norm_workspace<T>(p, lanes);
   }
 };
 

@@ -7,7 +7,6 @@
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "device/launch.h"
 #include "operators/table.h"
 
@@ -49,9 +48,10 @@ namespace graphopt::cpu {
 
 // T is float or graphopt::half. residual is null unless p.has_residual, beta unless p is a LayerNorm, sum
 // unless p.writes_sum. y may be x.
-GRAPHOPT_CPU_KERNEL(row_norm,
+GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, row_norm,
                     (const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta,
-                     T* y, T* sum, Parallel& parallel, Workspace& workspace),
+                     T* y, T* sum, Parallel& parallel, void* workspace),
                     (p, x, residual, gamma, beta, y, sum, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -2,6 +2,7 @@
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/scale_shift/op.h"
@@ -47,11 +48,24 @@ Loops loops_of(ActivationKind kind) {
   return with_kind(kind, [](auto k) { return Loops{plane<k>, elementwise<k>}; });
 }
 
-// [C] as floats, each repeated `times` times.
+bool has_short_planes(const ScaleShiftProblem& p) { return p.inner < kShortPlane; }
+
+// scale and shift as they are read: floats, one for each element of an image where planes are short.
+struct Expanded {
+  int64_t times;
+  float *scale, *shift;  // null where they can be read where they are
+};
+
 template <class T>
-const float* expand(const T* values, int64_t C, int64_t times, Workspace& workspace) {
-  if (std::is_same_v<T, float> && times == 1) return reinterpret_cast<const float*>(values);
-  float* expanded = static_cast<float*>(workspace.allocate(static_cast<size_t>(C * times) * sizeof(float)));
+Expanded take_expanded(const ScaleShiftProblem& p, Workspace& workspace) {
+  const int64_t times = has_short_planes(p) ? p.inner : 1;
+  if (std::is_same_v<T, float> && times == 1) return {times, nullptr, nullptr};
+  return {times, workspace.take<float>(p.C * times), workspace.take<float>(p.C * times)};
+}
+
+template <class T>
+const float* expand(const T* values, int64_t C, int64_t times, float* expanded) {
+  if (expanded == nullptr) return reinterpret_cast<const float*>(values);
   for (int64_t c = 0; c < C; ++c) std::fill_n(expanded + c * times, times, static_cast<float>(values[c]));
   return expanded;
 }
@@ -59,13 +73,22 @@ const float* expand(const T* values, int64_t C, int64_t times, Workspace& worksp
 }  // namespace
 
 template <class T>
+size_t scale_shift_workspace(const ScaleShiftProblem& p) {
+  Workspace workspace(nullptr);
+  take_expanded<T>(p, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
 void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T* shift, const T* residual,
-                 T* y, Parallel& parallel, Workspace& workspace) {
+                 T* y, Parallel& parallel, void* memory) {
   const int64_t total = p.N * p.C * p.inner;
   if (total == 0) return;
-  const bool short_planes = p.inner < kShortPlane;
-  const float* s = expand(scale, p.C, short_planes ? p.inner : 1, workspace);
-  const float* h = expand(shift, p.C, short_planes ? p.inner : 1, workspace);
+  const bool short_planes = has_short_planes(p);
+  Workspace workspace(memory);
+  const Expanded expanded = take_expanded<T>(p, workspace);
+  const float* s = expand(scale, p.C, expanded.times, expanded.scale);
+  const float* h = expand(shift, p.C, expanded.times, expanded.shift);
   // Runs of elements that share one call: a plane, or with short planes all planes of an image.
   const int64_t run = short_planes ? p.C * p.inner : p.inner;
 
@@ -98,9 +121,11 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
   });
 }
 
+template size_t scale_shift_workspace<float>(const ScaleShiftProblem&);
+template size_t scale_shift_workspace<half>(const ScaleShiftProblem&);
 template void scale_shift(const ScaleShiftProblem&, const float*, const float*, const float*, const float*,
-                          float*, Parallel&, Workspace&);
+                          float*, Parallel&, void*);
 template void scale_shift(const ScaleShiftProblem&, const half*, const half*, const half*, const half*, half*,
-                          Parallel&, Workspace&);
+                          Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -58,8 +58,13 @@ class ScaleShiftKernel final : public CpuKernel<ScaleShiftOp> {
     const ScaleShiftProblem& p = problem(call);
     cpu::scale_shift(p, data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
                      p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
-                     *call.arena);
+                     call.workspace);
     return true;
+  }
+
+ private:
+  size_t workspace(const ScaleShiftProblem& p, size_t) const override {
+    return cpu::scale_shift_workspace<T>(p);
   }
 };
 

@@ -7,7 +7,6 @@
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "device/launch.h"
 #include "operators/activation_op.h"
 #include "operators/table.h"
@@ -44,9 +43,10 @@ class ScaleShiftOp {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half. scale and shift are [C]. y may be x or residual.
-GRAPHOPT_CPU_KERNEL(scale_shift,
+GRAPHOPT_CPU_KERNEL(size_t, scale_shift_workspace, (const ScaleShiftProblem& p), (p))
+GRAPHOPT_CPU_KERNEL(void, scale_shift,
                     (const ScaleShiftProblem& p, const T* x, const T* scale, const T* shift,
-                     const T* residual, T* y, Parallel& parallel, Workspace& workspace),
+                     const T* residual, T* y, Parallel& parallel, void* workspace),
                     (p, x, scale, shift, residual, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

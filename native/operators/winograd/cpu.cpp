@@ -12,14 +12,11 @@
 #include "operators/winograd/cpu.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
-#include <vector>
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/simd.h"
+#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
 
@@ -107,15 +104,6 @@ int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // --- Weights ---------------------------------------------------------------------------------------------
 
-struct Weights final : WinogradWeights {
-  ConvAlgorithm algorithm;
-  int64_t C, M;
-  size_t size;
-  std::unique_ptr<float, void (*)(void*)> u{nullptr, std::free};
-
-  size_t bytes() const override { return size; }
-};
-
 // [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
@@ -140,27 +128,30 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
   }
 }
 
+// Along K, the channels of a tile's products.
+template <class A>
+int64_t depth(const ConvProblem& p) {
+  return A::kAlpha == 1 ? 9 * p.C : p.C;
+}
+
+template <class A>
+constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
+
+template <class A>
+size_t weight_bytes(const ConvProblem& p) {
+  return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kPoints<A>) * sizeof(float);
+}
+
 template <class A, class T>
-std::shared_ptr<const WinogradWeights> prepare(const ConvProblem& p, const T* w, ConvAlgorithm algorithm) {
-  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
-  const int64_t K = A::kAlpha == 1 ? 9 * p.C : p.C;
+void prepare(const ConvProblem& p, const T* w, float* u) {
+  const int64_t K = depth<A>(p);
   const int64_t padded_m = round_up(p.M, L);
-  auto weights = std::make_shared<Weights>();
-  weights->algorithm = algorithm;
-  weights->C = p.C;
-  weights->M = p.M;
-  weights->size =
-      static_cast<size_t>(round_up(padded_m * K * kPoints * static_cast<int64_t>(sizeof(float)), 64));
-  weights->u.reset(static_cast<float*>(std::aligned_alloc(64, std::max<size_t>(weights->size, 64))));
-  if (weights->u == nullptr) throw std::bad_alloc();
-  std::memset(weights->u.get(), 0, weights->size);
+  std::memset(u, 0, weight_bytes<A>(p));
   for (int64_t m = 0; m < p.M; ++m) {
     const int64_t first = m / (kPanel * L) * (kPanel * L);
     const int64_t panel = std::min(kPanel * L, padded_m - first);
-    transform_weights<A>(w + m * p.C * 9, p.C, weights->u.get() + first * K * kPoints + (m - first),
-                         K * panel, panel);
+    transform_weights<A>(w + m * p.C * 9, p.C, u + first * K * kPoints<A> + (m - first), K * panel, panel);
   }
-  return weights;
 }
 
 // --- Input -----------------------------------------------------------------------------------------------
@@ -178,7 +169,7 @@ Geometry geometry(const ConvProblem& p) {
   Geometry g;
   g.tiles_x = ceil_div(p.OW(), A::kTile);
   g.tiles_y = ceil_div(p.OH(), A::kTile);
-  g.k = A::kAlpha == 1 ? 9 * p.C : p.C;
+  g.k = depth<A>(p);
   g.k_blocks = ceil_div(g.k, L);
   return g;
 }
@@ -460,26 +451,85 @@ constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: 
 constexpr int64_t kStreamBytes = 2 << 20;   // y from here on is stored past the caches
 constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
 
-template <class A, class T>
-void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias, const T* residual, T* y,
-              Parallel& parallel, Workspace& workspace) {
-  constexpr int64_t kPoints = A::kAlpha * A::kAlpha;
+// How the tiles are divided among the lanes.
+template <class A>
+struct Schedule {
   // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
   // first-level one.
-  constexpr int64_t kProductBytes = kPoints == 1 ? 32 << 10 : 512 << 10;
-  const Geometry g = geometry<A>(p);
-  const int64_t tiles = p.N * g.tiles_y * g.tiles_x;
-  const int64_t padded_m = round_up(p.M, L);
-  const int64_t panels = ceil_div(padded_m, kPanel * L);
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const Output<T> out{bias, residual, y, p.N * p.M * p.OH() * p.OW() * int64_t{sizeof(T)} >= kStreamBytes};
+  static constexpr int64_t kProductBytes = kPoints<A> == 1 ? 32 << 10 : 512 << 10;
 
-  const auto floats = [&](int64_t n) {
-    return static_cast<float*>(workspace.allocate(static_cast<size_t>(n) * sizeof(float)));
-  };
-  const auto v_floats = [&](int64_t count) { return kPoints * v_stride(g, count); };
+  Geometry g;
+  int64_t lanes, tiles, panels;
+  bool stream;      // y is stored past the caches
+  int64_t unit;     // parts of the tiles begin at multiples of it: at a full cache line of y where it streams
+  bool apart;       // every lane transforms and multiplies tiles of its own
+  int64_t blocks;   // else lanes share the transformed tiles of a block
+  int64_t pieces;   // of all tiles, or of a block
+  int64_t group;    // panels that a lane multiplies at a time
+  int64_t largest;  // tiles of a piece
+
+  Schedule(const ConvProblem& p, size_t element_size, size_t most_lanes)
+      : g(geometry<A>(p)),
+        lanes(static_cast<int64_t>(most_lanes)),
+        tiles(p.N * g.tiles_y * g.tiles_x),
+        panels(ceil_div(round_up(p.M, L), kPanel * L)),
+        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes),
+        unit(stream ? std::max<int64_t>(L / A::kTile, 1) : 1) {
+    const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
+    const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
+    const int64_t local = std::min({kLocalBytes / v_bytes, kProductBytes / o_bytes, ceil_div(tiles, lanes)});
+    apart = local >= 2 * kMaxRows;
+    if (apart) {
+      blocks = 1;
+      pieces = ceil_div(tiles, local);
+      group = 1;
+      largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
+      return;
+    }
+    // Lanes divide the output channels, so that weights are read once for many tiles.
+    blocks = ceil_div(tiles, std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows));
+    const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
+    pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+    group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
+    largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
+  }
+
+  // Where part i of n tiles begins.
+  int64_t split(int64_t n, int64_t i, int64_t parts) const {
+    return std::min(n, round_up(n * i / parts, unit));
+  }
+  int64_t v_floats(int64_t count) const { return kPoints<A> * v_stride(g, count); }
   // One panel's. The direct algorithm transposes L rows even where fewer are left.
-  const auto o_floats = [&](int64_t count) { return kPoints * (count * kPanel + 1) * L + kPanel * L * L; };
+  int64_t o_floats(int64_t count) const { return kPoints<A> * (count * kPanel + 1) * L + kPanel * L * L; }
+
+  float* take_v(Workspace& workspace) const {
+    return workspace.take<float>(v_floats(largest) * (apart ? lanes : pieces));
+  }
+  float* take_o(Workspace& workspace) const {
+    return workspace.take<float>(o_floats(largest) * group * lanes);
+  }
+};
+
+template <class A>
+size_t workspace_of(const ConvProblem& p, size_t element_size, size_t lanes) {
+  const Schedule<A> schedule(p, element_size, lanes);
+  Workspace workspace(nullptr);
+  schedule.take_v(workspace);
+  schedule.take_o(workspace);
+  return workspace.bytes();
+}
+
+template <class A, class T>
+void convolve(const ConvProblem& p, const T* x, const float* weights, const T* bias, const T* residual, T* y,
+              Parallel& parallel, void* memory) {
+  const Schedule<A> schedule(p, sizeof(T), parallel.lanes());
+  const Geometry& g = schedule.g;
+  const int64_t tiles = schedule.tiles, panels = schedule.panels;
+  const int64_t padded_m = round_up(p.M, L);
+  const Output<T> out{bias, residual, y, schedule.stream};
+  Workspace workspace(memory);
+  float* v = schedule.take_v(workspace);
+  float* o = schedule.take_o(workspace);
 
   const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
     if constexpr (A::kAlpha == 1) {
@@ -493,113 +543,108 @@ void convolve(const ConvProblem& p, const T* x, const Weights& w, const T* bias,
     const int64_t count = end - begin;
     const auto vectors_of = [&](int64_t i) { return std::min<int64_t>(kPanel, padded_m / L - i * kPanel); };
     const int64_t xi_stride = (count * kPanel | 1) * L;
-    for (int64_t xi = 0; xi < kPoints; ++xi) {
+    for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
       for (int64_t i = panel; i < panel_end; ++i) {
         const int64_t panel_size = vectors_of(i) * L * g.k;
-        const float* u = w.u.get() + i * kPanel * L * g.k * kPoints + xi * panel_size;
+        const float* u = weights + i * kPanel * L * g.k * kPoints<A> + xi * panel_size;
         const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
         multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
-                       o + (i - panel) * o_floats(count) + xi * xi_stride, next_v, u + panel_size);
+                       o + (i - panel) * schedule.o_floats(count) + xi * xi_stride, next_v, u + panel_size);
       }
     }
     for (int64_t i = panel; i < panel_end; ++i) {
-      transform_output<A>(p, g, o + (i - panel) * o_floats(count), xi_stride, begin, end, i * kPanel * L,
-                          vectors_of(i), out);
+      transform_output<A>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride, begin, end,
+                          i * kPanel * L, vectors_of(i), out);
     }
 #if defined(__AVX512F__)
     if (out.stream) _mm_sfence();
 #endif
   };
 
-  // Where part i of n tiles begins: at a full cache line of y where whole lines are stored past the caches.
-  const int64_t unit = out.stream ? std::max<int64_t>(L / A::kTile, 1) : 1;
-  const auto split = [unit](int64_t n, int64_t i, int64_t parts) {
-    return std::min(n, round_up(n * i / parts, unit));
-  };
-
-  const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
-  const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
-  const int64_t local = std::min({kLocalBytes / v_bytes, kProductBytes / o_bytes, ceil_div(tiles, lanes)});
-  if (local >= 2 * kMaxRows) {
-    // Every lane transforms and multiplies tiles of its own.
-    const int64_t pieces = ceil_div(tiles, local);
-    const int64_t largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
-    float* v = floats(v_floats(largest) * lanes);
-    float* o = floats(o_floats(largest) * lanes);
+  const int64_t v_part = schedule.v_floats(schedule.largest);
+  const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;
+  const int64_t pieces = schedule.pieces;
+  if (schedule.apart) {
     parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
-      const int64_t begin = split(tiles, piece, pieces), end = split(tiles, piece + 1, pieces);
-      float* my_v = v + static_cast<int64_t>(lane) * v_floats(largest);
-      float* my_o = o + static_cast<int64_t>(lane) * o_floats(largest);
+      const int64_t begin = schedule.split(tiles, piece, pieces);
+      const int64_t end = schedule.split(tiles, piece + 1, pieces);
+      float* my_v = v + static_cast<int64_t>(lane) * v_part;
+      float* my_o = o + static_cast<int64_t>(lane) * o_part;
       for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
       for (int64_t panel = 0; panel < panels; ++panel) product(my_v, begin, end, panel, panel + 1, my_o);
     });
     return;
   }
 
-  // Lanes share the transformed tiles and divide the output channels, so that weights are read once for many
-  // tiles.
-  const int64_t most = std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows);
-  const int64_t blocks = ceil_div(tiles, most);
-  const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
-  const int64_t pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
-  const int64_t group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
-  const int64_t groups = ceil_div(panels, group);
-  const int64_t largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
-  float* v = floats(v_floats(largest) * pieces);
-  float* o = floats(o_floats(largest) * group * lanes);
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t first = split(tiles, block, blocks), count = split(tiles, block + 1, blocks) - first;
-    const auto begin_of = [&](int64_t piece) { return first + split(count, piece, pieces); };
+  const int64_t group = schedule.group, groups = ceil_div(panels, group);
+  for (int64_t block = 0; block < schedule.blocks; ++block) {
+    const int64_t first = schedule.split(tiles, block, schedule.blocks);
+    const int64_t count = schedule.split(tiles, block + 1, schedule.blocks) - first;
+    const auto begin_of = [&](int64_t piece) { return first + schedule.split(count, piece, pieces); };
     parallel_for(parallel, g.k_blocks * pieces, [&](int64_t item, size_t) {
       const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
-      input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_floats(largest));
+      input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_part);
     });
     parallel_for(parallel, groups * pieces, [&](int64_t item, size_t lane) {
       const int64_t piece = item % pieces, panel = item / pieces * group;
-      product(v + piece * v_floats(largest), begin_of(piece), begin_of(piece + 1), panel,
-              std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_floats(largest) * group);
+      product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
+              std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part);
     });
   }
+}
+
+bool has_no_result(const ConvProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
+
+// Calls fn with the algorithm as a type.
+template <class F>
+auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
+  switch (algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return fn(F4x4());
+    case ConvAlgorithm::kF2x2:
+      return fn(F2x2());
+    case ConvAlgorithm::kDirect:
+      break;
+  }
+  return fn(Direct());
 }
 
 }  // namespace
 
 template <class T>
-std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem& p, const T* w,
-                                                               ConvAlgorithm algorithm) {
-  switch (algorithm) {
-    case ConvAlgorithm::kF4x4:
-      return prepare<F4x4>(p, w, algorithm);
-    case ConvAlgorithm::kF2x2:
-      return prepare<F2x2>(p, w, algorithm);
-    case ConvAlgorithm::kDirect:
-      break;
-  }
-  return prepare<Direct>(p, w, algorithm);
+size_t winograd_weights(const ConvProblem& p, ConvAlgorithm algorithm) {
+  return with_algorithm(algorithm, [&](auto a) { return weight_bytes<decltype(a)>(p); });
 }
 
 template <class T>
-void winograd_conv_kernel(const ConvProblem& p, const T* x, const WinogradWeights& w, const T* bias,
-                          const T* residual, T* y, Parallel& parallel, Workspace& workspace) {
-  if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return;
-  const auto& weights = static_cast<const Weights&>(w);
-  switch (weights.algorithm) {
-    case ConvAlgorithm::kF4x4:
-      return convolve<F4x4>(p, x, weights, bias, residual, y, parallel, workspace);
-    case ConvAlgorithm::kF2x2:
-      return convolve<F2x2>(p, x, weights, bias, residual, y, parallel, workspace);
-    case ConvAlgorithm::kDirect:
-      return convolve<Direct>(p, x, weights, bias, residual, y, parallel, workspace);
-  }
+void winograd_prepare(const ConvProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
+  with_algorithm(algorithm, [&](auto a) { prepare<decltype(a)>(p, w, static_cast<float*>(weights)); });
 }
 
-template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const float*,
-                                                                        ConvAlgorithm);
-template std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(const ConvProblem&, const half*,
-                                                                        ConvAlgorithm);
-template void winograd_conv_kernel(const ConvProblem&, const float*, const WinogradWeights&, const float*,
-                                   const float*, float*, Parallel&, Workspace&);
-template void winograd_conv_kernel(const ConvProblem&, const half*, const WinogradWeights&, const half*,
-                                   const half*, half*, Parallel&, Workspace&);
+template <class T>
+size_t winograd_workspace(const ConvProblem& p, ConvAlgorithm algorithm, size_t lanes) {
+  if (has_no_result(p)) return 0;
+  return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), lanes); });
+}
+
+template <class T>
+void winograd_conv(const ConvProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                   const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
+  if (has_no_result(p)) return;
+  with_algorithm(algorithm, [&](auto a) {
+    convolve<decltype(a)>(p, x, static_cast<const float*>(weights), bias, residual, y, parallel, workspace);
+  });
+}
+
+template size_t winograd_weights<float>(const ConvProblem&, ConvAlgorithm);
+template size_t winograd_weights<half>(const ConvProblem&, ConvAlgorithm);
+template void winograd_prepare(const ConvProblem&, ConvAlgorithm, const float*, void*);
+template void winograd_prepare(const ConvProblem&, ConvAlgorithm, const half*, void*);
+template size_t winograd_workspace<float>(const ConvProblem&, ConvAlgorithm, size_t);
+template size_t winograd_workspace<half>(const ConvProblem&, ConvAlgorithm, size_t);
+template void winograd_conv(const ConvProblem&, ConvAlgorithm, const float*, const void*, const float*,
+                            const float*, float*, Parallel&, void*);
+template void winograd_conv(const ConvProblem&, ConvAlgorithm, const half*, const void*, const half*,
+                            const half*, half*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

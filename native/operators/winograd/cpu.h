@@ -1,12 +1,10 @@
-// CPU kernel of WinogradConv.
+// CPU kernel of WinogradConv. T is float or graphopt::half.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 
+#include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/workspace.h"
 #include "operators/winograd/op.h"
 
 namespace graphopt::cpu {
@@ -21,26 +19,20 @@ enum class ConvAlgorithm { kDirect, kF2x2, kF4x4 };
 // it.
 ConvAlgorithm winograd_choose(const ConvProblem& p, size_t element_size);
 
-// Weights in the layout that the chosen algorithm wants, made once from OIHW and immutable after.
-class WinogradWeights {
- public:
-  virtual ~WinogradWeights() = default;
-  virtual size_t bytes() const = 0;
-};
+// W in the layout that an algorithm wants, which depends on p.C and p.M alone: its bytes, and how these are
+// written, at a cache line, from w, OIHW [M, C, 3, 3].
+GRAPHOPT_CPU_KERNEL(size_t, winograd_weights, (const ConvProblem& p, ConvAlgorithm algorithm), (p, algorithm))
+GRAPHOPT_CPU_KERNEL(void, winograd_prepare,
+                    (const ConvProblem& p, ConvAlgorithm algorithm, const T* w, void* weights),
+                    (p, algorithm, w, weights))
 
-// T is float or graphopt::half. w is OIHW [M, C, 3, 3]. The problem's N, H and W may be 0 when not known yet.
-template <class T>
-std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem& p, const T* w);
-
-// The same with the algorithm given, for tests and benches.
-template <class T>
-std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem& p, const T* w,
-                                                        ConvAlgorithm algorithm);
-
-// y [N, M, OH, OW] = act(conv(x, w) + bias + residual). residual is null unless p.has_residual. The weights
-// may have been made for other N, H, W and pads. The result does not depend on the number of lanes.
-template <class T>
-void winograd_conv(const ConvProblem& p, const T* x, const WinogradWeights& w, const T* bias,
-                   const T* residual, T* y, Parallel& parallel, Workspace& workspace);
+// y [N, M, OH, OW] = act(conv(x, w) + bias + residual). residual is null unless p.has_residual. The result
+// does not depend on the number of lanes.
+GRAPHOPT_CPU_KERNEL(size_t, winograd_workspace, (const ConvProblem& p, ConvAlgorithm algorithm, size_t lanes),
+                    (p, algorithm, lanes))
+GRAPHOPT_CPU_KERNEL(void, winograd_conv,
+                    (const ConvProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                     const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace),
+                    (p, algorithm, x, weights, bias, residual, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

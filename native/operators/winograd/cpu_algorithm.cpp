@@ -1,17 +1,8 @@
 #include <algorithm>
 
-#include "blocks/half.h"
-#include "device/cpu/isa.h"
 #include "operators/winograd/cpu.h"
 
 namespace graphopt::cpu {
-
-GRAPHOPT_DECLARE_ISAS(template <class T> std::shared_ptr<const WinogradWeights> winograd_prepare_kernel(
-                          const ConvProblem& p, const T* w, ConvAlgorithm algorithm);
-                      template <class T>
-                      void winograd_conv_kernel(const ConvProblem& p, const T* x, const WinogradWeights& w,
-                                                const T* bias, const T* residual, T* y, Parallel& parallel,
-                                                Workspace& workspace);)
 
 namespace {
 
@@ -37,33 +28,5 @@ ConvAlgorithm winograd_choose(const ConvProblem& p, size_t element_size) {
   // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
   return product_cost(p, 4) < 0.9 * product_cost(p, 2) ? ConvAlgorithm::kF4x4 : ConvAlgorithm::kF2x2;
 }
-
-template <class T>
-std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem& p, const T* w,
-                                                        ConvAlgorithm algorithm) {
-  return GRAPHOPT_PICK_ISA(winograd_prepare_kernel<T>)(p, w, algorithm);
-}
-
-template <class T>
-std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem& p, const T* w) {
-  return winograd_prepare(p, w, winograd_choose(p, sizeof(T)));
-}
-
-template <class T>
-void winograd_conv(const ConvProblem& p, const T* x, const WinogradWeights& w, const T* bias,
-                   const T* residual, T* y, Parallel& parallel, Workspace& workspace) {
-  GRAPHOPT_PICK_ISA(winograd_conv_kernel<T>)(p, x, w, bias, residual, y, parallel, workspace);
-}
-
-template std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem&, const float*,
-                                                                 ConvAlgorithm);
-template std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem&, const half*,
-                                                                 ConvAlgorithm);
-template std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem&, const float*);
-template std::shared_ptr<const WinogradWeights> winograd_prepare(const ConvProblem&, const half*);
-template void winograd_conv(const ConvProblem&, const float*, const WinogradWeights&, const float*,
-                            const float*, float*, Parallel&, Workspace&);
-template void winograd_conv(const ConvProblem&, const half*, const WinogradWeights&, const half*, const half*,
-                            half*, Parallel&, Workspace&);
 
 }  // namespace graphopt::cpu

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 
-#include "device/cpu/weight_cache.h"
 #include "operators/room.h"
 #include "operators/winograd/cpu.h"
 #include "operators/winograd/plan.h"
@@ -40,12 +39,12 @@ void WinogradConvOp::read(const Node& node) {
   if (!valid) throw Error("attribute 'pads' must be [top, left, bottom, right], all >= 0");
 }
 
-ConvProblem WinogradConvOp::static_problem(const Shape* x, const Shape& w) const {
+ConvProblem WinogradConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
   if (w.rank() != 4 || w[2] != 3 || w[3] != 3) throw Error("W must be [M,C,3,3], got " + w.text());
   ConvProblem p;
   p.M = w[0];
   p.C = w[1];
-  if (x != nullptr) {
+  if (x) {
     if (x->rank() != 4) throw Error("X must be [N,C,H,W], got " + x->text());
     p.N = std::max<int64_t>((*x)[0], 0);
     p.H = std::max<int64_t>((*x)[2], 0);
@@ -63,7 +62,7 @@ ConvProblem WinogradConvOp::static_problem(const Shape* x, const Shape& w) const
 ConvProblem WinogradConvOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const Shape& w = inputs[1];
-  const ConvProblem p = static_problem(&x, w);
+  const ConvProblem p = static_problem(x, w);
   if (x[1] != p.C) {
     throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " wants " +
                 std::to_string(p.C));
@@ -78,7 +77,7 @@ ConvProblem WinogradConvOp::problem(const Shapes& inputs) const {
 }
 
 Shape WinogradConvOp::output(const Shapes& inputs) const {
-  const ConvProblem p = static_problem(&inputs[0], inputs[1]);
+  const ConvProblem p = static_problem(inputs[0], inputs[1]);
   return {p.N, p.M, p.OH(), p.OW()};
 }
 
@@ -101,32 +100,31 @@ void WinogradConvOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class WinogradConvCpu final : public CpuKernel<WinogradConvOp> {
+class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp> {
  public:
-  WinogradConvCpu(const WinogradConvOp& op, const Node& node) : CpuKernel(op, node) {
-    const auto w = node.constant(1);
-    if (!w) return;
-    const auto& x = node.inputs[0].shape;
-    const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
-    const cpu::ConvAlgorithm algorithm = cpu::winograd_choose(p, sizeof(T));
-    weights_ = cpu::WeightCache::process().get<cpu::WinogradWeights>(
-        {sizeof(T), p.M, p.C, static_cast<int64_t>(algorithm)}, w->data,
-        static_cast<size_t>(w->shape.elements()) * sizeof(T),
-        [&] { return cpu::winograd_prepare(p, w->as<const T>(), algorithm); });
-  }
-
-  bool run(Call& call) const override {
-    const ConvProblem& p = problem(call);
-    if (p.N * p.M * p.OH() * p.OW() == 0) return true;
-    const auto& weights = weights_ ? weights_ : cpu::winograd_prepare(p, data<T>(call, 1));
-    cpu::winograd_conv(p, data<T>(call, 0), *weights, data<T>(call, 2),
-                       p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
-                       *call.arena);
-    return true;
-  }
+  using PackedCpuKernel::PackedCpuKernel;
 
  private:
-  std::shared_ptr<const cpu::WinogradWeights> weights_;  // null when W may change between runs
+  cpu::ConvAlgorithm algorithm(const ConvProblem& p) const {
+    return cpu::winograd_choose(layout_problem(p), sizeof(T));
+  }
+  std::string layout(const ConvProblem& p) const override {
+    return "3x3 " + std::to_string(static_cast<int>(algorithm(p)));
+  }
+  size_t packed_bytes(const ConvProblem& p) const override {
+    return cpu::winograd_weights<T>(p, algorithm(p));
+  }
+  void pack(const ConvProblem& p, const Tensor& w, void* packed) const override {
+    cpu::winograd_prepare(p, algorithm(p), w.as<const T>(), packed);
+  }
+  size_t scratch(const ConvProblem& p, size_t lanes) const override {
+    return cpu::winograd_workspace<T>(p, algorithm(p), lanes);
+  }
+  void compute(const ConvProblem& p, const Call& call, const void* packed, void* scratch) const override {
+    cpu::winograd_conv(p, algorithm(p), data<T>(call, 0), packed, data<T>(call, 2),
+                       p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
+                       scratch);
+  }
 };
 
 using gpu::ConvAlgorithm;
@@ -183,16 +181,16 @@ constexpr Implementation<Work> kAlgorithms[] = {
     {"F(4x4, 3x3)", refuse<ConvAlgorithm::kWinograd4>, plan_fastest},
 };
 
-// Constant weights are transformed when the kernel is created, once for each algorithm that the node's shapes
-// may call for; the algorithm is chosen in each plan, from the actual N, H and W.
+// Constant weights are transformed once for each algorithm that the node's shapes may call for; the algorithm
+// is chosen in each plan, from the actual N, H and W.
 class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
  public:
-  WinogradConvGpu(const WinogradConvOp& op, const Node& node, gpu::Device& device)
-      : GpuKernelOf(op, node, device) {
+  using GpuKernelOf::GpuKernelOf;
+
+  void prepare(const Node& node) override {
     const auto w = node.constant(1);
     if (!w) return;
-    const auto& x = node.inputs[0].shape;
-    const ConvProblem p = op_.static_problem(x ? &*x : nullptr, w->shape);
+    const ConvProblem p = op_.static_problem(node.inputs[0].shape, w->shape);
     for (const ConvAlgorithm algorithm : algorithms(p)) {
       const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
       Weights& weights = weights_[algorithm];

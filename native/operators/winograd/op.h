@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,8 @@ class WinogradConvOp {
   size_t outputs() const { return 1; }
   void read(const Node& node);
   Problem problem(const Shapes& inputs) const;
-  // What is known when a kernel is created: x may be null or have dims of -1, which become 0 in the problem.
-  Problem static_problem(const Shape* x, const Shape& w) const;
+  // Dims that are not known become 0.
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
   Shape output(const Shapes& inputs) const;
   void infer(const ShapeInference& node) const;
 

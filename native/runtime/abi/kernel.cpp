@@ -159,29 +159,23 @@ HostMemory::HostMemory(const OrtApi* api) : api_(api) {
 
 HostMemory::~HostMemory() { ReleaseMemoryInfo(api_, info_); }
 
-HostArena::HostArena(const Context& context, const HostMemory& memory) : api_(context.api()) {
-  check(api_, KernelContext_GetAllocator(api_, context.raw(), memory.info(), &allocator_));
-}
-
-HostArena::~HostArena() {
-  for (void* block : blocks_) {
-    if (OrtStatus* status = AllocatorFree(api_, allocator_, block)) ReleaseStatus(api_, status);
-  }
-  ReleaseAllocator(api_, allocator_);
-}
-
-void* HostArena::allocate(size_t bytes) {
+HostScratch::HostScratch(const Context& context, const HostMemory& memory, size_t bytes)
+    : api_(context.api()) {
   constexpr size_t kAlignment = 64;
-  blocks_.reserve(blocks_.size() + 1);
-  void* block = nullptr;
-  if (OrtStatus* status = AllocatorAlloc(api_, allocator_, bytes + kAlignment, &block)) {
-    ReleaseStatus(api_, status);
+  check(api_, KernelContext_GetAllocator(api_, context.raw(), memory.info(), &allocator_));
+  OrtStatus* status = AllocatorAlloc(api_, allocator_, bytes + kAlignment, &block_);
+  if (status != nullptr) ReleaseStatus(api_, status);
+  if (status != nullptr || block_ == nullptr) {
+    ReleaseAllocator(api_, allocator_);
     throw std::bad_alloc();
   }
-  if (block == nullptr) throw std::bad_alloc();
-  blocks_.push_back(block);
-  const auto address = reinterpret_cast<uintptr_t>(block);
-  return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  const auto address = reinterpret_cast<uintptr_t>(block_);
+  data_ = reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+HostScratch::~HostScratch() {
+  if (OrtStatus* status = AllocatorFree(api_, allocator_, block_)) ReleaseStatus(api_, status);
+  ReleaseAllocator(api_, allocator_);
 }
 
 DeviceScratch::DeviceScratch(const Context& context, size_t bytes) : api_(context.api()) {

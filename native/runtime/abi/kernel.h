@@ -82,21 +82,21 @@ class HostMemory {
   OrtMemoryInfo* info_ = nullptr;
 };
 
-// Blocks out of the session's CPU arena, freed with this object.
-class HostArena {
+// Memory out of the session's CPU arena, 64-byte aligned and uninitialised.
+class HostScratch {
  public:
-  HostArena(const Context& context, const HostMemory& memory);
-  ~HostArena();
-  HostArena(const HostArena&) = delete;
-  HostArena& operator=(const HostArena&) = delete;
+  // Throws std::bad_alloc.
+  HostScratch(const Context& context, const HostMemory& memory, size_t bytes);
+  ~HostScratch();
+  HostScratch(const HostScratch&) = delete;
+  HostScratch& operator=(const HostScratch&) = delete;
 
-  // 64-byte aligned, uninitialised. Throws std::bad_alloc.
-  void* allocate(size_t bytes);
+  void* data() const { return data_; }
 
  private:
   const OrtApi* api_;
   OrtAllocator* allocator_ = nullptr;
-  std::vector<void*> blocks_;
+  void *block_ = nullptr, *data_ = nullptr;
 };
 
 // Memory of the GPU that input 0 lies on, for work on the node's stream: it may be freed as soon as that work

@@ -46,6 +46,7 @@ OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, co
       handle->bound.inputs = inputs;
       handle->bound.outputs = op.registration.outputs;
       handle->bound.kernel = op.registration.create(node);
+      handle->bound.kernel->prepare(node);
     } catch (...) {
       return abi::current_exception_status(api, handle->where() + known_shapes(node) + ": ");
     }

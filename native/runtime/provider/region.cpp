@@ -275,6 +275,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     try {
       steps_[s].kernel =
           source.tail ? source.op->create_with_tail(node, *source.tail) : source.op->create(node);
+      steps_[s].kernel->prepare(node);
     } catch (const std::exception& e) {
       throw Error(node.op + " (" + element_type_name(node.type()) + ") node '" + node.name +
                   "': " + e.what());

@@ -256,6 +256,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op.host_inputs};
+    handle->bound.kernel->prepare(node);
     if (entry.op.implementations.names.size() > 1) read_options(api, info, handle->bound);
     for (const auto& load : entry.op.implementations.loads) load(device, handle->bound.libraries.get());
     *out = handle.release();
