@@ -9,8 +9,8 @@ other kernels have no loops: their backward branches lead to blocks that the com
 
 Without ARCH, those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is in
 waves on a SIMD, from its facts: registers in steps of 8 on CDNA, VGPRs and AGPRs together (gfx908: half of each, in
-steps of 4), on RDNA of a 64th. LDS: 64 KiB for the work-groups of a CU with four SIMDs (two on RDNA), the group taken
-as large as the kernel allows.
+steps of 4), on RDNA of a 64th. LDS: that of the table for the work-groups of a CU with four SIMDs (two on RDNA), the
+group taken as large as the kernel allows.
 
 Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
 instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
@@ -91,7 +91,7 @@ def occupancy(arch: str, kernel: Kernel) -> int:
         step, simds = file // 64, 2
     most = min(waves, file // max(step, -(-registers // step) * step))
     if lds:
-        most = min(most, max(1, (65536 // lds) * waves_of_group // simds))
+        most = min(most, max(1, (int(row["lds_bytes"]) // lds) * waves_of_group // simds))
     return most
 
 

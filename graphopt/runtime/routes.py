@@ -1,15 +1,14 @@
 """The ways to this machine's GPUs, and for each thing that is missing the reason and what mends it.
 
-The native library says what its drivers show (`GraphoptDescribeDevices`, native/device/report.h); the system says what
-a driver that shows nothing can't (`machine.System`). docs/provider.md lists the codes.
+The native library says what its drivers show, and where they show nothing what the system knows of the reason
+(`GraphoptDescribeDevices`, native/device/report.h); here is what belongs to ONNX Runtime and to packages.
+docs/provider.md lists the codes.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -17,12 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphopt.runtime.machine import System
-
 INSTALL_ROCM = "install ROCm, https://rocm.docs.amd.com/projects/install-on-linux (sudo apt install rocm)"
-DOCKER = (
-    "docker run --device /dev/kfd --device /dev/dri --group-add $(getent group render | cut -d: -f3) --group-add video"
-)
 # Names of the packages in AMD's repositories.
 PACKAGES = {"rocBLAS": "rocblas", "hipBLASLt": "hipblaslt", "MIOpen": "miopen-hip"}
 
@@ -97,6 +91,7 @@ class Route:
         runtime: the GPU runtime's file, "" where none was found.
         code: architectures that the native library has device code for.
         devices: what the runtime shows.
+        seen: the machine has such a GPU, whether or not the runtime shows it.
         reason: why the route can't be taken, in the first place.
         notes: what does not stand in the way.
 
@@ -109,6 +104,7 @@ class Route:
     version: str = ""
     code: tuple[str, ...] = ()
     devices: tuple[Gpu, ...] = ()
+    seen: bool = False
     reason: Reason | None = None
     notes: tuple[Reason, ...] = field(default=())
 
@@ -149,7 +145,6 @@ def describe(library: Path) -> dict[str, Any]:
 
 def routes(
     described: Mapping[str, Any],
-    system: System,
     *,
     provider: str,
     provider_missing: Reason | None,
@@ -159,24 +154,24 @@ def routes(
 
     Args:
         described: of `describe`.
-        system: of `look_around`.
         provider: the name of our own provider.
         provider_missing: why this ONNX Runtime can't load our provider.
         rocm_provider: the file of ONNX Runtime's own ROCm provider, if this one has it.
     """
     code = tuple(described["code"])
     shown = {part["route"]: part for part in described["routes"]}
+    linux = described.get("amd", {})
     found = []
     if (amd := shown.get("hip")) is not None:
-        ours = _route("graphopt", "AMD GPUs through our provider", provider, amd, code, "gfx", system)
+        ours = _route("graphopt", "AMD GPUs through our provider", provider, amd, code, "gfx", linux)
         found.append(_with_reason(ours, provider_missing))
-        rocm = _route("rocm", "AMD GPUs through ONNX Runtime's ROCm provider", _ROCM, amd, code, "gfx", system)
-        found.append(_with_reason(rocm, _rocm_provider_missing(rocm_provider, amd, system)))
+        rocm = _route("rocm", "AMD GPUs through ONNX Runtime's ROCm provider", _ROCM, amd, code, "gfx", linux)
+        found.append(_with_reason(rocm, _rocm_provider_missing(rocm_provider, amd, linux)))
     if (nvidia := shown.get("cuda")) is not None:
-        cuda = _route("cuda", "NVIDIA GPUs through our provider", provider, nvidia, code, "sm_", system)
+        cuda = _route("cuda", "NVIDIA GPUs through our provider", provider, nvidia, code, "sm_", linux)
         found.append(_with_reason(cuda, provider_missing))
     if (host := shown.get("host")) is not None:
-        found.append(_with_reason(_route("host", "Host memory", provider, host, code, "", system), provider_missing))
+        found.append(_with_reason(_route("host", "Host memory", provider, host, code, "", linux), provider_missing))
     return found
 
 
@@ -191,16 +186,24 @@ def _with_reason(route: Route, provider: Reason | None) -> Route:
 
 
 def _route(
-    name: str, title: str, provider: str, part: Mapping[str, Any], code: tuple[str, ...], prefix: str, system: System
+    name: str,
+    title: str,
+    provider: str,
+    part: Mapping[str, Any],
+    code: tuple[str, ...],
+    prefix: str,
+    linux: Mapping[str, Any],
 ) -> Route:
     own = tuple(arch for arch in code if arch.startswith(prefix))
     amd = prefix == "gfx"
     devices = tuple(_gpu(d, own, amd) for d in part["devices"])
+    # On WSL a GPU may be of any vendor until AMD's runtime is there.
+    kernel = linux.get("seen", False) or (linux.get("dxg", False) and part["runtime"]["path"] != "")
+    seen = bool(devices) or (amd and kernel)
     notes = []
-    if amd and system.unreadable:
-        count = len(system.unreadable)
-        text = f"{count} nodes of the compute driver may not be read: GPUs that this container was not given"
-        notes.append(Reason("kfd_unreadable", f"{text} ({', '.join(system.unreadable)})"))
+    if amd and (unreadable := linux.get("unreadable", [])):
+        text = f"{len(unreadable)} nodes of the compute driver may not be read: GPUs that this container was not given"
+        notes.append(Reason("kfd_unreadable", f"{text} ({', '.join(unreadable)})"))
     usable = [d for d in devices if d.reason is None]
     if usable and all(d.integrated for d in usable):
         notes.append(Reason("only_integrated", "all GPUs here share the CPU's memory: they are slow beside other GPUs"))
@@ -212,7 +215,8 @@ def _route(
         part["runtime"]["version"],
         own,
         devices,
-        _reason_of_route(part["problem"], system, amd),
+        seen,
+        _reason(part["problem"]),
         tuple(notes),
     )
 
@@ -268,119 +272,12 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
     return Reason(problem["code"], problem["text"], mends.get(problem["code"], ""))
 
 
-def _reason_of_route(problem: Mapping[str, str] | None, system: System, amd: bool) -> Reason | None:
-    if problem is None:
-        return None
-    code, text = problem["code"], problem["text"]
-    if not amd:
-        return Reason(code, text)
-    if not system.may_have_amd_gpu and not system.wsl:
-        return Reason("no_gpu", "this machine has no AMD GPU: there is none on its PCI bus")
-    if code == "no_runtime":
-        return _no_runtime(text, system)
-    if code in _NO_DEVICE:
-        return _no_device(code, text, system)
-    return Reason(code, text)
+def _reason(problem: Mapping[str, str] | None) -> Reason | None:
+    """As the native library tells it."""
+    return None if problem is None else Reason(problem["code"], problem["text"], problem.get("mend", ""))
 
 
-# What the native library makes of a runtime that shows none; the runtime itself gives the same error for all of them.
-_NO_DEVICE = frozenset({"no_driver", "no_permission", "old_driver", "no_device"})
-_NEW_DRIVER = "a newer kernel, or AMD's own driver: sudo apt install amdgpu-dkms; sudo reboot"
-
-
-def _no_device(code: str, text: str, system: System) -> Reason:
-    """Why ROCm shows no GPU, in the order in which it would meet the obstacles."""
-    if system.wsl:
-        if not system.dxg:
-            return Reason("no_dxg", "this WSL has no /dev/dxg", "wsl --update in Windows, with AMD's driver for WSL")
-        return Reason(
-            "no_device_in_wsl",
-            f"{text}: on WSL, ROCm finds GPUs through librocdxg only",
-            "install librocdxg, https://github.com/ROCm/librocdxg; export HSA_ENABLE_DXG_DETECTION=1",
-        )
-    if not system.kfd:
-        if system.container:
-            return Reason("not_in_container", "this container was not given /dev/kfd", f"{DOCKER} ...")
-        bound = f" ({', '.join(system.unbound)})" if system.unbound else ""
-        return Reason(
-            "no_driver",
-            f"the kernel has no compute driver for the {system.amd_gpus} AMD GPUs on the PCI bus{bound}: "
-            "there is no /dev/kfd",
-            "sudo modprobe amdgpu (AMD's own: sudo apt install amdgpu-dkms; sudo reboot)",
-        )
-    if system.kfd_refusal:
-        return _refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system)
-    hidden = _hidden()
-    if hidden:
-        return Reason("hidden", f"{text}; {hidden} hides GPUs", f"unset {hidden.partition('=')[0]}")
-    if system.container and not system.render_nodes:
-        return Reason("not_in_container", f"{text}: this container was not given /dev/dri", f"{DOCKER} ...")
-    if system.render_refusal:
-        return _refused(system.render_nodes[0], system.render_refusal, system.render_group, system)
-    if system.unbound:
-        return Reason(
-            "old_driver",
-            f"{text}: the kernel's driver amdgpu does not have {', '.join(system.unbound)}: it is too old for the GPU, "
-            "lacks its firmware, or was told to leave it",
-            f"sudo dmesg | grep amdgpu says which; {_NEW_DRIVER}",
-        )
-    if system.kfd_gpus == 0 and system.unreadable:
-        count = len(system.unreadable)
-        return Reason("not_in_container", f"{text}: the {count} GPUs here were given to others", f"{DOCKER} ...")
-    if system.kfd_gpus == 0:
-        return Reason(
-            "not_in_kfd",
-            f"{text}: the compute driver leaves out every GPU here, for instance where the slot has no PCIe atomics",
-            f"sudo dmesg | grep kfd says why; {_NEW_DRIVER}",
-        )
-    if code == "old_driver":
-        return Reason(code, text, _NEW_DRIVER)
-    return Reason("no_device", text)
-
-
-def _hidden() -> str:
-    """What hides GPUs from HIP, which reads CUDA's variable where its own is not set."""
-    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if os.environ.get(name):
-            return f"{name}={os.environ[name]}"
-    # To the layer below, an empty list is a list, too.
-    name = "ROCR_VISIBLE_DEVICES"
-    return f"{name}={os.environ[name]}" if name in os.environ else ""
-
-
-def _refused(node: str, why: str, group: str, system: System) -> Reason:
-    text = f"{node} can't be opened by this user: {why}"
-    if why not in (os.strerror(errno.EACCES), os.strerror(errno.EPERM)):
-        return Reason("node_fails", text, f"sudo dmesg | grep -e kfd -e amdgpu says why; {_NEW_DRIVER}")
-    if system.container:
-        group = group or "render"
-        return Reason(
-            "no_permission",
-            f"{node} can't be opened by this user in this container: {why}",
-            f"docker run --group-add $(stat -c %g {node}) ... (here group {group})",
-        )
-    return Reason("no_permission", text, f"sudo usermod -a -G {_groups(group)} $LOGNAME; then log in again")
-
-
-def _groups(group: str) -> str:
-    return ",".join(dict.fromkeys([group if not group.isdecimal() and group != "root" else "render", "video"]))
-
-
-def _no_runtime(text: str, system: System) -> Reason:
-    """ROCm's libraries lie where the loader does not look more often than they are not there."""
-    if system.rocm:
-        folder = system.rocm[-1]
-        mend = f"echo {folder} | sudo tee /etc/ld.so.conf.d/rocm.conf; sudo ldconfig"
-        root = Path(folder).parent
-        return Reason(
-            "not_found",
-            f"the loader does not find the HIP runtime in {folder}: {text}",
-            f"{mend} (or ROCM_PATH={root})",
-        )
-    return Reason("no_runtime", text, INSTALL_ROCM)
-
-
-def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], system: System) -> Reason | None:
+def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Mapping[str, Any]) -> Reason | None:
     if file is None:
         return Reason("no_provider", "this ONNX Runtime has no ROCm provider: 1.22 was the last with one")
     needed, path = part["runtime"]["needed"], part["runtime"]["path"]
@@ -390,8 +287,8 @@ def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], system: S
     if not missing:
         return None
     text = f"the ROCm provider cannot be loaded: the loader does not find {', '.join(missing)}"
-    if system.rocm:
-        folder = system.rocm[-1]
+    if folders := linux.get("rocm", []):
+        folder = folders[-1]
         return Reason("not_found", text, f"echo {folder} | sudo tee /etc/ld.so.conf.d/rocm.conf; sudo ldconfig")
     return Reason("missing_libraries", text, INSTALL_ROCM)
 

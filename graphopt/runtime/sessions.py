@@ -22,7 +22,7 @@ import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list
 from graphopt.metadata import METADATA_TARGET
 from graphopt.runtime import selftest_record
-from graphopt.runtime.machine import Device, cpu_name, look_around
+from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
@@ -192,7 +192,6 @@ def gpu_routes() -> tuple[Route, ...]:
     rocm_provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_rocm.so" if has_rocm else None
     found = routes(
         describe(library_path()),
-        look_around(),
         provider=DEVICE_PROVIDER,
         provider_missing=missing,
         rocm_provider=rocm_provider,
@@ -206,7 +205,6 @@ def why_cpu() -> Reason | None:
     Raises:
         RuntimeMissingError: no runtime, or no native library.
     """
-    system = look_around()
     meant = "onnxruntime-rocm" in installed_runtimes()
     by_name = {route.name: route for route in gpu_routes()}
     # NVIDIA's count where this library was built for them.
@@ -216,9 +214,7 @@ def why_cpu() -> Reason | None:
     amd = by_name.get("rocm" if meant else "graphopt")
     if amd is None or amd.ready:
         return None
-    # On WSL a GPU may be of any vendor until AMD's runtime is there.
-    seen = system.amd_gpus > 0 or system.kfd or bool(amd.devices) or (system.dxg and bool(amd.runtime))
-    return amd.why_not() if seen or meant else None
+    return amd.why_not() if amd.seen or meant else None
 
 
 def memory_of(session: Any) -> tuple[Any, ...]:

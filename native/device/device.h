@@ -124,10 +124,11 @@ class OnDevice {
   void* before_;
 };
 
-// Why something is not there: a word for programs (report.h lists them) and a sentence for people. Both empty
-// when nothing is wrong.
+// Why something is not there: a word for programs (report.h lists them), a sentence for people, and a command
+// or step that mends it. All empty when nothing is wrong.
 struct Problem {
   std::string code, text;
+  std::string mend = {};
 };
 
 // What a driver says of its devices without opening any.

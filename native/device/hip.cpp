@@ -1,7 +1,6 @@
 // AMD GPUs through libamdhip64, any version from 5 on.
-#include <unistd.h>
-
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "device/driver.h"
@@ -163,6 +162,13 @@ struct Hip {
     return v;
   }
 
+  // Whether a work-group processor counts as one, not its two compute units: clr's flag of this name, which
+  // is true by default (rocclr/utils/flags.hpp, and Flag::setValue for what counts as true).
+  static bool counts_pairs() {
+    const char* flag = std::getenv("GPU_ENABLE_WGP_MODE");
+    return flag == nullptr || std::strcmp(flag, "true") == 0 || std::atoi(flag) != 0;
+  }
+
   DeviceFacts facts(int number) const {
     // hipDeviceAttribute_t as it has been since HIP 5.0.
     constexpr int kClockRate = 5, kIntegrated = 16, kMemoryBusWidth = 59, kMemoryClockRate = 60,
@@ -178,10 +184,14 @@ struct Hip {
     const std::string arch = full.substr(0, full.find(':'));  // without features such as :sramecc+
     DeviceFacts f;
     f.arch = arch;
-    if (find_architecture(arch) != nullptr) {
-      f = facts_of(arch, attribute(kMultiprocessors), 1e3 * attribute(kClockRate),
-                   1e3 * attribute(kMemoryClockRate), attribute(kMemoryBusWidth));
+    const int multiprocessors = attribute(kMultiprocessors);
+    if (const Architecture* known = find_architecture(arch)) {
+      f = facts_of(arch, multiprocessors * (counts_pairs() ? known->units_per_multiprocessor : 1),
+                   1e3 * attribute(kClockRate), 1e3 * attribute(kMemoryClockRate),
+                   attribute(kMemoryBusWidth));
     }
+    f.multiprocessors = multiprocessors;
+    f.features = full.substr(arch.size());
     char text[256] = {};
     check(get_name(text, sizeof text - 1, number), "hipDeviceGetName");
     f.name = text;
@@ -208,27 +218,9 @@ struct Hip {
   // Whether it loads code of generic targets: ROCm 6.4 and newer do.
   bool knows_families() const { return version() >= 60400000; }
 
-  // Why there is no device, from what the runtime says of it and what the kernel shows of its driver.
+  // One error for all reasons; what the system shows tells them apart (amd_system.h).
   Problem why_none(int status) const {
-    constexpr int kInsufficientDriver = 35;
-    const char *kfd = "/dev/kfd", *wsl = "/dev/dxg";
-    const std::string said = std::string(" (") + error_string(status) + ")";
-    if (access(kfd, F_OK) != 0 && access(wsl, F_OK) != 0) {
-      return {"no_driver",
-              "there is no /dev/kfd: the kernel has no driver for an AMD GPU, or it was not given to "
-              "this container" +
-                  said};
-    }
-    const char* node = access(kfd, F_OK) == 0 ? kfd : wsl;
-    if (access(node, R_OK | W_OK) != 0) {
-      return {"no_permission", std::string(node) +
-                                   " may not be opened by this user, who is not in the group "
-                                   "'render'" +
-                                   said};
-    }
-    if (status == kInsufficientDriver)
-      return {"old_driver", "the kernel's driver is too old for this ROCm" + said};
-    return {"no_device", "the runtime shows no AMD GPU" + said};
+    return {"no_device", std::string("the runtime shows no AMD GPU (") + error_string(status) + ")", ""};
   }
 
   void prepare(Function) const {}

@@ -49,7 +49,7 @@ const Architecture& architecture(const std::string& name) {
 
 DeviceFacts typical_facts(const std::string& arch) { return facts_of(arch, 0, 0, 0, 0); }
 
-DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_hz, double memory_clock_hz,
+DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
                      int memory_bits) {
   const Architecture& a = architecture(arch);
   DeviceFacts f;
@@ -58,7 +58,7 @@ DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_
   f.flops_per_clock = a.flops;
   f.l2_bytes = a.l2_bytes;
   f.clock_hz = clock_hz > 0 ? clock_hz : a.clock_hz;
-  f.compute_units = multiprocessors > 0 ? multiprocessors * a.units_per_multiprocessor : a.compute_units;
+  f.compute_units = compute_units > 0 ? compute_units : a.compute_units;
   f.xcds = a.xcds;
   double least = a.bytes_per_second;
   // Such a device may be divided into several, each with some of its dies and of its memory's rate.
@@ -67,7 +67,9 @@ DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
-  f.bytes_per_second = std::max(least, a.transfers * memory_clock_hz * memory_bits / 8);
+  // A clock that counts otherwise (memory of another kind) must not give what no part has.
+  f.bytes_per_second =
+      std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;
 }
 

@@ -23,6 +23,7 @@ Divisor make_divisor(int64_t d);
 // What a plan must know of the device, and what a report calls it.
 struct DeviceFacts {
   std::string arch;         // a name of kArchitectures
+  std::string features;     // of this device, as the runtime appends them to it: ":sramecc+:xnack-"
   std::string code;         // whose device code it runs: its own name or that of its family
   std::string name;         // of the product
   std::string driver;       // with its version
@@ -31,6 +32,7 @@ struct DeviceFacts {
   bool integrated = false;  // shares the memory of the CPU
   int wave = 32;            // lanes of a wave
   int compute_units = 1;    // CUs, or multiprocessors
+  int multiprocessors = 0;  // as the runtime counts them; 0 without one
   int xcds = 1;             // dies that take work-groups in turn
   int64_t l2_bytes = 0;     // of the whole device
   double clock_hz = 1e9;
@@ -48,7 +50,7 @@ DeviceFacts typical_facts(const std::string& arch);
 
 // Those of a device whose runtime says so much of it; a number that is 0 is not known. Throws
 // std::invalid_argument.
-DeviceFacts facts_of(const std::string& arch, int multiprocessors, double clock_hz, double memory_clock_hz,
+DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
                      int memory_bits);
 
 // Bytes of a kernel's arguments, at most.

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <vector>
 
+#include "device/amd_system.h"
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
 
@@ -40,7 +41,8 @@ std::string list(const Items& items, const Write& write) {
 
 std::string to_json(const Problem& p) {
   if (p.code.empty()) return "null";
-  return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) + "}";
+  return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) + ", \"mend\": " + quoted(p.mend) +
+         "}";
 }
 
 std::string to_json(const FoundLibrary& library) {
@@ -99,6 +101,7 @@ std::string describe_devices() {
   std::vector<std::string> archs;
   std::istringstream names(architectures(""));
   for (std::string name; names >> name;) archs.push_back(name);
+  const AmdSystem system = look_around();
   int number = 0;
   const auto route = [&](const std::pair<Backend, Present>& entry) {
     const auto& [backend, present] = entry;
@@ -108,13 +111,18 @@ std::string describe_devices() {
     return std::string("{\"route\": ") + quoted(name) +
            ", \"runtime\": {\"path\": " + quoted(present.library) +
            ", \"version\": " + quoted(present.version) + ", \"needed\": " + quoted(needed) +
-           "}, \"problem\": " + to_json(present.problem) + ", \"devices\": " +
+           "}, \"problem\": " +
+           to_json(backend == Backend::kHip ? why_no_gpu(present.problem, system) : present.problem) +
+           ", \"devices\": " +
            list(present.devices,
                 [&, backend = backend](const FoundDevice& d) { return to_json(backend, d, number++); }) +
            "}";
   };
-  return "{\"format\": 1, \"code\": " + list(archs, quoted) + ", \"routes\": " + list(all_devices(), route) +
-         "}";
+  return "{\"format\": 1, \"code\": " + list(archs, quoted) +
+         ", \"amd\": {\"seen\": " + (system.gpus > 0 || system.kfd ? "true" : "false") +
+         ", \"dxg\": " + (system.dxg ? "true" : "false") +
+         ", \"unreadable\": " + list(system.unreadable, quoted) + ", \"rocm\": " + list(system.rocm, quoted) +
+         "}, \"routes\": " + list(all_devices(), route) + "}";
 }
 
 }  // namespace graphopt::gpu

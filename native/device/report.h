@@ -11,6 +11,11 @@ namespace graphopt::gpu {
 //
 //   {"format": 1,
 //    "code": ["gfx908", ...],               architectures that the library has device code for
+//    "amd": {                               what Linux shows, without asking any driver
+//      "seen": true,                        AMD GPUs on the PCI bus, or their compute driver
+//      "dxg": false,                        WSL's device node, of GPUs of any vendor
+//      "unreadable": ["/sys/..."],          nodes of GPUs that this container was not given
+//      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders that hold the HIP runtime
 //    "routes": [{
 //      "route": "hip" | "cuda" | "host",    "host": GRAPHOPT_HOST_KERNELS is set
 //      "runtime": {"path": "...", "version": "HIP 7.1.123", "needed": "libamdhip64.so.7"},
@@ -28,13 +33,14 @@ namespace graphopt::gpu {
 //                       "problem": PROBLEM | null}]   why it is not used there
 //      }]}]}
 //
-// PROBLEM: {"code": CODE, "text": "..."}. Codes of a route:
+// PROBLEM: {"code": CODE, "text": "...", "mend": "..."}; mend: a command or a step, "" where none is known
+// here. Codes of a route:
 //   no_runtime      the runtime's library is nowhere (text: where was looked, or why it can't be loaded)
 //   broken_runtime  it lacks functions, or fails when asked
-//   no_driver       AMD: there is neither /dev/kfd nor /dev/dxg
-//   no_permission   AMD: the device node may not be opened (group render)
-//   old_driver      the kernel's driver is too old for the runtime
-//   no_device       the runtime shows none
+//   no_device       the runtime shows none; of AMD's, what the system shows says more: no_gpu,
+//   not_in_container,
+//                   no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found, no_dxg,
+//                   no_device_in_wsl (docs/provider.md)
 // of a device:
 //   no_code         no device code for it; code [] of the whole library: none was compiled into it
 //   old_runtime     the code of its family needs ROCm 6.4 or newer

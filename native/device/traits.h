@@ -61,7 +61,7 @@ constexpr bool kCopiesToLds = false;
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = 232448;
 #else
-constexpr int kLdsBytes = 65536;  // gfx950 has more; its kernels are those of gfx942
+constexpr int kLdsBytes = 65536;  // kernel_lds of device/architectures.h
 #endif
 
 }  // namespace graphopt::hip

@@ -110,7 +110,7 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
           // No splits: as many heads as there are compute units.
           const AttentionProblem p = problem(1, facts.compute_units, 1000, 70, D);
           const hip::AttentionShape shape = hip::attention_shape(
-              matrix, arch.wave, arch.lds_bytes, static_cast<int>(D), half ? 2 : 4, true, rows);
+              matrix, arch.wave, kernel_lds(arch), static_cast<int>(D), half ? 2 : 4, true, rows);
           const Plan plan = fused_attention_plan(p, half, true, facts, rows);
           CHECK(plan.launches.size() == 1 && plan.workspace.empty());
           const Launch& launch = plan.launches[0];

@@ -14,7 +14,6 @@ import numpy as np
 from onnx import helper
 
 import graphopt
-from graphopt.runtime import machine
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
@@ -277,6 +276,13 @@ def runtime_library() -> dict[str, Any]:
     return {"loaded": loaded, "route": route}
 
 
+def runtime_of_a_gpu() -> Any:
+    """What the library says of the runtime on a machine that has a GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        _machine(Path(folder), {**GPU, **NODES})
+        return runtime_library()["route"]
+
+
 def _machine(folder: Path, files: dict[str, str]) -> None:
     """What the system shows from now on; a file of this text is a node that can't be opened."""
     for name, text in files.items():
@@ -286,7 +292,7 @@ def _machine(folder: Path, files: dict[str, str]) -> None:
             path.mkdir()
         else:
             path.write_text(text)
-    machine.look_around.__defaults__ = (folder,)
+    ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).stand_in_system_root(str(folder).encode())
     runtime.gpu_routes.cache_clear()
     runtime._said.clear()
 

@@ -76,6 +76,13 @@ def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
     assert device["integrated"] == integrated and device["bus_id"] == "0000:03:00.0"
 
 
+@pytest.mark.parametrize(("flag", "arch"), [("0", "gfx1100"), ("true", "gfx1100"), ("0", "gfx90a")])
+def test_compute_units_that_the_runtime_counts_one_by_one(flag: str, arch: str, amd: StandIn) -> None:
+    """GPU_ENABLE_WGP_MODE=0 makes it count compute units on RDNA, too."""
+    (device,) = amd.run("facts", arch, GPU_ENABLE_WGP_MODE=flag).value
+    assert device["compute_units"] == PRODUCT_FACTS[arch][0]
+
+
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
 def test_the_properties_of_hip_5(arch: str, amd: StandIn) -> None:
     """Another size, another place, and the function of newer versions is not there."""
@@ -227,6 +234,24 @@ def test_what_miopen_can_t_do_our_kernels_do(mode: str, on_device: StandIn, tmp_
     assert outcome.said.count("slower kernels of our own run") == 2
 
 
+@pytest.mark.parametrize(
+    ("package", "arch", "taken"),
+    [
+        ("gfx942130.kdb", "gfx942", True),  # 304 processors
+        ("gfx942e4.kdb", "gfx942", False),  # 228: an MI300A
+        ("gfx1201_32.kdb", "gfx1201", True),  # as the runtime counts: 32 work-group processors
+        ("gfx1201_64.kdb", "gfx1201", False),
+    ],
+)
+def test_miopen_s_package_is_for_a_count_of_processors(
+    package: str, arch: str, taken: bool, on_device: StandIn, tmp_path: Path
+) -> None:
+    more = convolutions(on_device, tmp_path)
+    (tmp_path / package).touch()
+    outcome = on_device.run("convolution", arch, STAND_IN_DNN="builds", **more)
+    assert (f"MIOpen would have to build its kernels for {arch}" in outcome.said) == (not taken)
+
+
 def test_no_run_waits_for_miopen_to_build(on_device: StandIn, tmp_path: Path) -> None:
     """Its packages have no kernels for most of RDNA: there it is asked only by those who want that."""
     more = convolutions(on_device, tmp_path, "gfx942")
@@ -318,7 +343,7 @@ def test_the_search_goes_by_runpath_too(amd: StandIn) -> None:
 def test_a_runtime_that_can_t_be_loaded_says_why(amd: StandIn, tmp_path: Path) -> None:
     for version in (".7", ".6", ".5", ""):
         (tmp_path / f"libamdhip64.so{version}").write_text("no library")
-    route = amd.run("runtime_library", folder=tmp_path).value["route"]
+    route = amd.run("runtime_of_a_gpu", folder=tmp_path).value
     assert route["problem"]["code"] == "no_runtime" and not route["devices"]
     assert "libamdhip64.so.7: file too short" in route["problem"]["text"]
 

@@ -1,6 +1,6 @@
 // cuDNN and MIOpen: convolutions of two and three spatial axes, and transposed ones, which are to a library
 // the gradient of a convolution's input.
-#include <glob.h>
+#include <unistd.h>
 
 #include <array>
 #include <condition_variable>
@@ -561,16 +561,24 @@ struct Miopen {
 };
 
 // MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
-// RDNA.
-bool has_kernel_database(const std::string& library, const std::string& arch) {
+// RDNA. A file is for a count of processors as the runtime gives it, in hexadecimal above 64, or for all of
+// an architecture (MIOpen's src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename), and
+// devices with XNACK have files of their own (target_properties.cpp, InitDbId).
+bool has_kernel_database(const std::string& library, const DeviceFacts& device) {
   const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");  // empty: not given (src/db_path.cpp.in)
   const std::string folder = given != nullptr && *given != '\0'
                                  ? std::string(given)
                                  : folder_of(folder_of(library)) + "/share/miopen/db";
-  glob_t found{};
-  const bool any = glob((folder + "/" + arch + "*.kdb").c_str(), 0, nullptr, &found) == 0;
-  globfree(&found);
-  return any;
+  const bool xnack = device.features.find(":xnack+") != std::string::npos;
+  const std::string all = folder + "/" + device.arch + (xnack ? "_xnack" : "");
+  const auto processors = static_cast<unsigned>(device.multiprocessors);
+  char count[16];
+  if (processors <= 64) {
+    std::snprintf(count, sizeof count, "_%u", processors);
+  } else {
+    std::snprintf(count, sizeof count, "%x", processors);
+  }
+  return access((all + count + ".kdb").c_str(), F_OK) == 0 || access((all + ".kdb").c_str(), F_OK) == 0;
 }
 
 }  // namespace
@@ -582,11 +590,12 @@ FoundLibrary find_cudnn(const DeviceFacts&, Use use) {
 // By default only where no kernel has to be built.
 FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
-  if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device.arch)) {
-    found.problem = {"no_kernels",
-                     "MIOpen would have to build its kernels for " + device.arch +
-                         " (no package of them is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
-                         "it, beside the session's runs"};
+  if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {
+    found.problem = {"no_kernels", "MIOpen would have to build its kernels for " + device.arch +
+                                       " (no package of them for its " +
+                                       std::to_string(device.multiprocessors) +
+                                       " processors is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
+                                       "it, beside the session's runs"};
   }
   return found;
 }

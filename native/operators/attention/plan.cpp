@@ -52,7 +52,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const int64_t pack = 16 / element, heads = p.H / p.group, rows = p.group * p.S;
   const int64_t units = device.compute_units;
   const auto shape_of = [&](AttentionRows r) {
-    return hip::attention_shape(matrix, arch.wave, arch.lds_bytes, head, element, plain, r);
+    return hip::attention_shape(matrix, arch.wave, kernel_lds(arch), head, element, plain, r);
   };
   // Rows that the busiest compute unit multiplies.
   const auto busiest = [&](AttentionRows r) {

@@ -187,13 +187,13 @@ Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const Devi
   product.across = make_divisor(p.OW());
   product.act = p.act;
   const auto side = static_cast<int>(tile.side);
-  const int threads = hip::matrix_conv_waves(side, arch.wave, arch.lds_bytes) * arch.wave;
+  const int threads = hip::matrix_conv_waves(side, arch.wave, kernel_lds(arch)) * arch.wave;
   Launch& launch =
       plan.launch(tile.name, {to_u31(divide_up(pixels, tile.side)), to_u31(divide_up(p.M, tile.side))},
                   static_cast<uint32_t>(threads), product);
   // device/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma) {
-    launch.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, arch.lds_bytes));
+    launch.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, kernel_lds(arch)));
   }
   return plan;
 }

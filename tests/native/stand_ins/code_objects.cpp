@@ -1,4 +1,5 @@
-// Device code for the stand-in drivers: the name of its architecture.
+// Device code for the stand-in drivers: the name of its architecture. And the folder of a system for tests.
+#include "device/amd_system.h"
 #include "device/device.h"
 
 namespace graphopt::gpu {
@@ -19,3 +20,7 @@ const std::vector<CodeObject>& code_objects() {
 const char* module_of(const std::string&) { return "all"; }
 
 }  // namespace graphopt::gpu
+
+extern "C" __attribute__((visibility("default"))) void stand_in_system_root(const char* folder) {
+  graphopt::gpu::system_root() = folder;
+}

@@ -29,7 +29,7 @@
 //                        clr hipamd/src/hip_module.cpp:85
 //   a launch of more than 2^32 - 1 work-items along x is error 9
 //                        clr hipamd/src/hip_module.cpp:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
-//   work-group processors are counted as one on gfx10 and later
+//   work-group processors are counted as one on gfx10 and later, unless GPU_ENABLE_WGP_MODE is 0
 //                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device.cpp:676
 //   the memory's clock and width are what the kernel's driver says
 //                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254

@@ -97,7 +97,12 @@ STAND_IN_EXPORT int hipRuntimeGetVersion(int* version) {
 }
 STAND_IN_EXPORT int hipDeviceGetAttribute(int* value, int which, int device) {
   return call([&](Driver& d) {
-    const Product p = product(d, device);
+    Product p = product(d, device);
+    // clr rocclr/device/rocm/rocdevice.cpp:1190, rocsettings.cpp:177, utils/flags.cpp:162
+    const char* pairs = std::getenv("GPU_ENABLE_WGP_MODE");
+    if (pairs != nullptr && std::strcmp(pairs, "true") != 0 && std::atoi(pairs) == 0 &&
+        std::strncmp(p.arch, "gfx9", 4) != 0)
+      p.multiprocessors *= 2;
     const std::map<int, int> known = {
         {5, p.clock}, {16, p.integrated}, {59, p.memory_bits}, {60, p.memory_clock}, {63, p.multiprocessors}};
     const auto found = known.find(which);

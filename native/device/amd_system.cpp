@@ -1,0 +1,248 @@
+#include "device/amd_system.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+namespace graphopt::gpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDocker =
+    "docker run --device /dev/kfd --device /dev/dri --group-add $(getent group render | cut -d: -f3) "
+    "--group-add video ...";
+constexpr const char* kNewDriver =
+    "a newer kernel, or AMD's own driver: sudo apt install amdgpu-dkms; sudo reboot";
+constexpr const char* kInstall =
+    "install ROCm, https://rocm.docs.amd.com/projects/install-on-linux (sudo apt install rocm)";
+
+bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
+
+// By read() itself: a driver may let a file be opened and refuse to have it read.
+std::optional<std::string> read_if_allowed(const fs::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::string text;
+  char part[4096];
+  ssize_t count = 0;
+  while ((count = ::read(file, part, sizeof part)) > 0) text.append(part, static_cast<size_t>(count));
+  close(file);
+  if (count < 0) return std::nullopt;
+  while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.pop_back();
+  return text;
+}
+
+std::string read(const fs::path& path) { return read_if_allowed(path).value_or(""); }
+
+bool is_there(const fs::path& path) {
+  std::error_code none;
+  return fs::exists(path, none);
+}
+
+// What lies in a folder, in order.
+std::vector<fs::path> entries(const fs::path& folder, const std::string& start = "") {
+  std::vector<fs::path> found;
+  std::error_code none;
+  for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none)) {
+    if (starts_with(it->path().filename().string(), start)) found.push_back(it->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// Why a device node can't be opened: beside its mode, a container's rules and the driver itself have a say.
+std::string refusal(const fs::path& node) {
+  const int file = open(node.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return std::strerror(errno);
+  close(file);
+  return "";
+}
+
+std::string group_of(const fs::path& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) return "";
+  const group* known = getgrgid(status.st_gid);
+  return known != nullptr ? known->gr_name : std::to_string(status.st_gid);
+}
+
+// The kernel's driver that has a PCI device.
+std::string driver_of(const fs::path& device) {
+  std::error_code none;
+  const fs::path driver = fs::canonical(device / "driver", none);
+  return none ? "" : driver.filename().string();
+}
+
+// Whether a node of the compute driver's topology is a GPU: processors have no SIMDs.
+bool is_gpu(const std::string& properties) {
+  std::istringstream words(properties);
+  for (std::string name, value; words >> name >> value;) {
+    if (name == "simd_count") return std::atoi(value.c_str()) > 0;
+  }
+  return false;
+}
+
+// What hides GPUs from HIP, which reads CUDA's variable where its own is not set.
+std::string hiding() {
+  for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return std::string(name) + "=" + value;
+  }
+  // To the layer below, an empty list is a list, too.
+  const char* name = "ROCR_VISIBLE_DEVICES";
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::string(name) + "=" + value : "";
+}
+
+std::string joined(const std::vector<std::string>& all) {
+  std::string text;
+  for (const std::string& one : all) text += (text.empty() ? "" : ", ") + one;
+  return text;
+}
+
+Problem refused(const std::string& node, const std::string& why, const std::string& group,
+                const AmdSystem& system) {
+  const std::string text = node + " can't be opened by this user";
+  if (why != std::strerror(EACCES) && why != std::strerror(EPERM))
+    return {"node_fails", text + ": " + why,
+            std::string("sudo dmesg | grep -e kfd -e amdgpu says why; ") + kNewDriver};
+  if (system.container)
+    return {"no_permission", text + " in this container: " + why,
+            "docker run --group-add $(stat -c %g " + node + ") ... (here group " +
+                (group.empty() ? "render" : group) + ")"};
+  const bool named = !group.empty() && group != "root" && group.find_first_not_of("0123456789") != group.npos;
+  const std::string groups = !named ? "render,video" : group == "video" ? group : group + ",video";
+  return {"no_permission", text + ": " + why,
+          "sudo usermod -a -G " + groups + " $LOGNAME; then log in again"};
+}
+
+// ROCm's libraries lie where the loader does not look more often than they are not there.
+Problem no_runtime(const std::string& text, const AmdSystem& system) {
+  if (system.rocm.empty()) return {"no_runtime", text, kInstall};
+  const std::string& folder = system.rocm.back();
+  return {"not_found", "the loader does not find the HIP runtime in " + folder + ": " + text,
+          "echo " + folder + " | sudo tee /etc/ld.so.conf.d/rocm.conf; sudo ldconfig (or ROCM_PATH=" +
+              fs::path(folder).parent_path().string() + ")"};
+}
+
+Problem no_device(const std::string& text, const AmdSystem& system) {
+  if (system.wsl) {
+    if (!system.dxg)
+      return {"no_dxg", "this WSL has no /dev/dxg", "wsl --update in Windows, with AMD's driver for WSL"};
+    return {"no_device_in_wsl", text + ": on WSL, ROCm finds GPUs through librocdxg only",
+            "install librocdxg, https://github.com/ROCm/librocdxg; export HSA_ENABLE_DXG_DETECTION=1"};
+  }
+  if (!system.kfd) {
+    if (system.container) return {"not_in_container", "this container was not given /dev/kfd", kDocker};
+    return {"no_driver",
+            "the kernel has no compute driver for the " + std::to_string(system.gpus) +
+                " AMD GPUs on the PCI bus" +
+                (system.unbound.empty() ? "" : " (" + joined(system.unbound) + ")") +
+                ": there is no /dev/kfd",
+            "sudo modprobe amdgpu (AMD's own: sudo apt install amdgpu-dkms; sudo reboot)"};
+  }
+  if (!system.kfd_refusal.empty()) return refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system);
+  if (const std::string hides = hiding(); !hides.empty())
+    return {"hidden", text + "; " + hides + " hides GPUs", "unset " + hides.substr(0, hides.find('='))};
+  if (system.container && system.render_nodes.empty())
+    return {"not_in_container", text + ": this container was not given /dev/dri", kDocker};
+  if (!system.render_refusal.empty())
+    return refused(system.render_nodes.front(), system.render_refusal, system.render_group, system);
+  if (!system.unbound.empty())
+    return {"old_driver",
+            text + ": the kernel's driver amdgpu does not have " + joined(system.unbound) +
+                ": it is too old for the GPU, lacks its firmware, or was told to leave it",
+            std::string("sudo dmesg | grep amdgpu says which; ") + kNewDriver};
+  if (system.kfd_gpus == 0 && !system.unreadable.empty())
+    return {"not_in_container",
+            text + ": the " + std::to_string(system.unreadable.size()) + " GPUs here were given to others",
+            kDocker};
+  if (system.kfd_gpus == 0)
+    return {"not_in_kfd",
+            text +
+                ": the compute driver leaves out every GPU here, for instance where the slot has no PCIe "
+                "atomics",
+            std::string("sudo dmesg | grep kfd says why; ") + kNewDriver};
+  return {"no_device", text, ""};
+}
+
+}  // namespace
+
+std::string& system_root() {
+  static auto& root = *new std::string("/");
+  return root;
+}
+
+AmdSystem look_around(const std::string& root_folder) {
+  const fs::path root(root_folder);
+  AmdSystem system;
+  for (const fs::path& device : entries(root / "sys/bus/pci/devices")) {
+    const std::string kind = read(device / "class");  // displays, and accelerators without one
+    if (read(device / "vendor") != "0x1002" || (!starts_with(kind, "0x03") && !starts_with(kind, "0x12")))
+      continue;
+    ++system.gpus;
+    const std::string driver = driver_of(device);
+    if (driver != "amdgpu")
+      system.unbound.push_back(device.filename().string() + ": " + (driver.empty() ? "no driver" : driver));
+  }
+  const fs::path kfd = root / "dev/kfd";
+  system.kfd = is_there(kfd);
+  if (system.kfd) {
+    system.kfd_group = group_of(kfd);
+    system.kfd_refusal = refusal(kfd);
+  }
+  bool opens = false;
+  for (const fs::path& node : entries(root / "dev/dri", "renderD")) {
+    system.render_nodes.push_back(node.string());
+    const std::string why = refusal(node);
+    opens = opens || why.empty();
+    if (system.render_refusal.empty()) system.render_refusal = why;
+  }
+  if (opens) system.render_refusal.clear();  // of several GPUs a container may have been given one
+  if (!system.render_nodes.empty()) system.render_group = group_of(system.render_nodes.front());
+  for (const fs::path& node : entries(root / "sys/class/kfd/kfd/topology/nodes")) {
+    const fs::path properties = node / "properties";
+    if (!is_there(properties)) continue;
+    // Its mode says that it can be read: the driver refuses when it is.
+    const std::optional<std::string> told = read_if_allowed(properties);
+    if (!told) system.unreadable.push_back(properties.string());
+    if (told && !told->empty()) system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*told) ? 1 : 0);
+  }
+  system.dxg = is_there(root / "dev/dxg");
+  std::string kernel = read(root / "proc/sys/kernel/osrelease");
+  std::transform(kernel.begin(), kernel.end(), kernel.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  system.wsl = kernel.find("microsoft") != kernel.npos;
+  system.container = is_there(root / ".dockerenv") || is_there(root / "run/.containerenv") ||
+                     std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+  std::vector<fs::path> folders = entries(root / "opt", "rocm");
+  if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')
+    folders.emplace_back(given);
+  for (const fs::path& folder : folders) {
+    std::error_code none;
+    const fs::path library = fs::canonical(folder / "lib", none);
+    if (!none && !entries(library, "libamdhip64.so").empty()) system.rocm.push_back(library.string());
+  }
+  std::sort(system.rocm.begin(), system.rocm.end());
+  system.rocm.erase(std::unique(system.rocm.begin(), system.rocm.end()), system.rocm.end());
+  return system;
+}
+
+Problem why_no_gpu(const Problem& told, const AmdSystem& system) {
+  if (told.code != "no_runtime" && told.code != "no_device") return told;
+  if (!system.may_have_gpu() && !system.wsl)
+    return {"no_gpu", "this machine has no AMD GPU: there is none on its PCI bus", ""};
+  return told.code == "no_runtime" ? no_runtime(told.text, system) : no_device(told.text, system);
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,87 @@
+"""The table of architectures against LLVM, whose AMDGPU target knows the same of each: an installed clang is asked.
+
+What no compiler knows (compute units, caches, memory, dies) has its source in docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.hip.architectures import Row, architectures
+from tests.hip.code_objects import tool
+from tests.hip.harness import ROOT
+
+FLAGS = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib -O1 -std=c++17 -S -o - -"
+AMD = {name: row for name, row in architectures().items() if name.startswith("gfx")}
+# A kernel of few registers, one of 256, and one with as much LDS as the table says; {more} makes that more.
+PROBE = """
+#include "device/traits.h"
+static_assert(graphopt::hip::kWave == {wave});
+static_assert(graphopt::hip::kMatrixF16 == {half} && graphopt::hip::kMatrixF32 == {full});
+static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16) == {mfma});
+static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x4f32) == {full});
+static_assert((__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) ||
+               __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)) == {wmma});
+#define KERNEL extern "C" __attribute__((global)) void
+KERNEL few(int* x) {{ *x = 1; }}
+KERNEL many(int* x) {{ asm volatile("v_mov_b32 v255, 0" ::: "v255"); *x = 1; }}
+__attribute__((shared)) int lds[({lds} + {more}) / 4];
+KERNEL all_of_lds(int* x, int i) {{ lds[i] = *x; *x = lds[*x + 1]; }}
+"""
+
+
+def clang() -> str:
+    try:
+        return tool("clang")
+    except RuntimeError:
+        return ""
+
+
+def compile_probe(arch: str, row: Row, more: int) -> subprocess.CompletedProcess[str]:
+    has = {True: "true", False: "false"}
+    source = PROBE.format(
+        wave=row["wave"],
+        half=has[row["matrix"] != "hip::Matrix::kNone"],
+        full=row["matrix_f32"],
+        mfma=has[row["matrix"] == "hip::Matrix::kMfma"],
+        wmma=has[row["matrix"] == "hip::Matrix::kWmma"],
+        lds=row["lds_bytes"],
+        more=more,
+    )
+    version = "6" if "generic" in arch else "5"
+    command = [clang(), f"-I{ROOT / 'native'}", f"-mcode-object-version={version}", f"--offload-arch={arch}"]
+    return subprocess.run([*command, *FLAGS.split()], input=source, capture_output=True, text=True)
+
+
+def known() -> set[str]:
+    if not clang():
+        return set()
+    command = [clang(), "--target=amdgcn-amd-amdhsa", "--print-supported-cpus"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return {*(done.stdout + done.stderr).split()} & {*AMD}
+
+
+if KNOWN := sorted(known()):
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("arch", KNOWN)
+    def test_llvm_says_the_same(arch: str) -> None:
+        """Waves, matrix units, LDS, and by how many waves run at once, the registers of a SIMD."""
+        row = AMD[arch]
+        done = compile_probe(arch, row, more=0)
+        assert done.returncode == 0, done.stderr
+        text = done.stdout
+        assert {*re.findall(r"\.wavefront_size: +(\d+)", text)} == {row["wave"]}
+        few, many = (int(n) for n in re.findall(r"; Occupancy: (\d+)", text)[:2])
+        assert few == int(row["waves_per_simd"])
+        # On RDNA registers are handed out in 64ths of the file; gfx908 has a file of its own for each kind.
+        file = int(row["simd_registers"]) // (2 if arch == "gfx908" else 1)
+        step = 4 if arch == "gfx906" else 8 if row["wave"] == "64" else file // 64
+        assert many == file // (-(-256 // step) * step)
+        # A wave has 256, and where there are accumulation registers, as many of those.
+        assert (".agpr_count:" in text) == (row["registers"] == "512")
+        too_much = compile_probe(arch, row, more=4)
+        assert too_much.returncode != 0 and "local memory" in too_much.stderr

@@ -1,0 +1,224 @@
+// Every reason why ROCm shows no GPU is told apart, with what mends it.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "check.h"
+#include "device/amd_system.h"
+
+namespace graphopt::test {
+namespace {
+
+namespace fs = std::filesystem;
+using gpu::AmdSystem;
+using gpu::look_around;
+using gpu::Problem;
+using gpu::why_no_gpu;
+
+const Problem kNone = {"no_device", "the runtime shows none"};
+const Problem kNoRuntime = {"no_runtime", "libamdhip64 is nowhere"};
+constexpr const char* kDenied = "Permission denied";
+
+// With one GPU that everything has but, perhaps, the runtime.
+AmdSystem desktop() {
+  AmdSystem system;
+  system.gpus = system.kfd_gpus = 1;
+  system.kfd = true;
+  system.kfd_group = system.render_group = "render";
+  system.render_nodes = {"/dev/dri/renderD128"};
+  return system;
+}
+
+template <class Change>
+AmdSystem with(Change change, AmdSystem system = desktop()) {
+  change(system);
+  return system;
+}
+
+// Of the test's process alone, for as long as it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+// A folder in place of "/", with these files; a text of nullptr is a folder, which can't be opened for
+// writing nor read, whoever asks.
+class Folder {
+ public:
+  explicit Folder(const std::map<std::string, const char*>& files) {
+    char name[] = "/tmp/graphopt-system-XXXXXX";
+    CHECK(mkdtemp(name) != nullptr);
+    path_ = name;
+    for (const auto& [file, text] : files) {
+      const fs::path whole = path_ / file;
+      fs::create_directories(text == nullptr ? whole : whole.parent_path());
+      if (text != nullptr) std::ofstream(whole) << text;
+    }
+  }
+  ~Folder() { fs::remove_all(path_); }
+  operator std::string() const { return path_.string(); }
+  std::string operator/(const char* file) const { return (path_ / file).string(); }
+
+ private:
+  fs::path path_;
+};
+
+GRAPHOPT_TEST(why_there_is_no_amd_gpu) {
+  for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+    unsetenv(name);
+  struct Case {
+    Problem told;
+    AmdSystem system;
+    const char *code, *mend;  // mend: what it has in it; "": there is none
+  };
+  const auto gpus = [](int n) { return with([n](AmdSystem& s) { s.gpus = n; }, AmdSystem()); };
+  const std::vector<std::string> unbound = {"0000:03:00.0: no driver"};
+  const Case cases[] = {
+      {kNoRuntime, {}, "no_gpu", ""},
+      {kNone, {}, "no_gpu", ""},
+      {kNone, gpus(2), "no_driver", "sudo modprobe amdgpu"},
+      {kNone, with([&](AmdSystem& s) { s.unbound = unbound; }, gpus(1)), "no_driver", "modprobe"},
+      {kNone, with([](AmdSystem& s) { s.container = true; }, gpus(2)), "not_in_container",
+       "docker run --device /dev/kfd"},
+      {kNone, with([](AmdSystem& s) { s.wsl = true; }, {}), "no_dxg", "wsl --update"},
+      {kNone, with([](AmdSystem& s) { s.wsl = s.dxg = true; }, {}), "no_device_in_wsl",
+       "HSA_ENABLE_DXG_DETECTION=1"},
+      {kNoRuntime, with([](AmdSystem& s) { s.wsl = s.dxg = true; }, {}), "no_runtime", "install ROCm"},
+      {kNone, with([](AmdSystem& s) { s.kfd_refusal = kDenied; }), "no_permission",
+       "usermod -a -G render,video $LOGNAME"},
+      {kNone, with([](AmdSystem& s) {
+         s.kfd_refusal = kDenied;
+         s.kfd_group = "993";  // has no name here
+       }),
+       "no_permission", "-G render,video "},
+      {kNone, with([](AmdSystem& s) {
+         s.kfd_refusal = "Operation not permitted";
+         s.container = true;
+       }),
+       "no_permission", "docker run --group-add $(stat -c %g /dev/kfd) ... (here group render)"},
+      {kNone, with([](AmdSystem& s) { s.kfd_refusal = "Cannot allocate memory"; }), "node_fails", "dmesg"},
+      {kNone, with([](AmdSystem& s) {
+         s.render_refusal = kDenied;
+         s.render_group = "video";
+       }),
+       "no_permission", "sudo usermod -a -G video $LOGNAME"},
+      {kNone, with([](AmdSystem& s) {
+         s.render_refusal = kDenied;
+         s.container = true;
+       }),
+       "no_permission", "--group-add $(stat -c %g /dev/dri/renderD128)"},
+      {kNone, with([&](AmdSystem& s) { s.unbound = unbound; }), "old_driver", "amdgpu-dkms"},
+      {kNone, with([](AmdSystem& s) { s.kfd_gpus = 0; }), "not_in_kfd", "dmesg"},
+      {kNone, with([](AmdSystem& s) {
+         s.kfd_gpus = 0;
+         s.unreadable = {"1"};
+       }),
+       "not_in_container", "docker run --device"},
+      {kNone, with([](AmdSystem& s) {
+         s.container = true;
+         s.render_nodes.clear();
+       }),
+       "not_in_container", "--device /dev/dri"},
+      {kNone, with([](AmdSystem& s) { s.kfd_gpus = -1; }), "no_device", ""},
+      {kNone, desktop(), "no_device", ""},
+      {kNoRuntime, desktop(), "no_runtime", "install ROCm"},
+      {kNoRuntime, with([](AmdSystem& s) { s.rocm = {"/opt/rocm-7.1.0/lib"}; }), "not_found",
+       "echo /opt/rocm-7.1.0/lib | sudo tee"},
+      {{"broken_runtime", "it lacks hipMalloc"}, desktop(), "broken_runtime", ""},
+  };
+  for (const Case& c : cases) {
+    const Problem why = why_no_gpu(c.told, c.system);
+    const std::string said = why.code + ": " + why.text + " -> " + why.mend;
+    CHECK_MSG(why.code == c.code, said);
+    CHECK_MSG(*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos, said);
+    CHECK_MSG(!why.text.empty(), said);
+  }
+}
+
+GRAPHOPT_TEST(devices_that_are_hidden) {
+  const auto code = [] { return why_no_gpu(kNone, desktop()).code; };
+  {
+    const Variable hidden("HIP_VISIBLE_DEVICES", "7");
+    const Problem why = why_no_gpu(kNone, desktop());
+    CHECK(why.code == "hidden" && why.mend == "unset HIP_VISIBLE_DEVICES");
+    CHECK(why.text.find("HIP_VISIBLE_DEVICES=7") != std::string::npos);
+  }
+  {
+    const Variable empty("HIP_VISIBLE_DEVICES", "");
+    CHECK(code() == "no_device");
+  }
+  {
+    const Variable cuda("CUDA_VISIBLE_DEVICES", "1");  // HIP reads it where its own is not set
+    CHECK(code() == "hidden");
+  }
+  const Variable below("ROCR_VISIBLE_DEVICES", "");  // an empty list is a list there
+  CHECK(code() == "hidden");
+}
+
+GRAPHOPT_TEST(what_linux_shows_of_amd_gpus) {
+  const Folder folder({{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
+                       {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},
+                       {"sys/bus/pci/devices/0000:03:00.1/vendor", "0x1002\n"},
+                       {"sys/bus/pci/devices/0000:03:00.1/class", "0x040300\n"},  // sound
+                       {"sys/bus/pci/devices/0000:41:00.0/vendor", "0x1002\n"},
+                       {"sys/bus/pci/devices/0000:41:00.0/class", "0x120000\n"},
+                       {"dev/kfd", ""},
+                       {"dev/dri/renderD128", ""},
+                       {"opt/rocm-7.1.0/lib/libamdhip64.so.7", ""},
+                       {"proc/sys/kernel/osrelease", "6.8.0-generic\n"}});
+  unsetenv("KUBERNETES_SERVICE_HOST");
+  const AmdSystem system = look_around(folder);
+  CHECK(system.gpus == 2 && system.kfd && system.kfd_refusal.empty() && system.render_refusal.empty());
+  CHECK(system.render_nodes == std::vector<std::string>{folder / "dev/dri/renderD128"});
+  CHECK((system.unbound == std::vector<std::string>{"0000:03:00.0: no driver", "0000:41:00.0: no driver"}));
+  CHECK(system.rocm == std::vector<std::string>{folder / "opt/rocm-7.1.0/lib"});
+  CHECK(system.kfd_gpus == -1 && !system.wsl && !system.container && !system.dxg);
+
+  const AmdSystem nothing = look_around(folder / "nowhere");
+  CHECK(!nothing.may_have_gpu() && nothing.rocm.empty() && nothing.unreadable.empty());
+}
+
+GRAPHOPT_TEST(device_nodes_that_cannot_be_opened) {
+  const AmdSystem system = look_around(Folder({{"dev/kfd", nullptr}, {"dev/dri/renderD128", nullptr}}));
+  CHECK(system.kfd && system.kfd_refusal == "Is a directory" && system.render_refusal == "Is a directory");
+  const AmdSystem two = look_around(Folder({{"dev/dri/renderD128", nullptr}, {"dev/dri/renderD129", ""}}));
+  CHECK_MSG(two.render_refusal.empty(), "one of two GPUs is enough");
+}
+
+GRAPHOPT_TEST(gpus_of_the_kernel_s_drivers) {
+  const Folder folder(
+      {{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
+       {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},
+       {"sys/bus/pci/devices/0000:41:00.0/vendor", "0x1002\n"},
+       {"sys/bus/pci/devices/0000:41:00.0/class", "0x030000\n"},
+       {"sys/bus/pci/drivers/amdgpu", nullptr},
+       {"sys/bus/pci/drivers/vfio-pci", nullptr},
+       {"sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 16\nsimd_count 0\n"},
+       {"sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 192\n"},
+       {"sys/class/kfd/kfd/topology/nodes/2/properties", nullptr}});
+  for (const auto& [gpu, driver] : {std::pair("0000:03:00.0", "amdgpu"), {"0000:41:00.0", "vfio-pci"}}) {
+    const std::string bus = folder / "sys/bus/pci";
+    fs::create_directory_symlink(bus + "/drivers/" + driver, bus + "/devices/" + gpu + "/driver");
+  }
+  const AmdSystem system = look_around(folder);
+  CHECK(system.unbound == std::vector<std::string>{"0000:41:00.0: vfio-pci"});
+  CHECK(system.kfd_gpus == 1);
+  CHECK(system.unreadable ==
+        std::vector<std::string>{folder / "sys/class/kfd/kfd/topology/nodes/2/properties"});
+}
+
+GRAPHOPT_TEST(wsl_and_containers) {
+  const AmdSystem wsl = look_around(
+      Folder({{"dev/dxg", ""}, {"proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n"}}));
+  CHECK(wsl.wsl && wsl.dxg && wsl.may_have_gpu() && !wsl.kfd);
+  CHECK(look_around(Folder({{".dockerenv", ""}, {"dev", nullptr}})).container);
+}
+
+}  // namespace
+}  // namespace graphopt::test
