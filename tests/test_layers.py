@@ -82,6 +82,7 @@ BUILT_ON = {
     "convolution": {"elementwise", "matmul", "movement", "scale_shift"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
+    "winograd": {"convolution"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")
 

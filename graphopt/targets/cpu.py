@@ -20,7 +20,7 @@ def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
     For float32, batch 1 and one thread, from C to M channels with an OH x OW result in a chain of convolutions, where
     ONNX Runtime keeps its blocked layout and pays for no reorder. Sizes that are not known count as 56. Within 35 % of
     the measurements, and below them for fewer than 16 channels, where little is to be gained. The kernel itself chooses
-    between F(4x4) and F(2x2) in the same way (`winograd_choose` in native/operators/winograd/cpu_dispatch.cpp).
+    between F(4x4) and F(2x2) in the same way (`refuse_f4x4` in native/operators/winograd/op.cpp).
     """
     OH, OW = OH or 56, OW or 56
     return direct_time(C, M, OH, OW) / winograd_time(C, M, OH, OW)

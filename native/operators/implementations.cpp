@@ -11,12 +11,15 @@ bool log_enabled() {
   return on;
 }
 
-void Choice::say(uint32_t number, const char* name, const std::string& refused, const Call& call) const {
+void Choice::say(uint32_t number, const char* name, const std::string& refused, const Call* call) const {
   if ((said_.fetch_or(1u << number) >> number & 1) != 0) return;
   std::string inputs;
-  for (const Tensor& t : call.inputs) inputs += " " + (t.present() ? t.shape.text() : "-");
-  std::fprintf(stderr, "graphopt: %s node '%s', inputs%s: %s%s\n", op_.c_str(), name_.c_str(), inputs.c_str(),
-               name, refused.c_str());
+  if (call != nullptr) {
+    inputs = ", inputs";
+    for (const Tensor& t : call->inputs) inputs += " " + (t.present() ? t.shape.text() : "-");
+  }
+  std::fprintf(stderr, "graphopt: %s node '%s'%s: %s%s\n", op_.c_str(), name_.c_str(), inputs.c_str(), name,
+               refused.c_str());
 }
 
 }  // namespace graphopt

@@ -17,7 +17,8 @@ struct Implementation {
   const char* name;
   // Why it does not take it; null when it does. It may keep in the work what plan needs.
   const char* (*refuse)(Work& work);
-  void (*plan)(Work& work);
+  // Of one for a device: adds what it does to the program. On the CPU the number is all that a kernel needs.
+  void (*plan)(Work& work) = nullptr;
   // Loads what it needs before there is any work; null: nothing.
   void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;
 };
@@ -51,33 +52,41 @@ class Choice {
  public:
   explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
 
-  // Plans with the first of the list that takes the work and has not failed in this call; returns its number.
+  // The number of the first of the list that takes the work and has not failed in this call. Without a call
+  // it is a choice for all of them.
   template <class Work, size_t n>
-  uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call) const {
+  uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call) const {
     const bool log = log_enabled();
     std::string refused;
     uint32_t i = 0;
-    if (call.only >= 0) {
-      i = static_cast<uint32_t>(call.only);
+    if (call != nullptr && call->only >= 0) {
+      i = static_cast<uint32_t>(call->only);
       if (i >= n) throw Error("there are " + std::to_string(n) + " implementations");
       const char* why = list[i].refuse(work);
       if (why != nullptr) throw Error(std::string(list[i].name) + " does not take it: " + why);
-      list[i].plan(work);
       return i;
     }
     for (; i + 1 < n; ++i) {
-      const char* why = (call.failed >> i & 1) != 0 ? "it has failed" : list[i].refuse(work);
+      const bool failed = call != nullptr && (call->failed >> i & 1) != 0;
+      const char* why = failed ? "it has failed" : list[i].refuse(work);
       if (why == nullptr) break;
       if (log) refused += std::string("; not ") + list[i].name + ": " + why;
     }
     if (log) say(i, list[i].name, refused, call);
+    return i;
+  }
+
+  // Plans with it.
+  template <class Work, size_t n>
+  uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call) const {
+    const uint32_t i = choose(list, work, &call);
     list[i].plan(work);
     return i;
   }
 
  private:
   // Once for each number.
-  void say(uint32_t number, const char* name, const std::string& refused, const Call& call) const;
+  void say(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
 
   std::string op_, name_;
   mutable std::atomic<uint32_t> said_{0};

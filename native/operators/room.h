@@ -39,6 +39,7 @@ template <class Op>
 class CpuKernel : public Kernel {
  public:
   CpuKernel(const Op& op, const Node& node) : op_(op) { op_.read(node); }
+  static Implementations implementations() { return {}; }
 
   void plan(Call& call) const final {
     const Shapes shapes(call.inputs);
@@ -210,6 +211,7 @@ class Kernels {
     for (const Op& op : Op::all()) {
       Registration& r = describe(op, Where::kCpu, reuse);
       r.types = types;
+      r.implementations = KernelOf<float>::implementations();
       r.create = [op](const Node& node) -> std::unique_ptr<Kernel> {
         if (node.type() == ElementType::kHalf) return std::make_unique<KernelOf<half>>(op, node);
         return std::make_unique<KernelOf<float>>(op, node);

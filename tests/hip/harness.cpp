@@ -170,17 +170,10 @@ EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, co
                                          int residual, int32_t kind, float a, float b, int32_t algorithm,
                                          int32_t tile, int64_t chunk, int prepare) {
   return guarded([&] {
-    ConvProblem p{sizes[0],
-                  sizes[1],
-                  sizes[2],
-                  sizes[3],
-                  sizes[4],
-                  sizes[5],
-                  sizes[6],
-                  sizes[7],
-                  sizes[8],
-                  residual != 0,
-                  activation(kind, a, b)};
+    ConvolutionProblem p = convolution_3x3(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
+                                           {sizes[5], sizes[6], sizes[7], sizes[8]});
+    p.has_residual = residual != 0;
+    p.act = activation(kind, a, b);
     ConvChoice choice = algorithm < 0
                             ? choose_conv(p, half != 0, *device)
                             : choose_conv(p, half != 0, *device, static_cast<ConvAlgorithm>(algorithm));

@@ -106,21 +106,22 @@ GRAPHOPT_TEST(empty_tensors_launch_nothing) {
   CHECK(scale_shift_plan({0, 4, 64, false, {}}, false, true).launches.empty());
   CHECK(group_norm_plan({0, 8, 64, 2, 1e-5f, {}}, false, true, device).launches.empty());
   CHECK(row_norm_plan({0, 64, 1e-5f, false, false, false}, false, true, device).launches.empty());
-  ConvProblem p{0, 3, 8, 8, 4, 1, 1, 1, 1, false, {}};
+  const ConvolutionProblem p = convolution_3x3(0, 3, 8, 8, 4, {1, 1, 1, 1});
   CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());
 }
 
 GRAPHOPT_TEST(a_convolution_smaller_than_its_window_is_left_to_the_operator_to_refuse) {
   for (const bool half : {false, true}) {
     for (const int64_t W : {0, 1}) {
-      CHECK(choose_conv({4, 1, 3, W, 1, 0, 0, 0, 0, true, {}}, half, typical_facts("sm_90")).chunk == 0);
+      CHECK(choose_conv(convolution_3x3(4, 1, 3, W, 1, {0, 0, 0, 0}), half, typical_facts("sm_90")).chunk ==
+            0);
     }
   }
 }
 
 GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) {
   const auto algorithm = [](const char* arch, bool half, int64_t N, int64_t C, int64_t H) {
-    return choose_conv({N, C, H, H, C, 1, 1, 1, 1, false, {}}, half, typical_facts(arch)).algorithm;
+    return choose_conv(convolution_3x3(N, C, H, H, C, {1, 1, 1, 1}), half, typical_facts(arch)).algorithm;
   };
   for (const char* arch : {"sm_90", "gfx942", "gfx1201"}) {
     CHECK(algorithm(arch, true, 32, 320, 64) == ConvAlgorithm::kMatrix);
@@ -131,7 +132,7 @@ GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) 
   CHECK(algorithm("sm_90", true, 32, 320, 512) != ConvAlgorithm::kMatrix);
   bool refused = false;
   try {
-    choose_conv({1, 8, 8, 8, 8, 1, 1, 1, 1, false, {}}, true, typical_facts("gfx1030"),
+    choose_conv(convolution_3x3(1, 8, 8, 8, 8, {1, 1, 1, 1}), true, typical_facts("gfx1030"),
                 ConvAlgorithm::kMatrix);
   } catch (const std::invalid_argument&) {
     refused = true;
@@ -140,7 +141,8 @@ GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) 
 }
 
 GRAPHOPT_TEST(convolution_on_the_matrix_units_covers_pixels_filters_and_its_workspace) {
-  const ConvProblem p{3, 33, 10, 12, 130, 1, 2, 0, 1, true, {}};
+  ConvolutionProblem p = convolution_3x3(3, 33, 10, 12, 130, {1, 2, 0, 1});
+  p.has_residual = true;
   for (const char* arch : {"sm_90", "gfx942", "gfx1100"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x64}) {
@@ -163,7 +165,7 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
   for (const char* arch : {"gfx90a", "gfx942", "gfx1100", "sm_90"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t N : {1, 3, 64}) {
-      const ConvProblem p{N, 64, 225, 223, 96, 1, 1, 1, 1, false, {}};
+      const ConvolutionProblem p = convolution_3x3(N, 64, 225, 223, 96, {1, 1, 1, 1});
       const ConvChoice choice = choose_conv(p, false, device, ConvAlgorithm::kWinograd4);
       const Plan plan = winograd_conv_plan(p, false, true, choice, device);
       CHECK(plan.launches.size() % 3 == 0);

@@ -9,36 +9,22 @@ using cpu::ConvAlgorithm;
 
 constexpr ConvAlgorithm kAlgorithms[] = {ConvAlgorithm::kDirect, ConvAlgorithm::kF2x2, ConvAlgorithm::kF4x4};
 
-ConvProblem problem(int64_t N, int64_t C, int64_t H, int64_t W, int64_t M, std::array<int64_t, 4> pads) {
-  ConvProblem p;
-  p.N = N;
-  p.C = C;
-  p.H = H;
-  p.W = W;
-  p.M = M;
-  p.pad_top = pads[0];
-  p.pad_left = pads[1];
-  p.pad_bottom = pads[2];
-  p.pad_right = pads[3];
-  return p;
-}
-
-std::string text(const ConvProblem& p, ConvAlgorithm algorithm, double error) {
+std::string text(const ConvolutionProblem& p, ConvAlgorithm algorithm, double error) {
   const auto n = [](int64_t v) { return std::to_string(v) + " "; };
-  return "algorithm " + n(static_cast<int>(algorithm)) + "N " + n(p.N) + "C " + n(p.C) + "H " + n(p.H) +
-         "W " + n(p.W) + "M " + n(p.M) + "pads " + n(p.pad_top) + n(p.pad_left) + n(p.pad_bottom) +
-         n(p.pad_right) + "residual " + n(p.has_residual) + "act " + n(static_cast<int>(p.act.kind)) +
-         "error " + std::to_string(error * 1e6) + "e-6";
+  return "algorithm " + n(static_cast<int>(algorithm)) + "N " + n(p.N) + "C " + n(p.C) + "H " + n(p.H()) +
+         "W " + n(p.W()) + "M " + n(p.M) + "pads " + n(p.pad[1]) + n(p.pad[2]) + "Y " + n(p.OH()) +
+         n(p.OW()) + "residual " + n(p.has_residual) + "act " + n(static_cast<int>(p.act.kind)) + "error " +
+         std::to_string(error * 1e6) + "e-6";
 }
 
 template <class T>
 struct Case {
-  ConvProblem p;
+  ConvolutionProblem p;
   std::vector<T> x, w, bias, residual;
 
-  explicit Case(const ConvProblem& problem, float scale = 1.0f)
+  explicit Case(const ConvolutionProblem& problem, float scale = 1.0f)
       : p(problem),
-        x(random_tensor<T>(p.N * p.C * p.H * p.W, 1, scale)),
+        x(random_tensor<T>(p.N * p.C * p.H() * p.W(), 1, scale)),
         w(random_tensor<T>(p.M * p.C * 9, 2, 1.0f / std::sqrt(static_cast<float>(9 * p.C)))),
         bias(random_tensor<T>(p.M, 3, scale)),
         residual(random_tensor<T>(p.has_residual ? p.N * p.M * p.OH() * p.OW() : 0, 4, scale)) {}
@@ -56,9 +42,9 @@ struct Case {
             double sum = at(bias, m);
             for (int64_t c = 0; c < p.C; ++c) {
               for (int64_t tap = 0; tap < 9; ++tap) {
-                const int64_t h = oh + tap / 3 - p.pad_top, v = ow + tap % 3 - p.pad_left;
-                if (h < 0 || h >= p.H || v < 0 || v >= p.W) continue;
-                sum += at(w, (m * p.C + c) * 9 + tap) * at(x, ((n * p.C + c) * p.H + h) * p.W + v);
+                const int64_t h = oh + tap / 3 - p.pad[1], v = ow + tap % 3 - p.pad[2];
+                if (h < 0 || h >= p.H() || v < 0 || v >= p.W()) continue;
+                sum += at(w, (m * p.C + c) * 9 + tap) * at(x, ((n * p.C + c) * p.H() + h) * p.W() + v);
               }
             }
             if (p.has_residual) sum += at(residual, static_cast<int64_t>(i));
@@ -72,8 +58,8 @@ struct Case {
 
   std::vector<T> run(ConvAlgorithm algorithm, size_t lanes) const {
     // The weights are made for an unknown shape, as in a model with dynamic dimensions.
-    ConvProblem unknown = p;
-    unknown.N = unknown.H = unknown.W = 0;
+    ConvolutionProblem unknown = p;
+    unknown.N = unknown.in[1] = unknown.in[2] = 0;
     HeapWorkspace heap;
     void* weights = heap.allocate(cpu::winograd_weights<T>(unknown, algorithm));
     cpu::winograd_prepare(unknown, algorithm, w.data(), weights);
@@ -97,7 +83,7 @@ double limit(ConvAlgorithm algorithm) {
 }
 
 template <class T>
-void check_case(const ConvProblem& p, size_t lanes, float scale = 1.0f) {
+void check_case(const ConvolutionProblem& p, size_t lanes, float scale = 1.0f) {
   const Case<T> c(p, scale);
   const std::vector<double> expected = c.reference();
   for (ConvAlgorithm algorithm : kAlgorithms) {
@@ -109,25 +95,25 @@ void check_case(const ConvProblem& p, size_t lanes, float scale = 1.0f) {
 
 template <class T>
 void check_shapes() {
-  const std::array<int64_t, 4> same = {1, 1, 1, 1};
+  const std::vector<int64_t> same = {1, 1, 1, 1};
   for (int64_t c : {1, 3, 7, 16, 17, 40}) {
-    for (int64_t m : {1, 5, 16, 33, 64}) check_case<T>(problem(1, c, 9, 11, m, same), 2);
+    for (int64_t m : {1, 5, 16, 33, 64}) check_case<T>(convolution_3x3(1, c, 9, 11, m, same), 2);
   }
   for (int64_t h : {1, 2, 3, 4, 5, 13}) {
-    for (int64_t w : {1, 2, 3, 6, 7, 16, 17, 63, 70}) check_case<T>(problem(2, 5, h, w, 6, same), 1);
+    for (int64_t w : {1, 2, 3, 6, 7, 16, 17, 63, 70}) check_case<T>(convolution_3x3(2, 5, h, w, 6, same), 1);
   }
-  for (const std::array<int64_t, 4>& pads :
-       {std::array<int64_t, 4>{0, 0, 0, 0}, {2, 0, 1, 3}, {0, 5, 7, 0}, {20, 1, 0, 33}}) {
-    check_case<T>(problem(3, 4, 6, 5, 18, pads), 2);
-    check_case<T>(problem(1, 20, 3, 3, 3, pads), 1);
+  for (const std::vector<int64_t>& pads :
+       {std::vector<int64_t>{0, 0, 0, 0}, {2, 0, 1, 3}, {0, 5, 7, 0}, {20, 1, 0, 33}}) {
+    check_case<T>(convolution_3x3(3, 4, 6, 5, 18, pads), 2);
+    check_case<T>(convolution_3x3(1, 20, 3, 3, 3, pads), 1);
   }
-  check_case<T>(problem(2, 130, 7, 7, 100, same), 3);
-  check_case<T>(problem(1, 48, 30, 34, 48, same), 4);
+  check_case<T>(convolution_3x3(2, 130, 7, 7, 100, same), 3);
+  check_case<T>(convolution_3x3(1, 48, 30, 34, 48, same), 4);
   // More than a cache of output, in rows of whole cache lines and in others; the second also with a shared
   // input.
-  check_case<T>(problem(1, 4, 131, 224, 21, same), 2);
-  check_case<T>(problem(2, 9, 90, 99, 34, same), 1);
-  check_case<T>(problem(1, 200, 48, 64, 180, same), 3);
+  check_case<T>(convolution_3x3(1, 4, 131, 224, 21, same), 2);
+  check_case<T>(convolution_3x3(2, 9, 90, 99, 34, same), 1);
+  check_case<T>(convolution_3x3(1, 200, 48, 64, 180, same), 3);
 }
 
 }  // namespace
@@ -138,7 +124,7 @@ GRAPHOPT_TEST(winograd_shapes_half) { check_shapes<half>(); }
 GRAPHOPT_TEST(winograd_epilogue) {
   for (const Activation& act : every_activation()) {
     for (bool residual : {false, true}) {
-      ConvProblem p = problem(2, 6, 7, 21, 19, {1, 1, 1, 1});
+      ConvolutionProblem p = convolution_3x3(2, 6, 7, 21, 19, {1, 1, 1, 1});
       p.act = act;
       p.has_residual = residual;
       check_case<float>(p, 2);
@@ -151,7 +137,8 @@ GRAPHOPT_TEST(winograd_epilogue) {
 // and what the epilogue does to one row must not reach the next.
 GRAPHOPT_TEST(winograd_epilogue_of_partial_rows) {
   for (const Activation& act : every_activation()) {
-    for (ConvProblem p : {problem(1, 3, 64, 64, 4, {1, 1, 1, 1}), problem(1, 5, 40, 61, 17, {1, 0, 1, 2})}) {
+    for (ConvolutionProblem p :
+         {convolution_3x3(1, 3, 64, 64, 4, {1, 1, 1, 1}), convolution_3x3(1, 5, 40, 61, 17, {1, 0, 1, 2})}) {
       p.act = act;
       for (bool residual : {false, true}) {
         p.has_residual = residual;
@@ -163,7 +150,7 @@ GRAPHOPT_TEST(winograd_epilogue_of_partial_rows) {
 }
 
 GRAPHOPT_TEST(winograd_large_values_and_zeros) {
-  ConvProblem p = problem(1, 12, 10, 10, 12, {1, 1, 1, 1});
+  ConvolutionProblem p = convolution_3x3(1, 12, 10, 10, 12, {1, 1, 1, 1});
   check_case<float>(p, 1, 1e15f);
   check_case<float>(p, 1, 1e-15f);
   check_case<half>(p, 1, 1000.0f);
@@ -172,8 +159,8 @@ GRAPHOPT_TEST(winograd_large_values_and_zeros) {
 
 GRAPHOPT_TEST(winograd_lanes_do_not_change_the_result) {
   // Few tiles and many channels share their input; many tiles have blocks of their own.
-  for (const ConvProblem& p :
-       {problem(1, 300, 9, 9, 200, {1, 1, 1, 1}), problem(2, 20, 60, 60, 40, {1, 1, 1, 1})}) {
+  for (const ConvolutionProblem& p :
+       {convolution_3x3(1, 300, 9, 9, 200, {1, 1, 1, 1}), convolution_3x3(2, 20, 60, 60, 40, {1, 1, 1, 1})}) {
     const Case<float> c(p);
     for (ConvAlgorithm algorithm : kAlgorithms) {
       const std::vector<float> one = c.run(algorithm, 1);
@@ -183,13 +170,14 @@ GRAPHOPT_TEST(winograd_lanes_do_not_change_the_result) {
 }
 
 GRAPHOPT_TEST(winograd_empty) {
-  for (const ConvProblem& p : {problem(0, 3, 8, 8, 4, {1, 1, 1, 1}), problem(1, 3, 8, 8, 0, {1, 1, 1, 1}),
-                               problem(1, 3, 2, 8, 4, {0, 1, 0, 1}), problem(1, 3, 8, 0, 4, {1, 1, 1, 1})}) {
+  for (const ConvolutionProblem& p :
+       {convolution_3x3(0, 3, 8, 8, 4, {1, 1, 1, 1}), convolution_3x3(1, 3, 8, 8, 0, {1, 1, 1, 1}),
+        convolution_3x3(1, 3, 2, 8, 4, {0, 1, 0, 1}), convolution_3x3(1, 3, 8, 0, 4, {1, 1, 1, 1})}) {
     for (ConvAlgorithm algorithm : kAlgorithms) CHECK(Case<float>(p).run(algorithm, 2).empty());
   }
 }
 
 // No input channels: the sum over nothing, plus the bias.
-GRAPHOPT_TEST(winograd_no_channels) { check_case<float>(problem(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
+GRAPHOPT_TEST(winograd_no_channels) { check_case<float>(convolution_3x3(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
 
 }  // namespace graphopt::test

@@ -377,13 +377,26 @@ def test_disabled_kernels_run_their_bodies(monkeypatch: pytest.MonkeyPatch) -> N
         session(model("ScaleShift", shapes, {}))
 
 
-def test_log_names_registered_kernels() -> None:
-    result = run_script(
-        'session(model("ScaleShift", [(2, 3), (3,), (3,)], {}))', GRAPHOPT_LOG="1", GRAPHOPT_ISA="baseline"
-    )
+def test_log_names_kernels_and_why_not_others() -> None:
+    script = '''
+session(model("ScaleShift", [(2, 3), (3,), (3,)], {}))
+for channels, size in ((1, 8), (64, 7), (64, 56)):
+    shapes = [(1, channels, size, size), (64, channels, 3, 3), (64,)]
+    conv = session(model("WinogradConv", shapes, {"pads": [1, 1, 1, 1]}))
+    conv.run(None, {f"x{i}": np.ones(shape, np.float32) for i, shape in enumerate(shapes)})
+'''
+    result = run_script(script, GRAPHOPT_LOG="1", GRAPHOPT_ISA="baseline")
     assert result.returncode == 0, result.stderr
     kernels = sum(len(spec.dtypes) for spec in OPS.values() if spec.cpu_kernel)
-    assert f"graphopt: {kernels} kernels registered" in result.stderr
+    registered = f"graphopt: {kernels} kernels registered; on the CPU: baseline; not avx512bf16: GRAPHOPT_ISA asks for less; "
+    assert registered in result.stderr
+    few = "few channels do not pay for its transforms"
+    for said in (
+        f"a product over gathered windows; not F(4x4, 3x3): {few}; not F(2x2, 3x3): {few}",
+        "F(2x2, 3x3); not F(4x4, 3x3): F(2x2, 3x3) should be faster",
+        "F(4x4, 3x3)",
+    ):
+        assert f"graphopt: WinogradConv node 'the_node': {said}\n" in result.stderr
     assert "graphopt: ScaleShift float node 'the_node' on baseline" in result.stderr
 
 

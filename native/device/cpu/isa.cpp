@@ -1,51 +1,85 @@
 #include "device/cpu/isa.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 namespace graphopt::cpu {
 namespace {
 
-Isa detect() {
-  Isa best = Isa::kBaseline;
+// __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
+#if GRAPHOPT_X86_ISAS
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#else
+bool has_avx2() { return false; }
+bool has_avx512() { return false; }
+bool has_avx512bf16() { return false; }
+#endif
+
+// In order of preference; the last runs everywhere.
+struct Level {
+  Isa isa;
+  const char* name;
+  bool (*supported)();
+};
+constexpr Level kLevels[] = {
+    {Isa::kAvx512Bf16, "avx512bf16", has_avx512bf16},
+    {Isa::kAvx512, "avx512", has_avx512},
+    {Isa::kAvx2, "avx2", has_avx2},
+    {Isa::kBaseline, "baseline", [] { return true; }},
+};
+
+struct Chosen {
+  Isa isa = Isa::kBaseline;
+  std::string why;
+};
+
+Chosen choose() {
 #if GRAPHOPT_X86_ISAS
   __builtin_cpu_init();
-  // __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    best = Isa::kAvx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      best = __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
-    }
-  }
 #endif
-  const char* wanted = std::getenv("GRAPHOPT_ISA");
-  for (Isa lower : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
-    if (wanted != nullptr && std::strcmp(wanted, isa_name(lower)) == 0) best = std::min(best, lower);
+  const char* given = std::getenv("GRAPHOPT_ISA");
+  const Level* most = kLevels;
+  for (const Level& level : kLevels) {
+    if (given != nullptr && std::strcmp(given, level.name) == 0) most = &level;
   }
-  return best;
+  Chosen chosen;
+  for (const Level& level : kLevels) {
+    const char* why = &level < most        ? "GRAPHOPT_ISA asks for less"
+                      : !level.supported() ? "this machine lacks it"
+                                           : nullptr;
+    if (why == nullptr) {
+      chosen.isa = level.isa;
+      chosen.why = level.name + chosen.why;
+      break;
+    }
+    chosen.why += std::string("; not ") + level.name + ": " + why;
+  }
+  return chosen;
+}
+
+const Chosen& chosen() {
+  static const Chosen result = choose();
+  return result;
 }
 
 }  // namespace
 
-Isa isa() {
-  static const Isa chosen = detect();
-  return chosen;
-}
+Isa isa() { return chosen().isa; }
+
+const std::string& isa_choice() { return chosen().why; }
 
 const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512Bf16:
-      return "avx512bf16";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kBaseline:
-      break;
+  for (const Level& level : kLevels) {
+    if (level.isa == isa) return level.name;
   }
-  return "baseline";
+  return "";
 }
 
 }  // namespace graphopt::cpu

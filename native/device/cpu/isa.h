@@ -21,6 +21,8 @@
 // hands a function compiled for AVX-512 to the baseline.
 #pragma once
 
+#include <string>
+
 namespace graphopt::cpu {
 
 // Ordered: each includes the ones before.
@@ -29,6 +31,9 @@ enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 // The best instruction set that this machine has, or the one that the environment variable GRAPHOPT_ISA
 // (baseline, avx2, avx512, avx512bf16) names if that is lower.
 Isa isa();
+
+// Its name, and why it is not one of those above it.
+const std::string& isa_choice();
 
 const char* isa_name(Isa isa);
 

@@ -16,8 +16,6 @@
 namespace graphopt {
 namespace {
 
-using gpu::ConvolutionProblem;
-
 // One node's convolution.
 struct Work {
   ConvolutionProblem p;

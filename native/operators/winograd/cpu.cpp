@@ -130,7 +130,7 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
 
 // Along K, the channels of a tile's products.
 template <class A>
-int64_t depth(const ConvProblem& p) {
+int64_t depth(const ConvolutionProblem& p) {
   return A::kAlpha == 1 ? 9 * p.C : p.C;
 }
 
@@ -138,12 +138,12 @@ template <class A>
 constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
 
 template <class A>
-size_t weight_bytes(const ConvProblem& p) {
+size_t weight_bytes(const ConvolutionProblem& p) {
   return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kPoints<A>) * sizeof(float);
 }
 
 template <class A, class T>
-void prepare(const ConvProblem& p, const T* w, float* u) {
+void prepare(const ConvolutionProblem& p, const T* w, float* u) {
   const int64_t K = depth<A>(p);
   const int64_t padded_m = round_up(p.M, L);
   std::memset(u, 0, weight_bytes<A>(p));
@@ -165,7 +165,7 @@ struct Geometry {
 };
 
 template <class A>
-Geometry geometry(const ConvProblem& p) {
+Geometry geometry(const ConvolutionProblem& p) {
   Geometry g;
   g.tiles_x = ceil_div(p.OW(), A::kTile);
   g.tiles_y = ceil_div(p.OH(), A::kTile);
@@ -193,7 +193,7 @@ void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, 
 
 // v of tiles [begin, end), of which k block kb is written.
 template <class A, class T>
-void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
+void transform_input(const ConvolutionProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
                      int64_t kb, float* v) {
   constexpr int kAlpha = A::kAlpha;
   constexpr int64_t kColumns = 4;                          // vectors of input columns at a time
@@ -201,27 +201,27 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
   alignas(64) float by_channel[kAlpha][L * L];             // [row][channel][column]
   alignas(64) float by_column[kAlpha][kColumns * L * L];   // [row][column][channel]
   const int64_t channels = std::min(L, p.C - kb * L);
-  const int64_t next_block = kb + 1 < g.k_blocks ? L * p.H * p.W : 0;
+  const int64_t next_block = kb + 1 < g.k_blocks ? L * p.H() * p.W() : 0;
   for_each_run(g, begin, end, kRun, [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t offset) {
-    const int64_t ih = ty * A::kTile - p.pad_top, iw = tx * A::kTile - p.pad_left;
-    const int64_t row_lo = std::max<int64_t>(0, -ih), row_hi = std::min<int64_t>(kAlpha, p.H - ih);
-    const T* plane = x + (n * p.C + kb * L) * p.H * p.W;
+    const int64_t ih = ty * A::kTile - p.pad[1], iw = tx * A::kTile - p.pad[2];
+    const int64_t row_lo = std::max<int64_t>(0, -ih), row_hi = std::min<int64_t>(kAlpha, p.H() - ih);
+    const T* plane = x + (n * p.C + kb * L) * p.H() * p.W();
     for (int64_t column = 0; column < count * A::kTile + 2; column += L) {
-      const int64_t lo = -(iw + column), hi = p.W - (iw + column);
+      const int64_t lo = -(iw + column), hi = p.W() - (iw + column);
       for (int64_t c = 0; c < L; ++c) {
         Vec d[kAlpha] = {}, t[kAlpha];
         if (c < channels) {
-          const T* in = plane + c * p.H * p.W + ih * p.W + iw + column;
+          const T* in = plane + c * p.H() * p.W() + ih * p.W() + iw + column;
           if (row_lo == 0 && row_hi == kAlpha) {
 #pragma GCC unroll 6
             for (int i = 0; i < kAlpha; ++i) {
-              __builtin_prefetch(in + next_block + i * p.W, 0, 2);
-              d[i] = load_range(in + i * p.W, lo, hi);
+              __builtin_prefetch(in + next_block + i * p.W(), 0, 2);
+              d[i] = load_range(in + i * p.W(), lo, hi);
             }
           } else {
 #pragma GCC unroll 6
             for (int i = 0; i < kAlpha; ++i) {
-              if (i >= row_lo && i < row_hi) d[i] = load_range(in + i * p.W, lo, hi);
+              if (i >= row_lo && i < row_hi) d[i] = load_range(in + i * p.W(), lo, hi);
             }
           }
         }
@@ -248,8 +248,8 @@ void transform_input(const ConvProblem& p, const Geometry& g, const T* x, int64_
 
 // The same for the direct algorithm: the windows of the pixels, k = 9 c + 3 ky + kx.
 template <class T>
-void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end, int64_t kb,
-                  float* v) {
+void gather_input(const ConvolutionProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
+                  int64_t kb, float* v) {
   alignas(64) float by_k[L * L], by_pixel[L * L];
   const int64_t k_end = std::min(L, g.k - kb * L);
   for_each_run(g, begin, end, L, [&](int64_t n, int64_t oh, int64_t ow, int64_t count, int64_t offset) {
@@ -257,9 +257,9 @@ void gather_input(const ConvProblem& p, const Geometry& g, const T* x, int64_t b
       Vec d = {};
       if (i < k_end) {
         const int64_t c = (kb * L + i) / 9, tap = (kb * L + i) % 9;
-        const int64_t ih = oh + tap / 3 - p.pad_top, iw = ow + tap % 3 - p.pad_left;
-        if (ih >= 0 && ih < p.H) {
-          d = load_range(x + ((n * p.C + c) * p.H + ih) * p.W + iw, -iw, std::min(count, p.W - iw));
+        const int64_t ih = oh + tap / 3 - p.pad[1], iw = ow + tap % 3 - p.pad[2];
+        if (ih >= 0 && ih < p.H()) {
+          d = load_range(x + ((n * p.C + c) * p.H() + ih) * p.W() + iw, -iw, std::min(count, p.W() - iw));
         }
       }
       store_aligned(by_k + i * L, d);
@@ -381,7 +381,7 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
 // read for L floats beyond them. They are stored in this one go so that a line of y is written once and as a
 // whole where possible.
 template <class T>
-void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
+void finish(const ConvolutionProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
   const bool relu = p.act.kind == ActivationKind::kRelu;
   const bool simple = relu || p.act.kind == ActivationKind::kNone;
   const Vec zero = {};
@@ -402,7 +402,7 @@ void finish(const ConvProblem& p, const Output<T>& out, float bias, float* x, in
 
 // Output pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
 template <class A, class T>
-void transform_output(const ConvProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
+void transform_output(const ConvolutionProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
                       int64_t begin, int64_t end, int64_t m, int64_t vectors, const Output<T>& out) {
   constexpr int64_t kStride = A::kTile * kOutputRun + L;
   alignas(64) float by_pixel[A::kTile][kOutputRun * L];  // [row][column][channel]
@@ -468,7 +468,7 @@ struct Schedule {
   int64_t group;    // panels that a lane multiplies at a time
   int64_t largest;  // tiles of a piece
 
-  Schedule(const ConvProblem& p, size_t element_size, size_t most_lanes)
+  Schedule(const ConvolutionProblem& p, size_t element_size, size_t most_lanes)
       : g(geometry<A>(p)),
         lanes(static_cast<int64_t>(most_lanes)),
         tiles(p.N * g.tiles_y * g.tiles_x),
@@ -511,7 +511,7 @@ struct Schedule {
 };
 
 template <class A>
-size_t workspace_of(const ConvProblem& p, size_t element_size, size_t lanes) {
+size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lanes) {
   const Schedule<A> schedule(p, element_size, lanes);
   Workspace workspace(nullptr);
   schedule.take_v(workspace);
@@ -520,8 +520,8 @@ size_t workspace_of(const ConvProblem& p, size_t element_size, size_t lanes) {
 }
 
 template <class A, class T>
-void convolve(const ConvProblem& p, const T* x, const float* weights, const T* bias, const T* residual, T* y,
-              Parallel& parallel, void* memory) {
+void convolve(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias, const T* residual,
+              T* y, Parallel& parallel, void* memory) {
   const Schedule<A> schedule(p, sizeof(T), parallel.lanes());
   const Geometry& g = schedule.g;
   const int64_t tiles = schedule.tiles, panels = schedule.panels;
@@ -593,7 +593,7 @@ void convolve(const ConvProblem& p, const T* x, const float* weights, const T* b
   }
 }
 
-bool has_no_result(const ConvProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
+bool has_no_result(const ConvolutionProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
 
 // Calls fn with the algorithm as a type.
 template <class F>
@@ -612,23 +612,23 @@ auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
 }  // namespace
 
 template <class T>
-size_t winograd_weights(const ConvProblem& p, ConvAlgorithm algorithm) {
+size_t winograd_weights(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   return with_algorithm(algorithm, [&](auto a) { return weight_bytes<decltype(a)>(p); });
 }
 
 template <class T>
-void winograd_prepare(const ConvProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
+void winograd_prepare(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
   with_algorithm(algorithm, [&](auto a) { prepare<decltype(a)>(p, w, static_cast<float*>(weights)); });
 }
 
 template <class T>
-size_t winograd_workspace(const ConvProblem& p, ConvAlgorithm algorithm, size_t lanes) {
+size_t winograd_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t lanes) {
   if (has_no_result(p)) return 0;
   return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), lanes); });
 }
 
 template <class T>
-void winograd_conv(const ConvProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
                    const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
   if (has_no_result(p)) return;
   with_algorithm(algorithm, [&](auto a) {
@@ -636,15 +636,15 @@ void winograd_conv(const ConvProblem& p, ConvAlgorithm algorithm, const T* x, co
   });
 }
 
-template size_t winograd_weights<float>(const ConvProblem&, ConvAlgorithm);
-template size_t winograd_weights<half>(const ConvProblem&, ConvAlgorithm);
-template void winograd_prepare(const ConvProblem&, ConvAlgorithm, const float*, void*);
-template void winograd_prepare(const ConvProblem&, ConvAlgorithm, const half*, void*);
-template size_t winograd_workspace<float>(const ConvProblem&, ConvAlgorithm, size_t);
-template size_t winograd_workspace<half>(const ConvProblem&, ConvAlgorithm, size_t);
-template void winograd_conv(const ConvProblem&, ConvAlgorithm, const float*, const void*, const float*,
+template size_t winograd_weights<float>(const ConvolutionProblem&, ConvAlgorithm);
+template size_t winograd_weights<half>(const ConvolutionProblem&, ConvAlgorithm);
+template void winograd_prepare(const ConvolutionProblem&, ConvAlgorithm, const float*, void*);
+template void winograd_prepare(const ConvolutionProblem&, ConvAlgorithm, const half*, void*);
+template size_t winograd_workspace<float>(const ConvolutionProblem&, ConvAlgorithm, size_t);
+template size_t winograd_workspace<half>(const ConvolutionProblem&, ConvAlgorithm, size_t);
+template void winograd_conv(const ConvolutionProblem&, ConvAlgorithm, const float*, const void*, const float*,
                             const float*, float*, Parallel&, void*);
-template void winograd_conv(const ConvProblem&, ConvAlgorithm, const half*, const void*, const half*,
+template void winograd_conv(const ConvolutionProblem&, ConvAlgorithm, const half*, const void*, const half*,
                             const half*, half*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -39,30 +39,20 @@ void WinogradConvOp::read(const Node& node) {
   if (!valid) throw Error("attribute 'pads' must be [top, left, bottom, right], all >= 0");
 }
 
-ConvProblem WinogradConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
+ConvolutionProblem WinogradConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
   if (w.rank() != 4 || w[2] != 3 || w[3] != 3) throw Error("W must be [M,C,3,3], got " + w.text());
-  ConvProblem p;
-  p.M = w[0];
-  p.C = w[1];
-  if (x) {
-    if (x->rank() != 4) throw Error("X must be [N,C,H,W], got " + x->text());
-    p.N = std::max<int64_t>((*x)[0], 0);
-    p.H = std::max<int64_t>((*x)[2], 0);
-    p.W = std::max<int64_t>((*x)[3], 0);
-  }
-  p.pad_top = pads_[0];
-  p.pad_left = pads_[1];
-  p.pad_bottom = pads_[2];
-  p.pad_right = pads_[3];
+  if (x && x->rank() != 4) throw Error("X must be [N,C,H,W], got " + x->text());
+  const auto size = [&x](size_t i) { return x ? std::max<int64_t>((*x)[i], 0) : 0; };
+  ConvolutionProblem p = convolution_3x3(size(0), w[1], size(2), size(3), w[0], pads_);
   p.has_residual = add_;
   p.act = act_;
   return p;
 }
 
-ConvProblem WinogradConvOp::problem(const Shapes& inputs) const {
+ConvolutionProblem WinogradConvOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const Shape& w = inputs[1];
-  const ConvProblem p = static_problem(x, w);
+  const ConvolutionProblem p = static_problem(x, w);
   if (x[1] != p.C) {
     throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " wants " +
                 std::to_string(p.C));
@@ -77,7 +67,7 @@ ConvProblem WinogradConvOp::problem(const Shapes& inputs) const {
 }
 
 Shape WinogradConvOp::output(const Shapes& inputs) const {
-  const ConvProblem p = static_problem(inputs[0], inputs[1]);
+  const ConvolutionProblem p = static_problem(inputs[0], inputs[1]);
   return {p.N, p.M, p.OH(), p.OW()};
 }
 
@@ -99,33 +89,82 @@ void WinogradConvOp::infer(const ShapeInference& node) const {
 
 namespace {
 
+// --- On the CPU
+
+struct CpuWork {
+  const ConvolutionProblem& p;  // N, H and W are 0 where they are not known
+  bool half;
+};
+
+// The transforms must be paid back; those of F(2x2) read and write twice as much for each pixel, and float16
+// leaves it alone.
+bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
+
+// Multiplications over C M: every point of the transform multiplies all tiles by all weights, or waits for
+// the weights where tiles are few. In the time of a fetch from a last-level cache 8 tiles are multiplied,
+// from memory 20 (docs/measurements/winograd_cpu.md).
+double product_cost(const ConvolutionProblem& p, int64_t tile) {
+  const auto points = static_cast<double>((tile + 2) * (tile + 2));
+  const int64_t tiles =
+      std::max<int64_t>(p.N, 1) * ((p.OH() + tile - 1) / tile) * ((p.OW() + tile - 1) / tile);
+  const double weight_bytes = points * static_cast<double>(p.C * p.M) * sizeof(float);
+  constexpr double kLastLevelCache = 12 << 20;
+  return points * std::max(static_cast<double>(tiles), weight_bytes > kLastLevelCache ? 20.0 : 8.0);
+}
+
+const char* refuse_f4x4(CpuWork& work) {
+  if (work.half) return "its error is too large for float16";
+  if (has_few_channels(work)) return "few channels do not pay for its transforms";
+  if (work.p.H() == 0 || work.p.W() == 0) return nullptr;
+  // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
+  return product_cost(work.p, 4) < 0.9 * product_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
+}
+
+const char* refuse_f2x2(CpuWork& work) {
+  return has_few_channels(work) ? "few channels do not pay for its transforms" : nullptr;
+}
+
+// In the order of cpu::ConvAlgorithm.
+constexpr Implementation<CpuWork> kCpuAlgorithms[] = {
+    {"F(4x4, 3x3)", refuse_f4x4},
+    {"F(2x2, 3x3)", refuse_f2x2},
+    {"a product over gathered windows", take_all<CpuWork>},
+};
+
 template <class T>
 class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp> {
  public:
-  using PackedCpuKernel::PackedCpuKernel;
+  WinogradConvCpu(const WinogradConvOp& op, const Node& node) : PackedCpuKernel(op, node), choice_(node) {}
+  static Implementations implementations() { return described(kCpuAlgorithms); }
 
  private:
-  cpu::ConvAlgorithm algorithm(const ConvProblem& p) const {
-    return cpu::winograd_choose(layout_problem(p), sizeof(T));
+  cpu::ConvAlgorithm algorithm(const ConvolutionProblem& p) const {
+    CpuWork work{layout_problem(p), sizeof(T) == 2};
+    return static_cast<cpu::ConvAlgorithm>(choice_.choose(kCpuAlgorithms, work, nullptr));
   }
-  std::string layout(const ConvProblem& p) const override {
-    return "3x3 " + std::to_string(static_cast<int>(algorithm(p)));
+  std::string layout(const ConvolutionProblem& p) const override {
+    return std::string("3x3 weights for ") + kCpuAlgorithms[static_cast<int>(algorithm(p))].name;
   }
-  size_t packed_bytes(const ConvProblem& p) const override {
+  size_t packed_bytes(const ConvolutionProblem& p) const override {
     return cpu::winograd_weights<T>(p, algorithm(p));
   }
-  void pack(const ConvProblem& p, const Tensor& w, void* packed) const override {
+  void pack(const ConvolutionProblem& p, const Tensor& w, void* packed) const override {
     cpu::winograd_prepare(p, algorithm(p), w.as<const T>(), packed);
   }
-  size_t scratch(const ConvProblem& p, size_t lanes) const override {
+  size_t scratch(const ConvolutionProblem& p, size_t lanes) const override {
     return cpu::winograd_workspace<T>(p, algorithm(p), lanes);
   }
-  void compute(const ConvProblem& p, const Call& call, const void* packed, void* scratch) const override {
+  void compute(const ConvolutionProblem& p, const Call& call, const void* packed,
+               void* scratch) const override {
     cpu::winograd_conv(p, algorithm(p), data<T>(call, 0), packed, data<T>(call, 2),
                        p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
                        scratch);
   }
+
+  Choice choice_;
 };
+
+// --- On a GPU
 
 using gpu::ConvAlgorithm;
 
@@ -142,7 +181,7 @@ struct Weights {
 };
 using AllWeights = std::map<ConvAlgorithm, Weights>;
 
-struct Work : GpuWork<ConvProblem> {
+struct Work : GpuWork<ConvolutionProblem> {
   const AllWeights& weights;  // empty when W may change between runs
   gpu::ConvChoice fastest;
 };
@@ -190,7 +229,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
   void prepare(const Node& node) override {
     const auto w = node.constant(1);
     if (!w) return;
-    const ConvProblem p = op_.static_problem(node.inputs[0].shape, w->shape);
+    const ConvolutionProblem p = op_.static_problem(node.inputs[0].shape, w->shape);
     for (const ConvAlgorithm algorithm : algorithms(p)) {
       const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
       Weights& weights = weights_[algorithm];
@@ -212,7 +251,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
   }
 
   // Of those that there are weights for.
-  gpu::ConvChoice fastest(const ConvProblem& p) const {
+  gpu::ConvChoice fastest(const ConvolutionProblem& p) const {
     if (weights_.empty()) return gpu::choose_conv(p, half_, device_.facts());
     std::optional<gpu::ConvChoice> best;
     for (const auto& [algorithm, weights] : weights_) {
@@ -223,8 +262,8 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
   }
 
   // Those that the known part of the shape leaves open: a dim of 0 is unknown.
-  std::set<ConvAlgorithm> algorithms(ConvProblem p) const {
-    if (p.H == 0 || p.W == 0) {
+  std::set<ConvAlgorithm> algorithms(ConvolutionProblem p) const {
+    if (p.H() == 0 || p.W() == 0) {
       if (gpu::has_matrix_conv(half_, device_.facts())) {
         return {ConvAlgorithm::kWinograd4, ConvAlgorithm::kMatrix};
       }

@@ -7,24 +7,33 @@
 #include <vector>
 
 #include "operators/activation_op.h"
+#include "operators/convolution/problem.h"
 #include "operators/table.h"
 
 namespace graphopt {
 
-struct ConvProblem {
-  int64_t N = 0, C = 0, H = 0, W = 0;  // input
-  int64_t M = 0;                       // output channels
-  int64_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
-  bool has_residual = false;
-  Activation act;
-
-  int64_t OH() const { return H + pad_top + pad_bottom - 2; }
-  int64_t OW() const { return W + pad_left + pad_right - 2; }
-};
+// With pads [top, left, bottom, right]. Sizes of X may be 0 where they are not known; those of Y come out
+// negative where the padded X is smaller than the window.
+inline ConvolutionProblem convolution_3x3(int64_t N, int64_t C, int64_t H, int64_t W, int64_t M,
+                                          const std::vector<int64_t>& pads) {
+  ConvolutionProblem p;
+  p.has_bias = true;
+  p.N = N;
+  p.C = C;
+  p.M = M;
+  const int64_t in[] = {H, W};
+  for (size_t i = 0; i < 2; ++i) {
+    p.in[1 + i] = in[i];
+    p.kernel[1 + i] = 3;
+    p.pad[1 + i] = pads[i];
+    p.out[1 + i] = in[i] + pads[i] + pads[2 + i] - 2;
+  }
+  return p;
+}
 
 class WinogradConvOp {
  public:
-  using Problem = ConvProblem;
+  using Problem = ConvolutionProblem;
   static std::vector<WinogradConvOp> all();
   std::string name() const;
   std::vector<Operand> inputs() const;

@@ -64,7 +64,7 @@ struct WeightShape {
 
 int64_t out_of(ConvAlgorithm a) { return a == ConvAlgorithm::kWinograd4 ? 4 : 2; }
 
-WeightShape weight_shape(const ConvProblem& p, ConvAlgorithm algorithm) {
+WeightShape weight_shape(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   if (algorithm == ConvAlgorithm::kMatrix)
     return {round_up(p.M, 128), 9 * round_up(p.C, hip::kMatrixConvChannels), 1};
   const bool implicit = algorithm == ConvAlgorithm::kImplicit;
@@ -78,7 +78,7 @@ struct TileGrid {
   int64_t down, across, count;
 };
 
-TileGrid tile_grid(const ConvProblem& p, ConvAlgorithm algorithm) {
+TileGrid tile_grid(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   const int64_t m = out_of(algorithm), down = divide_up(p.OH(), m), across = divide_up(p.OW(), m);
   return {down, across, p.N * down * across};
 }
@@ -121,19 +121,19 @@ struct Packed {
 
 constexpr int64_t kMostPacked = int64_t{1} << 29;  // a workspace of 1 GiB
 
-Packed packed(const ConvProblem& p) {
+Packed packed(const ConvolutionProblem& p) {
   const int64_t H = p.OH() + 2, W = p.OW() + 2, C = round_up(p.C, hip::kMatrixConvChannels);
   return {H, W, C, p.N * H * W * C};
 }
 
-double matrix_seconds(const ConvProblem& p, const DeviceFacts& d, const MatrixTile& t) {
+double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const MatrixTile& t) {
   const Packed x = packed(p);
   const int64_t groups = divide_up(p.M, t.side) * divide_up(p.N * p.OH() * p.OW(), t.side);
   const double flops = 2.0 * static_cast<double>(t.side * t.side) * 9.0 * static_cast<double>(x.C);
   const int64_t busiest = std::max(divide_up(groups, d.compute_units), t.sharing);
   // Slower matrix units are taken to be busy half of the time.
   const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.most_flops) * d.clock_hz;
-  const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H * p.W) +
+  const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H() * p.W()) +
                        2.0 * static_cast<double>(p.N * p.M * p.OH() * p.OW());
   return 2 * kLaunchSeconds + static_cast<double>(busiest) * flops / rate +
          bytes / (0.7 * d.bytes_per_second);
@@ -141,31 +141,31 @@ double matrix_seconds(const ConvProblem& p, const DeviceFacts& d, const MatrixTi
 
 // As many tiles as a workspace of 256 MiB holds: on an H200 fewer, which stay in its 50 MiB of cache, lose
 // more by the launches than they gain (measured).
-int64_t chunk_tiles(const ConvProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
+int64_t chunk_tiles(const ConvolutionProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
   const int64_t side = out_of(algorithm) + 2;
   const int64_t chunk = std::max<int64_t>((int64_t{256} << 20) / (side * side * (p.C + p.M) * 4), 512);
   if (chunk >= tiles) return tiles;
   return std::min(tiles, round_up(divide_up(tiles, divide_up(tiles, chunk)), 128));  // chunks of one size
 }
 
-Plan matrix_conv_plan(const ConvProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
+Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   Plan plan;
   const MatrixTile& tile = matrix_tile(choice.tile);
   const Packed x = packed(p);
   const uint32_t pixels = to_u31(p.N * p.OH() * p.OW()), image = to_u31(x.H * x.W * x.C);
   to_u31(x.elements);
-  to_u31(p.H * p.W);
+  to_u31(p.H() * p.W());
   plan.workspace = {x.elements * 2};
   const uint32_t parts = to_u31(x.elements / 16);
   hip::MatrixPackArgs pack = {};
   pack.x = input(0);
   pack.packed = workspace(0);
   pack.C = to_i31(p.C);
-  pack.H = to_i31(p.H);
-  pack.W = to_i31(p.W);
-  pack.pad_top = static_cast<int32_t>(p.pad_top);
-  pack.pad_left = static_cast<int32_t>(p.pad_left);
+  pack.H = to_i31(p.H());
+  pack.W = to_i31(p.W());
+  pack.pad_top = static_cast<int32_t>(p.pad[1]);
+  pack.pad_left = static_cast<int32_t>(p.pad[2]);
   pack.total = parts;
   pack.pixels = make_divisor(x.H * x.W);
   pack.across = make_divisor(x.W);
@@ -204,7 +204,8 @@ bool has_matrix_conv(bool half, const DeviceFacts& device) {
   return half && architecture(device.arch).matrix != hip::Matrix::kNone;
 }
 
-ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm) {
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
+                       ConvAlgorithm algorithm) {
   const bool matrix = algorithm == ConvAlgorithm::kMatrix;
   if (matrix && !has_matrix_conv(half, device))
     throw std::invalid_argument("no matrix units for this convolution");
@@ -231,7 +232,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
       choice.chunk = chunk_tiles(p, algorithm, tiles.count);
       const int64_t side = out_of(algorithm) + 2, chunks = divide_up(tiles.count, choice.chunk);
       const double bytes =
-          4.0 * static_cast<double>(p.N * (p.C * p.H * p.W + p.M * p.OH() * p.OW())) +
+          4.0 * static_cast<double>(p.N * (p.C * p.H() * p.W() + p.M * p.OH() * p.OW())) +
           8.0 * static_cast<double>(side * side * (p.C + p.M)) * static_cast<double>(tiles.count) +
           4.0 * static_cast<double>(side * side * p.C * p.M);
       choice.seconds = static_cast<double>(chunks) *
@@ -244,7 +245,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
   return best;
 }
 
-ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device) {
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device) {
   ConvChoice best;
   best.seconds = std::numeric_limits<double>::infinity();
   for (const auto algorithm : {ConvAlgorithm::kWinograd4, ConvAlgorithm::kWinograd2, ConvAlgorithm::kImplicit,
@@ -256,7 +257,7 @@ ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& devic
   return best;
 }
 
-Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm algorithm) {
+Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm) {
   const WeightShape w = weight_shape(p, algorithm);
   const auto rows = static_cast<int32_t>(w.rows);
   Plan plan;
@@ -299,7 +300,7 @@ Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm a
   return plan;
 }
 
-Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice,
+Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
                         const DeviceFacts& device) {
   Plan plan;
   const int64_t OH = p.OH(), OW = p.OW();
@@ -312,9 +313,9 @@ Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const Con
     throw std::invalid_argument("the tile is too tall for these output channels");
   const Buffer residual = p.has_residual ? input(3) : no_buffer();
   const auto M = to_i31(p.M), C = to_i31(p.C);
-  const auto H = to_i31(p.H), W = to_i31(p.W);
-  to_u31(p.H * p.W);
-  const auto top = static_cast<int32_t>(p.pad_top), left = static_cast<int32_t>(p.pad_left);
+  const auto H = to_i31(p.H()), W = to_i31(p.W());
+  to_u31(p.H() * p.W());
+  const auto top = static_cast<int32_t>(p.pad[1]), left = static_cast<int32_t>(p.pad[2]);
   const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);
 
   if (choice.algorithm == ConvAlgorithm::kImplicit) {

@@ -21,21 +21,22 @@ struct ConvChoice {
 // The fastest choice by estimate: time of the products from the device's arithmetic rate, time of the
 // transforms from the bytes moved, and a constant for each launch. Throws std::invalid_argument when a tensor
 // is too large.
-ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device);
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device);
 
 // Whether kMatrix is possible.
 bool has_matrix_conv(bool half, const DeviceFacts& device);
 
 // One algorithm with the best tile and chunk for it; its seconds are infinite when kMatrix would need too
 // large a workspace.
-ConvChoice choose_conv(const ConvProblem& p, bool half, const DeviceFacts& device, ConvAlgorithm algorithm);
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
+                       ConvAlgorithm algorithm);
 
 // Input 1 (W) to the buffer of role kWeights, of `weights` bytes. Depends on C, M and the algorithm only.
-Plan winograd_conv_prepare_plan(const ConvProblem& p, bool half, ConvAlgorithm algorithm);
+Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
 
 // Inputs X, W, B, R if any; output Y; reads the prepared weights. `aligned`: all pointers are multiples
 // of 16.
-Plan winograd_conv_plan(const ConvProblem& p, bool half, bool aligned, const ConvChoice& choice,
+Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
                         const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

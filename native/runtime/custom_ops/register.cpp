@@ -118,8 +118,8 @@ struct Registry {
         ops.push_back(std::make_unique<runtime::CustomOp>(api, newer, op, type));
     }
     if (log) {
-      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s\n", ops.size(),
-                   disabled.empty() ? "" : ", without ", disabled.c_str());
+      std::fprintf(stderr, "graphopt: %zu kernels registered%s%s; on the CPU: %s\n", ops.size(),
+                   disabled.empty() ? "" : ", without ", disabled.c_str(), cpu::isa_choice().c_str());
     }
     domain = runtime::make_domain(api, kDomain, ops);
   }
