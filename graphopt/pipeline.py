@@ -88,13 +88,17 @@ def run(
     editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)
     while editor.shapes_may_follow:
-        # Afresh: symbols of the first look would stand in the way of what is known now.
-        inference.forget(editor.model)
-        inference.infer(editor.model)
-        editor.shapes.forget()
+        _infer_afresh(editor)
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
     return result
+
+
+def _infer_afresh(editor: Editor) -> None:
+    # Symbols of the first look would stand in the way of what is known now.
+    inference.forget(editor.model)
+    inference.infer(editor.model)
+    editor.shapes.forget()
 
 
 def _run_rounds(
@@ -105,7 +109,7 @@ def _run_rounds(
 ) -> PipelineResult:
     editor.shapes_may_follow = False
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
-    anchors = {p.name: p.anchors for p in passes if isinstance(p, Pass)}
+    local = {p.name: p for p in passes if isinstance(p, Pass)}
     refusals: dict[tuple[str, ir.Node], Remark] = {}
     done: list[Remark] = []
     # Passes that have seen the graph as it is and found nothing: they would find nothing again.
@@ -133,15 +137,13 @@ def _run_rounds(
                 result.numerics = max(result.numerics, p.numerics)
                 if after_pass is not None:
                     after_pass(p.name)
+                if isinstance(p, Pass) and p.makes_unknown:
+                    _infer_afresh(editor)
         if len(satisfied) == len(passes) or (limit is not None and len(done) >= limit):
             break
     else:
         result.converged = False
-    alive = [
-        remark
-        for (name, node), remark in refusals.items()
-        if node.graph is not None and (node.domain, node.op_type) in anchors[name]
-    ]
+    alive = [remark for (name, node), remark in refusals.items() if node.graph is not None and local[name].takes(node)]
     result.remarks = done + alive
     result.count()
     return result
@@ -177,11 +179,7 @@ def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node],
         detail = p.rewrite(match, editor)
         remarks.append(Remark(p.name, "APPLIED", (label,), detail))
         for neighbour in editor.touched:
-            if (
-                (neighbour.domain, neighbour.op_type) in p.anchors
-                and neighbour not in queued
-                and neighbour.graph is not None
-            ):
+            if p.takes(neighbour) and neighbour not in queued and neighbour.graph is not None:
                 work.append(neighbour)
                 queued.add(neighbour)
         editor.touched.clear()

@@ -18,7 +18,7 @@ import graphopt
 from graphopt import files
 from graphopt.cli.root import app
 from graphopt.errors import ModelSaveError
-from graphopt.graph.lower import lower
+from graphopt.lower import lower
 from tests.rewriting import model_from_text
 
 pytestmark = pytest.mark.once

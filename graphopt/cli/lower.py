@@ -14,14 +14,39 @@ from graphopt.cli.root import app
 
 @app.command()
 def lower(
-    model: InPath, out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is stdout.")]
+    model: InPath,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is stdout.")],
+    to: Annotated[
+        str, typer.Option(help="onnxruntime keeps its com.microsoft operators; standard writes them out, too.")
+    ] = "onnxruntime",
+    opset: Annotated[int | None, typer.Option(help="The standard operators' version in OUT.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Then compare the outputs of both; see verify.")] = False,
 ) -> None:
-    """Inline the function bodies of our operators, for runtimes without function support."""
-    from graphopt.graph.lower import lower as lower_model
+    """Write our operators, and with --to standard those of com.microsoft, as standard ONNX for other runtimes."""
+    from graphopt.lower import lower as lower_model
     from graphopt.report.tables import plain
     from graphopt.report.text import count
 
-    written = streams.write(out)
-    inlined = lower_model(streams.read(model), written)
+    source, written = streams.read(model), streams.write(out)
+    done = lower_model(source, written, to=to, opset=opset)
+    report = None
+    if verify:
+        from graphopt.checking.verify import verify as verify_models
+
+        with screen.working("verifying"):
+            report = verify_models(source, written)
     streams.flush(out, written)
-    screen.out().print(f"{count(inlined, 'node')} inlined, [bold]{plain(str(out))}[/] written")
+    console = screen.out()
+    what = [f"{count(done.inlined, 'node')} inlined"] if done.inlined or to == "onnxruntime" else []
+    if to == "standard":
+        kinds = ", ".join(f"{op} {n}" for op, n in sorted(done.defined.items()))
+        what.append(f"{count(done.defined.total(), 'node')} defined" + (f" ({kinds})" if kinds else ""))
+    console.print(f"{plain(', '.join(what))}, [bold]{plain(str(out))}[/] written, opset {done.opset}")
+    for remark in done.kept:
+        console.print(plain(f"stays: {remark.nodes[0]}: {remark.detail} ({remark.code})"))
+    if report is not None:
+        from graphopt.cli.verify import exit_with_verdict
+        from graphopt.report.tables import print_verdict
+
+        print_verdict(report, console)
+        exit_with_verdict(report)

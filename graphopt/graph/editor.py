@@ -21,6 +21,8 @@ from graphopt.targets.target import Target
 # Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
 BODY_TYPE = "graphopt.T"
 BODY_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+# In the place of an operator's name: every operator of a domain other than ONNX's own.
+ANY = "*"
 Dim = int | str | None
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
@@ -74,11 +76,13 @@ class Editor:
         yield from self._own_graphs
 
     def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
-        """All nodes of these operators (domain, op_type), in the order of the graphs."""
+        """All nodes of these operators (domain, op_type), in the order of the graphs; see `ANY` for a whole domain."""
         if self._by_operator is None:
             self._by_operator = {}
             for place, node in enumerate(n for graph in self._own_graphs for n in graph):
                 self._by_operator.setdefault((node.domain, node.op_type), []).append((place, node))
+                if node.domain:
+                    self._by_operator.setdefault((node.domain, ANY), []).append((place, node))
         found = [self._by_operator[o] for o in operators if o in self._by_operator]
         return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
 
@@ -183,15 +187,17 @@ class Editor:
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain that holds where the node stands (0 when it is not imported)."""
-        if node.version is not None:
-            return node.version
+        return node.version if node.version is not None else self.opset_at(node, node.domain)
+
+    def opset_at(self, node: ir.Node, domain: str = "") -> int:
+        """The version of a domain that holds where the node stands (0 when it is not imported)."""
         graph = node.graph
         while graph is not None:
-            if node.domain in graph.opset_imports:
-                return graph.opset_imports[node.domain]
+            if domain in graph.opset_imports:
+                return graph.opset_imports[domain]
             parent = getattr(graph, "parent_node", None)
             graph = parent.graph if parent is not None else None
-        return self.model.opset_imports.get(node.domain, 0)
+        return self.model.opset_imports.get(domain, 0)
 
     def candidate(
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""

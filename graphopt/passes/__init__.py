@@ -8,6 +8,7 @@ from graphopt.graph.editor import Editor
 from graphopt.passes.activations import Activations
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
+from graphopt.passes.contrib import Contrib
 from graphopt.passes.feed_forward import FeedForward
 from graphopt.passes.fold_affine import FoldAffine
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
@@ -20,6 +21,8 @@ from graphopt.passes.winograd_conv import WinogradConv
 
 PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     CleanUp(),
+    # First, so that all others see what it writes.
+    Contrib(),
     # Norms come before folding and ScaleShift, which would take their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),

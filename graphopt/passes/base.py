@@ -18,7 +18,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor
+from graphopt.graph.editor import ANY, Editor
 from graphopt.metadata import Numerics
 from graphopt.targets.profit import Candidate
 
@@ -31,10 +31,17 @@ class Pass(abc.ABC, Generic[MatchT]):
     name: ClassVar[str]
     equation: ClassVar[str]
     numerics: ClassVar[Numerics]
-    # Operators (domain, op_type) whose nodes are candidates.
+    # Operators (domain, op_type) whose nodes are candidates; (domain, ANY) is all of a domain.
     anchors: ClassVar[frozenset[tuple[str, str]]]
     # Takes what others have refused: why they did stays in the report, though the node is gone.
     fallback: ClassVar[bool] = False
+    # Its nodes carry values of which only inference can tell types and shapes.
+    makes_unknown: ClassVar[bool] = False
+
+    @classmethod
+    def takes(cls, node: ir.Node) -> bool:
+        """Whether the node is an anchor."""
+        return (node.domain, node.op_type) in cls.anchors or (node.domain != "" and (node.domain, ANY) in cls.anchors)
 
     @abc.abstractmethod
     def match(self, node: ir.Node, editor: Editor) -> MatchT | None: ...

@@ -1,0 +1,141 @@
+"""FusedConv: act(Conv(X, W, B) + Z). NhwcConv: a convolution whose X and Y are [N, spatial.., C]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib import activation
+from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+
+CONV_ATTRIBUTES: Mapping[str, Any] = {
+    "auto_pad": "NOTSET",
+    "dilations": None,
+    "group": 1,
+    "kernel_shape": None,
+    "pads": None,
+    "strides": None,
+}
+
+
+def _conv(w: Writer, x: ir.Value, call: Call[ir.Value]) -> ir.Value:
+    attributes = {n: call.attribute(n) for n in CONV_ATTRIBUTES if call.attribute(n) is not None}
+    return w.op("Conv", x, call["W"], *((call["B"],) if "B" in call else ()), **attributes)
+
+
+def _define_fused(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    y = _conv(w, call["X"], call)
+    if "Z" in call:
+        y = w.add(y, call["Z"])
+    T, name = w.dtype(call["X"], call["W"]), call.attribute("activation")
+    return {"Y": activation.activate(w, y, T, name, call.attribute("activation_params", ()))}
+
+
+def _define_nhwc(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    x = call["X"]
+    rank = w.rank(x)
+    y = _conv(w, w.transpose(x, 0, rank - 1, *range(1, rank - 1)), call)
+    return {"Y": w.transpose(y, 0, *range(2, rank), 1)}
+
+
+def conv_reference(x: Array, call: Call[Array]) -> Array:
+    """Conv of any number of spatial axes, from the ONNX operator specification."""
+    W, group = call["W"], call.attribute("group")
+    axes = x.ndim - 2
+    strides: Sequence[int] = call.attribute("strides", [1] * axes)
+    dilations: Sequence[int] = call.attribute("dilations", [1] * axes)
+    extents = [d * (k - 1) + 1 for d, k in zip(dilations, W.shape[2:])]
+    pads: list[int] = list(call.attribute("pads", [0] * 2 * axes))
+    if call.attribute("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
+        for i, (size, stride, extent) in enumerate(zip(x.shape[2:], strides, extents)):
+            total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+            pads[i], pads[i + axes] = total // 2, total - total // 2
+            if call.attribute("auto_pad") == "SAME_LOWER":
+                pads[i], pads[i + axes] = pads[i + axes], pads[i]
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:axes], pads[axes:])])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=tuple(range(2, x.ndim)))
+    windows = windows[tuple(slice(None, None, s) for s in (1, 1, *strides, *dilations))]
+    N, C, M = x.shape[0], x.shape[1], W.shape[0]
+    out = windows.shape[2 : 2 + axes]
+    grouped = windows.reshape(N, group, C // group, *out, *W.shape[2:])
+    weights = W.reshape(group, M // group, C // group, *W.shape[2:])
+    letters, window = "xyz"[:axes], "ijk"[:axes]
+    y: Array = np.einsum(f"ngc{letters}{window},gmc{window}->ngm{letters}", grouped, weights).reshape(N, M, *out)
+    return y + call["B"].reshape(-1, *[1] * axes) if "B" in call else y
+
+
+def _fused_reference(call: Call[Array]) -> Mapping[str, Array]:
+    y = conv_reference(call["X"], call) + call.inputs.get("Z", np.zeros(1))
+    return {"Y": activation.reference(y, call.attribute("activation"), call.attribute("activation_params", ()))}
+
+
+def _nhwc_reference(call: Call[Array]) -> Mapping[str, Array]:
+    return {"Y": np.moveaxis(conv_reference(np.moveaxis(call["X"], -1, 1), call), 1, -1)}
+
+
+def draw_conv(rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Any]]:
+    axes, group = int(either(rng, 1, 2, 2, 3)), int(either(rng, 1, 1, 2))
+    N, C, M = int(rng.integers(1, 3)), group * int(rng.integers(1, 4)), group * int(rng.integers(1, 4))
+    kernel = [int(k) for k in rng.integers(1, 4, axes)]
+    attributes: dict[str, Any] = {"group": group, "kernel_shape": kernel}
+    if rng.random() < 0.5:
+        attributes["strides"] = [int(s) for s in rng.integers(1, 3, axes)]
+    if rng.random() < 0.3:
+        attributes["auto_pad"] = either(rng, "SAME_UPPER", "SAME_LOWER", "VALID")
+    else:
+        attributes["pads"] = [int(p) for p in rng.integers(0, 3, 2 * axes)]
+        if rng.random() < 0.4:
+            attributes["dilations"] = [int(d) for d in rng.integers(1, 3, axes)]
+    size = [int(s) for s in rng.integers(5, 9, axes)]
+    inputs = {"X": normal(rng, N, C, *size), "W": normal(rng, M, C // group, *kernel)}
+    if rng.random() < 0.6:
+        inputs["B"] = normal(rng, M)
+    return inputs, attributes
+
+
+def _draw_fused(rng: np.random.Generator) -> Case:
+    inputs, attributes = draw_conv(rng)
+    name, parameters = activation.draw(rng)
+    if name is not None:
+        attributes["activation"] = name
+    if parameters:
+        attributes["activation_params"] = parameters
+    if rng.random() < 0.4:
+        call: Call[Array] = Call(inputs, {**CONV_ATTRIBUTES, **attributes}, frozenset())
+        inputs["Z"] = normal(rng, *conv_reference(inputs["X"], call).shape)
+    return Case(inputs, attributes, ("Y",), frozenset({"W", "B"}))
+
+
+def _draw_nhwc(rng: np.random.Generator) -> Case:
+    inputs, attributes = draw_conv(rng)
+    inputs["X"] = np.ascontiguousarray(np.moveaxis(inputs["X"], 1, -1))
+    return Case(inputs, attributes, ("Y",), frozenset({"W", "B"}))
+
+
+SPECS = (
+    ContribOp(
+        "FusedConv",
+        ("X", "W", "B?", "Z?"),
+        ("Y",),
+        {**CONV_ATTRIBUTES, "activation": None, "activation_params": None},
+        _define_fused,
+        _fused_reference,
+        _draw_fused,
+        form="Conv, Add, activation",
+    ),
+    ContribOp(
+        "NhwcConv",
+        ("X", "W", "B?"),
+        ("Y",),
+        CONV_ATTRIBUTES,
+        _define_nhwc,
+        _nhwc_reference,
+        _draw_nhwc,
+        form="Transpose, Conv, Transpose",
+    ),
+)

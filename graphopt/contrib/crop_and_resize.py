@@ -1,0 +1,148 @@
+"""CropAndResize: boxes of images, each resized to one size; the corners of a box are the corners of its crop.
+
+X [N, C, H, W]; rois [R, 4] as y1, x1, y2, x2 in units of the image's size less one; batch_indices [R] names the image
+of each. Output row i of h lies at y1 (H - 1) + i (y2 - y1) (H - 1) / (h - 1), or in the middle where h is 1. What lies
+outside of the image is `extrapolation_value`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code
+
+INT64 = ir.DataType.INT64
+FLOAT = ir.DataType.FLOAT
+
+
+def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    x, rois, mode = call["X"], call["rois"], call.attribute("mode")
+    if w.dtype(x, rois) != FLOAT:
+        raise w.refuse(Code.WRONG_DTYPE, "images that are not float32")
+    if mode not in ("bilinear", "nearest"):
+        raise w.refuse(Code.ATTRIBUTE, f"mode {mode}")
+    size = w.cast(call["crop_size"], INT64)
+    sides = []
+    for axis, image_axis in ((0, 2), (1, 3)):
+        count = w.slice(size, 0, axis, axis + 1)
+        extent = w.dim(x, image_axis)
+        sides.append(_positions(w, rois, axis, count, extent))
+    (y, h), (x_at, width) = sides
+    # Channels last, so that one GatherND takes all channels of a pixel.
+    images, image = w.transpose(x, 0, 2, 3, 1), w.unsqueeze(w.cast(call["batch_indices"], INT64), 1, 2)
+    inside = w.op("And", w.unsqueeze(_inside(w, y, h), 2), w.unsqueeze(_inside(w, x_at, width), 1))
+    if mode == "nearest":
+        value = _pixels(w, images, image, _round(w, y), _round(w, x_at), h, width)
+    else:
+        low_y, low_x = w.op("Floor", y), w.op("Floor", x_at)
+        part_y, part_x = w.unsqueeze(w.sub(y, low_y), 2, 3), w.unsqueeze(w.sub(x_at, low_x), 1, 3)
+        high_y, high_x = w.op("Ceil", y), w.op("Ceil", x_at)
+        rows = []
+        for row in (low_y, high_y):
+            left, right = (_pixels(w, images, image, row, column, h, width) for column in (low_x, high_x))
+            rows.append(w.add(left, w.mul(w.sub(right, left), part_x)))
+        value = w.add(rows[0], w.mul(w.sub(rows[1], rows[0]), part_y))
+    outside = w.number(call.attribute("extrapolation_value"), FLOAT)
+    return {"Y": w.transpose(w.op("Where", w.unsqueeze(inside, 3), value, outside), 0, 3, 1, 2)}
+
+
+def _positions(w: Writer, rois: ir.Value, axis: int, count: ir.Value, extent: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Where in the image each row (or column) of each crop lies, [R, count], and the last row as a float."""
+    last = w.cast(w.sub(extent, w.ints(1)), FLOAT)
+    begin = w.mul(w.slice(rois, 1, axis, axis + 1), last)
+    end = w.mul(w.slice(rois, 1, axis + 2, axis + 3), last)
+    step = w.unsqueeze(w.cast(w.arange(count), FLOAT), 0)
+    one = w.ints(1)
+    # One row stands in the middle; the divisor is of no account there.
+    steps = w.cast(w.op("Where", w.op("Equal", count, one), one, w.sub(count, one)), FLOAT)
+    spread = w.add(begin, w.mul(step, w.div(w.sub(end, begin), steps)))
+    middle = w.mul(w.add(begin, end), w.number(0.5, FLOAT))
+    return w.op("Where", w.op("Equal", count, one), middle, spread), last
+
+
+def _inside(w: Writer, at: ir.Value, last: ir.Value) -> ir.Value:
+    zero = w.number(0.0, FLOAT)
+    return w.op("Not", w.op("Or", w.op("Less", at, zero), w.op("Greater", at, last)))
+
+
+def _round(w: Writer, at: ir.Value) -> ir.Value:
+    """Halves go up."""
+    return w.op("Floor", w.add(at, w.number(0.5, FLOAT)))
+
+
+def _pixels(
+    w: Writer, images: ir.Value, image: ir.Value, y: ir.Value, x: ir.Value, h: ir.Value, width: ir.Value
+) -> ir.Value:
+    """Of images [N, H, W, C]: image [R, 1, 1], rows y [R, h] and columns x [R, w]: [R, h, w, C].
+
+    Places outside are drawn in.
+    """
+    zero = w.number(0.0, FLOAT)
+    rows, columns = (w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, h), (x, width)))
+    parts = [image, w.unsqueeze(rows, 2), w.unsqueeze(columns, 1)]
+    shape = w.op("Shape", w.add(parts[1], parts[2]))
+    index = w.concat([w.unsqueeze(w.op("Expand", part, shape), 3) for part in parts], 3)
+    return w.op("GatherND", images, index)
+
+
+def _reference(call: Call[Array]) -> Mapping[str, Array]:
+    """Pixel by pixel."""
+    X, rois = call["X"], call["rois"]
+    crop = [int(n) for n in call["crop_size"]]
+    y = np.full((len(rois), X.shape[1], *crop), float(call.attribute("extrapolation_value")))
+    for r, i, j in np.ndindex(len(rois), *crop):
+        at = []
+        for k, n, extent, begin, end in (
+            (i, crop[0], X.shape[2], *rois[r, ::2]),
+            (j, crop[1], X.shape[3], *rois[r, 1::2]),
+        ):
+            part = 0.5 if n == 1 else k / (n - 1)
+            at.append((begin + part * (end - begin)) * (extent - 1))
+        if not all(0 <= a <= extent - 1 for a, extent in zip(at, X.shape[2:])):
+            continue
+        image = X[call["batch_indices"][r]]
+        if call.attribute("mode") == "nearest":
+            y[r, :, i, j] = image[:, int(at[0] + 0.5), int(at[1] + 0.5)]
+            continue
+        y[r, :, i, j] = 0.0
+        for row, above in ((int(np.floor(at[0])), 1 - at[0] % 1), (int(np.ceil(at[0])), at[0] % 1)):
+            for column, left in ((int(np.floor(at[1])), 1 - at[1] % 1), (int(np.ceil(at[1])), at[1] % 1)):
+                y[r, :, i, j] += above * left * image[:, row, column]
+    return {"Y": y}
+
+
+def _draw(rng: np.random.Generator) -> Case:
+    N, R = int(either(rng, 1, 2)), int(either(rng, 1, 3))
+    corners = rng.uniform(-0.1, 1.1, (R, 4)).astype(np.float32)
+    inputs = {
+        "X": normal(rng, N, 3, 7, 6),
+        "rois": corners,
+        "batch_indices": rng.integers(0, N, R, np.int32),
+        "crop_size": np.array([either(rng, 1, 4), either(rng, 1, 5)], np.int32),
+    }
+    attributes: dict[str, str | float] = {"mode": str(either(rng, "bilinear", "nearest"))}
+    if rng.random() < 0.5:
+        attributes["extrapolation_value"] = 2.5
+    return Case(inputs, attributes, ("Y",), frozenset({"crop_size"}), tolerance=1e-4)
+
+
+SPECS = (
+    ContribOp(
+        "CropAndResize",
+        ("X", "rois", "batch_indices", "crop_size"),
+        ("Y",),
+        {"extrapolation_value": 0.0, "mode": "bilinear"},
+        _define,
+        _reference,
+        _draw,
+        stays_on_cpu="there is nothing to fuse it with",
+        form="GatherND, Mul, Add",
+        refuses="float16 and double",
+    ),
+)

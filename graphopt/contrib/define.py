@@ -1,0 +1,75 @@
+"""From a node of a model to its definition in standard ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt.contrib.schema import REQUIRED, Call, ContribOp, formal
+from graphopt.contrib.writer import Writer
+from graphopt.graph.editor import Editor, use_count
+from graphopt.remarks import Code, Refusal
+
+
+def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
+    """A node as its operator's schema reads it.
+
+    Raises:
+        Refusal: FUNCTION_ATTRIBUTE, or ATTRIBUTE where the node has an attribute that the schema here does not know, or
+            lacks one that it needs.
+    """
+    attributes: dict[str, Any] = {}
+    for name, attribute in node.attributes.items():
+        if name not in op.attributes:
+            raise Refusal(Code.ATTRIBUTE, f"{op.name} has no attribute {name} that is known here", node)
+        if attribute.is_ref():
+            raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{name} refers to {attribute.ref_attr_name}", node)
+        attributes[name] = attribute.value
+    for name, default in op.attributes.items():
+        if name not in attributes and default is REQUIRED:
+            raise Refusal(Code.ATTRIBUTE, f"{name} is not written", node)
+        attributes.setdefault(name, default)
+    inputs = dict(_named(op.inputs, node.inputs, node))
+    missing = [n for n in op.inputs if n[-1] not in "?*" and n not in inputs]
+    if missing:
+        raise Refusal(Code.UNSUPPORTED_OP, f"its input {missing[0]} is absent", node)
+    asked = [v if use_count(v) or v.is_graph_output() else None for v in node.outputs]
+    return Call(inputs, attributes, frozenset(dict(_named(op.outputs, asked, node))))
+
+
+def _named(formals: Sequence[str], values: Sequence[ir.Value | None], node: ir.Node) -> Iterator[tuple[str, ir.Value]]:
+    for i, value in enumerate(values):
+        if value is None:
+            continue
+        if i < len(formals) and not formals[i].endswith("*"):
+            yield formal(formals[i]), value
+        elif formals[-1].endswith("*"):
+            yield f"{formal(formals[-1])}{i - len(formals) + 1}", value
+        else:
+            raise Refusal(Code.UNSUPPORTED_OP, f"its {node.op_type} has more inputs or outputs than are known", node)
+
+
+def define(op: ContribOp, node: ir.Node, editor: Editor) -> tuple[Writer, dict[ir.Value, ir.Value]]:
+    """The nodes of the definition, not in the graph yet, and what takes the place of each output that is read.
+
+    Raises:
+        Refusal: the node cannot be defined, or not from what is known of it.
+    """
+    call = call_of(op, node)
+    writer = Writer(editor, node)
+    try:
+        values = op.define(writer, call)
+        outputs = {}
+        for i, output in enumerate(node.outputs):
+            name = formal(op.outputs[i])
+            if name in call.outputs:
+                if name not in values:
+                    raise Refusal(Code.UNSUPPORTED_OP, f"its output {name} has no definition", node)
+                outputs[output] = values[name]
+    except BaseException:
+        writer.discard()
+        raise
+    writer.prune(outputs.values())
+    return writer, outputs

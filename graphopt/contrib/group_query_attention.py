@@ -1,0 +1,296 @@
+"""GroupQueryAttention: causal attention whose query heads share key and value heads, with a cache and rotary positions.
+
+Sequence b has `seqlens_k[b]` + 1 keys: its past ones, from the cache, and the new ones after them. In the first call
+(total_sequence_length new tokens) there are no past ones, and shorter sequences are padded on the right. The cache
+comes back with the new keys and values in their places, and zeros where there are none.
+J. Ainslie et al., "GQA", 2023; smooth softmax: E. Miller, "Attention Is Off By One", 2023, of which head_sink is the
+trained form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib.attention import merged, scale_of
+from graphopt.contrib.rotary import angles, draw_caches, rotate, rotate_reference
+from graphopt.contrib.schema import REQUIRED, Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code
+
+INT64 = ir.DataType.INT64
+
+
+def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    _refuse(w, call)
+    N, G = call.attribute("num_heads"), call.attribute("kv_num_heads")
+    query = call["query"]
+    T = w.dtype(query, call.get("key"), call.get("past_key"))
+    hidden = w.require_size(query, -1)
+    if "key" in call:
+        H = hidden // N
+        parts = [query, call["key"], call["value"]]
+    else:
+        H = hidden // (N + 2 * G)
+        parts = list(w.split(query, [N * H, G * H, G * H], -1))
+    q, k, v = (w.reshape(x, 0, 0, n, H) for x, n in zip(parts, (N, G, G)))
+    if "q_norm_weight" in call:
+        epsilon = call.attribute("qk_norm_epsilon")
+        q, k = w.rms_norm(q, call["q_norm_weight"], epsilon), w.rms_norm(k, call["k_norm_weight"], epsilon)
+    B, S = w.dim(query, 0), w.dim(query, 1)
+    # Where each sequence's new tokens begin: 0 in the first call.
+    total = w.op("Reshape", w.cast(call["total_sequence_length"], INT64), w.ints(1))
+    ends = w.add(w.op("Reshape", w.cast(call["seqlens_k"], INT64), w.ints(-1, 1)), w.ints(1))  # [B, 1]
+    first = w.op("Equal", total, S)
+    begin = w.op("Where", first, w.ints(0), w.sub(ends, S))
+    new = w.unsqueeze(w.arange(S), 0)
+    position = w.add(begin, new)  # [B, S]
+    if call.attribute("do_rotary", 0):
+        ids = call.get("position_ids") or position
+        cos, sin = call["cos_cache"], call["sin_cache"]
+        dim = 2 * w.require_size(cos, 1)
+        turns = angles(w, cos, ids), angles(w, sin, ids)
+        q, k = (rotate(w, x, *turns, dim, H, bool(call.attribute("rotary_interleaved", 0))) for x in (q, k))
+    q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
+    if "past_key" in call:
+        k, v = (_cached(w, call[p], x, begin, S, total) for p, x in (("past_key", k), ("past_value", v)))
+    keys = w.dim(k, 2)
+    outputs = {"present_key": k, "present_value": v}
+    # [B, G, N / G, S, ..]: the query heads of one key head stand together.
+    grouped = w.reshape(q, 0, G, N // G, -1, H)
+    scale = scale_of(call, H)
+    assert scale is not None
+    turned = w.unsqueeze(w.transpose(k, 0, 1, 3, 2), 2)
+    scores = w.mul(w.matmul(grouped, turned), w.number(scale, T))
+    if cap := call.attribute("softcap", 0.0):
+        scores = w.mul(w.op("Tanh", w.div(scores, w.number(cap, T))), w.number(cap, T))
+    scores = w.op("Reshape", scores, w.op("Concat", B, w.ints(N), S, keys, axis=0))
+    if "attention_bias" in call:
+        bias = call["attention_bias"]  # [.., total]; the cache may be longer
+        behind = w.sub(keys, w.dim(bias, 3))
+        none = w.op("Expand", w.number(0.0, T), w.op("Concat", w.slice(w.op("Shape", bias), 0, 0, 3), behind, axis=0))
+        scores = w.add(scores, w.concat([bias, none], 3))
+    at = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
+    row = w.unsqueeze(position, 2)  # [B, S, 1]
+    if call.attribute("causal", 1):
+        seen = w.op("Not", w.op("Greater", at, row))
+    else:
+        seen = w.op("Less", at, w.unsqueeze(ends, 2))
+    if (window := call.attribute("local_window_size")) > 0:
+        seen = w.op("And", seen, w.op("Greater", at, w.sub(row, w.ints(window))))
+    masked = w.op("Where", w.unsqueeze(seen, 1), scores, w.number(-math.inf, T))
+    sink: ir.Value | None = None
+    if "head_sink" in call:
+        sink = w.reshape(call["head_sink"], 1, N, 1, 1)
+    elif call.attribute("smooth_softmax") == 1:
+        sink = w.number(0.0, T)
+    if sink is None:
+        p = w.softmax(masked)
+    else:  # one more key, whose value is zero
+        column = w.op("Expand", sink, w.op("Concat", B, w.ints(N), S, w.ints(1), axis=0))
+        p = w.slice(w.softmax(w.concat([masked, column], 3)), 3, w.ints(0), keys)
+    if call.asks_for("output_qk"):
+        outputs["output_qk"] = w.slice(masked if call.attribute("qk_output") == 1 else p, 3, w.ints(0), total)
+    folded = w.op("Reshape", p, w.op("Concat", B, w.ints(G, N // G), S, keys, axis=0))
+    context = w.matmul(folded, w.unsqueeze(v, 2))
+    outputs["output"] = merged(w, w.reshape(context, 0, N, -1, H), N * H)
+    return outputs
+
+
+def _refuse(w: Writer, call: Call[ir.Value]) -> None:
+    for name in ("k_scale", "v_scale"):
+        if name in call:
+            raise w.refuse(Code.QUANTIZED, "the cache is quantized")
+    if call.attribute("sliding_window_cache"):
+        raise w.refuse(Code.ATTRIBUTE, "a cache that drops old tokens itself has no definition")
+    if call.asks_for("output_qk") and call.attribute("qk_output") == 1:
+        raise w.refuse(Code.ATTRIBUTE, "the schema does not say what scores before the softmax hold where masked")
+
+
+def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Value, total: ir.Value) -> ir.Value:
+    """[B, G, max(total, past length), H]: past ones before `begin` [B, 1], then the new ones, then zeros."""
+    held = w.dim(past, 2)
+    length = w.op("Max", total, held) if w.opset >= 12 else w.op("Where", w.op("Less", total, held), held, total)
+    at = w.unsqueeze(w.arange(length), 0)  # [1, length]
+    since = w.sub(at, begin)  # [B, length]
+    is_past = w.op("Less", since, w.ints(0))
+    is_new = w.op("And", w.op("Not", is_past), w.op("Less", since, S))
+    # Where each of them lies in [past, new, a zero].
+    zero = w.op(
+        "Expand",
+        w.number(0.0, w.dtype(past, new)),
+        w.op("Concat", w.dim(new, 0), w.dim(new, 1), w.ints(1), w.dim(new, 3), axis=0),
+    )
+    pool = w.concat([past, new, zero], 2)
+    source = w.op("Where", is_new, w.add(since, held), w.add(held, S))
+    source = w.op("Where", is_past, at, source)
+    index = w.unsqueeze(source, 1, 3)
+    shape = w.op("Concat", w.dim(new, 0), w.dim(new, 1), length, w.dim(new, 3), axis=0)
+    return w.op("GatherElements", pool, w.op("Expand", index, shape), axis=2)
+
+
+def _reference(call: Call[Array]) -> Mapping[str, Array]:
+    """Sequence by sequence, head by head, token by token."""
+    N, G, query = call.attribute("num_heads"), call.attribute("kv_num_heads"), call["query"]
+    B, S = query.shape[:2]
+    if "key" in call:
+        parts = [query, call["key"], call["value"]]
+    else:
+        H = query.shape[2] // (N + 2 * G)
+        parts = np.split(query, [N * H, (N + G) * H], axis=-1)
+    q, k, v = (x.reshape(B, S, n, -1) for x, n in zip(parts, (N, G, G)))
+    H = q.shape[-1]
+    if "q_norm_weight" in call:
+        q, k = (
+            x / np.sqrt((x**2).mean(-1, keepdims=True) + call.attribute("qk_norm_epsilon")) * call[name]
+            for x, name in ((q, "q_norm_weight"), (k, "k_norm_weight"))
+        )
+    total = int(call["total_sequence_length"].item())
+    ends = call["seqlens_k"].reshape(-1).astype(int) + 1
+    begin = np.zeros(B, int) if total == S else ends - S
+    positions = begin[:, None] + np.arange(S)
+    if call.attribute("do_rotary", 0):
+        ids = call.inputs.get("position_ids", positions)
+        turns = call["cos_cache"][ids], call["sin_cache"][ids]
+        q, k = (rotate_reference(x, *turns, bool(call.attribute("rotary_interleaved", 0))) for x in (q, k))
+    held = call["past_key"].shape[2] if "past_key" in call else 0
+    length = max(total, held)
+    keys, values = np.zeros((B, G, length, H)), np.zeros((B, G, length, H))
+    for b in range(B):
+        for cache, past, new in ((keys, "past_key", k), (values, "past_value", v)):
+            if begin[b]:
+                cache[b, :, : begin[b]] = call[past][b, :, : begin[b]]
+            cache[b, :, begin[b] : begin[b] + S] = new[b].transpose(1, 0, 2)
+    scale, window = call.attribute("scale", 0.0) or 1 / math.sqrt(H), call.attribute("local_window_size")
+    y = np.zeros((B, S, N, H))
+    probabilities = np.zeros((B, N, S, length))
+    for b, s, n in np.ndindex(B, S, N):
+        last = positions[b, s] if call.attribute("causal", 1) else ends[b] - 1
+        seen = slice(max(0, last - window + 1) if window > 0 else 0, last + 1)
+        row = scale * (keys[b, n * G // N, seen] @ q[b, s, n])
+        if cap := call.attribute("softcap", 0.0):
+            row = cap * np.tanh(row / cap)
+        if "attention_bias" in call:
+            bias = call["attention_bias"]
+            row = row + bias[b % bias.shape[0], n % bias.shape[1], s, seen]
+        sink = (
+            call["head_sink"][n] if "head_sink" in call else 0.0 if call.attribute("smooth_softmax") == 1 else -np.inf
+        )
+        top = max(row.max(), sink)
+        e = np.exp(row - top)
+        p = e / (e.sum() + np.exp(sink - top))
+        probabilities[b, n, s, seen] = p
+        y[b, s, n] = p @ values[b, n * G // N, seen]
+    return {
+        "output": y.reshape(B, S, N * H),
+        "present_key": keys,
+        "present_value": values,
+        "output_qk": probabilities[..., :total],
+    }
+
+
+def _draw(rng: np.random.Generator) -> Case:
+    G, H = int(either(rng, 1, 2)), int(either(rng, 16, 32))
+    N, B = G * int(either(rng, 1, 2, 3)), int(either(rng, 1, 2))
+    prompt = rng.random() < 0.5
+    S = int(either(rng, 1, 4)) if prompt or B == 1 else 1
+    past = 0 if prompt else 5
+    attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G}
+    inputs: dict[str, Array] = {}
+    dims: dict[str, tuple[int | str, ...]] = {}
+    if rng.random() < 0.3:
+        inputs["query"], dims["query"] = normal(rng, B, S, (N + 2 * G) * H), ("B", "S", (N + 2 * G) * H)
+    else:
+        inputs["query"], dims["query"] = normal(rng, B, S, N * H), ("B", "S", N * H)
+        for name in ("key", "value"):
+            inputs[name], dims[name] = normal(rng, B, S, G * H), ("B", "S", G * H)
+    # A sequence may have fewer past tokens than the batch's longest one.
+    ends = np.full(B, past + S)
+    if not prompt and B > 1:
+        ends[1] -= int(rng.integers(0, 3))
+    held = past + int(either(rng, 0, 4))  # the cache may be longer than what it holds
+    if not prompt or rng.random() < 0.5:
+        for name in ("past_key", "past_value"):
+            cache = normal(rng, B, G, held if not prompt else int(either(rng, 0, S + 2)), H)
+            inputs[name], dims[name] = cache, ("B", G, "P", H)
+        inputs["past_value"] = normal(rng, *inputs["past_key"].shape)
+    inputs["seqlens_k"] = (ends - 1).astype(np.int32)
+    inputs["total_sequence_length"] = np.array(past + S, np.int32)
+    if rng.random() < 0.6:
+        attributes["do_rotary"] = 1
+        inputs["cos_cache"], inputs["sin_cache"] = draw_caches(rng, 24, H if rng.random() < 0.6 else 16)
+        if rng.random() < 0.5:
+            attributes["rotary_interleaved"] = 1
+    if rng.random() < 0.3:
+        attributes["local_window_size"] = int(either(rng, 1, 2, 20))
+    if rng.random() < 0.3:
+        attributes["softcap"] = 2.0
+    if rng.random() < 0.3:
+        attributes["scale"] = 0.3
+    if rng.random() < 0.3:
+        attributes["smooth_softmax"] = 1
+    if rng.random() < 0.25:
+        inputs["attention_bias"] = normal(rng, int(either(rng, 1, B)), int(either(rng, 1, N)), S, past + S)
+    elif rng.random() < 0.25:
+        inputs["head_sink"] = normal(rng, N)
+        attributes.pop("smooth_softmax", None)
+    outputs = ("output", "present_key", "present_value")
+    # The kernel of 1.22 lets a window of n tokens see n + 1, and knows no head_sink.
+    kernel = (1, 31) if "local_window_size" in attributes or "head_sink" in inputs else (0, 0)
+    constants = frozenset({"cos_cache", "sin_cache", "head_sink"})
+    return Case(inputs, attributes, outputs, constants, dims=dims, kernel=kernel)
+
+
+SPECS = (
+    ContribOp(
+        "GroupQueryAttention",
+        (
+            "query",
+            "key?",
+            "value?",
+            "past_key?",
+            "past_value?",
+            "seqlens_k",
+            "total_sequence_length",
+            "cos_cache?",
+            "sin_cache?",
+            "position_ids?",
+            "attention_bias?",
+            "head_sink?",
+            "k_scale?",
+            "v_scale?",
+            "q_norm_weight?",
+            "k_norm_weight?",
+        ),
+        ("output", "present_key?", "present_value?", "output_qk?"),
+        {
+            "causal": 1,
+            "do_rotary": None,
+            "k_quant_type": "NONE",
+            "kv_cache_bit_width": None,
+            "kv_num_heads": REQUIRED,
+            "local_window_size": -1,
+            "num_heads": REQUIRED,
+            "qk_norm_epsilon": 1e-6,
+            "qk_output": 0,
+            "rotary_interleaved": None,
+            "scale": None,
+            "sliding_window_cache": 0,
+            "smooth_softmax": -1,
+            "softcap": None,
+            "v_quant_type": "NONE",
+        },
+        _define,
+        _reference,
+        _draw,
+        stays_on_cpu="its kernel writes into the cache, the definition copies it",
+        stays_on_gpu="its definition copies the whole cache at every step",
+        form="RoPE, cache, softmax(QK^T)V in standard ONNX",
+        refuses="quantized caches; caches that drop tokens; scores before the softmax as an output",
+    ),
+)

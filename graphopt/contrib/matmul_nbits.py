@@ -1,0 +1,180 @@
+"""MatMulNBits: Y = A dequantize(B)^T + bias, B packed numbers of 2, 4 or 8 bits in blocks along K.
+
+B [N, blocks, block_size bits / 8] holds the low bits of a byte first; scales [N, blocks]; zero points are packed the
+same way, row by row, or as many floats; without them 2^(bits - 1).
+E. Frantar et al., "GPTQ", 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib.schema import REQUIRED, Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code
+
+BLOCKED_OPSET = 21  # DequantizeLinear by blocks, and the types of 4 bits
+BITS = (2, 4, 8)
+
+
+def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    A, B, scales = call["A"], call["B"], call["scales"]
+    K, bits, size = (call.attribute(n) for n in ("K", "bits", "block_size"))
+    if bits not in BITS:
+        raise w.refuse(Code.ATTRIBUTE, f"{bits} bits")
+    if call.attribute("weight_prepacked"):
+        raise w.refuse(Code.ATTRIBUTE, "weights in the layout of one GPU kernel")
+    T, blocks = w.dtype(scales, A), -(-K // size)
+    packed, points = w.constant(B), w.constant(call.get("zero_points"))
+    known_points = "zero_points" not in call or points is not None
+    if w.opset >= BLOCKED_OPSET and bits != 2 and packed is not None and known_points and "g_idx" not in call:
+        weights = _blocked(w, call, packed, points, T)
+    else:
+        weights = _unpacked(w, call, blocks, T)
+    y = w.matmul(A, w.transpose(weights, 1, 0))
+    return {"Y": w.add(y, call["bias"]) if "bias" in call else y}
+
+
+def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | None, T: ir.DataType) -> ir.Value:
+    """DequantizeLinear, which keeps the weights packed in the file; float zero points are a product of their own."""
+    K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
+    blocks = -(-K // size)
+    narrow = (ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
+    whole = points is None or points.dtype == np.uint8
+    if points is None:
+        zero = np.full((N, blocks), 2 ** (bits - 1), narrow)
+    elif whole:
+        zero = unpack(points.reshape(N, -1), bits)[:, :blocks].astype(narrow)
+    else:
+        zero = np.zeros((N, blocks), narrow)
+    numbers = w.array(unpack(packed.reshape(N, -1), bits)[:, :K].astype(narrow))
+    scales = w.reshape(call["scales"], N, blocks)
+    weights = w.op("DequantizeLinear", numbers, scales, w.array(zero), axis=1, block_size=size)
+    if whole:
+        return weights
+    shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
+    return w.sub(weights, _each(w, shift, N, blocks, size, K))
+
+
+def _each(w: Writer, x: ir.Value, N: int, blocks: int, size: int, K: int) -> ir.Value:
+    """[N, blocks] repeated for each number of a block: [N, K]."""
+    wide = w.reshape(w.expand(w.unsqueeze(x, 2), N, blocks, size), N, blocks * size)
+    return w.slice(wide, 1, 0, K) if blocks * size != K else wide
+
+
+def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> ir.Value:
+    """Whole numbers by arithmetic: the file keeps the packed ones, and B need not be a constant."""
+    K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
+    numbers = _numbers(w, call["B"], bits, N, blocks * size, T)
+    scales = w.reshape(call["scales"], N, blocks)
+    points = call.get("zero_points")
+    zero: ir.Value
+    if points is None:
+        zero = w.array(np.full((N, blocks), 2 ** (bits - 1)).astype(T.numpy()))
+    elif w.dtype(points) == ir.DataType.UINT8:
+        zero = w.slice(_numbers(w, points, bits, N, -1, T), 1, 0, blocks)
+    else:
+        zero = w.reshape(points, N, blocks)
+    if "g_idx" in call:  # the block of each number along K
+        numbers = w.slice(numbers, 1, 0, K)
+        groups = w.cast(w.slice(call["g_idx"], 0, 0, K), ir.DataType.INT64)
+        zero, scales = (w.op("Gather", x, groups, axis=1) for x in (zero, scales))
+        return w.mul(w.sub(numbers, zero), scales)
+    shaped = w.reshape(numbers, N, blocks, size)
+    weights = w.mul(w.sub(shaped, w.unsqueeze(zero, 2)), w.unsqueeze(scales, 2))
+    flat = w.reshape(weights, N, blocks * size)
+    return w.slice(flat, 1, 0, K) if blocks * size != K else flat
+
+
+def _numbers(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: ir.DataType) -> ir.Value:
+    """The packed numbers of each of N rows."""
+    rows = w.reshape(packed, N, -1)
+    if bits == 8:
+        return w.cast(rows, T)
+    whole = w.unsqueeze(w.cast(rows, ir.DataType.INT32), 2)
+    divisors = w.array(np.array([2**shift for shift in range(0, 8, bits)], np.int32))
+    parts = w.op("Mod", w.div(whole, divisors), w.array(np.array(2**bits, np.int32)))
+    return w.cast(w.reshape(parts, N, count), T)
+
+
+def unpack(rows: Array, bits: int) -> Array:
+    """The numbers of each row of bytes, low bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray((rows[:, :, None] >> shifts) & (2**bits - 1)).reshape(len(rows), -1)
+
+
+def _reference(call: Call[Array]) -> Mapping[str, Array]:
+    """Number by number."""
+    K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
+    blocks, per_byte = -(-K // size), 8 // bits
+    B, scales = call["B"].reshape(N, blocks, -1), call["scales"].reshape(N, blocks)
+    points = call.get("zero_points")
+    weights = np.zeros((N, K))
+    for n, k in np.ndindex(N, K):
+        block, i = divmod(k, size)
+        q = int(B[n, block, i // per_byte]) // 2 ** (bits * (i % per_byte)) % 2**bits
+        if "g_idx" in call:
+            block = int(call["g_idx"][k])
+        if points is None:
+            zero = 2.0 ** (bits - 1)
+        elif points.dtype == np.uint8:
+            byte = int(points.reshape(N, -1)[n, block // per_byte])
+            zero = byte // 2 ** (bits * (block % per_byte)) % 2**bits
+        else:
+            zero = points.reshape(N, blocks)[n, block]
+        weights[n, k] = (q - zero) * scales[n, block]
+    return {"Y": call["A"] @ weights.T + call.inputs.get("bias", np.zeros(1))}
+
+
+def _draw(rng: np.random.Generator) -> Case:
+    bits, size = int(either(rng, *BITS, 4)), int(either(rng, 16, 32, 64))
+    K, N = int(either(rng, size, 2 * size, 2 * size + 8, 3 * size)), int(either(rng, 3, 5, 16))
+    blocks, per_byte = -(-K // size), 8 // bits
+    shape = either(rng, (3,), (2, 5), (1, 1))
+    inputs: dict[str, Array] = {
+        "A": normal(rng, *shape, K),
+        "B": rng.integers(0, 256, (N, blocks, size // per_byte), np.uint8),
+        "scales": (rng.random((N, blocks)) * 0.1 + 0.01).astype(np.float32),
+    }
+    kind = either(rng, "none", "packed", "floats")
+    if kind == "packed":
+        inputs["zero_points"] = rng.integers(0, 256, (N, -(-blocks // per_byte)), np.uint8)
+    elif kind == "floats":
+        inputs["zero_points"] = (rng.random((N, blocks)) * 2**bits).astype(np.float32)
+    if rng.random() < 0.4:
+        inputs["bias"] = normal(rng, N)
+    attributes: dict[str, Any] = {"K": K, "N": N, "bits": bits, "block_size": size}
+    constants = frozenset(set(inputs) - {"A"}) if rng.random() < 0.7 else frozenset()
+    # The kernel of 1.22 knows 4 bits only; none takes floats as zero points of 8 bits.
+    kernel = (0, 0) if bits == 4 else None if bits == 8 and kind == "floats" else (1, 31)
+    dims: dict[str, tuple[int | str, ...]] = {"bias": (N,)}
+    return Case(inputs, attributes, ("Y",), constants, kernel=kernel, dims=dims)
+
+
+SPECS = (
+    ContribOp(
+        "MatMulNBits",
+        ("A", "B", "scales", "zero_points?", "g_idx?", "bias?"),
+        ("Y",),
+        {
+            "K": REQUIRED,
+            "N": REQUIRED,
+            "accuracy_level": 0,
+            "bits": 4,
+            "block_size": REQUIRED,
+            "weight_prepacked": 0,
+        },
+        _define,
+        _reference,
+        _draw,
+        stays_on_cpu="its kernel reads packed weights, the definition unpacks them",
+        stays_on_gpu="its definition unpacks whole weights",
+        form="DequantizeLinear by blocks (opset 21), MatMul",
+        refuses="bits other than 2, 4, 8; prepacked weights",
+    ),
+)

@@ -1,0 +1,109 @@
+"""Trilu: the upper or lower triangle of matrices. Inverse: of square matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code
+
+TRILU_OPSET = 14
+# Steps of Gauss and Jordan that a definition may write out.
+MAX_INVERSE = 16
+
+
+def _define_trilu(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    x, k, upper = call["X"], call.get("k"), int(call.attribute("upper") != 0)
+    if w.opset >= TRILU_OPSET:
+        return {"Y": w.op("Trilu", x, *((k,) if k is not None else ()), upper=upper)}
+    row = w.unsqueeze(w.arange(w.dim(x, -2)), 1)
+    column = w.unsqueeze(w.arange(w.dim(x, -1)), 0)
+    diagonal = row if k is None else w.add(row, w.op("Reshape", k, w.ints(1)))
+    kept = w.op("Not", w.op("Less" if upper else "Greater", column, diagonal))
+    return {"Y": w.op("Where", kept, x, w.number(0, w.dtype(x)))}
+
+
+def _trilu_reference(call: Call[Array]) -> Mapping[str, Array]:
+    k = int(call["k"].reshape(-1)[0]) if "k" in call else 0
+    return {"Y": np.triu(call["X"], k) if call.attribute("upper") else np.tril(call["X"], k)}
+
+
+def _draw_trilu(rng: np.random.Generator) -> Case:
+    shape = either(rng, (3, 5), (2, 4, 4), (2, 1, 5, 3))
+    x = normal(rng, *shape) if rng.random() < 0.7 else rng.integers(-9, 9, shape, np.int64)
+    inputs = {"X": x}
+    if rng.random() < 0.6:
+        inputs["k"] = np.array(rng.integers(-3, 4), np.int64)
+    return Case(inputs, either(rng, {}, {"upper": 0}, {"upper": 1}), ("Y",))
+
+
+def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    """Gauss and Jordan's elimination of [X | I] with the largest pivot of each column, step by step."""
+    x = call["X"]
+    n = w.size(x, -1)
+    if n is None or not 0 < n <= MAX_INVERSE:
+        raise w.refuse(Code.UNKNOWN_SHAPE, f"an inverse is written out for static sizes up to {MAX_INVERSE}")
+    T = w.dtype(x)
+    work = x if T == ir.DataType.FLOAT else w.cast(x, ir.DataType.FLOAT)
+    eye = w.array(np.eye(n, dtype=np.float32))
+    matrix = w.reshape(work, -1, n, n)
+    right = w.expand(eye, w.dim(matrix, 0), n, n)
+    rows = w.concat([matrix, right], -1)
+    index = w.ints(*range(n))
+    for step in range(n):
+        column = w.slice(rows, 2, step, step + 1)  # [B, n, 1]
+        size = w.op("Abs", column)
+        if step:  # rows that were pivots are no candidates
+            left = w.array(np.arange(n).reshape(1, n, 1) >= step)
+            size = w.op("Where", left, size, w.number(-1.0, ir.DataType.FLOAT))
+        pivot = w.op("ArgMax", size, axis=1, keepdims=1)  # [B, 1, 1]
+        place = w.op("Reshape", index, w.ints(1, n, 1))
+        # The permutation that exchanges rows `step` and `pivot`: where each row comes from.
+        source = w.op("Where", w.op("Equal", place, pivot), w.ints(step), place)
+        source = w.op("Where", w.op("Equal", place, w.ints(step)), pivot, source)
+        rows = w.op("GatherElements", rows, w.op("Expand", source, w.op("Shape", rows)), axis=1)
+        top = w.slice(rows, 1, step, step + 1)
+        top = w.div(top, w.slice(top, 2, step, step + 1))
+        factors = w.slice(rows, 2, step, step + 1)
+        others = w.sub(rows, w.mul(factors, top))
+        rows = w.op("Where", w.array(np.arange(n).reshape(1, n, 1) == step), top, others)
+    y = w.op("Reshape", w.slice(rows, 2, n, None), w.op("Shape", x))
+    return {"Y": y if T == ir.DataType.FLOAT else w.cast(y, T)}
+
+
+def _draw_inverse(rng: np.random.Generator) -> Case:
+    n = int(rng.integers(1, 6))
+    x = normal(rng, *either(rng, (), (2,), (2, 3)), n, n) + 2 * np.eye(n, dtype=np.float32)[rng.permutation(n)]
+    return Case({"X": x.astype(np.float32)}, {}, ("Y",), frozenset({"X"}), tolerance=1e-3)
+
+
+SPECS = (
+    ContribOp(
+        "Trilu",
+        ("X", "k?"),
+        ("Y",),
+        {"upper": 1},
+        _define_trilu,
+        _trilu_reference,
+        _draw_trilu,
+        stays_on_cpu="there is nothing to fuse it with",
+        form="Trilu",
+    ),
+    ContribOp(
+        "Inverse",
+        ("X",),
+        ("Y",),
+        {},
+        _define_inverse,
+        lambda call: {"Y": np.linalg.inv(call["X"])},
+        _draw_inverse,
+        stays_on_cpu="the definition is an elimination step by step",
+        form="Gauss-Jordan elimination, written out",
+        refuses=f"sizes that are not static, or above {MAX_INVERSE}",
+    ),
+)

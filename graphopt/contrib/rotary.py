@@ -1,0 +1,158 @@
+"""RotaryEmbedding: pairs of each head's first `rotary_embedding_dim` numbers are turned by an angle of the position.
+
+The two numbers of a pair lie half the dimension apart, or beside each other where `interleaved`.
+J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
+from graphopt.contrib.writer import Writer
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code
+
+
+def rotate(
+    w: Writer, x: ir.Value, cos: ir.Value, sin: ir.Value, dim: int, head_size: int | None, interleaved: bool
+) -> ir.Value:
+    """Turns x [B, S, N, H] by cos and sin [B, S, 1, dim / 2].
+
+    Of a head the first `dim` numbers are turned; `head_size` is H, or None where that is all of them.
+    """
+    rest: list[ir.Value] = []
+    if head_size is not None and head_size != dim:
+        x, other = w.split(x, (dim, head_size - dim), -1)
+        rest = [other]
+    half = dim // 2
+    if interleaved:
+        pairs = w.reshape(x, 0, 0, -1, half, 2)
+        first, second = (w.squeeze(p, 4) for p in w.split(pairs, (1, 1), 4))
+    else:
+        first, second = w.split(x, (half, half), -1)
+    real = w.sub(w.mul(first, cos), w.mul(second, sin))
+    imaginary = w.add(w.mul(second, cos), w.mul(first, sin))
+    if interleaved:
+        pairs = w.concat([w.unsqueeze(real, 4), w.unsqueeze(imaginary, 4)], -1)
+        turned = w.reshape(pairs, 0, 0, -1, dim)
+    else:
+        turned = w.concat([real, imaginary], -1)
+    return w.concat([turned, *rest], -1)
+
+
+def rotate_reference(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """The same for arrays, as products of complex numbers: x [B, S, N, H], cos and sin [B, S, dim / 2]."""
+    half = cos.shape[-1]
+    turn = (cos + 1j * sin)[:, :, None]
+    y: Array = x.copy()
+    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
+    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
+    turned = (x[..., first] + 1j * x[..., second]) * turn
+    y[..., first], y[..., second] = turned.real, turned.imag
+    return y
+
+
+def angles(w: Writer, cache: ir.Value, positions: ir.Value) -> ir.Value:
+    """Rows of a cache [max positions, dim / 2] for positions [B, S], as [B, S, 1, dim / 2]."""
+    return w.unsqueeze(w.op("Gather", cache, positions, axis=0), 2)
+
+
+def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    x, ids, cos = call["input"], call["position_ids"], call["cos_cache"]
+    if call.attribute("is_packed_batching"):
+        raise w.refuse(Code.ATTRIBUTE, "packed batches have no definition")
+    if call.attribute("scale", 1.0) != 1.0:
+        raise w.refuse(Code.ATTRIBUTE, "the schema does not say what a scale does")
+    rank = w.rank(x)
+    dim = 2 * w.require_size(cos, 1)
+    given, heads = call.attribute("rotary_embedding_dim", 0), call.attribute("num_heads", 0)
+    head_size = w.size(x, -1) if rank == 4 else None
+    if given and rank == 3:
+        hidden = w.size(x, -1)
+        if not heads or hidden is None:
+            raise w.refuse(Code.UNKNOWN_SHAPE, "the size of a head is not known")
+        head_size = hidden // heads
+    if rank == 4:
+        if head_size is None:
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}")
+        split = w.transpose(x, 0, 2, 1, 3)
+    else:
+        split = w.reshape(x, 0, 0, -1, head_size or dim)
+    if w.rank(ids) == 1:  # the first position of each sequence
+        steps = w.arange(w.dim(x, 2 if rank == 4 else 1))
+        ids = w.add(w.unsqueeze(ids, 1), w.unsqueeze(steps, 0))
+    turned = rotate(
+        w,
+        split,
+        angles(w, cos, ids),
+        angles(w, call["sin_cache"], ids),
+        dim,
+        head_size,
+        bool(call.attribute("interleaved", 0)),
+    )
+    return {"output": w.transpose(turned, 0, 2, 1, 3) if rank == 4 else w.op("Reshape", turned, w.op("Shape", x))}
+
+
+def _reference(call: Call[Array]) -> Mapping[str, Array]:
+    x, ids, cos = call["input"], call["position_ids"], call["cos_cache"]
+    S = x.shape[2] if x.ndim == 4 else x.shape[1]
+    positions = ids[0] + np.arange(S)[None] if ids.ndim == 1 else ids
+    B = x.shape[0]
+    positions = np.broadcast_to(positions, (B, S))
+    if x.ndim == 4:
+        split = x.transpose(0, 2, 1, 3)
+    elif call.attribute("rotary_embedding_dim", 0):
+        split = x.reshape(B, S, call.attribute("num_heads"), -1)
+    else:
+        split = x.reshape(B, S, -1, 2 * cos.shape[1])
+    y = rotate_reference(split, cos[positions], call["sin_cache"][positions], bool(call.attribute("interleaved", 0)))
+    return {"output": y.transpose(0, 2, 1, 3) if x.ndim == 4 else y.reshape(x.shape)}
+
+
+def draw_caches(rng: np.random.Generator, positions: int, dim: int) -> tuple[Array, Array]:
+    angle = np.arange(positions)[:, None] * rng.uniform(0.1, 1.0, dim // 2)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def _draw(rng: np.random.Generator) -> Case:
+    B, S, N = int(either(rng, 1, 2)), int(either(rng, 1, 5)), int(either(rng, 1, 3))
+    H = int(either(rng, 8, 16))
+    attributes: dict[str, int] = {}
+    dim = H
+    if rng.random() < 0.4:
+        dim = H // 2
+        attributes |= {"rotary_embedding_dim": dim, "num_heads": N}
+    if rng.random() < 0.5:
+        attributes["interleaved"] = int(either(rng, 0, 1))
+    cos, sin = draw_caches(rng, 12, dim)
+    ids = rng.integers(0, 12 - S, (1,), np.int64) if rng.random() < 0.4 else rng.integers(0, 12, (B, S), np.int64)
+    x = normal(rng, B, N, S, H) if rng.random() < 0.4 else normal(rng, B, S, N * H)
+    inputs = {"input": x, "position_ids": ids, "cos_cache": cos, "sin_cache": sin}
+    dims = {"input": ("B", N, "S", H) if x.ndim == 4 else ("B", "S", N * H)}
+    return Case(inputs, attributes, ("output",), frozenset({"cos_cache", "sin_cache"}), dims=dims)
+
+
+SPECS = (
+    ContribOp(
+        "RotaryEmbedding",
+        ("input", "position_ids", "cos_cache", "sin_cache"),
+        ("output",),
+        {
+            "interleaved": None,
+            "is_packed_batching": None,
+            "num_heads": None,
+            "rotary_embedding_dim": None,
+            "scale": None,
+        },
+        _define,
+        _reference,
+        _draw,
+        stays_on_cpu="its kernel takes 0.2 of the definition's time",
+        form="Gather, Split, Mul, Add",
+        refuses="packed batches; a scale",
+    ),
+)

@@ -1,0 +1,46 @@
+"""docs/contrib.md: the table of contrib operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphopt.contrib import CONTRIB
+
+PAGE = Path(__file__).parents[2] / "docs" / "contrib.md"
+# Neither runtime's CPU provider has a kernel: the reference alone, written from the schema's text, is the truth.
+WITHOUT_KERNEL = frozenset(
+    "BiasAdd BiasSplitGelu GroupNorm NhwcConv PackedAttention PackedMultiHeadAttention QLinearReduceMean "
+    "SkipGroupNorm".split()
+)
+# The same for onnxruntime 1.22 alone, or its kernel computes something else (the operator's file says what).
+WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
+
+
+def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
+    """Operators whose definitions are held against the reference alone on this runtime."""
+    return WITHOUT_KERNEL if runtime >= (1, 31) else WITHOUT_KERNEL | WITHOUT_KERNEL_IN_1_22
+
+
+def rows() -> list[str]:
+    """A line of Markdown for each operator."""
+    lines = []
+    for op in sorted(CONTRIB.values(), key=lambda op: op.name):
+        module = op.define.__module__ if op.define.__module__ != __name__ else ""
+        truth = "reference" if op.name in WITHOUT_KERNEL else "the runtime's kernel, reference"
+        if op.name in WITHOUT_KERNEL_IN_1_22:
+            truth += " (1.22: reference)"
+        cells = (
+            op.name,
+            f"contrib/{module.rsplit('.', 1)[-1]}.py",
+            op.form,
+            "stays: " + op.stays_on_cpu if op.stays_on_cpu else "read",
+            "stays: " + op.stays_on_gpu if op.stays_on_gpu else "read",
+            truth,
+            op.refuses or "",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(rows()))

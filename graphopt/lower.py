@@ -1,0 +1,124 @@
+"""Writes operators that only one runtime knows as standard ONNX, for the others."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as ir_passes
+
+from graphopt import files, pipeline
+from graphopt.contrib import CONTRIB
+from graphopt.contrib.schema import DOMAIN as MICROSOFT
+from graphopt.errors import OptionError, one_line
+from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph.editor import Editor
+from graphopt.ops import DOMAIN
+from graphopt.passes.contrib import Contrib
+from graphopt.remarks import Remark
+from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import Target
+
+TO = ("onnxruntime", "standard")
+# What onnx's version converter takes in one message.
+MAX_CONVERTED_BYTES = 2**31 - 1
+
+
+@dataclass
+class Lowered:
+    """What became of a model's operators.
+
+    Attributes:
+        inlined: how many nodes of our domain were replaced by their bodies.
+        defined: operator -> how many of its nodes were replaced by their definitions.
+        kept: why a node could not be; each names it first.
+        opset: of the result.
+    """
+
+    inlined: int
+    defined: Counter[str] = field(default_factory=Counter)
+    kept: list[Remark] = field(default_factory=list)
+    opset: int = 0
+
+
+def lower(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "onnxruntime", opset: int | None = None
+) -> Lowered:
+    """Writes a copy of the model in which every node of our domain is replaced by its standard ONNX definition.
+
+    Args:
+        path: the model.
+        out: the file to write.
+        to: "onnxruntime", which has operators of its own; "standard" replaces those as well (graphopt/contrib).
+        opset: the version of the standard operators in the result; None is the model's own.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        ModelSaveError: the result cannot be written, or would overwrite the input.
+        OptionError: an unknown `to`, or an operator of the model has no form in `opset`.
+    """
+    if to not in TO:
+        raise OptionError(f"--to {to}: choose {' or '.join(TO)}")
+    files.check_places({"OUT": Path(out)}, [Path(path)])
+    source = reading.load(path)
+    work = source.model
+    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(work)})
+    done = Lowered(inlined=sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph))
+    _inline(work)
+    if to == "standard":
+        with reading.blamed_on_the_model(source):
+            _define(work, done)
+    if opset is not None and opset != work.opset_imports.get("", opset):
+        work = _converted(work, opset)
+    done.opset = work.opset_imports.get("", 0)
+    writing.save(work, Path(out))
+    return done
+
+
+def _inline(work: ir.Model) -> None:
+    ir_passes.InlinePass(criteria=lambda function: function.domain == DOMAIN)(work)
+    for identifier in [i for i, f in work.functions.items() if f.domain == DOMAIN]:
+        del work.functions[identifier]
+    work.opset_imports.pop(DOMAIN, None)
+
+
+def _define(work: ir.Model, done: Lowered) -> None:
+    before = _contrib(work)
+    inference.infer(work)
+    result = pipeline.run(Editor(work, Target("portable"), EveryLegalSite()), [Contrib()])
+    inference.forget(work)
+    after = _contrib(work)
+    done.defined = before - after
+    done.kept = [r for r in result.remarks if not r.applied]
+    if not any(node.domain == MICROSOFT for graph in traversal.graphs(work) for node in graph):
+        for imports in (work.opset_imports, *(f.opset_imports for f in work.functions.values())):
+            imports.pop(MICROSOFT, None)
+
+
+def _contrib(work: ir.Model) -> Counter[str]:
+    nodes = (node for graph in traversal.graphs(work) for node in graph)
+    return Counter(n.op_type for n in nodes if n.domain == MICROSOFT or (n.domain, n.op_type) in CONTRIB)
+
+
+def _converted(work: ir.Model, opset: int) -> ir.Model:
+    """The model in another opset, by onnx's own converter."""
+    if work.functions:
+        raise OptionError("--opset: onnx's converter loses model-local functions; inline them first")
+    if sum(t.nbytes for t in traversal.external_tensors(work)) > MAX_CONVERTED_BYTES:
+        raise OptionError("--opset: the model's weights are larger than the 2 GiB that onnx's converter takes")
+    before = ir.serde.serialize_model(work)
+    try:
+        after = onnx.version_converter.convert_version(before, opset)
+    except Exception as error:
+        raise OptionError(f"--opset {opset}: {one_line(error)}") from error
+    # The converter knows the graph alone.
+    after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
+    after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string
+    for name in ("doc_string", "domain", "model_version", "producer_name", "producer_version"):
+        setattr(after, name, getattr(before, name))
+    after.ir_version = before.ir_version
+    return ir.serde.deserialize_model(after)

@@ -1,0 +1,76 @@
+"""ONNX Runtime's contrib operators become standard ONNX, which the other passes read.
+
+    SkipLayerNormalization(x, r) = LayerNormalization(x + r);  BiasGelu(x, b) = Gelu(x + b);  ...
+
+Why it is legal: `graphopt/contrib` has the definition of each operator, which is tested against the runtime's own
+kernel. So a model that ONNX Runtime's tools have fused ends as the same graph as the one that they fused.
+
+Conditions: the operator has a definition for the node's attributes and inputs, and in the model's opset. Where the
+runtime's own kernel is the better choice on the target the node stays (NO_GAIN; docs/measurements/contrib_cpu.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.contrib import CONTRIB, ContribOp
+from graphopt.contrib.define import call_of, define
+from graphopt.contrib.schema import DOMAIN
+from graphopt.graph.editor import ANY, Editor
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class ContribMatch:
+    """A node and its operator."""
+
+    node: ir.Node
+    op: ContribOp
+
+
+class Contrib(Pass[ContribMatch]):
+    name = "contrib"
+    equation = "com.microsoft operators -> standard ONNX by their definitions, for the passes that follow"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({(DOMAIN, ANY), *CONTRIB})
+    makes_unknown = True
+
+    def match(self, node: ir.Node, editor: Editor) -> ContribMatch | None:
+        if (node.domain, node.op_type, node.overload) in editor.model.functions:
+            return None  # the model defines it itself
+        op = CONTRIB.get((node.domain, node.op_type))
+        if op is None:
+            raise Refusal(Code.UNSUPPORTED_OP, f"graphopt has no definition of {node.op_type}", node)
+        return ContribMatch(node, op)
+
+    def legal(self, match: ContribMatch, editor: Editor) -> None:
+        if match.op.quantized and editor.target.device != "portable":
+            raise Refusal(Code.QUANTIZED, match.op.stays_on_cpu, match.node)
+        writer, _ = define(match.op, match.node, editor)
+        writer.discard()
+
+    def candidate(self, match: ContribMatch, editor: Editor) -> Candidate | None:
+        node, op = match.node, match.op
+        if editor.target.device == "portable":
+            return None  # takes standard ONNX only
+        doubt = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
+        if not doubt and editor.target.device == "cpu" and _with_cache(op, node):
+            doubt = "its kernel keeps the cache, and masks what comes later, without a tensor for it"
+        inputs = [v for v in node.inputs if v is not None]
+        return editor.candidate(op.name, inputs, node.outputs[0], node, doubt)
+
+    def rewrite(self, match: ContribMatch, editor: Editor) -> str:
+        writer, outputs = define(match.op, match.node, editor)
+        nodes = sum(n.op_type != "Constant" for n in writer.nodes)
+        editor.replace([match.node], writer.nodes, outputs, anchor=match.node)
+        return became(1, match.op.form or f"{nodes} nodes of standard ONNX")
+
+
+def _with_cache(op: ContribOp, node: ir.Node) -> bool:
+    call = call_of(op, node)
+    return bool(call.attributes.get("unidirectional") or "past" in call or "past_key" in call)

@@ -1,0 +1,176 @@
+"""A drawn node of a contrib operator as a model: with the node, and lowered to standard ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+from graphopt import pipeline
+from graphopt.contrib import CONTRIB, Case, ContribOp
+from graphopt.contrib.schema import DOMAIN, formal
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor
+from graphopt.graph.reading import load
+from graphopt.ops.schema import Array
+from graphopt.passes.contrib import Contrib
+from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import Target
+
+RUNTIME = tuple(int(n) for n in ort.__version__.split(".")[:2])
+# What a session says of an operator, or of types or inputs of it, for which this runtime has no kernel.
+NO_KERNEL = (
+    "NOT_IMPLEMENTED",
+    "NotImplemented",
+    "not implemented",
+    "not supported",
+    "is not a registered function",
+    "cannot have both past and attention_bias",
+    "past_present_share_buffer_ was false",
+)
+
+
+def model_of(op: ContribOp, case: Case, opset: int) -> onnx.ModelProto:
+    """One node, its inputs of declared ranks and unknown sizes."""
+    names = [n for n in map(formal, op.inputs) if n in case.inputs or not variadic(op, n)]
+    names += [n for n in case.inputs if n not in names]
+    while names[-1] not in case.inputs:
+        names.pop()
+    outputs = [formal(n) if formal(n) in case.outputs else "" for n in op.outputs]
+    while not outputs[-1]:
+        outputs.pop()
+    node = helper.make_node(
+        op.name, [n if n in case.inputs else "" for n in names], outputs, "node", domain=op.domain, **case.attributes
+    )
+    inputs, initializers = [], []
+    for name, array in case.inputs.items():
+        if name in case.constants:
+            initializers.append(numpy_helper.from_array(array, name))
+        else:
+            dims = list(case.dims.get(name, [f"{name}_{i}" for i in range(array.ndim)]))
+            inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims))
+    call = op.call(case)
+    wanted = op.reference(call)
+    graph = helper.make_graph(
+        [node],
+        "node",
+        inputs,
+        [
+            helper.make_tensor_value_info(
+                n, type_of(case, wanted[n]), [f"{n}_{i}" for i in range(np.asarray(wanted[n]).ndim)]
+            )
+            for n in outputs
+            if n
+        ],
+        initializers,
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=min(10, 8 if opset < 21 else 10))
+
+
+def variadic(op: ContribOp, name: str) -> bool:
+    return f"{name}*" in op.inputs
+
+
+def type_of(case: Case, wanted: Array) -> int:
+    """Floats have the type of the first float input."""
+    if wanted.dtype.kind != "f":
+        return int(helper.np_dtype_to_tensor_dtype(wanted.dtype))
+    floats = [x.dtype for x in case.inputs.values() if x.dtype.kind == "f"]
+    return int(helper.np_dtype_to_tensor_dtype(floats[0]))
+
+
+def lowered(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """In standard ONNX as far as there are definitions, and a line for each node that has none."""
+    work = load(model).model
+    inference.infer(work)
+    result = pipeline.run(Editor(work, Target("portable"), EveryLegalSite()), [Contrib()])
+    inference.forget(work)
+    refused = [f"{r.code}: {r.detail}" for r in result.remarks if not r.applied]
+    return ir.serde.serialize_model(work), refused
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def run_node(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array] | str:
+    """What this runtime's own kernel computes, or why it has none for the node."""
+    try:
+        return run(model, feeds)
+    except Exception as error:
+        if any(sign in str(error) for sign in NO_KERNEL):
+            return str(error)
+        raise
+
+
+def disagreement(case: Case, want: Mapping[str, Array], got: Mapping[str, Array]) -> str:
+    """What of the outputs differs by more than the case allows; "" where nothing."""
+    for name in case.outputs:
+        a, b = np.asarray(want[name]), got[name]
+        if a.shape != b.shape:
+            return f"{name}: shape {b.shape}, wanted {a.shape}"
+        if name in case.valid:
+            a, b = a[case.valid[name]], b[case.valid[name]]
+        if not np.array_equal(np.isnan(a.astype(np.float64)), np.isnan(b.astype(np.float64))):
+            return f"{name}: NaN elsewhere"
+        off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        worst = float(np.nanmax(off, initial=0.0))
+        if a.dtype.kind != "f":
+            if worst > case.steps:
+                return f"{name}: {worst:g} steps"
+        else:
+            rms = float(np.sqrt(np.nanmean(a.astype(np.float64) ** 2))) if a.size else 1.0
+            if worst > case.tolerance * (rms or 1.0):
+                return f"{name}: {worst / (rms or 1.0):.2e} of RMS"
+    return ""
+
+
+@dataclass
+class Verdict:
+    """What came of one drawn node.
+
+    Attributes:
+        fault: a line for people where something differs; "" where all agree.
+        kernel: whether the runtime's own kernel was asked.
+    """
+
+    fault: str
+    kernel: bool
+    refused: str = ""
+
+
+def judge(op: ContribOp, seed: int, opset: int) -> Verdict:
+    """The definition against the reference, and both against the runtime's own kernel."""
+    case = op.draw(np.random.default_rng(seed))
+    model = model_of(op, case, opset)
+    feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
+    standard, refused = lowered(model)
+    if refused:
+        return Verdict("", False, refused[0])
+    onnx.checker.check_model(standard)
+    what = f"{op.name} seed {seed} opset {opset} {case.attributes} { {n: x.shape for n, x in case.inputs.items()} }"
+    want = op.reference(op.call(case))
+    got = run(standard, feeds)
+    asked = case.kernel is not None and case.kernel <= RUNTIME
+    truth = run_node(model, feeds) if asked else ""
+    faults = [("definition, reference", disagreement(case, want, got))]
+    if not isinstance(truth, str):
+        faults.append(("definition, runtime's kernel", disagreement(case, truth, got)))
+        faults.append(("reference, runtime's kernel", disagreement(case, truth, want)))
+    found = [f"{pair}: {fault}" for pair, fault in faults if fault]
+    return Verdict(f"{what}: {'; '.join(found)}" if found else "", not isinstance(truth, str))
+
+
+__all__ = ["CONTRIB", "Verdict", "disagreement", "judge", "lowered", "model_of"]

@@ -1,0 +1,56 @@
+"""Definitions and references of contrib operators, against the kernels and schemas of the runtime that knows them."""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+from graphopt.contrib import CONTRIB, ContribOp
+from graphopt.contrib.schema import REQUIRED, formal
+from graphopt.contrib.table import PAGE, without_kernel
+from graphopt.contrib.table import rows as table
+from tests.contrib.nodes import RUNTIME, judge
+
+OPSETS = (11, 13, 17, 18, 20, 21)
+ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_definition_reference_and_kernel_agree(op: ContribOp) -> None:
+    """Over attributes, optional inputs and optional outputs; `scripts/sweep` walks many more of them.
+
+    The runtime's kernel is asked wherever the table says that it has one.
+    """
+    verdicts = [judge(op, seed, OPSETS[seed % len(OPSETS)]) for seed in range(6)]
+    assert [v.fault for v in verdicts if v.fault] == []
+    assert not all(v.refused for v in verdicts)
+    assert any(v.kernel for v in verdicts) == (op.name not in without_kernel(RUNTIME))
+
+
+def test_page_has_the_table() -> None:
+    text = PAGE.read_text()
+    found = [line for line in text.splitlines() if re.match(r"\| [A-Z]\w+ \|", line)]
+    assert found == table()
+
+
+@pytest.mark.skipif(RUNTIME < (1, 31), reason="schemas have grown since")
+def test_facts_are_those_of_the_runtime_s_schemas() -> None:
+    schemas = {(s.domain, s.name): s for s in runtime.get_all_operator_schema()}
+    for op in CONTRIB.values():
+        schema = schemas[op.domain, op.name]
+        assert [formal(n) for n in op.inputs] == [i.name for i in schema.inputs], op.name
+        for mine, theirs in zip((*op.inputs, *op.outputs), (*schema.inputs, *schema.outputs), strict=True):
+            assert mine.endswith("?") == (theirs.option.name == "Optional"), (op.name, mine)
+        assert [formal(n) for n in op.outputs] == [o.name for o in schema.outputs], op.name
+        assert sorted(op.attributes) == sorted(schema.attributes), op.name
+        for name, attribute in schema.attributes.items():
+            assert (op.attributes[name] is REQUIRED) == attribute.required, (op.name, name)
+            default = onnx.AttributeProto.FromString(attribute._default_value)
+            if default.type and not attribute.required:
+                value = onnx.helper.get_attribute_value(default)
+                value = value.decode() if isinstance(value, bytes) else value
+                mine = op.attributes[name]
+                assert mine == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), (op.name, name)
