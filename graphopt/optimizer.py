@@ -201,7 +201,7 @@ def optimize(
     report = Report(target=str(parsed_target), target_reason=why_target)
     work = source.model
     if out is not None:
-        files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(work)})
+        files.check_places({"OUT": Path(out)}, source.data_files)
     if unknown := _unknown_operators(work):
         report.notes.append(f"{unknown}: the model is left as it is")
         passes, precision = [], None
@@ -250,7 +250,6 @@ def optimize(
     if report.changed:
         _stamp(work, str(parsed_target), result.numerics)
         check_against(interface, work, "the last pass")
-        checked(lambda: reading.load(model).model, work)
     elif not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
     why = f" ({why_target})" if why_target else ""
@@ -258,20 +257,26 @@ def optimize(
         f"optimized for {parsed_target}{why}; the file runs on every provider, with the library and without it"
     )
 
+    def check_message(proto: onnx.ModelProto | None) -> None:
+        if report.changed:
+            checked(lambda: reading.load(model).model, work, proto)
+
     if dry_run:
+        check_message(None)
         returned: Any = model
     elif path is not None and out is None:
+        check_message(None)
         returned = work
     elif path is not None:
         assert out is not None
         say("writing")
         if changed or external_data is not None:
-            writing.save(work, Path(out), external_data=external_data)
+            writing.save(work, Path(out), external_data=external_data, check=check_message)
         else:
             writing.copy_unchanged(source, Path(out))
         returned = out
     else:
-        returned = writing.give_back(source, work if changed else None)
+        returned = writing.give_back(source, work if changed else None, check_message)
     report.seconds = time.perf_counter() - start
     return returned, report
 

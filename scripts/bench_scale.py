@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/bench_scale.py                    # ours
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
+    .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
 Every cell is a process of its own that reads a file, optimizes it and writes a file; imports are not counted. Peers are
 installed into throw-away environments, which is why this is no part of CI. A cell is `seconds of CPU / peak MB`.
@@ -10,7 +11,9 @@ installed into throw-away environments, which is why this is no part of CI. A ce
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,9 +40,19 @@ peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).grou
 print(cpu, time.perf_counter() - wall, peak)
 """
 
+# Optimizes once, then once more for each line that it is sent, and answers with seconds of CPU.
+TURN = """
+import sys, time, graphopt
+source, out = sys.argv[1:]
+for _ in sys.stdin:
+    start = time.process_time()
+    graphopt.optimize(source, out, target='cpu')
+    print(time.process_time() - start, flush=True)
+"""
+
 # Name -> packages, imports, and what optimizes `source` into `out`.
 TOOLS = {
-    "graphopt": ("", "import graphopt", "graphopt.optimize(source, out, target='cpu')"),
+    "graphopt": ("", "import graphopt; graphopt.optimize", "graphopt.optimize(source, out, target='cpu')"),
     "onnxruntime 1.31.1, basic": (
         "onnxruntime==1.31.1",
         "import onnxruntime as ort",
@@ -83,13 +96,66 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
     return f"{cpu:.2f} s / {memory:.0f} MB"
 
 
+def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]]:
+    """Seconds of CPU for each tree and turn; a process each, one running at a time, the first turn not counted."""
+    command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for tree in trees
+    ]
+    seconds: list[list[float]] = [[] for _ in trees]
+    for turn in range(turns + 1):
+        for process, found in zip(processes, seconds, strict=True):
+            assert process.stdin is not None and process.stdout is not None
+            print(file=process.stdin, flush=True)
+            took = float(process.stdout.readline())
+            if turn:
+                found.append(took)
+    for process in processes:
+        process.communicate()
+    return seconds
+
+
+def compare(commit: str, nodes: list[int], turns: int) -> None:
+    """Both trees on the same graphs, one after the other in each turn."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        before = folder / "before"
+        before.mkdir()
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
+        print(f"| median of {turns} | {commit} | this tree | ratio | each turn's |")
+        print("|---|--:|--:|--:|---|")
+        for shape, build in SHAPES.items():
+            for n in nodes:
+                path = folder / "model.onnx"
+                path.write_bytes(build(n).SerializeToString())
+                old, new = turn_by_turn([before, ROOT], path, turns)
+                ratios = sorted(b / a for a, b in zip(old, new, strict=True))
+                a, b = statistics.median(old), statistics.median(new)
+                each = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}"
+                print(f"| {shape}, {n:,} nodes | {a:.2f} s | {b:.2f} s | {b / a:.2f} | {each} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000, 50_000, 100_000])
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--no-large", action="store_true", help="leave out the model of 2.35 GB")
     parser.add_argument("--timeout", type=int, default=300, help="seconds of CPU for one cell")
+    parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit")
+    parser.add_argument("--turns", type=int, default=7, help="with --against")
     arguments = parser.parse_args()
+    if arguments.against:
+        compare(arguments.against, arguments.nodes, arguments.turns)
+        return
     tools = list(TOOLS) if arguments.peers else ["graphopt"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -180,8 +180,9 @@ class Editor:
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         if value is None:
             return None
-        if value.dtype not in (None, ir.DataType.UNDEFINED):
-            return value.dtype
+        type_ = value.type
+        if type_ is not None and (dtype := type_.dtype) != ir.DataType.UNDEFINED:
+            return dtype
         tensor = self.tensor(value)
         return None if tensor is None else tensor.dtype
 
@@ -465,7 +466,10 @@ class Editor:
 
 def is_read(node: ir.Node) -> bool:
     """Whether a node input or a graph output reads any of the node's outputs."""
-    return any(use_count(o) or o.is_graph_output() for o in node.outputs)
+    for output in node.outputs:  # noqa: SIM110 no generator: asked of every node several times
+        if use_count(output) or output.is_graph_output():
+            return True
+    return False
 
 
 def use_count(value: ir.Value) -> int:

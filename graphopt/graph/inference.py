@@ -110,11 +110,14 @@ def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | 
             if value.shape is not None and _dims(value.shape) != held:
                 _put(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
         for value in (*graph.inputs, *(o for node in graph for o in node.outputs)):
-            if value.dtype == ir.DataType.UNDEFINED and not (value.is_graph_input() or value.is_graph_output()):
-                value.type = None  # runtimes refuse to read it
             type_, shape = value.type, value.shape
-            if isinstance(type_, ir.TensorType) and type_.dtype == ir.DataType.UNDEFINED:
-                type_ = None
+            if type_ is None and shape is None:
+                continue
+            if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
+                if not (value.is_graph_input() or value.is_graph_output()):
+                    value.type = type_ = None  # runtimes refuse to read it
+                elif isinstance(type_, ir.TensorType):
+                    type_ = None
             if shape is not None:
                 dims = _dims(shape)
                 known = tuple(known_dim(d) for d in dims)
@@ -213,7 +216,8 @@ def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
         inputs = {value.name for value in model.graph.inputs}
         small = []
         for tensor in proto.graph.initializer:
-            if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
+            inside = tensor.data_location != onnx.TensorProto.EXTERNAL
+            if inside and math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
                 small.append(tensor)
             elif tensor.name not in inputs:
                 _declare(graph, tensor.name, tensor.data_type, tensor.dims)
@@ -229,9 +233,9 @@ def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
     return message
 
 
-def without_weights(model: ir.Model) -> onnx.ModelProto:
-    """The model as a message in which large weights are inputs of their type and shape."""
-    return _message(model, None)
+def without_weights(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """The model as a message in which large weights are inputs of their type and shape; `proto` as of `infer`."""
+    return _message(model, proto)
 
 
 def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:

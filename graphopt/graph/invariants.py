@@ -70,17 +70,24 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
             _check_types(node, after)
 
 
-def checked(before: Callable[[], ir.Model], model: ir.Model) -> None:
-    """Raises:
-    InvariantError: ONNX's checker refuses the model, and did not refuse it as it came.
+def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
+    """Asks ONNX's checker.
+
+    Args:
+        before: the model as it came.
+        model: what became of it.
+        proto: that as a message, where there is one: saves making it again.
+
+    Raises:
+        InvariantError: the checker refuses the result, and did not refuse the model as it came.
     """
-    why = _complaint(model)
+    why = _complaint(model, proto)
     if why and not _complaint(before()):
         raise InvariantError(f"the result is not valid ONNX, which the model was: {why}; please report this")
 
 
-def _complaint(model: ir.Model) -> str:
-    message = inference.without_weights(model)
+def _complaint(model: ir.Model, proto: onnx.ModelProto | None = None) -> str:
+    message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):
             # It asks for a shape, of which it reads nothing more; without one it would say nothing of the rest.
@@ -95,7 +102,8 @@ def _complaint(model: ir.Model) -> str:
 def _check_types(node: ir.Node, after: str) -> None:
     """What we have put in says of its values only what is known of them."""
     for value in node.outputs:
-        if value.dtype == ir.DataType.UNDEFINED and not value.is_graph_output():
+        type_ = value.type
+        if type_ is not None and type_.dtype == ir.DataType.UNDEFINED and not value.is_graph_output():
             raise InvariantError(f"after {after}: '{value.name}' has the element type 0; please report this")
     if node.domain != DOMAIN or node.op_type not in OPS:
         return

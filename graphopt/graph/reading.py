@@ -44,12 +44,14 @@ class Source:
         original: what the caller gave.
         path: where it came from, when it came from a file.
         proto: the message that `model` was made from, when there is one and its nodes stand in the same order.
+        data_files: where it keeps weights beside its own file.
     """
 
     model: ir.Model
     original: Any
     path: Path | None = None
     proto: onnx.ModelProto | None = None
+    data_files: frozenset[Path] = frozenset()
 
 
 def load(original: Any) -> Source:
@@ -84,19 +86,22 @@ def load(original: Any) -> Source:
     found = list(graphs(model))
     in_order = _check_structure(found, what)
     data_files = _DataFiles(path) if path is not None else None
+    outside = set()
     for tensor in tensors(found):
         if isinstance(tensor, ir.serde.TensorProtoTensor):
             _check_embedded_data(tensor, what)
-        elif isinstance(tensor, ir.ExternalTensor) and data_files is not None:
-            data_files.check(tensor)
+        elif isinstance(tensor, ir.ExternalTensor):
+            if data_files is not None:
+                data_files.check(tensor)
+            outside.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
-    if proto is not None and in_order:
+    if proto is not None and in_order and len(found) > 1:
         _read_captures(model.graph, proto.graph)
     as_it_came = _normalize_domains(model, proto) and in_order
-    return Source(model, original, path, proto if as_it_came else None)
+    return Source(model, original, path, proto if as_it_came else None, frozenset(outside))
 
 
 def _exported(graph: Any) -> onnx.ModelProto:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from graphopt.graph.traversal import (
     graphs,
     tensor_bytes,
     tensor_dims,
+    with_subgraphs,
 )
 
 # A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
@@ -30,15 +32,22 @@ MAX_EMBEDDED_BYTES = 1_800_000_000
 MIN_EXTERNAL_BYTES = 1024
 
 
-def give_back(source: Source, model: ir.Model | None) -> Any:
+# Looks at a model's message, where one is made, before anybody gets it.
+Check = Callable[[onnx.ModelProto | None], None]
+
+
+def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     """The optimized model in the form of `source` (not for paths: those are written with `save`).
 
     None stands for a model with nothing to do, which is a copy of what came.
     """
     original = source.original
+    as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
+    message = _serialize(model) if model is not None and as_message else None
+    check(message)
     if isinstance(original, onnx.ModelProto):
-        if model is not None:
-            return _serialize(model)
+        if message is not None:
+            return message
         proto = onnx.ModelProto()
         proto.CopyFrom(original)
         return proto
@@ -52,12 +61,12 @@ def give_back(source: Source, model: ir.Model | None) -> Any:
     from onnx_graphsurgeon.logger import G_LOGGER
 
     with G_LOGGER.suppress():
-        graph = original.copy() if model is None else gs.import_onnx(_serialize(model))
+        graph = original.copy() if message is None else gs.import_onnx(message)
     graph.metadata_props = dict(model.metadata_props if model else vars(original).get("metadata_props", {}))
     return graph
 
 
-def save(model: ir.Model, out: Path, *, external_data: bool | None = None) -> None:
+def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check: Check = lambda message: None) -> None:
     """Writes `model` to `out`, whole or not at all.
 
     Weights that the input keeps in data files stay there when `out` lies in the same folder; in another folder the
@@ -68,6 +77,7 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None) -> No
         model: the optimized model.
         out: the file to write; its folder must exist.
         external_data: True moves all large weights out of the .onnx file, False none, None where needed.
+        check: is shown the message before it is written, and may raise.
 
     Raises:
         ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
@@ -77,7 +87,9 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None) -> No
         _place_external_data(model, out, external_data, created)
         if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(model):
             raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
-        files.write(out, lambda file: file.write(_serialize(model).SerializeToString(deterministic=True)))
+        message = _serialize(model)
+        check(message)
+        files.write(out, lambda file: file.write(message.SerializeToString(deterministic=True)))
     except OSError as error:
         for path in created:
             path.unlink(missing_ok=True)
@@ -118,7 +130,8 @@ def _serialize(model: ir.Model) -> onnx.ModelProto:
         message = ir.serde.serialize_model(model)
     except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold
         raise ModelLoadError(f"the model cannot be written as ONNX: {cause(error)}") from None
-    _describe_captures(model.graph, message.graph)
+    if any(graph is not model.graph for graph in with_subgraphs(model.graph)):
+        _describe_captures(model.graph, message.graph)
     return message
 
 
