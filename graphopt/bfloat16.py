@@ -1,6 +1,7 @@
 """Products round their factors to bfloat16 where that pays (`--precision bf16`, for CPUs with AVX512-BF16).
 
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
+    act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
 
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes: a node
 rounds its own factors, their products are exact in float32, and so are sums as far as float32 is. Statistics,
@@ -12,23 +13,31 @@ Conditions: as in `feed_forward`, float32 only, and a body needs opset 13. Atten
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
 from graphopt import pipeline
-from graphopt.graph.editor import Editor
+from graphopt.graph.editor import Editor, attribute_int
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
+from graphopt.ops import DOMAIN, OPS
+from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
+from graphopt.passes.fuse_epilogue import FuseEpilogue
+from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
 from graphopt.remarks import Code, Refusal, node_label
+from graphopt.targets.cpu import bfloat16_doubt
 from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
 SUFFIX = "Bf16"
 # Of a weight: below, a call costs more than the product (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
+# Nodes between two convolutions: a written-out activation.
+MAX_ACTIVATION = 3
 
 
 class Products(FeedForward):
@@ -60,6 +69,94 @@ class Products(FeedForward):
         return replace(super().candidate(match, editor), doubt=doubt)
 
 
+@dataclass(frozen=True)
+class Convolution(ConvMatch):
+    """A Conv, or one of ours with what it ends in.
+
+    Attributes:
+        name: the operator that takes its place.
+        rest: its inputs behind the bias.
+    """
+
+    name: str = f"FusedConv{SUFFIX}"
+    rest: tuple[ir.Value, ...] = ()
+
+
+class Convolutions(Pass[Convolution]):
+    """Convolutions. `keep`: nodes and operators that stay in float32."""
+
+    name = f"{NAME}_conv"  # of its own: the pipeline tells passes apart by their names
+    equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16"
+    numerics = Numerics.BF16
+    anchors = frozenset(
+        {("", "Conv")}
+        | {(DOMAIN, name) for name in OPS if name.startswith(("WinogradConv", "FusedConv")) if SUFFIX not in name}
+    )
+
+    def __init__(self, keep: Collection[str]) -> None:
+        self.keep = frozenset(keep)
+
+    def match(self, node: ir.Node, editor: Editor) -> Convolution | None:
+        found = conv_at(node, editor)
+        if found.depthwise:
+            return None  # without pairs of channels to multiply
+        if node.domain != DOMAIN:
+            return Convolution(**vars(found))
+        behind = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv")
+        own: dict[str, Any] = {name: a.value for name, a in node.attributes.items() if name not in found.attributes}
+        return Convolution(
+            **vars(found) | {"attributes": {**found.attributes, **own}},
+            name=f"FusedConv{behind}{SUFFIX}",
+            rest=tuple(v for v in node.inputs[3:] if v is not None),
+        )
+
+    def legal(self, match: Convolution, editor: Editor) -> None:
+        if self.keep & {node_label(match.node), match.node.op_type}:
+            raise Refusal(Code.KEPT, "as asked", match.node)
+        editor.require_op(match.name, match.W, match.node)
+        require_conv(match, editor)
+        if (dtype := editor.dtype(match.W)) != ir.DataType.FLOAT:
+            raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.node)
+
+    def candidate(self, match: Convolution, editor: Editor) -> Candidate:
+        y = match.node.outputs[0]
+        pixels = [d.value for d in (editor.shapes.dims(y) or ())[2:]]
+        winograd = match.node.op_type.startswith("WinogradConv")
+        doubt = bfloat16_doubt(match.C, match.M, pixels, winograd)
+        if any(_is_depthwise(n, editor) for n in (*_makers(match.X), *_readers(y))):
+            doubt = "beside a depthwise convolution, whose blocked layout the runtime would leave"
+        return editor.candidate(match.name, (match.X, match.W), y, match.node, doubt)
+
+    def rewrite(self, match: Convolution, editor: Editor) -> str:
+        return emit_conv(match.name, match, editor, match.rest)
+
+
+def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
+    shape = editor.shapes.dims(node.inputs[1]) if (node.domain, node.op_type) == ("", "Conv") else None
+    return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
+
+
+def _makers(value: ir.Value | None) -> Iterator[ir.Node]:
+    """The node that makes a value, and those before it up to a convolution."""
+    for _ in range(MAX_ACTIVATION):
+        producer = value.producer() if value is not None else None
+        if producer is None:
+            return
+        yield producer
+        if producer.op_type == "Conv":
+            return
+        value = producer.inputs[0] if producer.inputs else None
+
+
+def _readers(value: ir.Value) -> Iterator[ir.Node]:
+    """What reads a value, and what reads that up to convolutions."""
+    front = [value]
+    for _ in range(MAX_ACTIVATION):
+        readers = [reader for v in front for reader in v.consumers()]
+        yield from readers
+        front = [o for reader in readers if reader.op_type != "Conv" for o in reader.outputs]
+
+
 def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResult:
     """Converts the editor's model in place.
 
@@ -71,7 +168,7 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
         OptionError: a name in `keep` that no node has.
     """
     require_known(editor, keep)
-    return pipeline.run(editor, [Products(keep)])
+    return pipeline.run(editor, [Products(keep), Convolutions(keep), FuseEpilogue()])
 
 
 __all__ = ["NAME", "convert"]

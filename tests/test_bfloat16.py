@@ -38,7 +38,7 @@ def convert(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, Re
 
 
 def refusals(report: Report) -> dict[str, str]:
-    return {r.code: r.detail for r in report.remarks if r.pass_name == "bfloat16" and not r.applied}
+    return {r.code: r.detail for r in report.remarks if r.pass_name.startswith("bfloat16") and not r.applied}
 
 
 def names(model: onnx.ModelProto) -> list[str]:
@@ -146,3 +146,66 @@ def test_our_nodes_are_of_our_domain_and_define_themselves() -> None:
     after, _ = convert(layers())
     assert {n.domain for n in after.graph.node} == {DOMAIN}
     assert {f.name for f in after.functions} == set(names(after))
+
+
+def test_convolutions_take_their_sums_and_activations() -> None:
+    before = model_from_text(
+        """g (float[N, 20, 9, 11] x) => (float[N, 33, 5, 6] y, float[N, 20, 9, 11] z) {
+          a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, W)
+          p = Conv<strides = [2, 2]>(x, P, b)
+          s = Add(a, p)
+          y = Relu(s)
+          d = Conv<group = 20, pads = [1, 1, 1, 1]>(x, D)
+          g = Sigmoid(d)
+          z = Mul(d, g)
+        }""",
+        {
+            "W": weight(33, 20, 3, 3),
+            "P": weight(33, 20, 1, 1, seed=1),
+            "b": weight(33, seed=2),
+            "D": weight(20, 1, 3, 3, seed=3),
+        },
+    )
+    after, report = convert(before, all_sites=True)
+    # A depthwise convolution has no pairs of channels: it stays in float32.
+    assert sorted(names(after)) == ["FusedConvAddReluBf16", "FusedConvBf16", "FusedConvSilu"]
+    assert report.numerics == "bf16"
+    x = np.random.default_rng(0).standard_normal((2, 20, 9, 11)).astype(np.float32)
+    bodies, kernels = run(after, {"x": x}, library=False), run(after, {"x": x}, library=True)
+    for want, got in zip(bodies, kernels, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.sqrt(np.mean(want**2)))
+    assert verify(before, after, effort="quick")
+
+
+def test_winograd_stays_where_it_is_faster() -> None:
+    graph = "g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) { a = Conv<pads = [1, 1, 1, 1]>(x, W) y = Relu(a) }"
+    model = model_from_text(graph, {"W": weight(64, 64, 3, 3)})
+    after, report = convert(model)
+    assert names(after) == ["WinogradConvRelu"]
+    assert "Winograd" in refusals(report)["NO_GAIN"]
+    after, _ = convert(model, all_sites=True)
+    assert names(after) == ["FusedConvReluBf16"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "conv", "code"),
+    [
+        ("", "Conv<pads = [0, -1, 0, 0]>(x, W)", "ATTRIBUTE"),
+        (", float[16, 16, 1, 1] free", "Conv(x, free)", "NOT_CONSTANT"),
+    ],
+)
+def test_convolutions_that_stay(inputs: str, conv: str, code: str) -> None:
+    graph = f"g (float[1, 16, 9, 9] x{inputs}) => (float[1, M, H, K] y) {{ y = {conv} }}"
+    after, report = convert(model_from_text(graph, {"W": weight(16, 16, 2, 2)}))
+    assert names(after) == ["Conv"]
+    assert code in refusals(report)
+
+
+def test_beside_depthwise_convolutions_stays_the_layout_of_the_runtime() -> None:
+    graph = """g (float[1, 32, 9, 9] x) => (float[1, 32, 9, 9] y) {
+      a = Conv(x, W) b = Relu(a) c = Conv<group = 32, pads = [1, 1, 1, 1]>(b, D) d = Relu(c) y = Conv(d, W)
+    }"""
+    after, report = convert(model_from_text(graph, {"W": weight(32, 32, 1, 1), "D": weight(32, 1, 3, 3)}))
+    assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
+    details = [r.detail for r in report.remarks if r.pass_name.startswith("bfloat16")]
+    assert [d.split()[0] for d in details] == ["beside", "beside"]

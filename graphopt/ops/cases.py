@@ -209,7 +209,38 @@ def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         )
 
 
+def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X, W, pads, strides, dilations, group
+    geometries: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]]
+    geometries = [
+        ((2, 5, 7, 9), (3, 5, 3, 3), (1, 1, 1, 1), (1, 1), (1, 1), 1),
+        ((1, 33, 13, 6), (37, 33, 1, 1), (0, 0, 0, 0), (2, 2), (1, 1), 1),
+        ((2, 3, 17, 21), (18, 3, 5, 3), (2, 0, 1, 3), (2, 3), (1, 2), 1),
+        ((2, 6, 9, 35), (6, 1, 3, 3), (1, 1, 1, 1), (1, 2), (1, 1), 6),
+        ((1, 6, 5, 7), (8, 3, 2, 3), (0, 1, 1, 0), (1, 1), (2, 1), 2),
+        ((3, 4, 19), (7, 4, 4), (2, 1), (3,), (2,), 1),
+        ((1, 3, 5, 4, 6), (5, 3, 2, 3, 2), (1, 0, 1, 0, 1, 0), (1, 2, 1), (1, 1, 2), 1),
+        ((1, 20, 8, 8), (33, 20, 1, 1), (0, 0, 0, 0), (1, 1), (1, 1), 1),
+        ((0, 3, 8, 8), (4, 3, 1, 1), (0, 0, 0, 0), (1, 1), (1, 1), 1),
+    ]
+    # Activations are the same code behind each of them.
+    every = spec.name.removesuffix("Bf16") in ("FusedConv", "FusedConvAdd")
+    chosen = range(len(geometries)) if every else range(len(spec.name) % 4, len(geometries), 4)
+    for i in chosen:
+        x, w, pads, strides, dilations, group = geometries[i]
+        window = {"pads": list(pads), "strides": list(strides), "dilations": list(dilations), "group": group}
+        inputs = [rng.normal(size=x), rng.normal(size=w) / np.sqrt(np.prod(w[1:])), rng.normal(size=w[0])]
+        if "R" in spec.inputs:
+            axes = len(strides)
+            padded = [n + a + b for n, a, b in zip(x[2:], pads[:axes], pads[axes:])]
+            spans = [(k - 1) * d + 1 for k, d in zip(w[2:], dilations)]
+            size = [(n - span) // s + 1 for n, span, s in zip(padded, spans, strides)]
+            inputs.append(rng.normal(size=(x[0], w[0], *size)))
+        yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
+
+
 FAMILIES = {
+    "FusedConv": _fused_conv,
     "ScaleShift": _scale_shift,
     "WinogradConv": _winograd_conv,
     "FusedAttention": _fused_attention,

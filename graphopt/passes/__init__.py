@@ -16,6 +16,7 @@ from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
 from graphopt.passes.fuse_row_norm import FuseRowNorm
+from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
@@ -31,6 +32,7 @@ PASSES: tuple[Pass[Any] | ModelPass, ...] = (
     FoldAffine(),
     ScaleShift(),
     WinogradConv(),
+    FusedConv(),
     FuseEpilogue(),
     FuseAttention(),
     FeedForward(),

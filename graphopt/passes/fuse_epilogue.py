@@ -1,6 +1,7 @@
 """The residual sum and the activation behind a node of ours become part of it.
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
+    act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), in bfloat16 too
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
@@ -26,9 +27,10 @@ from graphopt.ops.activation import ACTIVATIONS
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
-BASES = ("ScaleShift", "WinogradConv")
+BASES = ("ScaleShift", "WinogradConv", "FusedConv")
 # Whether a node of this name takes a residual sum; all of them take an activation, and after it nothing more.
 OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
+OPEN |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class EpilogueMatch:
     @property
     def name(self) -> str:
         """The fused operator."""
-        return self.node.op_type + (self.form.suffix if self.form is not None else "Add")
+        base = self.node.op_type.removesuffix("Bf16")
+        precision = self.node.op_type[len(base) :]
+        return base + (self.form.suffix if self.form is not None else "Add") + precision
 
 
 class FuseEpilogue(Pass[EpilogueMatch]):

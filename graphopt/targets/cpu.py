@@ -6,6 +6,8 @@ and fits the constants again, to that file or to what `scripts/bench_winograd.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 RATE = 235e3  # operations a microsecond of a matrix product at full speed, and of ONNX Runtime's direct convolution
 WEIGHT_RATE = 50e3  # bytes a microsecond of weights from memory or a shared last-level cache
 TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
@@ -47,3 +49,27 @@ def _tile_time(C: int, M: int, OH: int, OW: int, tile: int) -> float:
 
 def _padded(channels: int) -> int:
     return -(-channels // _LANES) * _LANES
+
+
+def fused_conv_doubt(C: int, group: int) -> str:
+    """Why FusedConv in float32, from C channels of each group, is slower than the runtime's Conv; "" when it is not.
+
+    The runtime's is as fast as the processor and takes most activations along; only groups of a few channels it runs
+    one by one (docs/measurements/fused_conv_cpu.md).
+    """
+    if group == 1:
+        return "the runtime's own is faster, with what follows it"
+    return "" if C > 1 else "the runtime's own is faster on planes of one channel"
+
+
+def bfloat16_doubt(C: int, M: int, pixels: Sequence[int | None], winograd: bool) -> str:
+    """Why a convolution from C channels of a group to M is slower in bfloat16 than what is there; "" when it is not.
+
+    Sizes that are not known count as 56.
+    """
+    if not winograd or len(pixels) != 2:
+        return ""
+    OH, OW = (n or 56 for n in pixels)
+    products = 9 * _padded(C) * _padded(M) * OH * OW / RATE + 18 * C * M / WEIGHT_RATE
+    time = OVERHEAD * (products + 6 * (C + M) * OH * OW / TENSOR_RATE)
+    return "" if time < winograd_time(C, M, OH, OW) else f"Winograd's algorithm is faster for {C} to {M} channels"

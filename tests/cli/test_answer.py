@@ -103,7 +103,7 @@ def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
     shown = on_a_terminal("optimize", path, out.name, "--target", "cpu", "--all-sites")
     Path(out.name).unlink()
     first, *rest = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    assert first == "30 -> 14 nodes, out.onnx"
+    assert first == "30 -> 12 nodes, out.onnx"
     assert rest and all(len(line.split("\x1b")[0]) <= 80 for line in rest)
     tables = [line for line in rest if line.startswith(("Conv  ", "WinogradConvRelu  ", "nodes  "))]
     assert len(tables) == 3
@@ -113,7 +113,7 @@ def test_nothing_is_cut_in_a_pipe(files: tuple[Path, Path], graphopt_command: Ca
     path, out = files
     assert graphopt_command("optimize", path, out, "--target", "cpu", "--all-sites", "-q").stdout == ""
     shown = graphopt_command("diff", path, out).stdout
-    assert shown.startswith("30 -> 14 nodes, 8 places rewritten\n")
+    assert shown.startswith("30 -> 12 nodes, 8 places rewritten\n")
     assert "long" * 40 in shown and "…" not in shown
 
 
@@ -157,7 +157,7 @@ def test_what_github_shows(
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     shown = graphopt_command("optimize", *files, "--target", "cpu", "--all-sites", "-q", "--github").stdout
-    assert shown == f"::notice file={files[0]},title=graphopt::30 -> 14 nodes, {files[1]}\n"
+    assert shown == f"::notice file={files[0]},title=graphopt::30 -> 12 nodes, {files[1]}\n"
     text = summary.read_text()
     assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text
 

@@ -49,7 +49,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
     whole = strict(report.read_text())
     check(whole)
     assert whole["verify"]["verdict"] == "equal" and len(whole["bench"]["rows"]) == 1
-    assert whole["answer"].endswith("30 -> 14 nodes")
+    assert whole["answer"].endswith("30 -> 12 nodes")
     for command in (
         ("explain", path, "--target", "cpu"),
         ("verify", path, out, "--effort", "quick"),

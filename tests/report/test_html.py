@@ -187,9 +187,9 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
         scroll_width, client_width, cell_height, bottom, headline, lanes, tiles, drawings_fit = seen
         assert scroll_width <= client_width <= width
         assert cell_height < 100  # a column of single letters is not readable
-        assert bottom < 300 and "30 → 14 nodes" in headline and "qual (worst" in headline
+        assert bottom < 300 and "30 → 12 nodes" in headline and "qual (worst" in headline
         assert len(lanes) == 2 and max(lanes) > 0.8 * min(width, 1000) and min(lanes) > 0
-        assert len(tiles) == 3 and tiles[1].startswith("equal") and tiles[2] == "30 → 14 nodes"
+        assert len(tiles) == 3 and tiles[1].startswith("equal") and tiles[2] == "30 → 12 nodes"
         assert drawings_fit
 
 

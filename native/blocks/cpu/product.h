@@ -22,6 +22,7 @@ using Word = uint32_t;
 using AlignedWords = uint32_t __attribute__((vector_size(kWidth * 4), may_alias));
 using UnalignedWords = uint32_t __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
 using Words = uint32_t __attribute__((vector_size(kWidth * 4)));
+using Shorts = uint16_t __attribute__((vector_size(kWidth * 4)));
 
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors, 1 spread word: 31 of 32 registers
@@ -61,9 +62,10 @@ struct Brain {
   // The same from their values of k and of k + 1.
   static Words join(Vec low, Vec high) {
 #if defined(__AVX512BF16__)
-    const auto l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(low));
-    const auto h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(high));
-    return reinterpret_cast<Words>(_mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
+    // The lower half holds `low`, the upper one `high`.
+    const auto halves = (Shorts)_mm512_cvtne2ps_pbh(high, low);
+    return (Words)__builtin_shufflevector(halves, halves, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                          23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 #else
     return (rounded(low) >> 16) | rounded(high);
 #endif
@@ -143,35 +145,53 @@ inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Wor
 
 // --- Products ---------------------------------------------------------------------------------------------
 
-// Where the words of a step are in s: a fixed distance apart, or at offsets that a table holds.
-struct Even {
-  int64_t stride;
-  const Word* at(const Word* s, int64_t step) const { return s + step * stride; }
+// Where the vectors of a step are in v: after one another in a packed panel, or neighbouring words at offsets
+// that a table holds.
+struct Panel {
+  static constexpr bool kAligned = true;
+  const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 struct Table {
-  const int32_t* offsets;
-  const Word* at(const Word* s, int64_t step) const { return s + offsets[step]; }
+  static constexpr bool kAligned = false;
+  const int64_t* offsets;
+  const Word* at(const Word* v, int64_t step, int64_t) const { return v + offsets[step]; }
 };
 
-// o [kRows][kVectors L] = the sum over steps. Fetches what the next call multiplies into the second-level
-// cache: `lines` (0 to kVectors) cache lines for each step from `next` on.
-template <class E, int kRows, int kVectors, class Steps>
-void multiply(const Word* s, Steps at, const Word* v, int64_t steps, float* o, const Word* next,
-              int64_t lines) {
+// What happens to a product while the next step is multiplied, and then to the sums: they are stored. Fetches
+// what the next call multiplies into the second-level cache: `lines` (0 to kVectors) cache lines for each
+// step from `next` on.
+struct Keep {
+  const Word* next = nullptr;
+  int64_t lines = 0;
+  void step() {
+    if (lines == 0) return;
+    __builtin_prefetch(next, 0, 2);
+    if (lines > 1) __builtin_prefetch(next + kWidth, 0, 2);
+    next += lines * kWidth;
+  }
+  void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
+};
+
+// The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` is called after every step and
+// then with row, vector, sum and its place in o [kRows][kVectors L].
+template <class E, int kRows, int kVectors, class Steps, class Each>
+void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
   Vec sum[kRows][kVectors] = {};
-  for (int64_t step = 0; step < steps; ++step, v += kVectors * kWidth) {
-    const Word* row = at.at(s, step);
-    if (lines > 0) {
-      __builtin_prefetch(next, 0, 2);
-      if (lines > 1) __builtin_prefetch(next + kWidth, 0, 2);
-      next += lines * kWidth;
-    }
+  for (int64_t step = 0; step < steps; ++step, s += kRows) {
+    const Word* column = at.at(v, step, kVectors);
+    each.step();
     Words b[kVectors];
 #pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) b[j] = *reinterpret_cast<const AlignedWords*>(v + j * kWidth);
+    for (int j = 0; j < kVectors; ++j) {
+      if constexpr (Steps::kAligned) {
+        b[j] = *reinterpret_cast<const AlignedWords*>(column + j * kWidth);
+      } else {
+        b[j] = *reinterpret_cast<const UnalignedWords*>(column + j * kWidth);
+      }
+    }
 #pragma GCC unroll 14
     for (int i = 0; i < kRows; ++i) {
-      const Words a = row[i] - Words{};
+      const Words a = s[i] - Words{};
 #pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
     }
@@ -179,38 +199,39 @@ void multiply(const Word* s, Steps at, const Word* v, int64_t steps, float* o, c
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * kWidth, sum[i][j]);
+    for (int j = 0; j < kVectors; ++j) each(i, j, sum[i][j], o + (i * kVectors + j) * kWidth);
   }
 }
 
-template <class Steps>
-using Multiply = void (*)(const Word* s, Steps at, const Word* v, int64_t steps, float* o, const Word* next,
-                          int64_t lines);
+template <class Steps, class Each>
+using Multiply = void (*)(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each);
 
-template <class E, class Steps, int kVectors>
-Multiply<Steps> multiply_of(int64_t rows) {
-  static constexpr Multiply<Steps> table[] = {
-      multiply<E, 1, kVectors, Steps>,  multiply<E, 2, kVectors, Steps>,  multiply<E, 3, kVectors, Steps>,
-      multiply<E, 4, kVectors, Steps>,
+template <class E, int kVectors, class Steps, class Each>
+Multiply<Steps, Each> multiply_of(int64_t rows) {
+  static constexpr Multiply<Steps, Each> table[] = {
+      multiply<E, 1, kVectors, Steps, Each>,  multiply<E, 2, kVectors, Steps, Each>,
+      multiply<E, 3, kVectors, Steps, Each>,  multiply<E, 4, kVectors, Steps, Each>,
 #if defined(__AVX2__)
-      multiply<E, 5, kVectors, Steps>,  multiply<E, 6, kVectors, Steps>,
+      multiply<E, 5, kVectors, Steps, Each>,  multiply<E, 6, kVectors, Steps, Each>,
 #endif
 #if defined(__AVX512F__)
-      multiply<E, 7, kVectors, Steps>,  multiply<E, 8, kVectors, Steps>,  multiply<E, 9, kVectors, Steps>,
-      multiply<E, 10, kVectors, Steps>, multiply<E, 11, kVectors, Steps>, multiply<E, 12, kVectors, Steps>,
-      multiply<E, 13, kVectors, Steps>, multiply<E, 14, kVectors, Steps>,
+      multiply<E, 7, kVectors, Steps, Each>,  multiply<E, 8, kVectors, Steps, Each>,
+      multiply<E, 9, kVectors, Steps, Each>,  multiply<E, 10, kVectors, Steps, Each>,
+      multiply<E, 11, kVectors, Steps, Each>, multiply<E, 12, kVectors, Steps, Each>,
+      multiply<E, 13, kVectors, Steps, Each>, multiply<E, 14, kVectors, Steps, Each>,
 #endif
   };
   static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
   return table[rows - 1];
 }
 
-// o [rows][vectors L] for at most kMaxRows rows.
-template <class E, class Steps>
-void multiply_rows(int64_t rows, int64_t vectors, const Word* s, Steps at, const Word* v, int64_t steps,
-                   float* o, const Word* next, int64_t lines) {
-  const auto fn = vectors == kPanel ? multiply_of<E, Steps, kPanel>(rows) : multiply_of<E, Steps, 1>(rows);
-  fn(s, at, v, steps, o, next, lines);
+// The same for at most kMaxRows rows.
+template <class E, class Steps, class Each>
+void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
+                   float* o, Each each) {
+  const auto fn =
+      vectors == kPanel ? multiply_of<E, kPanel, Steps, Each>(rows) : multiply_of<E, 1, Steps, Each>(rows);
+  fn(s, v, at, steps, o, each);
 }
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -111,8 +111,9 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
         const int64_t turn = i - begin;
-        multiply_rows<E>(rows, vectors, s + i * slot, Even{rows}, v, steps, o,
-                         next + turn * steps * lines * L, turn < fetching && panel + 1 < panels ? lines : 0);
+        multiply_rows<E>(
+            rows, vectors, s + i * slot, v, Panel{}, steps, o,
+            Keep{next + turn * steps * lines * L, turn < fetching && panel + 1 < panels ? lines : 0});
         finish(p, o, rows, vectors, p.N - n, b + n, p.has_residual ? r + row * p.N + n : nullptr,
                y + row * p.N + n);
       }

@@ -1,0 +1,151 @@
+"""On CPUs a convolution becomes a node of ours that takes the residual sum and the activation behind it along.
+
+    Conv(X, W, B) -> FusedConv(X, W, B)                     and then, in fuse_epilogue, FusedConv[Add]<act>
+
+Why it is legal: the operator is defined by this equation; the kernel adds in another order.
+
+Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
+resolved), a constant weight, which the kernel packs once.
+
+Where it pays: the runtime's own convolutions are as fast as the processor, keep a blocked layout from one to the next
+and take most activations along; groups of a few channels it runs one by one (docs/measurements/fused_conv_cpu.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.forms.activation import FLOATS
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal
+from graphopt.targets.cpu import fused_conv_doubt
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class ConvMatch:
+    """A Conv.
+
+    Attributes:
+        M, C: output channels, and input channels of a group.
+        kernel: the window's size.
+        attributes: pads, strides, dilations and group, as FusedConv has them.
+    """
+
+    node: ir.Node
+    X: ir.Value
+    W: ir.Value
+    bias: ir.Value | None
+    M: int
+    C: int
+    kernel: tuple[int, ...]
+    attributes: Mapping[str, Any]
+
+    @property
+    def depthwise(self) -> bool:
+        """Each group has one channel."""
+        return self.C == 1 and self.attributes["group"] > 1
+
+
+class FusedConv(Pass[ConvMatch]):
+    name = "fused_conv"
+    equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>(X, W, B, R)"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Conv")})
+    fallback = True  # of winograd_conv
+
+    def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
+        if editor.target.device != "cpu":
+            return None
+        return conv_at(node, editor)
+
+    def legal(self, match: ConvMatch, editor: Editor) -> None:
+        editor.require_op("FusedConv", match.W, match.node)
+        require_conv(match, editor)
+        if (dtype := editor.dtype(match.W)) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+
+    def candidate(self, match: ConvMatch, editor: Editor) -> Candidate:
+        doubt = fused_conv_doubt(match.C, match.attributes["group"])
+        return editor.candidate("FusedConv", (match.X, match.W), match.node.outputs[0], match.node, doubt)
+
+    def rewrite(self, match: ConvMatch, editor: Editor) -> str:
+        return emit_conv("FusedConv", match, editor)
+
+
+def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
+    """The Conv with its window resolved.
+
+    Raises:
+        Refusal: WRONG_RANK, UNKNOWN_SHAPE or ATTRIBUTE.
+    """
+    x, w = node.inputs[0], node.inputs[1]
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    assert x is not None and w is not None
+    rank = editor.shapes.rank(w)
+    if rank is None or not 3 <= rank <= 5:
+        raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
+    dims = [d.value for d in editor.shapes.dims(w) or ()]
+    if any(d is None for d in dims):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
+    M, C, *kernel = (d for d in dims if d is not None)
+    ones = (1,) * len(kernel)
+    strides, dilations = attribute_ints(node, "strides", ones), attribute_ints(node, "dilations", ones)
+    window = {
+        "pads": _pads(node, tuple(kernel), strides, dilations, editor),
+        "strides": strides,
+        "dilations": dilations,
+        "group": attribute_int(node, "group", 1),
+    }
+    return ConvMatch(node, x, w, bias, M, C, tuple(kernel), window)
+
+
+def require_conv(match: ConvMatch, editor: Editor) -> None:
+    """Raises:
+    Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED or ATTRIBUTE.
+    """
+    if not editor.is_constant(match.W):
+        editor.require_constant(match.W, "the weight", match.node)
+    if min(match.attributes["pads"]) < 0:
+        raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
+
+
+def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> str:
+    """Puts the operator of that name, with `rest` as its inputs behind the bias, in the node's place."""
+    node, bias = match.node, match.bias
+    if bias is None:
+        dtype = editor.dtype(match.W) or ir.DataType.FLOAT
+        bias = editor.initializer(node, np.zeros(match.M, dtype.numpy()), f"{match.W.name}_zero_bias")
+    new = editor.emit(name, [match.X, match.W, bias, *rest], match.attributes, anchor=node)
+    editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+    return f"{match.C} to {match.M} channels, {'x'.join(map(str, match.kernel))}"
+
+
+def _pads(
+    node: ir.Node, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], editor: Editor
+) -> tuple[int, ...]:
+    """[begin.., end..]."""
+    auto_pad = attribute_string(node, "auto_pad", "NOTSET")
+    if auto_pad == "VALID":
+        return (0,) * (2 * len(kernel))
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        return attribute_ints(node, "pads", (0,) * (2 * len(kernel)))
+    totals = []
+    sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]] or [None] * len(kernel)
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        span = (k - 1) * dilation + 1
+        if stride == 1:
+            totals.append(span - 1)
+        elif size is None:
+            raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} with a stride and an unknown size", node)
+        else:
+            totals.append(max((-(-size // stride) - 1) * stride + span - size, 0))
+    small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    return (*small, *large) if auto_pad == "SAME_UPPER" else (*large, *small)

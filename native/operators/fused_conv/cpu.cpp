@@ -1,0 +1,646 @@
+// An implicit product. x is packed strip by strip, with its padding, as pairs of channels (in bfloat16) or
+// single ones, sorted by the remainders of their places modulo the stride, so that neighbouring pixels of y
+// read neighbouring words:
+//
+//   s [group][pair of channels][phase][depth][row][column]
+//
+// Each step of the product (a pair of channels, a tap of the window) finds the words of its pixels at an
+// offset. The pixels of y lie in s as in y but for the columns and rows that the window needs beyond them:
+// vectors run over these too, and what they gave is left out when a vector is stored. Output channels are the
+// rows of the product, so that y is written as it is computed. Where y has few pixels, vectors of them would
+// be partly empty: there the pixels are the rows, whose words are gathered first, and the channels the
+// vectors. A group with one input channel is no product: each of its output channels is a sum over the window
+// of one plane.
+#include "operators/fused_conv/cpu.h"
+
+#include <limits>
+#include <vector>
+
+#include "blocks/cpu/activation.h"
+#include "blocks/cpu/product.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t L = kWidth;
+constexpr int64_t kStripBytes = 256 << 10;  // of s for each lane: a part of a second-level cache
+constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
+constexpr int64_t kPlaneBytes = 16 << 10;   // of s for a single plane: half a first-level cache
+constexpr int64_t kPlaneVectors = 4;        // of one plane, summed together
+constexpr double kFull = 0.9;               // of vectors of pixels: below, vectors of channels are better
+
+// Axes along which neighbouring elements of x make neighbouring elements of y are one.
+FusedConvProblem with_joined_axes(FusedConvProblem p) {
+  const auto plain = [&](size_t axis) {
+    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.pad_begin[axis] == 0 && p.pad_end[axis] == 0;
+  };
+  for (size_t axis = 1; axis < 3; ++axis) {
+    if (!plain(axis - 1) || !plain(axis)) continue;
+    p.in[axis] *= p.in[axis - 1];
+    p.in[axis - 1] = 1;
+  }
+  return p;
+}
+
+// A part of y along its first axis with more than one element, and what of x it reads.
+struct Strip {
+  FusedConvProblem::Axes out, first;    // sizes of the part of y, and where it begins
+  FusedConvProblem::Axes phases, size;  // of s
+  int64_t plane, words;                 // of a phase, of a pair of channels
+
+  Strip(const FusedConvProblem& p, size_t axis, int64_t begin, int64_t end) {
+    plane = words = 1;
+    for (size_t i = 0; i < 3; ++i) {
+      out[i] = i == axis ? end - begin : p.out(i);
+      first[i] = i == axis ? begin : 0;
+      phases[i] = 0;
+      int64_t most = 0;
+      for (int64_t k = 0; k < p.kernel[i]; ++k) {
+        phases[i] = std::max(phases[i], k * p.dilation[i] % p.stride[i] + 1);
+        most = std::max(most, k * p.dilation[i] / p.stride[i]);
+      }
+      size[i] = out[i] + most;
+      plane *= size[i];
+      words *= phases[i];
+    }
+    // An odd number of vectors: the words of one pixel are spread over all sets of the cache.
+    words = (round_up(words * plane, L) | L);
+  }
+
+  // Pixels, in the order of s, from the first to the last one of y.
+  int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
+  // Where the words of the tap (d, h, w) begin.
+  int64_t offset(const FusedConvProblem& p, const FusedConvProblem::Axes& tap) const {
+    int64_t phase = 0, place = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t at = tap[i] * p.dilation[i];
+      phase = phase * phases[i] + at % p.stride[i];
+      place = place * size[i] + at / p.stride[i];
+    }
+    return phase * plane + place;
+  }
+};
+
+// How y is cut into strips: as much of it at a time as has its s in the caches.
+struct Strips {
+  size_t axis;   // the first one with more than one element
+  int64_t most;  // elements of it
+
+  // Of at most `bytes` of s, where each word stands for `depth` of them, and of at least `least` elements.
+  Strips(const FusedConvProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
+    while (axis < 2 && p.out(axis) == 1) ++axis;
+    most = p.out(axis);
+    const auto taken = [&](int64_t n) { return depth * Strip(p, axis, 0, n).words * 4; };
+    const int64_t whole = taken(most), one = taken(1);
+    if (whole <= bytes) return;
+    const int64_t more = std::max<int64_t>((whole - one) / std::max<int64_t>(most - 1, 1), 1);
+    most = std::min(most, std::max((bytes - one) / more, least));
+    // Equal ones, of whole vectors.
+    most = ceil_div(p.out(axis), ceil_div(p.out(axis), most));
+    if (axis == 2) most = std::min(round_up(most, L), p.out(axis));
+  }
+  Strip at(const FusedConvProblem& p, int64_t begin) const {
+    return Strip(p, axis, begin, std::min(p.out(axis), begin + most));
+  }
+};
+
+// For each step of the product; `pair` words lie between two pairs of channels.
+std::vector<int64_t> step_offsets(const FusedConvProblem& p, const Strip& strip, int64_t pairs) {
+  std::vector<int64_t> offsets;
+  offsets.reserve(static_cast<size_t>(pairs * p.taps()));
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    for (int64_t d = 0; d < p.kernel[0]; ++d) {
+      for (int64_t h = 0; h < p.kernel[1]; ++h) {
+        for (int64_t w = 0; w < p.kernel[2]; ++w) {
+          offsets.push_back(pair * strip.words + strip.offset(p, {d, h, w}));
+        }
+      }
+    }
+  }
+  return offsets;
+}
+
+// The pixels of a vector that are y's.
+struct Pixels {
+  uint32_t lanes;  // one bit each
+  int32_t count;
+  int64_t at;  // of the first one in a plane of y
+};
+
+// Of vectors that have their first `width` lanes.
+std::vector<Pixels> pixels_of(const FusedConvProblem& p, const Strip& strip, int64_t width) {
+  std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
+  const int64_t first = (strip.first[0] * p.out(1) + strip.first[1]) * p.out(2) + strip.first[2];
+  int64_t at = first, d = 0, h = 0, w = 0;
+  for (Pixels& vector : pixels) {
+    vector = {0, 0, at};
+    for (int64_t lane = 0; lane < width; ++lane) {
+      if (w < strip.out[2] && h < strip.out[1] && d < strip.out[0]) {
+        vector.lanes |= 1u << lane;
+        ++vector.count;
+      }
+      if (++w == strip.size[2]) {
+        w = 0;
+        if (++h == strip.size[1]) {
+          h = 0;
+          ++d;
+        }
+      }
+    }
+    at += vector.count;
+  }
+  return pixels;
+}
+
+// The lanes of v whose bits are set, in order.
+Vec chosen(Vec v, const Pixels& pixels) {
+  if (pixels.count == L) return v;
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(pixels.lanes), (__m512)v);
+#else
+  Vec result = {};
+  int count = 0;
+  for (int lane = 0; lane < L; ++lane) {
+    if ((pixels.lanes >> lane & 1) != 0) result[count++] = v[lane];
+  }
+  return result;
+#endif
+}
+
+// --- Packing
+
+template <int kStep>
+struct EveryOther {
+  static constexpr int at(int i) { return 2 * i + kStep; }
+};
+
+// x[i stride] for i in [0, L) where lo <= i stride < hi, 0 elsewhere.
+template <class T>
+Vec load_strided(const T* x, int64_t stride, int64_t lo, int64_t hi) {
+  if (stride == 1) return load_range(x, lo, hi);
+  if (stride == 2) {
+    return shuffle(load_range(x, lo, hi), load_range(x + L, lo - L, hi - L), EveryOther<0>());
+  }
+  alignas(64) float part[L];
+  for (int64_t i = 0; i < L; ++i) {
+    part[i] = i * stride >= lo && i * stride < hi ? static_cast<float>(x[i * stride]) : 0.0f;
+  }
+  return load_aligned(part);
+}
+
+void store_words(Word* to, Words words, int64_t n) {
+  if (n >= L) {
+    *reinterpret_cast<UnalignedWords*>(to) = words;
+    return;
+  }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << n) - 1), (__m512i)words);
+#else
+  for (int64_t i = 0; i < n; ++i) to[i] = words[i];
+#endif
+}
+
+// A pair of channels at x, the second of which may not be there.
+template <class E, class T>
+void pack_pair(const FusedConvProblem& p, const Strip& strip, const T* x, bool second, Word* s) {
+  const auto place = [&](size_t axis, int64_t phase, int64_t i) {
+    return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad_begin[axis];
+  };
+  const int64_t columns = strip.size[2], stride = p.stride[2];
+  for (int64_t phase = 0; phase < strip.phases[0] * strip.phases[1] * strip.phases[2]; ++phase) {
+    const int64_t phase_w = phase % strip.phases[2], phase_h = phase / strip.phases[2] % strip.phases[1],
+                  phase_d = phase / strip.phases[2] / strip.phases[1];
+    for (int64_t d = 0; d < strip.size[0]; ++d) {
+      for (int64_t h = 0; h < strip.size[1]; ++h, s += columns) {
+        const int64_t id = place(0, phase_d, d), ih = place(1, phase_h, h);
+        if (id < 0 || id >= p.in[0] || ih < 0 || ih >= p.in[1]) {
+          std::memset(s, 0, static_cast<size_t>(columns) * sizeof(Word));
+          continue;
+        }
+        const T* row = x + (id * p.in[1] + ih) * p.in[2];
+        const T* next = row + p.in_size();
+        for (int64_t c = 0; c < columns; c += L) {
+          const int64_t at = place(2, phase_w, c);
+          if (stride == 1 && at >= 0 && at + L <= p.in[2] && c + L <= columns) {
+            const Vec low = load_as_float(row + at);
+            const Vec high = E::kDepth > 1 && second ? load_as_float(next + at) : Vec{};
+            *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
+            continue;
+          }
+          const Vec low = load_strided(row + at, stride, -at, p.in[2] - at);
+          Vec high = {};
+          if (E::kDepth > 1 && second) high = load_strided(next + at, stride, -at, p.in[2] - at);
+          store_words(s + c, E::join(low, high), columns - c);
+        }
+      }
+    }
+  }
+}
+
+// --- Finishing
+
+// Some channels of an image from products: y = act(product + bias + residual).
+template <class T>
+struct Finish {
+  const FusedConvProblem& p;
+  const T *bias, *residual;  // of the first channel, as y
+  T* y;
+  int64_t plane;
+  const Pixels* pixels;  // of the vectors
+  // Clip, Relu and nothing are bounds, which a product passes on its way out of the registers.
+  bool bounded;
+  Vec least, most;
+
+  Finish(const FusedConvProblem& problem, const T* b, const T* r, T* out)
+      : p(problem), bias(b), residual(r), y(out), plane(p.out_size()), pixels(nullptr) {
+    constexpr float kInfinite = std::numeric_limits<float>::infinity();
+    const ActivationKind kind = p.act.kind;
+    bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu || kind == ActivationKind::kClip;
+    least = splat(kind == ActivationKind::kRelu   ? 0.0f
+                  : kind == ActivationKind::kClip ? p.act.a
+                                                  : -kInfinite);
+    most = splat(kind == ActivationKind::kClip ? p.act.b : kInfinite);
+  }
+
+  // Of the channels from m and of an image's pixels from `from` on.
+  Finish at(int64_t m, const Pixels* from) const {
+    Finish moved = *this;
+    moved.bias += m;
+    if (p.has_residual) moved.residual += m * plane;
+    moved.y += m * plane;
+    moved.pixels = from;
+    return moved;
+  }
+
+  void step() const {}
+
+  // What the first panel's product of channel i needs then, into the first-level cache.
+  void fetch(int64_t i) const {
+    constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
+    const auto* to = reinterpret_cast<const char*>(y + i * plane + pixels->at);
+    for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(to + k, 1);
+    __builtin_prefetch(to + kBytes - 1, 1);
+    if (!p.has_residual) return;
+    const auto* from = reinterpret_cast<const char*>(residual + i * plane + pixels->at);
+    for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
+    __builtin_prefetch(from + kBytes - 1);
+  }
+
+  // Vector j of channel i. What is not bounded is left in o for `activate`.
+  void operator()(int64_t i, int64_t j, Vec v, float* o) const {
+    const Pixels& here = pixels[j];
+    const int64_t to = i * plane + here.at;
+    v += splat(static_cast<float>(bias[i]));
+    if (here.count == L) {
+      if (p.has_residual) v += load_as_float(residual + to);
+    } else {
+      v = chosen(v, here);
+      if (p.has_residual) v += load_range(residual + to, 0, here.count);
+    }
+    if (!bounded) return store_aligned(o, v);
+    v = v < least ? least : v;  // NaN stays
+    v = v > most ? most : v;
+    if (here.count == L) {
+      store(y + to, v);
+    } else {
+      store_part(y + to, v, here.count, false);
+    }
+  }
+
+  // The rest of it for o [rows][vectors L].
+  void activate(int64_t rows, int64_t vectors, float* o) const {
+    if (bounded) return;
+    activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < vectors; ++j) {
+        store_part(y + i * plane + pixels[j].at, load_aligned(o + (i * vectors + j) * L), pixels[j].count,
+                   false);
+      }
+    }
+  }
+};
+
+// --- Groups of several channels
+
+template <class E>
+int64_t pairs_of(const FusedConvProblem& p) {
+  return ceil_div(p.C / p.group, E::kDepth);
+}
+
+// Blocks of output channels.
+int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
+int64_t first_of(int64_t outputs, int64_t block) { return outputs * block / blocks_of(outputs); }
+
+template <class E>
+Strips strips_of(const FusedConvProblem& p, int64_t lanes) {
+  return Strips(p, kStripBytes * lanes, p.group * pairs_of<E>(p), 1);
+}
+
+// s of a strip.
+template <class E>
+Word* take_strip(const FusedConvProblem& p, const Strips& strips, Workspace& workspace) {
+  return workspace.take<Word>(p.group * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
+}
+
+// The words of the pixels of a strip, in blocks of rows.
+template <class E>
+Word* take_gathered(const FusedConvProblem& p, const Strips& strips, Workspace& workspace) {
+  const int64_t steps = pairs_of<E>(p) * p.taps(), blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
+  return workspace.take<Word>(p.group * blocks * (steps * kMaxRows + L));
+}
+
+// Vectors of pixels.
+template <class E, class T>
+void multiply_by_pixel(const FusedConvProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+                       const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel) {
+  const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
+  const int64_t outputs = p.M / p.group, blocks = blocks_of(outputs);
+  const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
+  const int64_t passes = ceil_div(blocks, together);
+  const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+  const auto vectors = static_cast<int64_t>(pixels.size());
+  const int64_t panels = ceil_div(vectors, kPanel);
+  const int64_t parts =
+      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.group * passes), 1, panels);
+  parallel_for(parallel, p.group * passes * parts, [&](int64_t item, size_t) {
+    const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
+    const Word* packed = s + g * pairs_of<E>(p) * strip.words;
+    const Word* group = w + g * outputs * steps;
+    alignas(64) float o[kMaxRows * kPanelWidth];
+    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+      const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
+      for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
+        const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
+        const Finish<T> finish = image.at(g * outputs + m, pixels.data() + j);
+        for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
+        multiply_rows<E>(rows, here, group + m * steps, packed + j * L, Table{offsets.data()}, steps, o,
+                         finish);
+        finish.activate(rows, here, o);
+      }
+    }
+  });
+}
+
+// Vectors of channels.
+template <class E, class T>
+void multiply_by_channel(const FusedConvProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+                         const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel,
+                         Word* gathered) {
+  const auto steps = static_cast<int64_t>(offsets.size());
+  const int64_t outputs = p.M / p.group, panels = ceil_div(outputs, kPanelWidth);
+  const int64_t blocks = ceil_div(strip.span(), kMaxRows), width = ceil_div(strip.span(), blocks);
+  const int64_t slot = steps * kMaxRows + L;
+  std::vector<Pixels> pixels = pixels_of(p, strip, width);
+  parallel_for(parallel, p.group * blocks, [&](int64_t item, size_t) {
+    const int64_t block = item % blocks, g = item / blocks;
+    const Pixels& here = pixels[static_cast<size_t>(block)];
+    const Word* from = s + g * pairs_of<E>(p) * strip.words + block * width;
+    Word* to = gathered + item * slot;
+    for (const int64_t offset : offsets) {
+      store(reinterpret_cast<float*>(to), chosen(load(reinterpret_cast<const float*>(from + offset)), here));
+      to += here.count;
+    }
+  });
+  for (Pixels& block : pixels) block.lanes = (1u << block.count) - 1;  // as they are gathered
+  parallel_for(parallel, p.group * panels, [&](int64_t item, size_t) {
+    const int64_t panel = item % panels, g = item / panels;
+    const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
+    const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
+    // The first blocks share the fetching of the next panel.
+    const Word* next = v + steps * vectors * L;
+    const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
+    alignas(64) float o[L * kPanelWidth] = {}, by_channel[L * L];
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t rows = pixels[static_cast<size_t>(block)].count;
+      if (rows == 0) continue;
+      const bool fetches = block < fetching && panel + 1 < panels;
+      multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o,
+                       Keep{next + block * steps * lines * L, fetches ? lines : 0});
+      for (int64_t j = 0; j < vectors; ++j) {
+        transpose(o + j * L, vectors * L, by_channel, L);
+        const int64_t channels = std::min<int64_t>(L, outputs - m - j * L);
+        const Finish<T> finish = image.at(g * outputs + m + j * L, pixels.data() + block);
+        for (int64_t i = 0; i < channels; ++i) {
+          finish(i, 0, load_aligned(by_channel + i * L), by_channel + i * L);
+        }
+        finish.activate(channels, 1, by_channel);
+      }
+    }
+  });
+}
+
+template <class E, class T>
+void multiply_groups(const FusedConvProblem& p, FusedConvVectors vectors, const T* x, const Word* w,
+                     const T* bias, const T* residual, T* y, Parallel& parallel, void* memory) {
+  const int64_t channels = p.C / p.group, pairs = pairs_of<E>(p);
+  const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
+  Workspace workspace(memory);
+  Word* s = take_strip<E>(p, strips, workspace);
+  Word* gathered = vectors == FusedConvVectors::kChannels ? take_gathered<E>(p, strips, workspace) : nullptr;
+  for (int64_t begin = 0; begin < p.out(strips.axis); begin += strips.most) {
+    const Strip strip = strips.at(p, begin);
+    const std::vector<int64_t> offsets = step_offsets(p, strip, pairs);
+    for (int64_t n = 0; n < p.N; ++n) {
+      const T* image = x + n * p.C * p.in_size();
+      parallel_for(parallel, p.group * pairs, [&](int64_t item, size_t) {
+        const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
+        pack_pair<E>(p, strip, image + c * p.in_size(), pair * E::kDepth + 1 < channels,
+                     s + item * strip.words);
+      });
+      const int64_t first = n * p.M * p.out_size();
+      const Finish<T> finish(p, bias, p.has_residual ? residual + first : nullptr, y + first);
+      if (gathered != nullptr) {
+        multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
+      } else {
+        multiply_by_pixel<E>(p, strip, offsets, s, w, finish, parallel);
+      }
+    }
+  }
+}
+
+// --- Groups of one channel
+
+// The sums over taps of kVectors vectors; o [kVectors L] as in Finish.
+template <int kVectors, class T>
+void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
+            const Finish<T>& finish) {
+  Vec sum[kVectors] = {};
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    const float* at = s + offsets[tap];
+    const Vec weight = splat(w[tap]);
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) sum[j] += weight * load(at + j * L);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) finish(0, j, sum[j], o + j * L);
+}
+
+// The nearest numbers of bfloat16.
+Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
+
+Strips plane_strips(const FusedConvProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
+
+// Words of s for each lane.
+int64_t plane_slot(const FusedConvProblem& p, const Strips& strips) {
+  return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
+}
+
+template <class T>
+void filter_planes(const FusedConvProblem& p, const T* x, const Word* w, const T* bias, const T* residual,
+                   T* y, Parallel& parallel, void* memory) {
+  const int64_t taps = p.taps(), outputs = p.M / p.group;
+  const Strips strips = plane_strips(p);
+  const int64_t slot = plane_slot(p, strips);
+  auto* words = static_cast<Word*>(memory);
+  const auto* weights = reinterpret_cast<const float*>(w);
+  for (int64_t begin = 0; begin < p.out(strips.axis); begin += strips.most) {
+    const Strip strip = strips.at(p, begin);
+    const std::vector<int64_t> offsets = step_offsets(p, strip, 1);
+    const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+    const auto vectors = static_cast<int64_t>(pixels.size());
+    parallel_for(parallel, p.N * p.C, [&](int64_t item, size_t lane) {
+      Word* s = words + static_cast<int64_t>(lane) * slot;
+      pack_pair<Single>(p, strip, x + item * p.in_size(), false, s);
+      auto* plane = reinterpret_cast<float*>(s);
+      if (p.bfloat16) {
+        for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));
+      }
+      const int64_t n = item / p.C, c = item % p.C, first = n * p.M * p.out_size();
+      const Finish<T> image(p, bias, p.has_residual ? residual + first : nullptr, y + first);
+      alignas(64) float o[kPlaneVectors * L];
+      for (int64_t m = c * outputs; m < (c + 1) * outputs; ++m) {
+        for (int64_t j = 0; j < vectors;) {
+          const bool full = j + kPlaneVectors <= vectors;
+          const int64_t here = full ? kPlaneVectors : 1;
+          const auto fn = full ? filter<kPlaneVectors, T> : filter<1, T>;
+          const Finish<T> finish = image.at(m, pixels.data() + j);
+          fn(plane + j * L, offsets.data(), weights + m * taps, taps, o, finish);
+          finish.activate(1, here, o);
+          j += here;
+        }
+      }
+    });
+  }
+}
+
+// --- Weights
+
+template <class E>
+int64_t group_words(const FusedConvProblem& p, FusedConvVectors vectors) {
+  const int64_t outputs = p.M / p.group, steps = pairs_of<E>(p) * p.taps();
+  return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
+}
+
+template <class E, class T>
+void prepare_groups(const FusedConvProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
+  const int64_t channels = p.C / p.group, outputs = p.M / p.group, taps = p.taps();
+  const int64_t steps = pairs_of<E>(p) * taps, size = group_words<E>(p, vectors);
+  for (int64_t m = 0; m < p.M; ++m) {
+    // The channel's word of the first step, and how far it is to the next one's.
+    Word* to = words + m / outputs * size;
+    const int64_t i = m % outputs;
+    int64_t distance;
+    if (vectors == FusedConvVectors::kChannels) {
+      const int64_t panel = i / kPanelWidth;
+      to = panel_at(to, steps, panel) + i % kPanelWidth;
+      distance = panel_vectors(outputs, panel) * L;
+    } else {
+      int64_t block = i * blocks_of(outputs) / outputs;
+      while (first_of(outputs, block + 1) <= i) ++block;
+      const int64_t first = first_of(outputs, block);
+      to += first * steps + i - first;
+      distance = first_of(outputs, block + 1) - first;
+    }
+    const T* in = w + m * channels * taps;
+    for (int64_t c = 0; c < channels; c += E::kDepth) {
+      for (int64_t tap = 0; tap < taps; ++tap, to += distance) {
+        const Vec low = splat(static_cast<float>(in[c * taps + tap]));
+        const bool second = E::kDepth > 1 && c + 1 < channels;
+        *to = E::join(low, second ? splat(static_cast<float>(in[(c + 1) * taps + tap])) : Vec{})[0];
+      }
+    }
+  }
+}
+
+template <class E>
+size_t multiply_workspace(const FusedConvProblem& p, FusedConvVectors vectors, size_t lanes) {
+  Workspace workspace(nullptr);
+  const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
+  take_strip<E>(p, strips, workspace);
+  if (vectors == FusedConvVectors::kChannels) take_gathered<E>(p, strips, workspace);
+  return workspace.bytes();
+}
+
+bool one_channel(const FusedConvProblem& p) { return p.C == p.group; }
+bool empty(const FusedConvProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
+
+}  // namespace
+
+template <class T>
+FusedConvVectors fused_conv_choose(const FusedConvProblem& problem) {
+  const FusedConvProblem p = with_joined_axes(problem);
+  if (one_channel(p) || p.in_size() == 0 || p.out_size() <= 0 || p.M / p.group < 2 * L) {
+    return FusedConvVectors::kPixels;
+  }
+  const int64_t span = Strip(p, 0, 0, p.out(0)).span();
+  const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));
+  return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
+}
+
+template <class T>
+size_t fused_conv_weights(const FusedConvProblem& p, FusedConvVectors vectors) {
+  if (one_channel(p)) return static_cast<size_t>(p.M * p.taps() + L) * sizeof(float);
+  const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
+  return static_cast<size_t>(p.group * words) * sizeof(Word);
+}
+
+template <class T>
+void fused_conv_prepare(const FusedConvProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+  std::memset(weights, 0, GRAPHOPT_ISA::fused_conv_weights<T>(p, vectors));
+  auto* words = static_cast<Word*>(weights);
+  if (!one_channel(p)) {
+    if (p.bfloat16) return prepare_groups<Brain>(p, vectors, w, words);
+    return prepare_groups<Single>(p, vectors, w, words);
+  }
+  auto* out = static_cast<float*>(weights);
+  const int64_t count = p.M * p.taps();
+  for (int64_t i = 0; i < count; i += L) {
+    const Vec numbers = load_range(w + i, 0, count - i);
+    store(out + i, p.bfloat16 ? rounded(numbers) : numbers);
+  }
+}
+
+template <class T>
+size_t fused_conv_workspace(const FusedConvProblem& problem, FusedConvVectors vectors, size_t lanes) {
+  const FusedConvProblem p = with_joined_axes(problem);
+  if (empty(p)) return 0;
+  if (one_channel(p)) return lanes * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
+  return p.bfloat16 ? multiply_workspace<Brain>(p, vectors, lanes)
+                    : multiply_workspace<Single>(p, vectors, lanes);
+}
+
+template <class T>
+void fused_conv(const FusedConvProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
+                const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
+  const FusedConvProblem p = with_joined_axes(problem);
+  if (empty(p)) return;
+  const auto* w = static_cast<const Word*>(weights);
+  if (one_channel(p)) return filter_planes(p, x, w, b, r, y, parallel, workspace);
+  if (p.bfloat16) return multiply_groups<Brain>(p, vectors, x, w, b, r, y, parallel, workspace);
+  multiply_groups<Single>(p, vectors, x, w, b, r, y, parallel, workspace);
+}
+
+#define GRAPHOPT_INSTANTIATE(T)                                                                        \
+  template FusedConvVectors fused_conv_choose<T>(const FusedConvProblem&);                             \
+  template size_t fused_conv_weights<T>(const FusedConvProblem&, FusedConvVectors);                    \
+  template void fused_conv_prepare(const FusedConvProblem&, FusedConvVectors, const T*, void*);        \
+  template size_t fused_conv_workspace<T>(const FusedConvProblem&, FusedConvVectors, size_t);          \
+  template void fused_conv(const FusedConvProblem&, FusedConvVectors, const T*, const void*, const T*, \
+                           const T*, T*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(float)
+GRAPHOPT_INSTANTIATE(half)
+#undef GRAPHOPT_INSTANTIATE
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,99 @@
+"""Which convolutions become FusedConv, and which do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt.passes.fuse_epilogue import FuseEpilogue
+from graphopt.passes.fused_conv import FusedConv
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
+
+RNG = np.random.default_rng(20)
+
+
+def draw(*shape: int, dtype: type = np.float32) -> Array:
+    return (RNG.standard_normal(shape) / 4).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight", "image", "pads"),
+    [
+        ("pads = [1, 2, 0, 1], strides = [2, 1], dilations = [1, 2]", (7, 4, 3, 2), (2, 4, 9, 8), [1, 2, 0, 1]),
+        ("group = 4, pads = [1, 1, 1, 1]", (8, 1, 3, 3), (2, 4, 6, 5), [1, 1, 1, 1]),
+        ("group = 2", (6, 2, 1, 1), (1, 4, 5, 5), [0, 0, 0, 0]),
+        ('auto_pad = "VALID"', (3, 4, 5), (2, 4, 11), [0, 0]),
+        ('auto_pad = "SAME_UPPER"', (3, 4, 2, 4), (1, 4, 6, 7), [0, 1, 1, 2]),
+        ('auto_pad = "SAME_LOWER", strides = [2, 3]', (3, 4, 4, 3), (1, 4, 7, 8), [2, 1, 1, 0]),
+        ("strides = [1, 2, 1], pads = [1, 0, 1, 0, 1, 0]", (3, 4, 2, 3, 2), (2, 4, 3, 7, 4), [1, 0, 1, 0, 1, 0]),
+    ],
+)
+@pytest.mark.parametrize("bias", ["", ", c"])
+def test_becomes_ours(
+    attributes: str, weight: tuple[int, ...], image: tuple[int, ...], pads: list[int], bias: str
+) -> None:
+    sizes, results = ", ".join(map(str, image[1:])), ", ".join(f"D{i}" for i in range(len(image) - 2))
+    text = f"g (float[N, {sizes}] x) => (float[N, {weight[0]}, {results}] y) {{ y = Conv <{attributes}> (x, W{bias}) }}"
+    model = model_from_text(text, {"W": draw(*weight)} | ({"c": draw(weight[0])} if bias else {}))
+    after = rewrite(model, [FusedConv()], all_sites=True)
+    assert after.op_types == ["FusedConv"]
+    assert {a.name: list(a.ints) for a in after.proto.graph.node[0].attribute}["pads"] == pads
+    assert_same_outputs(model, after.proto, {"x": draw(*image)}, 1e-5)
+    assert rewrite(after.proto, [FusedConv()], all_sites=True).proto == after.proto
+
+
+def test_takes_the_sum_and_the_activation() -> None:
+    text = """g (float[N, 6, 9, 9] x, float[N, 8, 5, 5] r) => (float[N, 8, 5, 5] y, float[N, 6, 9, 9] z) {
+      a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, W) s = Add (r, a) g = Sigmoid (s) y = Mul (s, g)
+      d = Conv <group = 6, pads = [1, 1, 1, 1]> (x, D) z = HardSwish (d)
+    }"""
+    model = model_from_text(text, {"W": draw(8, 6, 3, 3), "D": draw(6, 1, 3, 3)})
+    after = rewrite(model, [FusedConv(), FuseEpilogue()], all_sites=True)
+    assert sorted(after.op_types) == ["FusedConvAddSilu", "FusedConvHardSwish"]
+    assert_same_outputs(model, after.proto, {"x": draw(2, 6, 9, 9), "r": draw(2, 8, 5, 5)}, 1e-5)
+
+
+def test_half_precision() -> None:
+    text = "g (float16[N, 4, 9, 9] x) => (float16[N, 4, 7, 7] y) { y = Conv (x, W) }"
+    model = model_from_text(text, {"W": draw(4, 4, 3, 3, dtype=np.float16)})
+    after = rewrite(model, [FusedConv()], all_sites=True)
+    assert after.op_types == ["FusedConv"]
+    assert_same_outputs(model, after.proto, {"x": draw(2, 4, 9, 9, dtype=np.float16)}, 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "conv", "code"),
+    [
+        ("", "Conv <pads = [0, -1, 0, 0]> (x, W)", "ATTRIBUTE"),
+        ("", 'Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, W)', "ATTRIBUTE"),  # H is not known
+        (", float[4, 4, 1, 1] F", "Conv (x, F)", "NOT_CONSTANT"),
+        (", float[4, 4, K, 1] F", "Conv (x, F)", "UNKNOWN_SHAPE"),
+        (", float F", "Conv (x, F)", "WRONG_RANK"),
+        ("", "Conv (x, Q)", "QUANTIZED"),
+    ],
+)
+def test_stays(inputs: str, conv: str, code: str) -> None:
+    text = f"""g (float[N, 4, H, 9] x{inputs}) => (float[N, M, P, R] y) {{
+      Q = DequantizeLinear (q, s)
+      y = {conv}
+    }}"""
+    weights = {"W": draw(4, 4, 2, 2), "q": np.ones((4, 4, 1, 1), np.int8), "s": np.float32(0.5)}
+    after = rewrite(model_from_text(text, weights), [FusedConv()], all_sites=True)
+    assert "FusedConv" not in after.op_types
+    assert [r.code for r in after.remarks] == [code]
+
+
+def test_stays_in_double_and_on_other_targets_and_where_callers_may_override() -> None:
+    text = "g (double[1, 4, 5, 5] x) => (double[1, 4, 5, 5] y) { y = Conv (x, W) }"
+    after = rewrite(model_from_text(text, {"W": draw(4, 4, 1, 1, dtype=np.float64)}), [FusedConv()], all_sites=True)
+    assert [r.code for r in after.remarks] == ["WRONG_DTYPE"]
+    text = "g (float[1, 4, 5, 5] x) => (float[1, 4, 5, 5] y) { y = Conv (x, W) }"
+    model = model_from_text(text, {"W": draw(4, 4, 1, 1)})
+    for device in ("portable", "migraphx", "rocm"):
+        assert rewrite(model, [FusedConv()], all_sites=True, device=device).op_types == ["Conv"]
+    after = rewrite(model, [FusedConv()])
+    assert [r.code for r in after.remarks] == ["NO_GAIN"]
+    model.graph.input.append(onnx.helper.make_tensor_value_info("W", onnx.TensorProto.FLOAT, (4, 4, 1, 1)))
+    after = rewrite(model, [FusedConv()], all_sites=True)
+    assert [r.code for r in after.remarks] == ["OVERRIDABLE"]
