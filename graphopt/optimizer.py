@@ -15,13 +15,14 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
-from graphopt import bfloat16, files, half_precision, pipeline
+from graphopt import files, pipeline
 from graphopt.errors import ModelSaveError, OptionError, require_list
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.passes.plugins import installed
+from graphopt.progress import Steps
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
@@ -174,9 +175,11 @@ def optimize(
         InvariantError: a pass broke the model; nothing was written.
     """
     start = time.perf_counter()
+    parts = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
+    parts += [(f"converting to {precision}", 6.0)] * (precision is not None) + [("writing", 1.0)] * (out is not None)
+    steps = Steps(progress, parts)
     for name, names in (("only", only), ("skip", skip), ("keep_float", keep_float)):
         require_list(name, names)
-    say = progress or (lambda _: None)
     given: object = model
     path = Path(given) if isinstance(given, str | os.PathLike) else None
     parsed_target, why_target = resolve_target(target)
@@ -196,8 +199,8 @@ def optimize(
             raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
         files.check_places({"OUT": Path(out)})
 
-    say("loading")
-    source = reading.load(model)
+    steps.begin()
+    source = reading.load(model, progress)
     report = Report(target=str(parsed_target), target_reason=why_target)
     work = source.model
     if out is not None:
@@ -213,22 +216,24 @@ def optimize(
     interface = Interface.of(work)
 
     with reading.blamed_on_the_model(source):
-        say("inferring shapes")
+        steps.begin()
         inference.infer(work, source.proto)
         report.before = model_stats(work)
         editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision == "fp16")
 
         def after_pass(name: str) -> None:
-            say(name)
             if check:
                 check_against(interface, work, name)
 
+        steps.begin()
         result = pipeline.run(editor, passes, after_pass=after_pass)
         if precision is not None:
-            say(half_precision.NAME if precision == "fp16" else bfloat16.NAME)
+            steps.begin()
             if precision == "fp16":
                 result.extend(_to_half_precision(editor, keep_io, keep_float, report))
             else:
+                from graphopt import bfloat16
+
                 result.extend(bfloat16.convert(editor, keep_float))
             if not keep_io:
                 interface = _converted(interface, Interface.of(work))
@@ -269,7 +274,7 @@ def optimize(
         returned = work
     elif path is not None:
         assert out is not None
-        say("writing")
+        steps.begin()
         if changed or external_data is not None:
             writing.save(work, Path(out), external_data=external_data, check=check_message)
         else:
@@ -282,6 +287,8 @@ def optimize(
 
 
 def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], report: Report) -> pipeline.PipelineResult:
+    from graphopt import half_precision
+
     start = time.perf_counter()
     done = half_precision.convert(editor, keep_io=keep_io, keep=keep)
     editor.changed()

@@ -34,6 +34,7 @@ from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading
 from graphopt.metadata import METADATA_FROZEN, Numerics
+from graphopt.progress import Progress, Steps
 from graphopt.runtime.sessions import CPU, provider_name
 
 Tolerance = float | Mapping[str, float]
@@ -252,6 +253,7 @@ def verify(
     batch: Sequence[int] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
     providers: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
 
@@ -278,6 +280,7 @@ def verify(
         batch: sizes to try for symbolic first axes.
         ranges: input -> the lowest and the highest number that it is given.
         providers: two of them, where BEFORE and where AFTER is to run.
+        progress: called with a line when a step starts.
 
     Raises:
         OptionError: a name that neither model has, a provider that this runtime has not, or not two.
@@ -314,14 +317,32 @@ def verify(
     wishes = _wishes(before_proto, report.fixed, effort, sizes or {}, ranges or {})
     wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
     budget = Budget(EFFORTS[effort].seconds)
+    ways = two[1:] or [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
+    ways += [_Way(True, device)] if device != CPU else []
+    steps = Steps(
+        progress,
+        [
+            ("BEFORE runs", 2),
+            *((f"AFTER runs{' with the library' if way.library else ''}", 1.0) for way in ways),
+            *([] if two else [("AFTER runs with the runtime's optimizations", 1.0)]),
+            ("BEFORE runs with its rounding at random", RUNS),
+            ("looking for what no input showed", 1),
+        ],
+    )
+    steps.begin()
     wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, half_io)
-    ways = [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
-    ways += [_Way(True, device)] if device != CPU else []
-    runs = [run for way in two[1:] or ways for run in _run_after(pair, way, cases, wanted)]
+    on_inputs = f"on {len(cases)} sets of inputs"
+    runs = []
+    for way in ways:
+        steps.begin(on_inputs)
+        runs += _run_after(pair, way, cases, wanted)
     if not two:
+        steps.begin()
         runs += _run_at_default_level(pair, cases, wanted, report)
+    steps.begin()
     _judge(pair, runs, honest, report, budget)
+    steps.begin()
     report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
 

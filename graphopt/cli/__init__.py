@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import os
 import signal
 import sys
 
@@ -73,9 +74,11 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from graphopt.report.tables import plain
+    from graphopt.report.text import visible
 
-    screen.errors().print(f"[red]graphopt:[/] {plain(streams.named(message))}", soft_wrap=True)
+    color = False if "NO_COLOR" in os.environ else None  # None: where stderr is a terminal
+    typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
+    print(visible(streams.named(message)), file=sys.stderr)
     sys.exit(code)
 
 

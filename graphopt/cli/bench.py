@@ -9,10 +9,10 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import parse_numbers, parse_sizes
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command(name="bench")
+@app.command(cls=Command, name="bench")
 def bench_command(
     before: Annotated[Path, typer.Argument(metavar="A", help="A model; - is stdin.")],
     after: Annotated[Path | None, typer.Argument(metavar="B", help="The other side; without it A alone.")] = None,

@@ -9,10 +9,10 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption, parse_names
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command()
+@app.command(cls=Command)
 def bisect(
     before: InPath,
     out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
@@ -27,7 +27,7 @@ def bisect(
     Exit code 0: none does, 1: found.
     """
     from graphopt.checking.bisect import bisect_file
-    from graphopt.report.tables import plain
+    from graphopt.report.text import plain
 
     before = streams.read(before)
     if providers is not None:
@@ -49,7 +49,7 @@ def bisect(
 
 def _bisect_providers(path: Path, out: Path | None, providers: str, inputs: Path | None, seed: int) -> None:
     from graphopt.checking.parting import first_parting_in_file
-    from graphopt.report.tables import plain
+    from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
         result = first_parting_in_file(path, out, parse_names(providers) or [], inputs=inputs, seed=seed)

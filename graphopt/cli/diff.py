@@ -8,20 +8,21 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command(name="diff")
+@app.command(cls=Command, name="diff")
 def diff_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="One model; - is stdin.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
     """Show what differs between the graphs of two models. Exit code 0 whether they differ or not."""
+    before, after = streams.read(before), streams.read(after)
     from graphopt.checking.diff import diff
 
     with screen.working("comparing"):
-        found = diff(streams.read(before), streams.read(after))
+        found = diff(before, after)
     if as_json:
         screen.print_json("diff", found.to_dict())
         return

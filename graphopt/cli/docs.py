@@ -9,7 +9,7 @@ import typer
 
 import graphopt
 from graphopt.cli import screen
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
 # In a wheel, and in the source tree.
@@ -27,7 +27,7 @@ def page_names() -> list[str]:
     return [*pages()]
 
 
-@app.command()
+@app.command(cls=Command)
 def docs(
     page: Annotated[
         str, typer.Argument(metavar="PAGE", help="usage, serving, NO_GAIN, ...", autocompletion=page_names)

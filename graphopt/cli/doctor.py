@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, RuntimeMissingError
 
 
-@app.command()
+@app.command(cls=Command)
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     selftest: Annotated[
@@ -23,7 +23,8 @@ def doctor(
     """Show versions, the native library, each way to a GPU, and what is missing; exit 1 when the self-test fails."""
     if bench and not selftest:
         raise OptionError("--bench is for --selftest")
-    from graphopt.report.tables import facts, plain, print_routes, print_selftest
+    from graphopt.report.tables import facts, print_routes, print_selftest
+    from graphopt.report.text import plain
     from graphopt.runtime.doctor import examine
 
     findings = examine()

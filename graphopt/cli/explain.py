@@ -17,7 +17,7 @@ from graphopt.cli.options import (
     parse_input_shapes,
     parse_one_size,
 )
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 from graphopt.remarks import Code
 
@@ -27,7 +27,7 @@ def _codes() -> list[str]:
     return list(Code.__members__)
 
 
-@app.command(name="explain")
+@app.command(cls=Command, name="explain")
 def explain_command(
     model: Annotated[
         Path, typer.Argument(help="The model to read; - is stdin. Or a code, whose page is printed.", metavar="IN|CODE")

@@ -9,10 +9,10 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import InPath
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command()
+@app.command(cls=Command)
 def lower(
     model: InPath,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is stdout.")],
@@ -24,8 +24,7 @@ def lower(
 ) -> None:
     """Write our operators, and with --to standard those of com.microsoft, as standard ONNX for other runtimes."""
     from graphopt.lower import lower as lower_model
-    from graphopt.report.tables import plain
-    from graphopt.report.text import count
+    from graphopt.report.text import count, plain
 
     source, written = streams.read(model), streams.write(out)
     done = lower_model(source, written, to=to, opset=opset)
@@ -33,8 +32,8 @@ def lower(
     if verify:
         from graphopt.checking.verify import verify as verify_models
 
-        with screen.working("verifying"):
-            report = verify_models(source, written)
+        with screen.working("verifying") as say:
+            report = verify_models(source, written, progress=say)
     streams.flush(out, written)
     console = screen.out()
     what = [f"{count(done.inlined, 'node')} inlined"] if done.inlined or to == "onnxruntime" else []

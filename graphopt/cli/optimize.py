@@ -28,7 +28,7 @@ from graphopt.cli.options import (
     parse_sizes,
     parse_threads,
 )
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
 from graphopt.errors import OptionError
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
 
 
-@app.command()
+@app.command(cls=Command)
 def optimize(
     model: InPath,
     out: OutPath = None,
@@ -156,8 +156,8 @@ def optimize(
         report.tuning = tuning.to_dict()
     accuracy, times = None, None
     if verify and written is not None:
-        with screen.working("verifying"):
-            accuracy = graphopt.verify(model, written)
+        with screen.working("verifying") as say:
+            accuracy = graphopt.verify(model, written, progress=say)
     if bench and written is not None:
         with screen.working("timing") as say:
             times = graphopt.bench(model, written, threads=(threads,), sizes=sizes, progress=say)
@@ -269,14 +269,19 @@ def _print(
     """The answer first, then what it rests on."""
     from graphopt.report import tables
     from graphopt.report.answer import answer, is_faster, is_slower
+    from graphopt.report.text import plain
 
     console = screen.out()
     bad = (accuracy is not None and not accuracy.equal) or (times is not None and is_slower(times))
     good = times is not None and is_faster(times)
     style = "bold red" if bad else "bold green" if good else "bold"
-    console.print(
-        tables.plain(answer(report, accuracy, times, "nothing written" if shown is None else str(shown))), style=style
-    )
+    written = "nothing written" if shown is None else str(shown)
+    line = answer(report, accuracy, times, written)
+    if len(line) > console.width:  # rather two lines than one that folds
+        console.print(plain(answer(report, accuracy, times)), style=style)
+        line = f"written to {written}" if shown is not None else written
+        style = ""
+    console.print(plain(line), style=style, soft_wrap=True)
     if report.before is not None and report.after is not None:
         tables.print_before_after(report.before, report.after, console)
     tables.print_passes(report, console)
@@ -292,4 +297,4 @@ def _print(
     if accuracy is not None:
         tables.print_verify(accuracy, console)
     for note in report.notes:
-        console.print(tables.plain(note))
+        tables.say(plain(note), console)

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command(name="optimize-all", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@app.command(
+    cls=Command, name="optimize-all", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True}
+)
 def optimize_all(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every .onnx file below it is read.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Models, reports, manifest and summary go there.")],
@@ -25,7 +27,7 @@ def optimize_all(
     """Optimize every model of FOLDER into OUT; run it again to go on. Exit code 1: some failed."""
     from graphopt.optimize_all import PAGE, Outcome, summary
     from graphopt.optimize_all import optimize_all as run
-    from graphopt.report.tables import plain
+    from graphopt.report.text import plain
 
     def show(outcome: Outcome, done: int, total: int) -> None:
         what = (

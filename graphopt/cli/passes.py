@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from graphopt.cli import screen
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
-@app.command()
+@app.command(cls=Command)
 def passes() -> None:
     """List the passes with their equations, in the order in which they run."""
     from rich.markup import escape

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.completion import get_completion_inspect_parameters, install_callback, show_callback
+from typer.core import TyperCommand
 
 import graphopt
 from graphopt.cli import config
 
 # Help without boxes: at 80 columns nothing folds, and rich, which takes as long as all else, is not loaded for it.
 app = typer.Typer(
+    # Reading an option without a default loads pydantic, which takes as long as all else: --help gets one here, and the
+    # options of completion, which are typer's, get theirs below.
+    context_settings={"default_map": {"help": False}},
+    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain, bench.",
 )
+get_completion_inspect_parameters()  # the shells that are known, which is what it is called for here
+
+
+class Command(TyperCommand):
+    """Says what is missing before it reads what is there, for which typer loads pydantic."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if not given.get("help") and not ctx.resilient_parsing:
+            for param in self.params:
+                if param.required and given.get(param.name) is None:
+                    ctx.fail(f"Missing {param.param_type_name} '{param.metavar or param.name}'.")
+        return super().parse_args(ctx, args)
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,6 +59,18 @@ def main_options(
     ] = False,
     show_config: Annotated[
         bool, typer.Option("--show-config", callback=_show_config, is_eager=True, help="Print all options and exit.")
+    ] = False,
+    install_completion: Annotated[
+        bool,
+        typer.Option(
+            "--install-completion", callback=install_callback, is_eager=True, help="Install completion for this shell."
+        ),
+    ] = False,
+    show_completion: Annotated[
+        bool,
+        typer.Option(
+            "--show-completion", callback=show_callback, is_eager=True, help="Print the completion of this shell."
+        ),
     ] = False,
 ) -> None:
     if context.resilient_parsing:  # a shell asks for completions

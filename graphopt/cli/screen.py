@@ -61,12 +61,15 @@ def _console(*, stderr: bool) -> Console:
 @contextmanager
 def working(what: str = "") -> Iterator[Callable[[str], None]]:
     """Shows on a terminal that work is going on, and with what; yields the function that says with what."""
+    if not sys.stderr.isatty():  # nobody looks, and rich takes its time to load
+        yield lambda step: None
+        return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from graphopt.report.tables import plain
+    from graphopt.report.text import plain
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors(), transient=True, disable=not errors().is_terminal) as progress:
+    with Progress(*columns, console=errors(), transient=True) as progress:
         task = progress.add_task(plain(what), total=None)
         yield lambda step: progress.update(task, description=plain(step))
 

@@ -9,7 +9,7 @@ import typer
 
 from graphopt.cli import screen
 from graphopt.cli.options import parse_numbers, parse_one_size, parse_threads
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 
 
 def engine_names() -> list[str]:
@@ -19,7 +19,7 @@ def engine_names() -> list[str]:
     return [*ENGINES]
 
 
-@app.command(name="serve-config")
+@app.command(cls=Command, name="serve-config")
 def serve_config(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The optimized model.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder; other models in it stay.")],
@@ -40,7 +40,7 @@ def serve_config(
     seen_at: Annotated[Path | None, typer.Option(help="Where the engine sees OUT, if in a container.")] = None,
 ) -> None:
     """Write a folder from which an inference server serves MODEL as it is."""
-    from graphopt.report.tables import plain
+    from graphopt.report.text import plain
     from graphopt.serving.configs import COMMANDS
     from graphopt.serving.write import write
 

@@ -10,7 +10,8 @@ from types import ModuleType
 
 # sympy takes 0.4 s of CPU, twice what all else takes; onnx_ir imports it for arithmetic on symbolic dimensions, which
 # nobody here does: graphopt.graph.shapes has its own.
-LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
+# Models as JSON and as text, which onnx reads and writes as well, nobody asks for here.
+LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes", "google.protobuf.json_format", "google.protobuf.text_format"})
 
 
 class _LateFinder:

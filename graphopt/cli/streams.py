@@ -14,7 +14,7 @@ from pathlib import Path
 
 from graphopt import files
 from graphopt.cli import screen
-from graphopt.errors import OptionError
+from graphopt.errors import ModelLoadError, OptionError
 
 DASH = Path("-")
 _cleanup = ExitStack()
@@ -31,9 +31,12 @@ def read(path: Path) -> Path:
     """The file to read in the place of `path`; stdin for `-`.
 
     Raises:
+        ModelLoadError: there is no such file, said before anything is loaded that reads files.
         OptionError: stdin was read before.
     """
     if path != DASH:
+        if not path.exists():
+            raise ModelLoadError(f"{path}: no such file")
         return path
     if _stdin:
         raise OptionError("- stands for stdin, which can be read once")

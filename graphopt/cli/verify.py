@@ -16,14 +16,14 @@ from graphopt.cli.options import (
     parse_sizes,
     parse_tolerances,
 )
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
 
 if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
 
 
-@app.command(name="verify")
+@app.command(cls=Command, name="verify")
 def verify_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The original; - is stdin.")],
     after: Annotated[
@@ -64,7 +64,7 @@ def verify_command(
     before, after = streams.read(before), None if after is None else streams.read(after)
     import graphopt
 
-    with screen.working("verifying"):
+    with screen.working("verifying") as say:
         report = graphopt.verify(
             before,
             before if after is None else after,
@@ -79,6 +79,7 @@ def verify_command(
             batch=parse_numbers(batch, "--batch") if batch else (),
             ranges=parse_ranges(range_),
             providers=parse_names(providers),
+            progress=say,
         )
     if as_json:
         screen.print_json("verify", report.to_dict())

@@ -11,7 +11,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import AllSitesOption, ShapeOption, TargetOption, parse_input_shapes, parse_one_size
-from graphopt.cli.root import app
+from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 
-@app.command(name="view")
+@app.command(cls=Command, name="view")
 def view_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model to look at.")],
     after: Annotated[

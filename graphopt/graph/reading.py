@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +28,13 @@ from graphopt.graph.traversal import (
     graphs,
     tensors,
 )
+from graphopt.progress import Progress, time_left
 
 # From this IR version on an initializer that is also a graph input can be overridden by callers.
 FIRST_OVERRIDABLE_IR_VERSION = 4
+
+# Of large files so much is read at a time.
+BLOCK = 1 << 26
 
 # The other name of the default domain.
 ONNX_DOMAIN = "ai.onnx"
@@ -54,8 +59,12 @@ class Source:
     data_files: frozenset[Path] = frozenset()
 
 
-def load(original: Any) -> Source:
+def load(original: Any, progress: Progress | None = None) -> Source:
     """Takes any form of a model without changing it.
+
+    Args:
+        original: the model.
+        progress: called with a line now and then while a large file is read.
 
     Raises:
         ModelLoadError: missing or unreadable file, not ONNX, truncated, names that lead nowhere, a cyclic graph, or
@@ -65,7 +74,7 @@ def load(original: Any) -> Source:
     proto: onnx.ModelProto | None = None
     if isinstance(original, str | os.PathLike):
         path = Path(original)
-        proto = read_proto(path)
+        proto = read_proto(path, progress)
         model = _deserialize(proto, str(path))
     elif isinstance(original, onnx.ModelProto):
         proto = onnx.ModelProto()
@@ -147,14 +156,18 @@ def _normalize_imports(imports: dict[str, int], in_order: Iterable[tuple[str, in
     return True
 
 
-def read_proto(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
     """The protobuf message of a file, external data not loaded.
+
+    Args:
+        path: the file.
+        progress: called with a line now and then while a large file is read.
 
     Raises:
         ModelLoadError: missing, unreadable, empty, not a protobuf message, or no ONNX model.
     """
     try:
-        data = path.read_bytes()
+        data = _read(path, progress or (lambda _: None))
     except FileNotFoundError:
         raise ModelLoadError(f"{path}: no such file") from None
     except OSError as error:
@@ -167,6 +180,20 @@ def read_proto(path: Path) -> onnx.ModelProto:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelLoadError(f"{path}: not an ONNX model (it has no graph)")
     return proto
+
+
+def _read(path: Path, say: Progress) -> bytes | memoryview:
+    """A file's bytes; of a large one it is said how much is left."""
+    size = path.stat().st_size
+    if size < 2 * BLOCK:  # which a pipe is, too
+        return path.read_bytes()
+    data, done, start = bytearray(size), 0, time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(memoryview(data)[done : done + BLOCK]):
+            done += count
+            left = (time.perf_counter() - start) * (size - done) / done
+            say(f"reading {path.name}: {done >> 20} of {size >> 20} MiB, {time_left(left)}")
+    return memoryview(data)[:done]
 
 
 def data_files(path: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
+from graphopt.progress import Progress, time_left
 from graphopt.runtime.sessions import (
     COMPILING_PROVIDERS,
     CPU,
@@ -162,7 +163,7 @@ def bench(
     memory: bool = True,
     profile: bool = True,
     require_device: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> BenchReport:
     """Measures one model or compares two.
 
@@ -207,7 +208,7 @@ def bench(
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
                 feeds = normal_feeds(protos[0], bound) if given is None else given
                 if i == 0 and (profile or require_device):
-                    say(f"profiling on {provider}")
+                    say(f"profiling on {provider} ({time_left((count - done) * seconds)})")
                     profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
                     report.profiles.append(profiled)
                     if any(t.provider != CPU and not t.on_device for t in profiled.before):
@@ -216,8 +217,7 @@ def bench(
                         _require_device(profiled)
                 for io in ("host",) if provider == CPU else ("host", "device"):
                     setting = Setting(provider, n, bound, io)
-                    left = (count - done) * seconds
-                    say(f"{describe(setting)} ({done + 1} of {count}, about {left:.0f} s left)")
+                    say(f"{describe(setting)} ({done + 1} of {count}, {time_left((count - done) * seconds)})")
                     done += 1
                     try:
                         report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
@@ -229,7 +229,7 @@ def bench(
 
 def describe(setting: Setting) -> str:
     sizes = ", ".join(f"{s}={n}" for s, n in setting.sizes.items())
-    threads = f"{setting.threads} threads" if setting.threads else "default threads"
+    threads = f"{setting.threads} thread{'s' * (setting.threads > 1)}" if setting.threads else "default threads"
     return ", ".join(p for p in (setting.provider, threads, sizes, f"{setting.io} I/O") if p)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from graphopt.measure.bench import (
 from graphopt.measure.measured_session import open_session
 from graphopt.measure.profiling import Run
 from graphopt.optimizer import optimize
+from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
 from graphopt.runtime.sessions import CPU, device_of, memory_of, runtime_name
@@ -193,7 +194,7 @@ def tune(
     seconds: float = 60.0,
     cache: Path | None = None,
     measure: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Measures each class of site of a model and then the whole model.
 
@@ -233,8 +234,9 @@ def tune(
             work.runner(work.plain, work.feeds)  # a model that does not run is said so now
             _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
             if classes:
-                say("timing the whole model")
-                _choose(work, tuning, max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE))
+                left = max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE)
+                say(f"timing the whole model ({time_left(left)})")
+                _choose(work, tuning, left)
             if cache is not None:
                 store.write(cache)
         tuning.sites = {name: sites[name] for name in classes if name in sites}
@@ -313,7 +315,7 @@ def _measure_classes(
     sites: dict[str, Measurement],
     seconds: float,
     tuning: Tuning,
-    say: Callable[[str], None],
+    say: Progress,
 ) -> None:
     end = time.perf_counter() + seconds
     todo = [name for name in classes if name not in sites or sites[name].pays is None]
@@ -321,7 +323,8 @@ def _measure_classes(
         left = end - time.perf_counter()
         if left <= 0:
             return
-        say(f"class {i + 1} of {len(todo)}: {name}")
+        all_left = left + seconds * WHOLE_MODEL_SHARE / (1 - WHOLE_MODEL_SHARE)
+        say(f"class {i + 1} of {len(todo)}: {name} ({time_left(all_left)})")
         try:
             found = _measure(work, classes[name], min(MAX_SECONDS_A_CLASS, left / (len(todo) - i)))
         except GraphoptError as error:

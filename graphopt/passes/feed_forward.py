@@ -85,7 +85,9 @@ class FeedForward(Pass[LinearMatch]):
         match = layer_at(node, editor)
         if match is None:
             return None
-        form, add = match.form, match.add
+        form, add, w = match.form, match.add, node.inputs[1]
+        if w is not None and w.is_graph_input() and not w.is_initializer() and (form is not None or add is not None):
+            editor.require_constant(w, "the weight", node)
         if not editor.target.gpu_kernels or match.b is None:
             if form is None and add is None:
                 return None
@@ -149,7 +151,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
         if add is not None and b is not None:
             bias = add
-    if not _is_weight(w, editor) and (b is None or not _is_weight(b, editor)):
+    if not _is_weight(w, editor) and not _is_weight(b, editor) and not _stands_for_a_weight(w, node, editor):
         return None  # a product of two inputs like any other
     y = bias.outputs[0]
     form = form_of(y, editor)
@@ -167,6 +169,12 @@ def what_fits(match: LinearMatch, editor: Editor) -> LinearMatch:
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
     """A constant, or one that callers may override, which `legal` refuses."""
     return editor.is_constant(value) or (value is not None and value.is_initializer())
+
+
+def _stands_for_a_weight(w: ir.Value, product: ir.Node, editor: Editor) -> bool:
+    """Whether a graph input is a matrix beside something that is computed."""
+    x = product.inputs[0]
+    return x is not None and not x.is_graph_input() and editor.shapes.rank(w) == 2
 
 
 def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:

@@ -188,6 +188,8 @@ def account(
         ModelLoadError: the model cannot be read.
         OptionError: an unknown pass, target, input or dimension.
     """
+    if progress is not None:
+        progress("looking at the model as it is")
     before = side(model, input_shapes=input_shapes, sizes=sizes)
     after, report = graphopt.optimize(
         reading.load(model).model,

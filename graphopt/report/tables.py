@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped
-from graphopt.report.text import amount, count, size, visible
+from graphopt.report.text import amount, count, plain, size
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
 from graphopt.runtime.sessions import CPU
@@ -32,11 +31,6 @@ MAX_RANGES = 20
 LEAST_TEXT = 8
 # Groups of an account below it are counted, not listed, where there is nothing to do about them.
 LEAST_SHARE = 0.01
-
-
-def plain(text: str) -> str:
-    """`visible`, and rich markup loses its meaning."""
-    return escape(visible(text))
 
 
 def table(columns: Sequence[str], title: str = "") -> Table:
@@ -63,6 +57,13 @@ def show(made: Table, console: Console) -> None:
     console.print(made)
 
 
+def say(text: str, console: Console, *, indent: int = 2) -> None:
+    """A sentence (markup); on a terminal that is too narrow for it its later lines are indented."""
+    lines = Text.from_markup(text).wrap(console, max(console.width - indent, LEAST_TEXT))
+    for i, line in enumerate(lines or [Text()]):
+        console.print(Text(" " * indent if i else "") + line, soft_wrap=True)
+
+
 def print_before_after(before: ModelStats, after: ModelStats, console: Console) -> None:
     """What there is another number of."""
     rows = [(op, before.nodes.get(op, 0), after.nodes.get(op, 0)) for op in sorted({*before.nodes, *after.nodes})]
@@ -84,24 +85,24 @@ def print_passes(report: Report, console: Console) -> None:
     worked = [p for p in report.passes if p.applied]
     if worked:
         done = ", ".join(f"{p.name} {p.applied}" for p in worked)
-        console.print(f"rewrites: {done} ({report.seconds:.2f} s in all)")
+        say(f"rewrites: {done} ({report.seconds:.2f} s in all)", console)
     if idle := [p.name for p in report.passes if not p.applied]:
-        console.print(f"[dim]nothing to do for {', '.join(idle)}[/]")
+        say(f"[dim]nothing to do for {', '.join(idle)}[/]", console)
 
 
 def print_refusals(remarks: Sequence[Remark], console: Console) -> None:
     """How many, by reason."""
     codes = Counter(r.code for r in remarks if not r.applied)
     if codes:
-        console.print(f"refused: {', '.join(f'{code} {n}' for code, n in codes.most_common())} (--explain shows each)")
+        say(f"refused: {', '.join(f'{code} {n}' for code, n in codes.most_common())} (--explain shows each)", console)
 
 
 def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
     """A line for each site."""
     for remark in remarks:
-        console.print(remark_line(remark, ", ".join(plain(n) for n in remark.nodes)))
+        say(remark_line(remark, ", ".join(plain(n) for n in remark.nodes)), console)
     if not remarks:
-        console.print("no candidate sites")
+        say("no candidate sites", console)
 
 
 def remark_line(remark: Remark, where: str) -> str:
@@ -127,13 +128,13 @@ def print_ranges(report: Report, console: Console) -> None:
         shown.add_row(plain(r.name), *numbers, f"{r.share:.1%}", "float16" if r.converted else "float32")
     show(shown, console)
     if len(worst) > MAX_RANGES:
-        console.print(f"and {len(worst) - MAX_RANGES} more, with smaller errors (--json lists all)")
+        say(f"and {len(worst) - MAX_RANGES} more, with smaller errors (--json lists all)", console)
 
 
 def print_verdict(report: VerifyReport, console: Console) -> None:
     """The answer, and what it rests on."""
     colour = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}[report.verdict]
-    console.print(f"[bold {colour}]{equality(report)}[/]: {plain(report.summary)}")
+    say(f"[bold {colour}]{equality(report)}[/]: {plain(report.summary)}", console)
 
 
 def print_verify(report: VerifyReport, console: Console) -> None:
@@ -147,18 +148,18 @@ def print_verify(report: VerifyReport, console: Console) -> None:
     if shown.row_count:
         show(shown, console)
     for gap in report.not_covered:
-        console.print(f"[yellow]not covered:[/] {plain(gap)}")
+        say(f"[yellow]not covered:[/] {plain(gap)}", console)
     for note in report.notes:
-        console.print(f"[yellow]note:[/] {plain(note)}")
+        say(f"[yellow]note:[/] {plain(note)}", console)
 
 
 def print_diff(found: ModelDiff, console: Console) -> None:
     """What was rewritten, by kind and layer."""
     if found.equal:
-        console.print("[bold]the same nodes and weights[/]")
+        say("[bold]the same nodes and weights[/]", console)
         return
     places = count(len(found.neighbourhoods), "place")
-    console.print(f"[bold]{nodes(found.before, found.after)}, {places} rewritten[/]")
+    say(f"[bold]{nodes(found.before, found.after)}, {places} rewritten[/]", console)
     print_before_after(found.before, found.after, console)
     if found.neighbourhoods:
         shown = table(("before", "after", ">sites", "where"))
@@ -172,7 +173,7 @@ def print_diff(found: ModelDiff, console: Console) -> None:
         show(shown, console)
     removed, added = set(found.removed_initializers), set(found.added_initializers)
     changed = len(found.changed_initializers)
-    console.print(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed")
+    say(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed", console)
 
 
 def operators(nodes: Sequence[DiffNode]) -> str:
@@ -196,18 +197,18 @@ def print_speed(report: BenchReport, console: Console) -> None:
 
 def print_bench(report: BenchReport, console: Console) -> None:
     for line in report.conditions:
-        console.print(plain(line))
+        say(plain(line), console)
     if any(row.after is not None for row in report.rows):
         _print_comparison(report, console)
     else:
         _print_single(report, console)
     for knee in report.knees:
         sides = [f"{side} {knee[side]}" for side in ("before", "after") if knee[side] is not None]
-        console.print(f"batch within 5 % of the best throughput: {', '.join(sides)} ({plain(knee['setting'])})")
+        say(f"batch within 5 % of the best throughput: {', '.join(sides)} ({plain(knee['setting'])})", console)
     for profile in report.profiles:
         _print_profile(profile, console)
     for note in report.notes:
-        console.print(f"[yellow]note:[/] {plain(note)}")
+        say(f"[yellow]note:[/] {plain(note)}", console)
 
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
@@ -219,9 +220,9 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         show(shown, console)
     if tuning.whole_model:
         ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
-        console.print(f"whole model: {ways}; chosen: {tuning.chosen}")
+        say(f"whole model: {ways}; chosen: {tuning.chosen}", console)
     for note in tuning.notes:
-        console.print(f"[yellow]note:[/] {plain(note)}")
+        say(f"[yellow]note:[/] {plain(note)}", console)
 
 
 def facts() -> Table:
@@ -237,7 +238,7 @@ def print_routes(routes: Sequence[Route], console: Console) -> None:
     described: set[str] = set()
     for route in routes:
         state = "[green]ready[/]" if route.ready else "[yellow]not used[/]"
-        console.print(f"[bold]{plain(route.title)}[/] ({route.provider}): {state}")
+        say(f"[bold]{plain(route.title)}[/] ({route.provider}): {state}", console)
         if route.reason is not None:
             _print_reason("  ", route.reason, console)
         for note in route.notes:
@@ -267,9 +268,9 @@ def _gpu_line(device: Gpu) -> str:
 
 
 def _print_reason(before: str, reason: Reason, console: Console) -> None:
-    console.print(f"{before}{plain(reason.text)} [dim]({reason.code})[/]")
+    say(f"{before}{plain(reason.text)} [dim]({reason.code})[/]", console)
     if reason.mend:
-        console.print(f"  to mend it: {plain(reason.mend)}")
+        say(f"  to mend it: {plain(reason.mend)}", console)
 
 
 def print_selftest(tested: SelfTest, console: Console) -> None:
@@ -294,15 +295,15 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     show(shown, console)
     for result in tested.failed:
         by = f" by {plain(result.implementation)}" if result.implementation else ""
-        console.print(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}")
+        say(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}", console)
     for implementation, why in dict.fromkeys((r.implementation, r.refused) for r in tested.results if r.refused):
-        console.print(f"not tried here: {plain(implementation)}: {plain(why)}")
+        say(f"not tried here: {plain(implementation)}: {plain(why)}", console)
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
     share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"
-    console.print(f"sessions of mixed nodes, ours between the runtime's: {share} passed")
+    say(f"sessions of mixed nodes, ours between the runtime's: {share} passed", console)
     for s in tested.failed_sessions:
-        console.print(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}")
+        say(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", console)
 
 
 def _setting(row: BenchRow) -> str:
@@ -337,7 +338,7 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
     for row in report.rows:
         assert row.after is not None
         if len(report.rows) > 1:
-            console.print(f"[bold]{_setting(row)}[/]")
+            say(f"[bold]{_setting(row)}[/]", console)
             shown = table(("", ">ms", ">spread", ">p95 ms", ">items/s", ">memory", "speedup"))
         shown.add_row("before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
         shown.add_row("after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}")
@@ -379,17 +380,18 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     nodes = ", ".join(f"{n} nodes on {provider}" for provider, n in placed.nodes.items())
     copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
-    console.print(f"{name}: {nodes}{copies}{left}")
+    say(f"{name}: {nodes}{copies}{left}", console)
 
 
 def print_account(found: Account, console: Console) -> None:
     """The whole model, what could gain first."""
-    console.print(f"[bold]{account_answer(found)}[/]")
+    say(f"[bold]{account_answer(found)}[/]", console)
     sizes = ", ".join(f"{s}={n}" for s, n in found.sizes.items())
     unknown = f"; {count(found.unknown, 'node')} of unknown size" if found.unknown else ""
     at = f" at {sizes}" if sizes else ""
-    console.print(
-        plain(f"{amount(found.multiply_adds)} multiply-adds, {size(found.bytes)} read and written{at}{unknown}")
+    say(
+        plain(f"{amount(found.multiply_adds)} multiply-adds, {size(found.bytes)} read and written{at}{unknown}"),
+        console,
     )
     for fate in Fate:
         mine = [g for g in found.groups if g.first.fate == fate]
@@ -397,18 +399,18 @@ def print_account(found: Account, console: Console) -> None:
             continue
         share, byte_share = (sum(getattr(g, a) for g in mine) for a in ("share", "byte_share"))
         console.print()
-        console.print(f"[bold]{fate.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)")
+        say(f"[bold]{fate.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)", console)
         shown = mine if fate in (Fate.COULD_GAIN, Fate.REFUSED) else [g for g in mine if g.cost >= LEAST_SHARE]
         for group in shown:
             _print_group(group, console)
         if rest := mine[len(shown) :]:
-            console.print(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]")
+            say(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]", console)
 
     if found.elsewhere:
         console.print()
-        console.print("[bold]refused at nodes that passes had made and have taken away again[/]")
+        say("[bold]refused at nodes that passes had made and have taken away again[/]", console)
         for remark in found.elsewhere:
-            console.print(f"  {remark_line(remark, ', '.join(plain(n) for n in remark.nodes))}")
+            say(f"  {remark_line(remark, ', '.join(plain(n) for n in remark.nodes))}", console)
 
 
 def account_answer(found: Account) -> str:
@@ -430,13 +432,13 @@ def _print_group(group: AccountGroup, console: Console) -> None:
     into = f" -> {site.into}" if site.into else " -> nothing" if site.fate == Fate.REWRITTEN else ""
     times = f" in {n} places" if n > 1 else ""
     where = f": {plain(group.where)}"
-    console.print(f"{group.share:6.1%} {group.byte_share:6.1%}  {plain(site.operators + into)}{times}{where}")
+    say(f"{group.share:6.1%} {group.byte_share:6.1%}  {plain(site.operators + into)}{times}{where}", console)
     if site.into or site.fate == Fate.REWRITTEN:
         by = ", ".join(dict.fromkeys(r.pass_name for r in site.remarks if r.applied))
         if by:
-            console.print(f"{'':15}[dim]by {by}[/]")
+            say(f"{'':15}[dim]by {by}[/]", console)
     for remark in dict.fromkeys(r for r in site.remarks if not r.applied):
         named = [remark.nodes] if n == 1 else [(group.where, *remark.nodes[1:])]
-        console.print(f"  {remark_line(remark, ', '.join(plain(x) for x in named[0]))}")
+        say(f"  {remark_line(remark, ', '.join(plain(x) for x in named[0]))}", console)
     if site.reason:
-        console.print(f"{'':15}[dim]{plain(site.reason)}[/]")
+        say(f"{'':15}[dim]{plain(site.reason)}[/]", console, indent=15)

@@ -8,6 +8,13 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def plain(text: str) -> str:
+    """`visible`, and rich markup loses its meaning."""
+    from rich.markup import escape
+
+    return escape(visible(text))
+
+
 def size(n: int) -> str:
     """Bytes."""
     amount = float(n)

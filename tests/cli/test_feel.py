@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,10 @@ import onnx_ir as ir
 import pytest
 
 import graphopt
+from graphopt import progress
 from graphopt.errors import OptionError
+from graphopt.graph import reading
+from graphopt.progress import Steps
 from graphopt.remarks import became
 from models import ZOO
 
@@ -27,7 +31,7 @@ Command = Callable[..., Any]
 
 
 def loaded_by(*arguments: str) -> set[str]:
-    """Top-level modules that are executed by `graphopt ARGUMENTS`."""
+    """Modules of graphopt, and packages of others, that are executed by `graphopt ARGUMENTS`."""
     code = textwrap.dedent(
         """
         import sys
@@ -37,7 +41,7 @@ def loaded_by(*arguments: str) -> set[str]:
         except SystemExit:
             pass
         done = {n for n, m in list(sys.modules.items()) if type(m).__name__ != "_LazyModule"}
-        print("\\n" + " ".join(n for n in done if "." not in n))
+        print("\\n" + " ".join(n for n in done if "." not in n or n.startswith("graphopt")))
         """
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
@@ -45,19 +49,29 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("optimize", "--no-such")])
-def test_what_starts_quickly_loads_little(arguments: tuple[str, ...]) -> None:
-    loaded = loaded_by(*arguments)
+@pytest.mark.parametrize(
+    "arguments", ["--version", "--help", "optimize --help", "optimize --no-such", "verify --json", "nonsense"]
+)
+def test_what_starts_quickly_loads_little(arguments: str) -> None:
+    loaded = loaded_by(*arguments.split())
     assert "typer" in loaded
-    assert not loaded & {"sympy", "onnx", "onnx_ir", "numpy", "onnxruntime", "jinja2", "rich"}
+    assert not loaded & {"sympy", "onnx", "onnx_ir", "numpy", "onnxruntime", "jinja2", "rich", "pydantic"}
 
 
 @pytest.mark.once
-def test_work_starts_without_sympy(tmp_path: Path) -> None:
+def test_a_missing_file_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    for command in ("optimize", "verify", "diff"):
+        assert not loaded_by(command, str(tmp_path / "no.onnx"), str(tmp_path / "b.onnx")) & {"onnx", "numpy", "rich"}
+
+
+@pytest.mark.once
+def test_work_starts_with_what_it_needs(tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     onnx.save(ZOO["resnet18"](small=True, dynamic=True), path)
     loaded = loaded_by("optimize", str(path), "--dry-run", "-q", "--target", "cpu")
-    assert "onnx_ir" in loaded and not loaded & {"sympy", "onnxruntime", "jinja2"}
+    assert "onnx_ir" in loaded and not loaded & {"sympy", "onnxruntime", "jinja2", "rich"}
+    later = ("half_precision", "bfloat16", "report.tables", "checking.verify", "measure.bench", "measure.tune")
+    assert not loaded & {f"graphopt.{name}" for name in later}
 
 
 @pytest.mark.once
@@ -162,6 +176,10 @@ def test_a_graphsurgeon_graph_keeps_metadata_and_prints_nothing(capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
+# The ends of what is supported, where stubs and syntax differ most; scripts/sweep types takes those between.
+PYTHONS = os.environ.get("GRAPHOPT_TEST_PYTHONS", "3.10 3.14").split()
+
+
 @pytest.mark.once
 def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
     """A user's project under mypy --strict."""
@@ -192,5 +210,54 @@ def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports"]
     environment = {**os.environ, "MYPYPATH": str(Path(graphopt.__file__).parents[1])}
-    done = subprocess.run([*command, "user.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    checks = {
+        version: subprocess.Popen(
+            [*command, "--python-version", version, "user.py"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for version in PYTHONS
+    }
+    for version, check in checks.items():
+        said, _ = check.communicate(timeout=600)
+        assert check.returncode == 0, f"{version}: {said}"
+
+
+@pytest.mark.once
+def test_progress_says_which_step_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 2.0, 8.0, 40.0])
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(clock))
+    said: list[str] = []
+    steps = Steps(said.append, [("a", 1), ("b", 2), ("c", 1), ("d", 1)])
+    steps.begin()
+    steps.begin("on 3 inputs")
+    steps.begin()
+    steps.begin()
+    assert said == [
+        "a (1 of 4)",
+        "b on 3 inputs (2 of 4, about 8 s left)",
+        "c (3 of 4, about 5 s left)",
+        "d (4 of 4, about 10 s left)",
+    ]
+
+
+@pytest.mark.once
+def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ZOO["resnet18"](small=True, dynamic=True)
+    path = tmp_path / "in.onnx"
+    onnx.save(before, path)
+    said: list[str] = []
+    monkeypatch.setattr(reading, "BLOCK", 1 << 12)
+    after, _ = graphopt.optimize(path, target="cpu", progress=said.append)
+    first, *read, shapes, rewriting = said
+    assert (first, shapes, rewriting) == ("loading (1 of 3)", "inferring shapes (2 of 3)", "rewriting (3 of 3)")
+    assert len(read) > 2
+    assert all(re.fullmatch(r"reading in\.onnx: \d+ of \d+ MiB, about \d+ s left", line) for line in read)
+    said.clear()
+    graphopt.verify(before, after, effort="quick", progress=said.append)
+    assert [line.split(" (")[1][:6] for line in said] == [f"{i} of {len(said)}" for i in range(1, len(said) + 1)]
+    said.clear()
+    graphopt.bench(before, after, providers=["cpu"], threads=(1,), seconds=0.01, memory=False, progress=said.append)
+    assert all(line.endswith(" s left)") for line in said) and len(said) == 2

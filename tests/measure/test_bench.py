@@ -169,7 +169,7 @@ def test_comparison_of_a_rewritten_model() -> None:
     assert all("Conv" in s.before_ops and s.before_us > 0 and s.after_us for s in winograd)
     assert sum(s.before_us for s in profile.sites) == pytest.approx(sum(n.microseconds for n in profile.before))
     assert sum(profile.before_placement.nodes.values()) == len(profile.before)
-    assert {k["setting"] for k in report.knees} == {"CPUExecutionProvider, 1 threads, host I/O"}
+    assert {k["setting"] for k in report.knees} == {"CPUExecutionProvider, 1 thread, host I/O"}
     assert json.loads(report.to_json())["rows"][0]["setting"]["sizes"] == {"batch": 1}
 
 

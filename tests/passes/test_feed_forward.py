@@ -150,6 +150,17 @@ def test_no_candidates(body: str) -> None:
         assert rewrite(model, [FeedForward()], device=device).remarks == []
 
 
+@pytest.mark.parametrize("body", ["t = Add(m, b)  y = Relu(t)", "y = Relu(m)", "y = Add(m, b)"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_weight_that_is_an_input(body: str, device: str) -> None:
+    """With its bias, too: beside something that is computed it is a layer that somebody could make constant."""
+    text = f"g (float[2, 4] x, float[4, 6] w, float[6] b) => (float[2, 6] y) {{ s = Sin(x)  m = MatMul(s, w)  {body} }}"
+    (remark,) = rewrite(model_from_text(text, {}), [FeedForward()], device=device).remarks
+    assert (remark.code, remark.detail) == ("NOT_CONSTANT", "the weight is w")
+    product = "g (float[2, 4] x, float[4, 6] w) => (float[2, 6] y) { m = MatMul(x, w)  y = Relu(m) }"
+    assert rewrite(model_from_text(product, {}), [FeedForward()], device=device).remarks == []
+
+
 @pytest.mark.parametrize("body", [LAYERS[0][0], LAYERS[2][0], GELU, "m = MatMul(x, w)  y = Add(m, b)"])
 def test_the_runtime_fuses_a_body_as_it_fuses_the_layer(body: str, tmp_path: object) -> None:
     """On the CPU, where the body runs, nothing is lost."""
