@@ -169,6 +169,8 @@ class _Conversion:
     needs_float: set[ir.Node] = field(default_factory=set)
     families: dict[str, bool] = field(default_factory=dict)
     stays: dict[tuple[Code, str], list[ir.Node]] = field(default_factory=dict)
+    # Casts to float16 of what is float16 now.
+    idle: list[ir.Node] = field(default_factory=list)
     nodes: int = 0
     casts: int = 0
     # Graph outputs that are what was cast to them before.
@@ -197,6 +199,10 @@ class _Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
+        # Until here their readers saw float16 of the model's own making, which is no matter of precision.
+        for cast in [c for c in self.idle if c.graph is graph]:
+            assert cast.inputs[0] is not None
+            self.editor.bypass(cast, cast.inputs[0])
         self._restore_outputs(graph, declared, HALF if main and not self.keep_io else FLOAT)
 
     def _find_needs_float(self, graph: ir.Graph) -> None:
@@ -473,7 +479,7 @@ class _Conversion:
         assert source is not None
         to = attribute_int(node, "to", 0)
         if to == HALF and source in self.converted:
-            self.editor.bypass(node, source)
+            self.idle.append(node)
         elif (
             to == result.dtype == FLOAT
             and source.dtype == ir.DataType.BOOL

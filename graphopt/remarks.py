@@ -56,6 +56,14 @@ class Code(enum.Enum):
     BROADCAST_GROWS = ("broadcasting would make the result larger than the node that it replaces", "nothing")
     NON_DETERMINISTIC = ("a random operation stands in between", "export the model with eval()")
     UNSUPPORTED_OP = ("an operation in between is not one that the rewrite understands", "nothing")
+    MASK_ORDER = (
+        "a bias is added to scores that a mask has set to a number which the bias moves, so their order decides",
+        "export with a mask of -inf or the lowest number, or add the bias before the mask",
+    )
+    MASK_VALUES = (
+        "whether a mask that the scores are multiplied by holds 0 and 1 alone is not known",
+        "make the mask from booleans: a Cast from bool, a comparison",
+    )
     NO_GAIN = (
         "the rewrite is legal here but does not pay on this target",
         "use --all-sites to apply it anyway, or --tune to measure",

@@ -435,6 +435,19 @@ def test_the_precision_decides_before_products_are_replaced() -> None:
     assert "F(2x2" in remark.detail
 
 
+@pytest.mark.parametrize("reader", ["Softmax", "Exp"])
+def test_halves_of_the_model_s_own_keep_their_readers(reader: str) -> None:
+    """What was cast to float16 for a reader that stays as it is: it reads float16 as before, and makes it."""
+    graph = f"""g (float[2, 4] x) => (float[2, 4] y) {{
+        h = MatMul(x, w)  c = Cast<to=10>(h)  s = {reader}(c)  r = Relu(s)  y = Cast<to=1>(r)
+    }}"""
+    before = model_from_text(graph, {"w": weight(4, 4)})
+    after, _ = convert(before)
+    assert node(after, "MatMul").output[0] in node(after, reader).input
+    feeds = {"x": 0.1 * weight(2, 4, seed=2)}
+    np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], atol=0.01)
+
+
 def test_half_models_pass_through() -> None:
     graph = """g (float16[2, 4] x) => (float16[2, 4] y) {
         h = MatMul(x, w)  f = Cast<to=1>(h)  s = Softmax(f)  y = Cast<to=10>(s)

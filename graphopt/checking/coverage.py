@@ -18,6 +18,7 @@ from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 
 _PREFIX = "graphopt_coverage"
+WATCHED = frozenset(("If", "Loop", "Scan"))
 
 
 def not_covered(
@@ -64,8 +65,11 @@ def _same(a: Any, b: Any) -> bool:
 
 def _branches(model: Model, proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:
     """Branches of an If that no case took, and Loops whose body never ran, in branches and bodies too."""
+    inlined = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+    if not any(node.op_type in WATCHED for node in inlined.graph.node):  # spares a copy of the weights
+        return
     copy = onnx.ModelProto()
-    copy.CopyFrom(onnx.inliner.inline_local_functions(proto) if proto.functions else proto)
+    copy.CopyFrom(inlined)
     opset = max((o.version for o in copy.opset_import if o.domain in ("", "ai.onnx")), default=0)
     watched = _Watch(opset).graph(copy.graph)
     if not watched:

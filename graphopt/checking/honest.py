@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import has_steps, noisy, rounded_feeds
+from graphopt.checking.rounding import FLOATS, has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -63,6 +64,7 @@ class HonestErrors:
     _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[tuple[int, int], Shares]] = field(default_factory=dict)
     _source: tuple[onnx.ModelProto, dict[str, int]] | None = None
+    _weights: int = 0  # bytes
 
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What was measured; empty where nothing was, or could be."""
@@ -116,17 +118,21 @@ class HonestErrors:
         if (numerics, seed, steps) in self._sessions:
             return self._sessions[numerics, seed, steps]
         proto, types = self._read_once()
-        kept = max(1, KEPT_BYTES // max(1, proto.ByteSize()))
+        guesses = guessed(proto.graph, types)
+        kept = max(1, KEPT_BYTES // max(1, self._weights))
         while len(self._sessions) >= kept:
             del self._sessions[next(iter(self._sessions))]
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
-        copy = noisy(proto, types, precision, seed, steps=steps)
         session = None
-        if copy is not None:
+        for known in ({**types, **guesses}, types) if guesses else (types,):
+            copy = noisy(proto, known, precision, seed, steps=steps)
+            if copy is None:
+                break
             try:
                 session = open_session(copy, library=False, folder=self._folder)
+                break
             except VerifyError:  # a type that a kernel of the noise does not take
-                session = None
+                continue
         self._sessions[numerics, seed, steps] = session
         return session
 
@@ -164,6 +170,7 @@ class HonestErrors:
                 proto = onnx.load(self.model)
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
+        self._weights = sum(math.prod(t.dims) * ir.DataType(t.data_type).bitwidth // 8 for t in proto.graph.initializer)
         return proto, types_of(proto)
 
 
@@ -174,3 +181,17 @@ def types_of(proto: onnx.ModelProto) -> dict[str, int]:
     values = [v for graph in traversal.graphs(model) for v in graph.inputs]
     values += [v for graph in traversal.graphs(model) for node in graph for v in node.outputs]
     return {str(v.name): int(v.dtype) for v in values if v.dtype is not None}
+
+
+def guessed(graph: onnx.GraphProto, types: Mapping[str, int]) -> dict[str, int]:
+    """Types of first outputs that nothing is known of, which are those of an input: of the runtime's own operators."""
+    found: dict[str, int] = {}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= guessed(attribute.g, {**types, **found})
+        given = (types.get(name, found.get(name)) for name in node.input)
+        first = next((t for t in given if t in FLOATS), None)
+        if first is not None and node.output and node.output[0] not in types:
+            found[node.output[0]] = first
+    return found

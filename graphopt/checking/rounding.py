@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes  # noqa: F401  numpy knows bfloat16 by it
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -122,7 +123,7 @@ def noisy(
     copy = onnx.ModelProto()
     _copy_but(model, copy, "graph")
     _copy_but(model.graph, copy.graph, "initializer")
-    weights = _Weights(rng, precision.weights.unit)
+    weights = _Weights(rng, precision.weights.unit, precision.weights.dtype if seed == 0 else "")
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
@@ -165,7 +166,8 @@ def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
         few = wide.reshape(-1)[:_POOL]
         if bool((few == np.rint(few)).all()) and bool((wide == np.rint(wide)).all()):
             return array
-    pool = rng.uniform(-unit, unit, min(_POOL, max(wide.size, 1))).astype(wide.dtype)
+    pool = rng.random(min(_POOL, max(wide.size, 1)), wide.dtype)
+    pool = (2 * pool - 1) * wide.dtype.type(unit)
     flat = wide.reshape(-1)
     result = np.empty_like(flat)
     with np.errstate(all="ignore"):
@@ -199,8 +201,18 @@ class _Kind:
 
 @dataclass
 class _Weights:
+    """Noise on the weights.
+
+    Attributes:
+        rng: of the noise.
+        unit: relative to the weight.
+        dtype: a precision that they are rounded to as well, twice as far: what is lost may have a pattern (weights that
+            grow evenly), and add up where noise does not.
+    """
+
     rng: np.random.Generator
     unit: float
+    dtype: str = ""
 
     def is_weight(self, tensor: onnx.TensorProto) -> bool:
         return tensor.data_type in FLOATS and int(np.prod(tensor.dims)) > SMALL_CONSTANT
@@ -210,7 +222,12 @@ class _Weights:
         if outside or not self.is_weight(tensor) or self.unit == 0:
             return tensor
         array = numpy_helper.to_array(tensor)
-        return numpy_helper.from_array(moved(array, self.unit, self.rng), tensor.name)
+        result = moved(array, self.unit, self.rng)
+        if self.dtype and array.dtype == np.float32:
+            with np.errstate(over="ignore"):
+                lost = array.astype(np.dtype(self.dtype)).astype(np.float32) - array
+            result = result + np.where(np.isfinite(lost), 2 * lost, 0)
+        return numpy_helper.from_array(result, tensor.name)
 
 
 @dataclass

@@ -27,18 +27,20 @@ class Rounding:
         unit: of the noise; FACTOR is in it.
         floor: noise is unit * (|x| + floor).
         coarse: so coarse that each elementwise operator counts.
+        dtype: of coarse ones.
     """
 
     unit: float
     floor: float = 0.0
     coarse: bool = False
+    dtype: str = ""
 
 
 # Half a unit in the last place, up or down: all results are rounded to nearest.
 SINGLE = Rounding(FACTOR * 2.0**-24)
 # Below 2**-14 numbers of float16 are 2**-24 apart.
-HALF = Rounding(FACTOR * 2.0**-11, floor=2.0**-14, coarse=True)
-BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True)
+HALF = Rounding(FACTOR * 2.0**-11, floor=2.0**-14, coarse=True, dtype="float16")
+BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
 
 
 def stored(rounding: Rounding) -> Rounding:

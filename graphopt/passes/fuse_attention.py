@@ -13,6 +13,7 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
     - a tanh(b s) = cap tanh(scale' s / cap) with cap = a, scale' = a b.
     - Transposes of Q, K, V and of the result are permutations that the node performs itself: their perms compose.
     - Additive terms and masks keep their values; sums of several are made outside, where they are smaller than s.
+    - s m + c (1 - m) is where(m, s, c) where every number of m is 0 or 1.
     - Nothing that is removed may be read by a node that stays, nor be a graph output.
 """
 
@@ -32,6 +33,7 @@ from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
+from graphopt.passes.attention.gate import mask_values_refusal
 from graphopt.passes.attention.match import (
     MAX_PATH,
     Attention,
@@ -182,7 +184,7 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> A
     scores, steps = path
     for step in steps:
         if step.refusal is not None:
-            raise step.refusal
+            raise mask_values_refusal(steps, shapes) or step.refusal
     if down.refusal is not None:
         raise down.refusal
     q, k = query_and_key(scores, shapes)
@@ -546,7 +548,7 @@ class _Emission:
                 self.constant(np.asarray(n, self.match.dtype.numpy()), "masked") for n in (0.0, hides * term.factor)
             )
             pair = (zero, hidden) if keeps else (hidden, zero)
-            where = self.node("Where", [term.value, *pair], "bias")
+            where = self.node("Where", [self._boolean(term), *pair], "bias")
             where.dtype = self.match.dtype
             return where
         if term.factor == 1.0:
@@ -556,13 +558,23 @@ class _Emission:
         factor = self.constant(np.asarray(term.factor, self.match.dtype.numpy()), "factor")
         return self.node("Mul", [term.value, factor], "bias")
 
+    def _boolean(self, joined: Term | Condition) -> ir.Value:
+        if not joined.numbers:
+            return joined.value
+        stored = self.editor.constant(joined.value)
+        if stored is not None:
+            return self.constant(stored != 0, "mask")
+        cast = self.node("Cast", [joined.value], "mask", {"to": int(ir.DataType.BOOL)})
+        cast.dtype = ir.DataType.BOOL
+        return cast
+
     def mask(self) -> ir.Value:
         """The conjunction of the conditions, true where a score is kept."""
         total: ir.Value | None = None
         for group in _by_view(self.match.conditions):
             part: ir.Value | None = None
             for condition in group:
-                value = condition.value
+                value = self._boolean(condition)
                 if not condition.keeps:
                     producer = value.producer()
                     negated = producer is not None and producer.domain == "" and producer.op_type == "Not"

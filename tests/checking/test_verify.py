@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.checking.compare import deviation, difference
+from graphopt.checking.honest import guessed, types_of
 from graphopt.checking.inputs import Case, symbols
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
@@ -687,3 +688,26 @@ def test_a_crash_of_the_runtime_is_a_finding() -> None:
     assert all(row.optimized for row in bad)
     assert "crashes (signal" in bad[0].reason
     assert verify(before, before)  # another process serves what follows
+
+
+def test_what_even_weights_lose_in_half_precision() -> None:
+    """Rounded weights of a ramp are off by a pattern, which adds up where noise does not."""
+    graph = """g (float[N, 256] x) => (float[N, 64] y) {
+        h = LayerNormalization(x, one, one)  a = com.microsoft.QuickGelu(h)  b = MatMul(a, w)
+        m = ReduceMean<axes = [-1]>(b)  y = Sub(b, m)
+    }"""
+    ramp = np.linspace(0, 1, 256 * 64, dtype=np.float32).reshape(256, 64)
+    before = model_from_text(graph, {"one": np.ones(256, np.float32), "w": ramp}, 16, check=False)
+    before.opset_import.add(domain="com.microsoft", version=1)
+    after, _ = graphopt.optimize(before, target="cpu", precision="fp16")
+    report = verify(before, after, effort="quick")
+    assert report.equal, report.summary
+
+
+def test_types_that_no_schema_says_are_guessed() -> None:
+    """LayerNormalization below opset 17 is the runtime's own: rounding what it makes needs its type."""
+    graph = "g (float[N, 8] x) => (float[N, 8] y) { h = LayerNormalization(x, s)  y = com.microsoft.QuickGelu(h) }"
+    model = model_from_text(graph, {"s": np.linspace(1, 2, 8, dtype=np.float32)}, 16, check=False)
+    types = types_of(model)
+    assert "h" not in types
+    assert guessed(model.graph, types) == {"h": TensorProto.FLOAT}

@@ -287,6 +287,46 @@ def test_padding_after_a_causal_mask() -> None:
     check(model, feeds, "FusedAttentionBias", rest=["Where", "Add"])
 
 
+# s m + c (1 - m), by what m is made of and how the second term is written.
+FACTORS = {
+    "buffer": ("m = Slice(tri, zero, size, rows)", "h = Sub(one, m)\n g = Mul(h, c)\n b = Sub(a, g)"),
+    "booleans": ("m = Cast <to = 1> (keep)", "h = Sub(one, m)\n g = Mul(c, h)\n b = Sub(a, g)"),
+    "other Cast": ("m = Cast <to = 1> (keep)\n n = Cast <to = 1> (keep)", "h = Sub(n, one)\n g = Mul(h, c)\n b = Add(g, a)"),
+    "negated": ("m = Cast <to = 1> (keep)\n n = Not(keep)", "f = Cast <to = 1> (n)\n h = Neg(f)\n g = Mul(h, c)\n b = Add(a, g)"),
+    "Trilu": ("ones = ConstantOfShape <value: tensor = float[1] {1.0}> (square)\n m = Trilu <upper = 0> (ones)", "h = Sub(one, m)\n g = Div(h, inverse)\n b = Sub(a, g)"),
+    "product": ("f = Cast <to = 1> (keep)\n m = Mul(f, tri)", "h = Sub(one, m)\n g = Mul(c, h)\n b = Sub(a, g)"),
+    "folded": ("m = Identity(tri)", "b = Add(a, folded)"),
+    "Where": ("m = Cast <to = 1> (keep)", "low = Neg(c)\n g = Where(keep, nothing, low)\n b = Add(a, g)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FACTORS)
+def test_mask_as_a_factor(form: str) -> None:
+    """Megatron, GLM, the first GPT-2: to the bit what a mask does, in rows that hide every key too."""
+    mask, term = FACTORS[form]
+    tri = np.tri(7, dtype=np.float32)
+    constants = {
+        "tri": tri, "folded": np.where(tri == 0, np.float32(-1e4), np.float32(0)), "c": np.float32(1e4),
+        "inverse": np.float32(1e-4), "one": np.float32(1), "nothing": np.float32(0), "zero": np.asarray([0]),
+        "size": np.asarray([7]), "rows": np.asarray([0]), "square": np.asarray([7, 7]),
+    }  # fmt: skip
+    used = {
+        n: a
+        for n, a in constants.items()
+        if n in f"{mask} {term}".replace("(", " ").replace(")", " ").replace(",", " ").split()
+    }
+    between = f"{mask}\n a = Mul(s, m)\n {term}\n p = Softmax <axis = -1> (b)"
+    keep = ", bool[B, 1, 7, 7] keep" if "keep" in mask else ""
+    model = core(between, used, extra=keep, rows="7", keys="7")
+    feeds = operands(2, 7, 7)
+    if keep:
+        given = RNG.random((2, 1, 7, 7)) < 0.5
+        given[0, :, 3] = False
+        feeds["keep"] = given
+    after = check(model, feeds, "FusedAttentionMask")
+    assert attributes(after)["mask_value"] == -1e4
+
+
 @pytest.mark.parametrize("order", ["d, s", "s, d"])
 def test_bias_that_comes_from_a_product(order: str) -> None:
     """Lc0: a small network generates the bias; either operand of the Add could be the scores."""
@@ -888,7 +928,10 @@ SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
         ("a = Max(m, s)\n p = Softmax <axis = -1> (a)", {}, {"extra": ", float[S, T] m"}, "UNSUPPORTED_OP"),
         ("h = QuantizeLinear(s, c, z)\n a = DequantizeLinear(h, c, z)\n p = Softmax <axis = -1> (a)", {"c": np.float32(0.1), "z": np.int8(0)}, {}, "QUANTIZED"),
         ("a = Relu(s)\n p = Softmax <axis = -1> (a)", {}, {}, "UNSUPPORTED_OP"),
-        ("a = Where(m, s, c)\n b = Add(a, n)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4)}, {"extra": ", bool[S, T] m, float[S, T] n"}, "UNSUPPORTED_OP"),
+        ("a = Where(m, s, c)\n b = Add(a, n)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4)}, {"extra": ", bool[S, T] m, float[S, T] n"}, "MASK_ORDER"),
+        ("a = Mul(s, m)\n r = Sub(one, m)\n h = Mul(r, c)\n b = Sub(a, h)\n p = Softmax <axis = -1> (b)", {"one": np.float32(1), "c": np.float32(1e4)}, {"extra": ", float[B, 1, S, T] m"}, "MASK_VALUES"),
+        ("a = Mul(s, m)\n h = Mul(m, c)\n b = Sub(a, h)\n p = Softmax <axis = -1> (b)", {"m": np.tri(5, dtype=np.float32), "c": np.float32(1e4)}, SQUARE, "PER_CHANNEL_SCALE"),
+        ("a = Mul(s, m)\n p = Softmax <axis = -1> (a)", {"m": np.tri(5, dtype=np.float32)}, SQUARE, "PER_CHANNEL_SCALE"),
         ("a = Where(m, s, c)\n b = Where(n, a, d)\n p = Softmax <axis = -1> (b)", {"c": np.float32(-1e4), "d": np.float32(-1e9)}, {"extra": ", bool[S, T] m, bool[S, T] n"}, "UNSUPPORTED_OP"),
         ("x = Softmax <axis = -1> (s)\n p = Dropout(x, r, t)", {"r": np.float32(0.3), "t": np.asarray(True)}, {}, "TRAINING_MODE"),
         ("r = RandomNormal <shape = [5, 5]> ()\n a = Add(s, r)\n p = Softmax <axis = -1> (a)", {}, SQUARE, "NON_DETERMINISTIC"),

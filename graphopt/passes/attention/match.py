@@ -75,7 +75,8 @@ class View:
 class Term:
     """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are).
 
-    With `mask` = (c, keeps), value is boolean and the term is where(value, 0, c), or where(value, c, 0) unless `keeps`.
+    With `mask` = (c, keeps), value is boolean and the term is where(value, 0, c), or where(value, c, 0) unless `keeps`;
+    `numbers` as for a condition.
     """
 
     value: ir.Value
@@ -83,16 +84,21 @@ class Term:
     view: View | None = None
     factor: float = 1.0
     mask: tuple[float, bool] | None = None
+    numbers: bool = False
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A boolean mask; `keeps` says whether true keeps the score or hides it."""
+    """A boolean mask; `keeps` says whether true keeps the score or hides it.
+
+    With `numbers` it is of another type, and holds 0 and 1 alone.
+    """
 
     value: ir.Value
     node: ir.Node
     view: View | None = None
     keeps: bool = True
+    numbers: bool = False
 
 
 @dataclass

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import Size
+from graphopt.passes.attention.gate import condition_of, hidden_number, is_zero_or_one
 from graphopt.passes.attention.match import (
     MAX_PATH,
     RANDOM,
@@ -198,7 +199,9 @@ def _readings(node: ir.Node, shapes: Shapes) -> Iterable[tuple[ir.Value | None, 
             elif not editor.is_constant(main):
                 code = Code.PER_CHANNEL_SCALE if editor.is_constant(other) else Code.NOT_CONSTANT
                 detail = f"the scores are multiplied by {other.name if other is not None else '?'}"
-                yield main, Step("refused", node, refusal=Refusal(code, detail, node))
+                factor = Step("refused" if op == "Div" else "gate", node, operand=other)
+                known = op == "Mul" and is_zero_or_one(other, editor)
+                yield main, factor if known else replace(factor, refusal=Refusal(code, detail, node))
     elif op == "Add":
         yield x[0], Step("add", node, operand=x[1])
         yield x[1], Step("add", node, operand=x[0])
@@ -280,9 +283,20 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
     dtype = editor.dtype(found.scores.outputs[0])
     compute = dtype
     view: View | None = None
+    gate: Step | None = None
     for step in steps:
         node = step.node
-        if step.kind == "cast":
+        if gate is not None and step.kind != "same":
+            number = hidden_number(gate, step, found.shapes) if step.kind == "add" else None
+            if number is None:
+                break
+            if compute != dtype:
+                found.wide_steps.append(node)
+            _hide(found, number, condition_of(gate, view, editor))
+            gate = None
+        elif step.kind == "gate":
+            gate = step
+        elif step.kind == "cast":
             compute = ir.DataType(attribute_int(node, "to", 0))
             if compute not in (dtype, ir.DataType.FLOAT):
                 raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {compute.name}", node)
@@ -300,14 +314,14 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
             found.terms.append(Term(step.operand, node, view, step.number))
         elif step.kind == "where":
             assert step.operand is not None
-            if found.conditions and found.mask_value != step.number:
-                raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", node)
             if compute != dtype:
                 found.wide_steps.append(node)
-            found.mask_value = step.number
-            found.conditions.append(Condition(step.operand, node, view, step.keeps))
+            _hide(found, step.number, Condition(step.operand, node, view, step.keeps))
         elif step.kind == "reshape":
             view = _next_view(found, node, view)
+    if gate is not None:
+        name = gate.operand.name if gate.operand is not None else "?"
+        raise Refusal(Code.PER_CHANNEL_SCALE, f"the scores are multiplied by {name}", gate.node)
     base = found.shapes.dims(found.scores.outputs[0])
     if view is not None and (base is None or view.dims[-1] != base[-1]):
         if base is None or None in (view.dims[-1].value, base[-1].value):
@@ -329,6 +343,13 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
         raise Refusal(Code.WRONG_SHAPE, "the probabilities do not have the shape of the scores", view.there)
 
 
+def _hide(found: Attention, number: float, condition: Condition) -> None:
+    if found.conditions and found.mask_value != number:
+        raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", condition.node)
+    found.mask_value = number
+    found.conditions.append(condition)
+
+
 def _masks_to_terms(found: Attention, node: ir.Node) -> None:
     """A mask before a bias becomes a bias itself: where(m, s, c) + b = s + where(m, 0, c) + b.
 
@@ -339,9 +360,9 @@ def _masks_to_terms(found: Attention, node: ir.Node) -> None:
         return
     dtype = found.shapes.editor.dtype(found.scores.outputs[0])
     if found.mask_value > -1e38 or dtype != ir.DataType.FLOAT:
-        raise Refusal(Code.UNSUPPORTED_OP, f"a bias is added after a mask that writes {found.mask_value}", node)
+        raise Refusal(Code.MASK_ORDER, f"a bias is added after a mask that writes {found.mask_value:g}", node)
     for c in found.conditions:
-        found.terms.append(Term(c.value, c.node, c.view, mask=(found.mask_value, c.keeps)))
+        found.terms.append(Term(c.value, c.node, c.view, mask=(found.mask_value, c.keeps), numbers=c.numbers))
     found.conditions = []
 
 
