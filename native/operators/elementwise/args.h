@@ -6,8 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kElementwiseThreads = 256;
-constexpr int kElementwisePacks = 2;  // of 16 bytes, of a work-item
+constexpr int kElementwiseThreads = 256;  // one pack of 16 bytes each
 
 // Element i of y from the elements of a, b and mask that i stands for.
 struct ElementwiseArgs {

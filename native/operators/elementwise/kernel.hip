@@ -48,47 +48,58 @@ DEVICE float exp_minus_one(float x) {
   return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
 }
 
-DEVICE float elementwise_one(ElementwiseOp op, float p, float q, bool mask, float x, float y) {
-  if (op < kActivationCount) return activate_one(static_cast<ActivationKind>(op), p, q, x);
-  switch (op) {
+// x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values.
+template <int kCount>
+DEVICE void apply(const ElementwiseArgs& args, const bool (&mask)[kCount], float (&x)[kCount],
+                  const float (&z)[kCount]) {
+  const auto each = [&](auto function) {
+    UNROLL for (int j = 0; j < kCount; ++j) x[j] = function(x[j], z[j]);
+  };
+  const float p = args.p;
+  switch (args.op) {
     case kErfOp:
-      return erf_fast(x);
+      return each([](float v, float) { return erf_fast(v); });
     case kSoftplusOp:
-      return (x > 0 ? x : 0.0f) + log_one_plus(exp_fast(-absolute(x)));
+      return each([](float v, float) { return (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))); });
     case kExpOp:
-      return exp_fast(x);
+      return each([](float v, float) { return exp_fast(v); });
     case kLogOp:
-      return absolute(x - 1.0f) < 0.33f ? log_one_plus(x - 1.0f) : 0.69314718f * log2_fast(x);
+      return each([](float v, float) {
+        return absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v);
+      });
     case kSqrtOp:
-      return sqrt_exact(x);
+      return each([](float v, float) { return sqrt_exact(v); });
     case kReciprocalOp:
-      return 1.0f / x;
+      return each([](float v, float) { return 1.0f / v; });
     case kNegOp:
-      return -x;
+      return each([](float v, float) { return -v; });
     case kAbsOp:
-      return absolute(x);
+      return each([](float v, float) { return absolute(v); });
     case kEluOp:
-      return x < 0 ? p * exp_minus_one(x) : x;
+      return each([p](float v, float) { return v < 0 ? p * exp_minus_one(v) : v; });
     case kAddOp:
-      return x + y;
+      return each([](float v, float w) { return v + w; });
     case kSubOp:
-      return x - y;
+      return each([](float v, float w) { return v - w; });
     case kMulOp:
-      return x * y;
+      return each([](float v, float w) { return v * w; });
     case kDivOp:
-      return x / y;
+      return each([](float v, float w) { return v / w; });
     case kPowOp:
-      return power(x, y);
+      return each([](float v, float w) { return power(v, w); });
     case kMaxOp:
-      return x > y || x != x ? x : y;
+      return each([](float v, float w) { return v > w || v != v ? v : w; });
     case kMinOp:
-      return x < y || x != x ? x : y;
+      return each([](float v, float w) { return v < w || v != v ? v : w; });
     case kPReluOp:
-      return x < 0 ? x * y : x;
+      return each([](float v, float w) { return v < 0 ? v * w : v; });
     case kWhereOp:
-      return mask ? x : y;
+      UNROLL for (int j = 0; j < kCount; ++j) x[j] = mask[j] ? x[j] : z[j];
+      return;
     default:
-      return x;
+      if (args.op < kActivationCount) {
+        activate(Activation{static_cast<ActivationKind>(args.op), args.p, args.q}, x);
+      }
   }
 }
 
@@ -100,44 +111,46 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
   const Axes& axes = args.axes;
   constexpr int kSize = Pack<T>::kSize;
   if (args.vectors != 0) {
-    const uint32_t packs = args.total / kSize;
-    const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks);
-    UNROLL for (int k = 0; k < kElementwisePacks; ++k) {
-      const uint32_t pack = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
-      if (pack >= packs) continue;
-      const uint32_t i = pack * kSize;
-      const auto read = [&](const T* from, const Strides& strides) {
-        Pack<T> in;
-        if (from == nullptr) {
-          UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
-          return in;
-        }
-        const uint32_t at = offset_of(i, axes, strides);
-        if (strides.s[0] != 0) return load_pack(from + at);
-        const T one = from[at];
-        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+    const uint32_t pack =
+        static_cast<uint32_t>(block_x()) * kElementwiseThreads + static_cast<uint32_t>(thread_x());
+    if (pack >= args.total / kSize) return;
+    const uint32_t i = pack * kSize;
+    const auto read = [&](const T* from, const Strides& strides) {
+      Pack<T> in;
+      if (from == nullptr) {
+        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
         return in;
-      };
-      const Pack<T> x = read(a, args.a_strides), z = read(b, args.b_strides);
-      const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
-      Pack<T> out;
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        const bool m = mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0;
-        out.v[j] =
-            from_float<T>(elementwise_one(args.op, args.p, args.q, m, to_float(x.v[j]), to_float(z.v[j])));
       }
-      store_pack(y + i, out);
+      const uint32_t at = offset_of(i, axes, strides);
+      if (strides.s[0] != 0) return load_pack(from + at);
+      const T one = from[at];
+      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+      return in;
+    };
+    const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
+    float x[kSize], z[kSize];
+    bool m[kSize];
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      x[j] = to_float(left.v[j]);
+      z[j] = to_float(right.v[j]);
+      m[j] = mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0;
     }
+    apply(args, m, x, z);
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(x[j]);
+    store_pack(y + i, out);
     return;
   }
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kElementwisePacks * kSize);
-  NO_UNROLL for (int k = 0; k < kElementwisePacks * kSize; ++k) {
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kSize);
+  NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
     if (i >= args.total) return;
-    const bool m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0;
-    const float x = to_float(a[offset_of(i, axes, args.a_strides)]);
-    const float z = b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f;
-    y[i] = from_float<T>(elementwise_one(args.op, args.p, args.q, m, x, z));
+    const bool m[1] = {mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0};
+    float x[1] = {to_float(a[offset_of(i, axes, args.a_strides)])};
+    const float z[1] = {b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f};
+    apply(args, m, x, z);
+    y[i] = from_float<T>(x[0]);
   }
 }
 

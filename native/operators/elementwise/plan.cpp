@@ -30,7 +30,7 @@ Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
   args.p = p.p;
   args.q = p.q;
   args.vectors = vectors;
-  const int64_t group = hip::kElementwiseThreads * hip::kElementwisePacks * pack;
+  const int64_t group = hip::kElementwiseThreads * pack;
   plan.launch(half ? "elementwise_f16" : "elementwise_f32", {to_u31(divide_up(args.total, group))},
               hip::kElementwiseThreads, args);
   return plan;

@@ -6,8 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kLinearThreads = 256;
-constexpr int kLinearVectors = 4;  // of a work-item
+constexpr int kLinearThreads = 256;  // 16 bytes each
 
 struct LinearArgs {
   static constexpr int kSlots = 4;

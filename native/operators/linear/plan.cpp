@@ -23,7 +23,7 @@ Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFa
 }
 
 Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
-  constexpr int64_t kBytes = hip::kLinearThreads * hip::kLinearVectors * 16;
+  constexpr int64_t kBytes = hip::kLinearThreads * 16;
   Plan plan;
   const int64_t element = half ? 2 : 4;
   if (p.rows * p.N == 0) return plan;

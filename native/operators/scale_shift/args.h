@@ -6,8 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kScaleShiftThreads = 256;
-constexpr int kScaleShiftVectors = 4;  // of a work-item
+constexpr int kScaleShiftThreads = 256;  // 16 bytes each
 
 struct ScaleShiftArgs {
   static constexpr int kSlots = 5;

@@ -1,9 +1,9 @@
 // ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r).
 //
 // Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs an element besides the activation.
-// A work-group handles kTile consecutive elements, 16 bytes a lane and instruction, kVectors of them in
-// flight. Reached on an H200: 91 to 98 % of a copy's bandwidth from 64 MiB on
-// (docs/measurements/gpu_h200.md). Launch: operators/scale_shift/plan.cpp.
+// A work-group handles kTile consecutive elements, 16 bytes a work-item: more of them would leave too few
+// work-groups for one image. docs/measurements/gpu_h200.md sets it beside a copy. Launch:
+// operators/scale_shift/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "operators/scale_shift/args.h"
@@ -16,7 +16,7 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
   T* y = args.y;
   const Divisor &inner = args.inner, &channels = args.channels;
   constexpr int kSize = Pack<T>::kSize;
-  constexpr uint32_t kTile = kScaleShiftThreads * kScaleShiftVectors * kSize;
+  constexpr uint32_t kTile = kScaleShiftThreads * kSize;
   const auto channel_of = [&](uint32_t plane) {
     const uint32_t c = plane - divide(plane, channels) * channels.d + args.first_channel;
     return c < channels.d ? c : c - channels.d;
@@ -24,41 +24,36 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
   const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
 
   if (args.vectors != 0 && args.total - begin >= kTile) {
-    Pack<T> in[kScaleShiftVectors], add[kScaleShiftVectors];
-    UNROLL for (int k = 0; k < kScaleShiftVectors; ++k) {
-      const uint32_t i = begin + static_cast<uint32_t>(k * kScaleShiftThreads + thread_x()) * kSize;
-      in[k] = load_pack(x + i);
-      if (residual != nullptr) add[k] = load_pack(residual + i);
-    }
-    UNROLL for (int k = 0; k < kScaleShiftVectors; ++k) {
-      const uint32_t i = begin + static_cast<uint32_t>(k * kScaleShiftThreads + thread_x()) * kSize;
-      uint32_t plane = divide(i, inner);
-      uint32_t offset = i - plane * inner.d;
-      uint32_t c = channel_of(plane);
-      float a = to_float(scale[c]), b = to_float(shift[c]);
-      float value[kSize];
-      if (inner.d % kSize == 0) {  // the whole vector is of one channel
-        UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in[k].v[j]) * a + b;
-      } else {
-        UNROLL for (int j = 0; j < kSize; ++j) {
-          if (offset == inner.d) {
-            offset = 0;
-            c = c + 1 == channels.d ? 0 : c + 1;
-            a = to_float(scale[c]);
-            b = to_float(shift[c]);
-          }
-          value[j] = to_float(in[k].v[j]) * a + b;
-          ++offset;
+    const uint32_t i = begin + static_cast<uint32_t>(thread_x()) * kSize;
+    const Pack<T> in = load_pack(x + i);
+    Pack<T> add = {};
+    if (residual != nullptr) add = load_pack(residual + i);
+    const uint32_t plane = divide(i, inner);
+    uint32_t offset = i - plane * inner.d;
+    uint32_t c = channel_of(plane);
+    float a = to_float(scale[c]), b = to_float(shift[c]);
+    float value[kSize];
+    if (inner.d % kSize == 0) {  // the whole vector is of one channel
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in.v[j]) * a + b;
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (offset == inner.d) {
+          offset = 0;
+          c = c + 1 == channels.d ? 0 : c + 1;
+          a = to_float(scale[c]);
+          b = to_float(shift[c]);
         }
+        value[j] = to_float(in.v[j]) * a + b;
+        ++offset;
       }
-      if (residual != nullptr) {
-        UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add[k].v[j]);
-      }
-      activate(args.act, value);
-      Pack<T> out;
-      UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
-      store_pack(y + i, out);
     }
+    if (residual != nullptr) {
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add.v[j]);
+    }
+    activate(args.act, value);
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+    store_pack(y + i, out);
     return;
   }
 

@@ -6,7 +6,7 @@
 namespace graphopt::gpu {
 
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
-  constexpr int64_t kBytes = hip::kScaleShiftThreads * hip::kScaleShiftVectors * 16;
+  constexpr int64_t kBytes = hip::kScaleShiftThreads * 16;
   Plan plan;
   const int64_t element = half ? 2 : 4, planes = p.N * p.C;
   if (planes * p.inner == 0) return plan;
