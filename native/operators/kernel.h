@@ -148,6 +148,10 @@ struct Call {
   void set_output(size_t i, const Shape& shape, ElementType type, Place place);
 };
 
+// Where outputs lie one behind another (Registration::create_siblings), each begins at a multiple of so many
+// bytes.
+constexpr int64_t kSiblingAlignment = 256;
+
 // plan and run are called by many threads at once. They throw Error for what is wrong with the tensors.
 class Kernel {
  public:

@@ -257,6 +257,36 @@ class Kernels {
     };
   }
 
+  // The last one that was added has a kernel for channels last: a K, made of a node, the device, what follows
+  // here, the tail if it takes one, and true.
+  template <class K, class... Args>
+  void has_channels_last(Args... args) {
+    table_.back().create_channels_last = [device = device_, args...](const Node& node,
+                                                                     const std::optional<Tail>& tail) {
+      if constexpr (std::is_constructible_v<K, const Node&, gpu::Device&, Args..., std::optional<Tail>,
+                                            bool>) {
+        return std::make_unique<K>(node, device(), args..., tail, true);
+      } else {
+        return std::make_unique<K>(node, device(), args..., true);
+      }
+    };
+  }
+
+  // The operators of ours that were added last have a kernel for several nodes that read the same first input
+  // (Registration::create_siblings): a KernelOfOp, made of an Op, a node, the device and their number. Not
+  // those with a residual.
+  template <class Op, class KernelOfOp>
+  void takes_siblings() {
+    const std::vector<Op> ops = Op::all();
+    for (size_t i = 0; i < ops.size(); ++i) {
+      Registration& r = table_[table_.size() - ops.size() + i];
+      if (r.inputs.size() > 3) continue;
+      r.create_siblings = [op = ops[i], device = device_](const Node& node, size_t nodes) {
+        return std::make_unique<KernelOfOp>(op, node, device(), nodes);
+      };
+    }
+  }
+
   // Those that are there for one of these.
   Table take(std::initializer_list<Where> wanted) &&;
 

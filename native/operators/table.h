@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "operators/implementations.h"
 #include "operators/inference.h"
 #include "operators/kernel.h"
+#include "operators/layout.h"
 #include "operators/tail.h"
 
 namespace graphopt {
@@ -50,6 +52,15 @@ struct Registration {
   // before that may be left out.
   std::function<std::unique_ptr<Kernel>(const Node&, const Tail&)> create_with_tail;
   size_t residual = 0;
+  // Where there is a kernel for several nodes of this name that differ in nothing but constant inputs 1 and
+  // up: its inputs are input 0, then inputs 1 of all nodes, then inputs 2 and so on; its outputs are those of
+  // the nodes, one behind another in memory.
+  std::function<std::unique_ptr<Kernel>(const Node&, size_t nodes)> create_siblings;
+
+  // In float16, of a node whose input 0 has rank 4.
+  std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
+  // Of kFollows and kLast: for tensors of rank 4 in channels last. Its constants of rank 4 are, too.
+  std::function<std::unique_ptr<Kernel>(const Node&, const std::optional<Tail>&)> create_channels_last;
 
   // What the runtime must know of an operator of our domain.
   std::vector<Operand> inputs;
@@ -64,6 +75,10 @@ struct Registration {
   }
   Registration& reuses(Reuse how) {
     reuse = how;
+    return *this;
+  }
+  Registration& lies(decltype(layout) how) {
+    layout = std::move(how);
     return *this;
   }
   Registration& chooses(Implementations from) {

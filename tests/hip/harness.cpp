@@ -253,7 +253,9 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int half, int64_t outer, i
 }
 
 // `numbers`: planes, then of each axis its size in Y and the members of PoolAxis.
-EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, const int64_t* numbers) {
+// `channels`: those that lie last; 0: they are planes.
+EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, const int64_t* numbers,
+                                int64_t channels) {
   return guarded([&] {
     PoolProblem p;
     p.planes = *numbers++;
@@ -263,21 +265,47 @@ EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, cons
       p.out[d] = *numbers++;
       p.axes[d] = {next(), next(), next(), next(), next(), next()};
     }
-    return pool_plan(p, half != 0);
+    return channels == 0 ? pool_plan(p, half != 0) : pool_channels_last_plan(p, channels, true);
   });
 }
 
-// `sizes`: planes, H, W, OH, OW.
+// `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes.
 EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordinates, int32_t how,
-                                  const int64_t* sizes, float scale_h, float scale_w) {
+                                  const int64_t* sizes, float scale_h, float scale_w, int64_t channels) {
   return guarded([&] {
     const auto at = [sizes](int i) { return static_cast<int32_t>(sizes[i]); };
-    return resize_plan({sizes[0],
-                        {at(1), at(3), scale_h},
-                        {at(2), at(4), scale_w},
-                        static_cast<Coordinates>(coordinates),
-                        static_cast<Interpolation>(how)},
-                       half != 0);
+    const ResizeProblem p = {sizes[0],
+                             {at(1), at(3), scale_h},
+                             {at(2), at(4), scale_w},
+                             static_cast<Coordinates>(coordinates),
+                             static_cast<Interpolation>(how)};
+    return channels == 0 ? resize_plan(p, half != 0) : resize_channels_last_plan(p, channels, true);
+  });
+}
+
+EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns) {
+  return guarded([&] { return swap_planes_plan(batch, rows, columns, true); });
+}
+
+// `numbers`: N, channels, H, W, OH, OW, then kernel, stride, dilation and pad of both axes.
+EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts*, const int64_t* numbers, int residual, int32_t kind,
+                                     float a, float b) {
+  return guarded([&] {
+    ConvolutionProblem p;
+    p.channels_last = true;
+    p.N = numbers[0];
+    p.groups = numbers[1];
+    for (size_t d = 0; d < 2; ++d) {
+      p.in[1 + d] = numbers[2 + d];
+      p.out[1 + d] = numbers[4 + d];
+      p.kernel[1 + d] = numbers[6 + d];
+      p.stride[1 + d] = numbers[8 + d];
+      p.dilation[1 + d] = numbers[10 + d];
+      p.pad[1 + d] = numbers[12 + d];
+    }
+    p.has_residual = residual != 0;
+    p.act = activation(kind, a, b);
+    return depthwise_plan(p);
   });
 }
 

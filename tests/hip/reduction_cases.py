@@ -66,9 +66,15 @@ WINDOWS = (
 POOLS = ("Max", "Average", "AverageWithPadding")
 
 
-def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
+def channels_last(x: Array, channels: int) -> Array:
+    """[planes, H, W] as [planes / channels, H, W, channels]."""
+    return np.ascontiguousarray(np.moveaxis(x.reshape(-1, channels, *x.shape[1:]), 1, -1))
+
+
+def pool(name: str, dtype: Any, window: Any, mode: str, channels: int = 0) -> Case:
+    """`channels`: of float16 that lie last; 0: they are planes."""
     size, kernel, strides, pads, dilations = window
-    planes, axes = 5, len(size)
+    planes, axes = 2 * channels or 5, len(size)
     x = signed(np.random.default_rng(size), planes, *size, dtype=dtype)
     around = [(pads[d], pads[d + axes]) for d in range(axes)]
     padded = np.pad(x.astype(np.float64), [(0, 0), *around], constant_values=np.nan)
@@ -86,15 +92,18 @@ def pool(name: str, dtype: Any, window: Any, mode: str) -> Case:
             y[at] = np.nanmean(patch, 1)
         else:
             y[at] = np.nan_to_num(patch).mean(1)
-    numbers = [planes, *[1, 1, 1, 1, 0, 1, 1] * (3 - axes)]
+    y = np.moveaxis(y, -1, 0)
+    if channels:
+        x, y = channels_last(x, channels), channels_last(y, channels)
+    numbers = [planes // max(channels, 1), *[1, 1, 1, 1, 0, 1, 1] * (3 - axes)]
     for d in range(axes):
         numbers += [out[d], size[d], kernel[d], strides[d], -pads[d], dilations[d], size[d] + pads[d + axes]]
 
     def plan(harness: Harness, facts: int) -> Plan:
         half = c_int(dtype == np.float16)
-        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(numbers))
+        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(numbers), c_int64(channels))
 
-    return Case(name, mode + "Pool", [x], [np.moveaxis(y, -1, 0)], plan, tolerance_of(dtype))
+    return Case(name, mode + "Pool", [x], [y], plan, tolerance_of(dtype))
 
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
@@ -115,9 +124,12 @@ def source(size: int, out: int, coordinates: str) -> Array:
     return (at + 0.5) * size / out - 0.5
 
 
-def resize(name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates: str, how: str) -> Case:
+def resize(
+    name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates: str, how: str, channels: int = 0
+) -> Case:
+    """`channels`: as pool's."""
     H, W, OH, OW = sizes
-    planes = 3
+    planes = 2 * channels or 3
     x = signed(np.random.default_rng(sizes), planes, H, W, dtype=dtype)
     y = x.astype(np.float64)
     for axis, (size, out) in enumerate(((H, OH), (W, OW)), 1):
@@ -136,12 +148,15 @@ def resize(name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates:
                 "ceil": np.ceil(at),
             }[how]
             y = np.take(y, np.clip(rounded, 0, size - 1).astype(int), axis)
+    if channels:
+        x, y = channels_last(x, channels), channels_last(y, channels)
+    numbers = int64s([planes // max(channels, 1), *sizes])
     codes = (c_int32(COORDINATES.index(coordinates)), c_int32(NEAREST.index(how)))
     scales = (c_float(OH / H), c_float(OW / W))
 
     def plan(harness: Harness, facts: int) -> Plan:
         half = c_int(dtype == np.float16)
-        return harness.plan("resize", facts, half, *codes, int64s([planes, *sizes]), *scales)
+        return harness.plan("resize", facts, half, *codes, numbers, *scales, c_int64(channels))
 
     return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))
 

@@ -350,6 +350,38 @@ def convolutions() -> dict[str, Any]:
     }
 
 
+def channels_last() -> dict[str, Any]:
+    """Each graph in a session of its own: errors as a part of RMS, copies between layouts, and what libraries did."""
+    from tests.provider import test_channels_last
+
+    libraries = [ctypes.CDLL(os.environ[f"STAND_IN_{name}_LIBRARY"]) for name in ("DNN", "BLAS_LT")]
+    library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])
+    describe = library.GraphoptRegions
+    describe.restype = ctypes.c_char_p
+    options = {"min_nodes": 1} | json.loads(os.environ.get("STAND_IN_OPTIONS", "{}"))
+    feeds, found = test_channels_last.feeds(), {}
+    for name in test_channels_last.GRAPHS:
+        cpu = graphopt.session(test_channels_last.model_of(name, np.float32), ["CPUExecutionProvider"])
+        wanted = cpu.run(None, {key: value.astype(np.float32) for key, value in feeds.items()})
+        relaid = json.loads(describe())["relaid"]
+        model = test_channels_last.model_of(name, np.float16)
+        session = graphopt.session(model, [(DEVICE_PROVIDER, options)], require_device=True)
+        errors = []
+        for _ in range(3):
+            for y, w in zip(session.run(None, feeds), wanted, strict=True):
+                errors.append(float(np.abs(y - w).max() / np.sqrt(np.mean(w**2))))
+            library.GraphoptFinishLoading()
+        found[name] = {"error": max(errors), "relaid": json.loads(describe())["relaid"] - relaid}
+        del session
+    gc.collect()
+    dnn, blas_lt = libraries
+    return {
+        "found": found,
+        "by_libraries": [dnn.stand_in_convolutions(), blas_lt.stand_in_products()],
+        "alive": dnn.stand_in_dnn_alive(),
+    }
+
+
 def linear() -> dict[str, Any]:
     """Every Linear: how often it ran on the device, its error over what is allowed, and the library's products."""
     from graphopt.ops.cases import cases_of

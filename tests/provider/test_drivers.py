@@ -14,6 +14,7 @@ import pytest
 
 from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
 from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, Outcome, StandIn
+from tests.provider.test_channels_last import GRAPHS
 
 NO_KERNELS = "graphopt: no GPU kernels"
 
@@ -77,6 +78,44 @@ def test_convolutions_by_the_vendor_s_library(
     assert outcome.value["by_library"] == (count if algorithms == "all" else 0)
     assert outcome.said.count("has no algorithm") == (0 if algorithms == "all" else count)
     assert outcome.value["alive"] == 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "arch", "options", "algorithms"),
+    [
+        ("cuda", "sm_90", "{}", "all"),
+        ("cuda", "sm_90", "{}", "none"),
+        ("hip", "gfx942", '{"channels_last": 1}', "all"),
+        ("hip", "gfx942", "{}", "all"),
+    ],
+)
+def test_channels_last_by_the_vendor_s_libraries(
+    driver: str,
+    arch: str,
+    options: str,
+    algorithms: str,
+    gpu: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On NVIDIA without being asked."""
+    for name in (f"{arch}.kdb", f"TensileLibrary_lazy_{arch}.dat"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
+    monkeypatch.setenv("HIPBLASLT_TENSILE_LIBPATH", str(tmp_path))
+    monkeypatch.setenv("STAND_IN_OPTIONS", options)
+    monkeypatch.setenv("STAND_IN_DNN", algorithms)
+    monkeypatch.setenv("STAND_IN_DNN_LIBRARY", str(gpu.folder(driver) / CONVOLUTIONS[driver]))
+    monkeypatch.setenv("STAND_IN_BLAS_LT_LIBRARY", str(gpu.folder(driver) / EPILOGUES[driver]))
+    outcome = gpu.run("channels_last", arch, driver).value
+    asked = driver == "cuda" or options != "{}"
+    for name, found in outcome["found"].items():
+        assert found["error"] <= 1e-2, name
+        assert found["relaid"] == (GRAPHS[name][2] if asked else 0), name
+    convolutions, products = outcome["by_libraries"]
+    assert (convolutions > len(GRAPHS)) == (algorithms == "all")
+    assert (products > 8) == asked  # a library makes a few when it is opened
+    assert outcome["alive"] == 0
 
 
 @pytest.mark.parametrize(("device", "code"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])

@@ -28,7 +28,10 @@ constexpr size_t kMostWorkspace = size_t{32} << 20;
 struct CublasLt {
   static constexpr const char* kPrefix = "cublasLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
-  static constexpr int kEpilogue = 7, kBiasPointer = 8;  // of a product
+  static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // of a product
+  static constexpr int kBiasStep = 10;                                    // -1: it has none
+  static constexpr int kTransposed = 1;
+  static constexpr int kBatchCount = 5, kBatchStep = 6;  // of a layout
   static constexpr int kBiasType = -1;                   // that of Y when it is not set
   static constexpr size_t kAlgorithmBytes = 64;          // of a result; the workspace's size follows
   static constexpr size_t kResultBytes = 96;
@@ -38,7 +41,10 @@ struct CublasLt {
 struct HipblasLt {
   static constexpr const char* kPrefix = "hipblasLt";
   static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
-  static constexpr int kEpilogue = 2, kBiasPointer = 3;
+  static constexpr int kEpilogue = 2, kBiasPointer = 3, kTransposeA = 0;
+  static constexpr int kBiasStep = -1;
+  static constexpr int kTransposed = 112;
+  static constexpr int kBatchCount = 0, kBatchStep = 1;
   static constexpr int kBiasType = 4;
   static constexpr size_t kAlgorithmBytes = 24;
   static constexpr size_t kResultBytes = 56;
@@ -75,6 +81,7 @@ class BlasLtOf final : public BlasLt {
     find("MatmulDescSetAttribute", set_product_);
     find("MatrixLayoutCreate", create_layout_);
     find("MatrixLayoutDestroy", destroy_layout_);
+    find("MatrixLayoutSetAttribute", set_layout_);
     find("MatmulPreferenceCreate", create_preference_);
     find("MatmulPreferenceDestroy", destroy_preference_);
     find("MatmulPreferenceSetAttribute", set_preference_);
@@ -83,7 +90,11 @@ class BlasLtOf final : public BlasLt {
     if (create(&handle_) != 0) throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
   }
 
+  // It has computed several layers in one product, and wrongly.
+  void refuse_layers() { takes_layers_ = false; }
+
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
+    if (p.layers > 1 && !takes_layers_) return std::nullopt;
     const Choice& choice = choice_of(p, half);
     std::optional<size_t> most;
     for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
@@ -124,7 +135,8 @@ class BlasLtOf final : public BlasLt {
     std::vector<Algorithm> algorithms;  // best first
     std::atomic<size_t> first{0};       // those before it were refused
   };
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool>;
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool, bool, int64_t, int64_t, int64_t, int64_t>;
 
   static bool epilogue_of(ActivationKind kind, bool half, uint32_t& epilogue) {
     if (kind == ActivationKind::kNone)
@@ -159,17 +171,23 @@ class BlasLtOf final : public BlasLt {
     uint32_t epilogue = 0;
     if (!epilogue_of(p.act.kind, half, epilogue)) return false;
     const int type = half ? Api::kHalf : Api::kFloat;
-    const auto layout = [&](Descriptor& layout, int64_t height, int64_t width) {
+    const auto layout = [&](Descriptor& layout, int64_t height, int64_t width, int64_t step) {
+      const auto layers = static_cast<int32_t>(p.layers);
       return create_layout_(layout.address(), type, static_cast<uint64_t>(height),
-                            static_cast<uint64_t>(width), height) == 0;
+                            static_cast<uint64_t>(width), height) == 0 &&
+             (layers == 1 || (set_layout_(layout.get(), Api::kBatchCount, &layers, sizeof layers) == 0 &&
+                              set_layout_(layout.get(), Api::kBatchStep, &step, sizeof step) == 0));
     };
     const auto set = [&](int attribute, const auto& value) {
       return set_product_(d.product.get(), attribute, &value, sizeof value) == 0;
     };
     return create_product_(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
            set(Api::kEpilogue, epilogue) && set(Api::kBiasPointer, b) &&
-           (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) && layout(d.weights, p.N, p.K) &&
-           layout(d.rows, p.K, p.rows) && layout(d.result, p.N, p.rows);
+           (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) &&
+           (p.layers == 1 || set(Api::kBiasStep, p.b_step)) &&
+           (!p.transposed || set(Api::kTransposeA, int32_t{Api::kTransposed})) &&
+           layout(d.weights, p.transposed ? p.K : p.N, p.transposed ? p.N : p.K, p.w_step) &&
+           layout(d.rows, p.K, p.rows, 0) && layout(d.result, p.N, p.rows, p.y_step);
   }
 
   // What the library would run; no algorithms when nothing.
@@ -177,7 +195,8 @@ class BlasLtOf final : public BlasLt {
     uint32_t epilogue = 0;
     const bool known = epilogue_of(p.act.kind, half, epilogue);
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual}];
+    auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual, p.transposed,
+                             p.layers, p.w_step, p.b_step, p.y_step}];
     if (choice != nullptr) return *choice;
     choice = std::make_unique<Choice>();
     if (!known) return *choice;
@@ -209,29 +228,35 @@ class BlasLtOf final : public BlasLt {
   int (*set_product_)(void*, int, const void*, size_t);
   int (*create_layout_)(void**, int, uint64_t, uint64_t, int64_t);
   int (*destroy_layout_)(void*);
+  int (*set_layout_)(void*, int, const void*, size_t);
   int (*create_preference_)(void**);
   int (*destroy_preference_)(void*);
   int (*set_preference_)(void*, int, const void*, size_t);
   int (*choose_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
   int (*multiply_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
                    const void*, void*, void*, void*, const void*, void*, size_t, void*);
+  bool takes_layers_ = Api::kBiasStep >= 0;
   std::mutex mutex_;
   std::map<Key, std::unique_ptr<Choice>> choices_;
 };
 
-// A small layer of small integers, which no order of summation rounds.
+// Small layers of small integers, which no order of summation rounds.
 template <class T>
-void require_right_results(BlasLt& library, Device& device, ActivationKind kind, bool residual) {
-  constexpr int64_t kRows = 16, kK = 32, kN = 64;
-  LinearProblem p{kRows, kK, kN, residual, {kind, 0, 0}};
+void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
+  p.rows = 16;
+  p.K = 32;
+  p.N = 64;
+  p.w_step = p.K * p.N;
+  p.b_step = 2 * p.N;  // bytes that are multiples of 256
+  p.y_step = p.rows * p.N;
   const auto filled = [](int64_t size, int step) {
     std::vector<T> values;
     for (int64_t i = 0; i < size; ++i) values.push_back(T(static_cast<float>(i * step % 5 - 2)));
     return values;
   };
-  const std::vector<T> host[] = {filled(kRows * kK, 1), filled(kK * kN, 3), filled(kN, 1),
-                                 filled(kRows * kN, 2)};
-  std::vector<T> got(static_cast<size_t>(kRows * kN));
+  const std::vector<T> host[] = {filled(p.rows * p.K, 1), filled(p.layers * p.w_step, 3),
+                                 filled(p.layers * p.b_step, 1), filled(p.y_step, 2)};
+  std::vector<T> got(static_cast<size_t>(p.layers * p.y_step));
   struct Memory {
     Device& device;
     std::vector<void*> blocks;
@@ -248,26 +273,27 @@ void require_right_results(BlasLt& library, Device& device, ActivationKind kind,
   void* y = memory.add(got.size() * sizeof(T));
   const std::optional<size_t> bytes = library.linear_workspace(p, sizeof(T) == 2);
   const bool ran = bytes && library.linear(p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2],
-                                           residual ? inputs[3] : nullptr, y,
+                                           p.has_residual ? inputs[3] : nullptr, y,
                                            *bytes > 0 ? memory.add(*bytes) : nullptr, nullptr);
   device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
   device.synchronize(nullptr);
   if (!ran) return;
-  for (int64_t i = 0; i < kRows; ++i) {
-    for (int64_t n = 0; n < kN; ++n) {
-      const auto at = [&](int tensor, int64_t index) {
-        return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
-      };
-      float want = at(2, n) + (residual ? at(3, i * kN + n) : 0.0f);
-      for (int64_t k = 0; k < kK; ++k) want += at(0, i * kK + k) * at(1, k * kN + n);
-      if (kind == ActivationKind::kRelu) want = std::max(want, 0.0f);
-      if (kind == ActivationKind::kGeluTanh) {
-        want *= 0.5f * (1.0f + std::tanh(0.79788456f * (want + 0.044715f * want * want * want)));
-      }
-      const float error = std::fabs(static_cast<float>(got[static_cast<size_t>(i * kN + n)]) - want);
-      if (!(error <= (kind == ActivationKind::kGeluTanh ? 0.01f * (1.0f + std::fabs(want)) : 0.0f))) {
-        throw std::runtime_error("a product with an epilogue is wrong");
-      }
+  const auto at = [&](int tensor, int64_t index) {
+    return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
+  };
+  for (int64_t i = 0; i < p.layers * p.y_step; ++i) {
+    const int64_t layer = i / p.y_step, row = i % p.y_step / p.N, n = i % p.N;
+    float want = at(2, layer * p.b_step + n) + (p.has_residual ? at(3, row * p.N + n) : 0.0f);
+    for (int64_t k = 0; k < p.K; ++k) {
+      want += at(0, row * p.K + k) * at(1, layer * p.w_step + (p.transposed ? n * p.K + k : k * p.N + n));
+    }
+    if (p.act.kind == ActivationKind::kRelu) want = std::max(want, 0.0f);
+    if (p.act.kind == ActivationKind::kGeluTanh) {
+      want *= 0.5f * (1.0f + std::tanh(0.79788456f * (want + 0.044715f * want * want * want)));
+    }
+    const float error = std::fabs(static_cast<float>(got[static_cast<size_t>(i)]) - want);
+    if (!(error <= (p.act.kind == ActivationKind::kGeluTanh ? 0.01f * (1.0f + std::fabs(want)) : 0.0f))) {
+      throw std::runtime_error("a product with an epilogue is wrong");
     }
   }
 }
@@ -275,10 +301,24 @@ void require_right_results(BlasLt& library, Device& device, ActivationKind kind,
 template <class Api>
 std::unique_ptr<BlasLt> open(Device& device, const FoundLibrary& found) {
   auto library = std::make_unique<BlasLtOf<Api>>(device, found.file.handle);
+  const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
+    LinearProblem p;
+    p.act.kind = kind;
+    p.has_residual = residual;
+    p.transposed = transposed;
+    p.layers = layers;
+    require_right_results<float>(*library, device, p);
+    require_right_results<half>(*library, device, p);
+  };
   using A = ActivationKind;
-  for (const auto& [kind, residual] : {std::pair(A::kNone, true), {A::kRelu, false}, {A::kGeluTanh, false}}) {
-    require_right_results<float>(*library, device, kind, residual);
-    require_right_results<half>(*library, device, kind, residual);
+  require(A::kNone, true, false, 1);
+  require(A::kRelu, false, false, 1);
+  require(A::kRelu, true, true, 1);
+  require(A::kGeluTanh, false, false, 1);
+  try {
+    require(A::kNone, false, false, 3);
+  } catch (const std::exception&) {
+    library->refuse_layers();
   }
   return library;
 }

@@ -20,11 +20,14 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr size_t kMostDims = 2 + kSpatialAxes;
-using Key = std::array<int64_t, 4 + 6 * kSpatialAxes + 3>;
+using Key = std::array<int64_t, 10 + 6 * kSpatialAxes>;
+
+bool has_relu(const ConvolutionProblem& p) { return p.act.kind == ActivationKind::kRelu; }
 
 Key key_of(const ConvolutionProblem& p, bool half) {
-  Key key = {p.N, p.groups, p.C, p.M, half, p.transposed, p.has_bias};
-  size_t n = 7;
+  Key key = {p.N,        p.groups,        p.C,         p.M,           half, p.transposed,
+             p.has_bias, p.channels_last, has_relu(p), p.has_residual};
+  size_t n = 10;
   for (const auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) {
     for (const int64_t v : *axes) key[n++] = v;
   }
@@ -63,11 +66,18 @@ struct Arrays {
   }
 
   int dims() const { return 2 + axes; }
-  // Of a contiguous tensor.
-  static Dims strides(const Dims& shape, int dims) {
+  // Of a contiguous tensor [N, C, ..], whose channels may lie last.
+  static Dims strides(const Dims& shape, int dims, bool channels_last) {
     Dims result = {};
     int64_t elements = 1;
-    for (auto d = static_cast<size_t>(dims); d-- > 0; elements *= shape[d]) result[d] = to_i31(elements);
+    const auto add = [&](size_t d) {
+      result[d] = to_i31(elements);
+      elements *= shape[d];
+    };
+    if (channels_last) add(1);
+    for (auto d = static_cast<size_t>(dims); d-- > 2;) add(d);
+    if (!channels_last) add(1);
+    add(0);
     return result;
   }
 };
@@ -100,15 +110,17 @@ class DnnOf final : public Dnn {
     return std::nullopt;
   }
 
-  bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias, void* y,
-            void* workspace, void* stream) override {
+  bool has_relu() const override { return Library::kHasRelu; }
+
+  bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
+            const void* residual, void* y, void* workspace, void* stream) override {
     Stream& of = stream_of(stream);
     const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     Known& known = convolution_of(of, p, half, stream);
     if (!known.ready) return false;
     try {
-      library_.run(of.handle, *known.convolution, x, w, bias, y, workspace);
+      library_.run(of.handle, *known.convolution, x, w, bias, residual, y, workspace);
       return true;
     } catch (const std::exception& e) {  // refused when it is to run: it stays refused
       device_.forget_errors();
@@ -247,8 +259,10 @@ class DnnOf final : public Dnn {
 struct Cudnn {
   static constexpr const char* kName = "cuDNN";
   static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
+  static constexpr bool kHasRelu = true;
   struct Convolution {
     void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+    void* relu = nullptr;
     bool transposed = false;
     int algorithm = 0;
     size_t workspace = 0;
@@ -283,6 +297,11 @@ struct Cudnn {
   Find* find_backward;  // w, dy, conv, dx
   Run* backward;
   int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+  int (*create_activation)(void**);
+  int (*set_activation)(void*, int, int, double);
+  int (*destroy_activation)(void*);
+  int (*forward_with_relu)(void*, const void*, void*, const void*, void*, const void*, void*, int, void*,
+                           size_t, const void*, void*, const void*, void*, const void*, void*, void*, void*);
 
   Cudnn(void* library, Use) {
     resolve(library, "cudnnCreate", create_);
@@ -304,6 +323,10 @@ struct Cudnn {
     resolve(library, "cudnnGetConvolutionBackwardDataAlgorithm_v7", find_backward);
     resolve(library, "cudnnConvolutionBackwardData", backward);
     resolve(library, "cudnnAddTensor", add);
+    resolve(library, "cudnnCreateActivationDescriptor", create_activation);
+    resolve(library, "cudnnSetActivationDescriptor", set_activation);
+    resolve(library, "cudnnDestroyActivationDescriptor", destroy_activation);
+    resolve(library, "cudnnConvolutionBiasActivationForward", forward_with_relu);
   }
 
   void* create(void* stream) const {
@@ -315,13 +338,14 @@ struct Cudnn {
   void destroy(void* handle) const noexcept { destroy_(handle); }
 
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half, Device&) const {
-    constexpr int kNchw = 0, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1, kFma = 3,
-                  kMost = 8;
+    constexpr int kNchw = 0, kNhwc = 1, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1,
+                  kFma = 3, kMost = 8;
     const int type = half ? kHalf : kFloat;
     const Arrays a(p);
     const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
       check(create_tensor(&descriptor), "cudnnCreateTensorDescriptor");
-      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+      check(set_tensor(descriptor, type, dims, shape.data(),
+                       Arrays::strides(shape, dims, p.channels_last).data()),
             "cudnnSetTensorNdDescriptor");
     };
     Convolution c;
@@ -331,13 +355,19 @@ struct Cudnn {
     tensor(c.bias, a.bias, 4);
     tensor(c.flat_y, a.flat_y, 4);
     check(create_filter(&c.w), "cudnnCreateFilterDescriptor");
-    check(set_filter(c.w, type, kNchw, a.dims(), a.w.data()), "cudnnSetFilterNdDescriptor");
+    check(set_filter(c.w, type, p.channels_last ? kNhwc : kNchw, a.dims(), a.w.data()),
+          "cudnnSetFilterNdDescriptor");
     check(create_conv(&c.conv), "cudnnCreateConvolutionDescriptor");
     check(
         set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation, kFloat),
         "cudnnSetConvolutionNdDescriptor");
     check(set_groups(c.conv, to_i31(p.groups)), "cudnnSetConvolutionGroupCount");
     check(set_math(c.conv, half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
+    if (has_relu(p)) {
+      constexpr int kRelu = 1, kPropagateNan = 1;
+      check(create_activation(&c.relu), "cudnnCreateActivationDescriptor");
+      check(set_activation(c.relu, kRelu, kPropagateNan, 0.0), "cudnnSetActivationDescriptor");
+    }
     Performance found[kMost] = {};
     int count = 0;
     const int status = p.transposed ? find_backward(handle, c.w, c.x, c.conv, c.y, kMost, &count, found)
@@ -359,11 +389,19 @@ struct Cudnn {
     for (void* tensor : {c.x, c.y, c.bias, c.flat_y}) destroy_tensor(tensor);
     destroy_filter(c.w);
     destroy_conv(c.conv);
+    if (c.relu != nullptr) destroy_activation(c.relu);
   }
 
-  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
-           void* workspace) const {
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias,
+           const void* residual, void* y, void* workspace) const {
     const float one = 1, zero = 0;
+    if (c.relu != nullptr) {
+      check(forward_with_relu(handle, &one, c.x, x, c.w, w, c.conv, c.algorithm, workspace, c.workspace,
+                              residual != nullptr ? &one : &zero, c.y, residual != nullptr ? residual : y,
+                              c.bias, bias, c.relu, c.y, y),
+            "cudnnConvolutionBiasActivationForward");
+      return;
+    }
     if (c.transposed) {
       check(
           backward(handle, &one, c.w, w, c.x, x, c.conv, c.algorithm, workspace, c.workspace, &zero, c.y, y),
@@ -379,6 +417,7 @@ struct Cudnn {
 struct Miopen {
   static constexpr const char* kName = "MIOpen";
   static constexpr bool kBesideRuns = true;
+  static constexpr bool kHasRelu = false;
   struct Convolution {
     void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
     bool transposed = false;
@@ -468,7 +507,8 @@ struct Miopen {
     const Arrays a(p);
     const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
       check(create_tensor(&descriptor), "miopenCreateTensorDescriptor");
-      check(set_tensor(descriptor, type, dims, shape.data(), Arrays::strides(shape, dims).data()),
+      check(set_tensor(descriptor, type, dims, shape.data(),
+                       Arrays::strides(shape, dims, p.channels_last).data()),
             "miopenSetTensorDescriptor");
     };
     Convolution c;
@@ -545,8 +585,8 @@ struct Miopen {
     destroy_conv(c.conv);
   }
 
-  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, void* y,
-           void* workspace) const {
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, const void*,
+           void* y, void* workspace) const {
     const float one = 1, zero = 0;
     if (c.transposed) {
       check(backward(handle, c.x, x, c.w, w, c.conv, c.y, y, workspace, c.workspace, c.solution),

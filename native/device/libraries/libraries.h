@@ -91,10 +91,13 @@ class Dnn {
   // and why.
   virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
                                                const char*& why) = 0;
-  // `bias` may be null. The padding must be the same at both ends. False when the library refuses it after
-  // all: what is in y is of no use then.
+  // Whether it has Relu, and a residual before it, in the same call: no other activation, and neither
+  // residual nor, in channels last, a bias without Relu.
+  virtual bool has_relu() const = 0;
+  // `bias` and `residual` may be null. The padding must be the same at both ends. False when the library
+  // refuses it after all: what is in y is of no use then.
   virtual bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
-                    void* y, void* workspace, void* stream) = 0;
+                    const void* residual, void* y, void* workspace, void* stream) = 0;
   // Waits until everything that convolutions have asked for is ready; how much that was since the last call.
   virtual size_t finish_loading() = 0;
   virtual void forget(void* stream) noexcept = 0;

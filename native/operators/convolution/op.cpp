@@ -6,6 +6,7 @@
 
 #include "device/libraries/libraries.h"
 #include "operators/elementwise/op.h"
+#include "operators/linear/op.h"
 #include "operators/matmul/op.h"
 #include "operators/matmul/product.h"
 #include "operators/movement/op.h"
@@ -109,8 +110,8 @@ void plan_dnn(Work& work) {
   work.program.call(
       [library = gpu::dnn(work.device, work.call.libraries).library, p = work.p,
        half = work.half](const Program::Addresses& at) {
-        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0], at.outputs[1],
-                             at.stream);
+        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], nullptr, at.outputs[0],
+                             at.outputs[1], at.stream);
       },
       {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0), workspace});
 }
@@ -143,30 +144,218 @@ constexpr Implementation<Work> kConvolutions[] = {
 
 constexpr size_t kResidual = 3;  // among the inputs, where there is a tail
 
+// One node's convolution in channels last, with all that follows it.
+struct LastWork {
+  ConvolutionProblem p;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  size_t library_bytes = 0;
+
+  Ref bias() const {
+    return p.has_bias ? Ref::input(2) : Ref::held(gpu::constant_vector(device, 0.0f, true, p.M * p.groups));
+  }
+  Ref residual() const { return p.has_residual ? Ref::input(kResidual) : Ref(); }
+  int64_t pixels() const { return p.N * p.out[0] * p.out[1] * p.out[2]; }
+  // Y [pixels, M] = X [pixels, C] W^T, with all that follows.
+  LinearProblem layer() const {
+    LinearProblem layer;
+    layer.rows = pixels();
+    layer.K = p.C;
+    layer.N = p.M * p.groups;
+    layer.has_residual = p.has_residual;
+    layer.act = p.act;
+    layer.transposed = true;
+    return layer;
+  }
+  // Without what follows it.
+  ConvolutionProblem alone() const {
+    ConvolutionProblem result = p;
+    result.has_bias = result.has_residual = false;
+    result.act = {};
+    return result;
+  }
+  // One pass over what the convolution has written.
+  void add_tail() {
+    if (!p.has_bias && !p.has_residual && p.act.kind == ActivationKind::kNone) return;
+    program.launch(gpu::linear_rest_plan(layer(), true, call.aligned()), {Ref(), Ref(), bias(), residual()},
+                   {Ref::output(0)});
+  }
+};
+
+// Those that the strides leave, one behind another.
+Ref gathered_pixels(LastWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (std::equal(std::begin(p.in), std::end(p.in), std::begin(p.out))) return Ref::input(0);
+  gpu::StridedCopy copy;
+  copy.shape = {p.N, p.out[0], p.out[1], p.out[2], p.C};
+  copy.x_strides = {p.in[0] * p.in[1] * p.in[2] * p.C, p.stride[0] * p.in[1] * p.in[2] * p.C,
+                    p.stride[1] * p.in[2] * p.C, p.stride[2] * p.C, 1};
+  copy.y_strides = gpu::contiguous(copy.shape);
+  copy.bytes = 2;
+  const Ref pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
+  work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {Ref::input(0)}, {pixels});
+  return pixels;
+}
+
+const char* refuse_last_epilogue(LastWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  if (why != nullptr) return why;
+  if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
+  const auto opened = gpu::blas_lt(work.device, work.call.libraries);
+  if (opened.library == nullptr) return opened.why;
+  const auto bytes = opened.library->linear_workspace(work.layer(), true);
+  if (!bytes) return "it has no such product";
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_last_epilogue(LastWork& work) {
+  const Ref pixels = gathered_pixels(work);
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [library = gpu::blas_lt(work.device, work.call.libraries).library,
+       layer = work.layer()](const Program::Addresses& at) {
+        return library->linear(layer, true, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3],
+                               at.outputs[0], at.outputs[1], at.stream);
+      },
+      {pixels, Ref::input(1), work.bias(), work.residual()}, {Ref::output(0), workspace});
+}
+
+const char* refuse_last_pixels(LastWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).why_not();
+}
+
+void plan_last_pixels(LastWork& work) {
+  Product product{gpu::linear_product(work.layer()),
+                  true,
+                  work.call,
+                  work.program,
+                  work.device,
+                  gathered_pixels(work),
+                  Ref::input(1),
+                  Ref::output(0)};
+  plan_library(product);
+  work.add_tail();
+}
+
+const char* refuse_dnn_of(LastWork& work, const ConvolutionProblem& p) {
+  if (work.call.input(0).shape.elements() == 0) return "X is empty";
+  if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
+  const auto opened = gpu::dnn(work.device, work.call.libraries);
+  if (opened.library == nullptr) return opened.why;
+  if (p.act.kind != ActivationKind::kNone && !opened.library->has_relu()) return "it has no activations";
+  const char* why = nullptr;
+  const auto bytes = opened.library->conv_workspace(p, true, work.call.stream, why);
+  if (!bytes) return why;
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_dnn_of(LastWork& work, const ConvolutionProblem& p, Ref bias, Ref residual) {
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [library = gpu::dnn(work.device, work.call.libraries).library, p](const Program::Addresses& at) {
+        return library->conv(p, true, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                             at.outputs[1], at.stream);
+      },
+      {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), workspace});
+}
+
+const char* refuse_dnn_with_relu(LastWork& work) {
+  if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "what follows is not Relu";
+  return refuse_dnn_of(work, work.p);
+}
+void plan_dnn_with_relu(LastWork& work) { plan_dnn_of(work, work.p, work.bias(), work.residual()); }
+
+const char* refuse_last_dnn(LastWork& work) { return refuse_dnn_of(work, work.alone()); }
+void plan_last_dnn(LastWork& work) {
+  plan_dnn_of(work, work.alone(), Ref(), Ref());
+  work.add_tail();
+}
+
+const char* refuse_depthwise(LastWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed || p.C != 1 || p.M != 1) return "it is not depthwise";
+  return work.call.aligned() && p.groups % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+}
+
+void plan_depthwise(LastWork& work) {
+  work.program.launch(gpu::depthwise_plan(work.p),
+                      {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
+}
+
+const char* refuse_last_own_pixels(LastWork& work) { return refuse_unless_pointwise(work.p); }
+
+void plan_last_own_pixels(LastWork& work) {
+  const Ref pixels = gathered_pixels(work);
+  work.program.launch(gpu::linear_plan(work.layer(), true, work.call.aligned(), work.device.facts()),
+                      {pixels, Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
+}
+
+// What no library takes goes by way of channels first.
+void plan_last_any(LastWork& work) {
+  const ConvolutionProblem& p = work.p;
+  const auto pixels = [](const int64_t* axes) { return axes[0] * axes[1] * axes[2]; };
+  const int64_t x_channels = p.groups * p.C, y_channels = p.groups * p.M;
+  const int64_t w_rows = p.transposed ? x_channels : y_channels, w_channels = p.transposed ? p.M : p.C;
+  const auto change = [&](Ref from, int64_t batch, int64_t rows, int64_t columns, Ref to) {
+    work.program.launch(gpu::swap_planes_plan(batch, rows, columns, work.call.aligned()), {from}, {to});
+  };
+  const Ref x = work.program.reserve(p.N * pixels(p.in) * x_channels * 2),
+            w = work.program.reserve(w_rows * w_channels * pixels(p.kernel) * 2),
+            y = work.program.reserve(work.pixels() * y_channels * 2);
+  change(Ref::input(0), p.N, pixels(p.in), x_channels, x);
+  change(Ref::input(1), w_rows, pixels(p.kernel), w_channels, w);
+  ConvolutionProblem first = work.alone();
+  first.channels_last = false;
+  gpu::Plan plan = p.transposed ? gpu::convolution_plan(first, true)
+                                : gpu::conv_plan(first, true, work.call.aligned(), work.device.facts());
+  work.program.launch(std::move(plan), {x, w, Ref()}, {y});
+  change(y, p.N, y_channels, pixels(p.out), Ref::output(0));
+  work.add_tail();
+}
+
+constexpr Implementation<LastWork> kConvolutionsLast[] = {
+    {"pixels by cuBLASLt or hipBLASLt", refuse_last_epilogue, plan_last_epilogue},
+    {"pixels by cuBLAS or rocBLAS, and one more launch", refuse_last_pixels, plan_last_pixels},
+    {"depthwise by a kernel of our own", refuse_depthwise, plan_depthwise},
+    {"cuDNN", refuse_dnn_with_relu, plan_dnn_with_relu},
+    {"cuDNN or MIOpen, and one more launch", refuse_last_dnn, plan_last_dnn},
+    {"pixels by a product of our own", refuse_last_own_pixels, plan_last_own_pixels},
+    {"a kernel of our own, between two copies", take_all<LastWork>, plan_last_any},
+};
+
 class Convolution : public gpu::DeviceKernel {
  public:
-  Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {})
+  // `last`: of two spatial axes, in float16, in channels last.
+  Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
       : DeviceKernel(device),
         choice_(node),
         window_(node),
         groups_(node.find_int("group").value_or(1)),
-        tail_(tail) {}
+        tail_(tail),
+        last_(last) {}
 
  protected:
   void plan(Call& call, Program& program) const override {
-    const Tensor &x = call.input(0), &w = call.input(1);
-    const size_t rank = x.shape.rank(), axes = rank - 2;
-    if (rank < 3 || axes > gpu::kSpatialAxes || w.shape.rank() != rank) {
+    const Shape xs = channels_first(call.input(0).shape), ws = channels_first(call.input(1).shape);
+    const size_t rank = xs.rank(), axes = rank - 2;
+    if (rank < 3 || axes > gpu::kSpatialAxes || ws.rank() != rank) {
       throw Error("only one to three spatial axes");
     }
-    window_.check(axes, std::vector<int64_t>(w.shape.data() + 2, w.shape.data() + rank));
+    window_.check(axes, std::vector<int64_t>(ws.data() + 2, ws.data() + rank));
     if (groups_ < 1) throw Error("group must be 1 or more");
-    ConvolutionProblem p = problem(x.shape, w.shape);
-    p.N = x.shape[0];
+    ConvolutionProblem p = problem(xs, ws);
+    p.N = xs[0];
     p.groups = groups_;
     p.has_bias = call.has_input(2);
-    if (p.C * groups_ != x.shape[1]) {
-      throw Error("the channels of X " + x.shape.text() + " and W " + w.shape.text() + " do not fit");
+    p.channels_last = last_;
+    if (p.C * groups_ != xs[1]) {
+      throw Error("the channels of X " + xs.text() + " and W " + ws.text() + " do not fit");
     }
     const int64_t channels = p.M * groups_;
     if (p.has_bias && call.input(2).shape.elements() != channels) {
@@ -174,24 +363,39 @@ class Convolution : public gpu::DeviceKernel {
     }
     for (size_t i = 0; i < axes; ++i) {
       const size_t d = gpu::kSpatialAxes - axes + i;
-      p.in[d] = x.shape[2 + i];
-      p.kernel[d] = w.shape[2 + i];
+      p.in[d] = xs[2 + i];
+      p.kernel[d] = ws[2 + i];
       p.stride[d] = window_.stride(i);
       p.dilation[d] = window_.dilation(i);
       place(p, d, i);
       if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
     }
-    Shape y = x.shape;
+    Shape y = xs;
     y[1] = channels;
     for (size_t i = 0; i < axes; ++i) y[2 + i] = p.out[gpu::kSpatialAxes - axes + i];
-    set_output(call, 0, y);
+    set_output(call, 0, last_ ? to_channels_last(y) : y);
     if (y.elements() == 0) return;
+    if (tail_ && tail_->has_residual && call.input(kResidual).shape != call.outputs[0].shape) {
+      throw Error("the sum " + call.input(kResidual).shape.text() + " + " + call.outputs[0].shape.text() +
+                  " has another shape");
+    }
+    if (last_) {
+      if (tail_) {
+        p.has_residual = tail_->has_residual;
+        p.act = tail_->act;
+      }
+      LastWork work{p, call, program, device_};
+      program.implementation = choice_.plan(kConvolutionsLast, work, call);
+      return;
+    }
     const bool has_bias = p.has_bias;
     if (tail_) p.has_bias = false;
-    Work work{p, is_half(x), call, program, device_};
+    Work work{p, is_half(call.input(0)), call, program, device_};
     program.implementation = choice_.plan(kConvolutions, work, call);
     if (tail_) add_tail(y, has_bias, call, program);
   }
+
+  Shape channels_first(const Shape& s) const { return last_ ? to_channels_first(s) : s; }
 
   // One pass over what the convolution has written, in place of one for the bias, one for the sum and one for
   // the activation.
@@ -202,9 +406,6 @@ class Convolution : public gpu::DeviceKernel {
     p.inner = y.elements(2);
     p.has_residual = tail_->has_residual;
     p.act = tail_->act;
-    if (p.has_residual && call.input(kResidual).shape != y) {
-      throw Error("the sum " + call.input(kResidual).shape.text() + " + " + y.text() + " has another shape");
-    }
     const bool half = is_half(call.input(0));
     const auto each = [&](float value) { return Ref::held(gpu::constant_vector(device_, value, half, p.C)); };
     program.launch(gpu::scale_shift_plan(p, half, call.aligned()),
@@ -222,6 +423,7 @@ class Convolution : public gpu::DeviceKernel {
   Window window_;
   int64_t groups_;
   std::optional<Tail> tail_;
+  bool last_;
 };
 
 class Conv final : public Convolution {
@@ -247,8 +449,8 @@ class Conv final : public Convolution {
 
 class ConvTranspose final : public Convolution {
  public:
-  ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {})
-      : Convolution(node, device, tail),
+  ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
+      : Convolution(node, device, tail, last),
         output_padding_(node.find_ints("output_padding").value_or(std::vector<int64_t>())),
         output_shape_(node.find_ints("output_shape").value_or(std::vector<int64_t>())) {}
 
@@ -303,15 +505,28 @@ std::string refuse_conv_transpose(const Node& node) {
                                                            : "";
 }
 
+// A product of pixels is as good in channels first, for one image.
+Layout layout_of(const Node& node) {
+  const auto& w = node.inputs[1].shape;
+  const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;
+  return pointwise && node.op == "Conv" ? Layout::kFollows : Layout::kLast;
+}
+
 }  // namespace
 
 void add_convolution(Kernels& kernels) {
-  kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(described(kConvolutions));
+  kernels.add_onnx<Conv>("Conv", 1, 22)
+      .refused(refuse_conv)
+      .chooses(described(kConvolutions))
+      .lies(layout_of);
   kernels.takes_tail<Conv>(kResidual);
+  kernels.has_channels_last<Conv>();
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
-      .chooses(described(kConvolutions));
+      .chooses(described(kConvolutions))
+      .lies(layout_of);
   kernels.takes_tail<ConvTranspose>(kResidual);
+  kernels.has_channels_last<ConvTranspose>();
 }
 
 }  // namespace graphopt

@@ -14,4 +14,9 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half);
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<ProductTile> wanted = std::nullopt);
 
+// A depthwise one of two axes in float16 and channels last, its channels whole vectors, with what follows it
+// (depthwise.hip). Inputs X, W, B, the residual if any, all of them at multiples of 16 bytes; output Y.
+// Throws std::invalid_argument.
+Plan depthwise_plan(const ConvolutionProblem& p);
+
 }  // namespace graphopt::gpu

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "operators/convolution/depthwise_args.h"
 #include "operators/convolution/direct_args.h"
 #include "operators/convolution/op.h"
 #include "operators/convolution/product_args.h"
@@ -147,6 +148,36 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   plan.launch(kernel_of(tile.tile, half),
               {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
               tile.threads, args);
+  return plan;
+}
+
+Plan depthwise_plan(const ConvolutionProblem& p) {
+  Plan plan;
+  const int64_t channels = p.groups, packs = channels / 8, OH = p.out[1], OW = p.out[2],
+                strips = divide_up(OW, hip::kDepthwiseStrip), total = p.N * OH * strips * packs;
+  if (total == 0) return plan;
+  to_u31(p.in[1] * p.in[2]);
+  to_u31(OH * p.stride[1] + p.span(1));
+  to_u31((strips * hip::kDepthwiseStrip) * p.stride[2] + p.span(2));
+  hip::DepthwiseArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = input(2);
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.channels = to_u31(channels);
+  args.packs = make_divisor(packs);
+  args.strips = make_divisor(strips);
+  args.rows = make_divisor(OH);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.OW = to_i31(OW);
+  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  args.act = p.act;
+  plan.launch("depthwise_f16", {to_u31(divide_up(total, hip::kDepthwiseThreads))}, hip::kDepthwiseThreads,
+              args);
   return plan;
 }
 

@@ -13,6 +13,7 @@ using gpu::kSpatialAxes;
 // ones in front.
 struct ConvolutionProblem {
   bool transposed = false, has_bias = false;
+  bool channels_last = false;  // of X, Y and W, as they lie in memory
   int64_t N = 1, groups = 1, C = 1, M = 1;
   int64_t in[kSpatialAxes] = {1, 1, 1}, out[kSpatialAxes] = {1, 1, 1}, kernel[kSpatialAxes] = {1, 1, 1},
           stride[kSpatialAxes] = {1, 1, 1}, dilation[kSpatialAxes] = {1, 1, 1};

@@ -48,59 +48,45 @@ DEVICE float exp_minus_one(float x) {
   return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
 }
 
-// x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values.
+// x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values. Bit j of the
+// mask is that of value j.
 template <int kCount>
-DEVICE void apply(const ElementwiseArgs& args, const bool (&mask)[kCount], float (&x)[kCount],
-                  const float (&z)[kCount]) {
-  const auto each = [&](auto function) {
-    UNROLL for (int j = 0; j < kCount; ++j) x[j] = function(x[j], z[j]);
-  };
+DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;
+  // v: a value of x, w: that of z
+#define GRAPHOPT_ON_EACH(op, expression)      \
+  case op:                                    \
+    UNROLL for (int j = 0; j < kCount; ++j) { \
+      const float v = x[j], w = z[j];         \
+      (void)w;                                \
+      x[j] = (expression);                    \
+    }                                         \
+    break;
   switch (args.op) {
-    case kErfOp:
-      return each([](float v, float) { return erf_fast(v); });
-    case kSoftplusOp:
-      return each([](float v, float) { return (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))); });
-    case kExpOp:
-      return each([](float v, float) { return exp_fast(v); });
-    case kLogOp:
-      return each([](float v, float) {
-        return absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v);
-      });
-    case kSqrtOp:
-      return each([](float v, float) { return sqrt_exact(v); });
-    case kReciprocalOp:
-      return each([](float v, float) { return 1.0f / v; });
-    case kNegOp:
-      return each([](float v, float) { return -v; });
-    case kAbsOp:
-      return each([](float v, float) { return absolute(v); });
-    case kEluOp:
-      return each([p](float v, float) { return v < 0 ? p * exp_minus_one(v) : v; });
-    case kAddOp:
-      return each([](float v, float w) { return v + w; });
-    case kSubOp:
-      return each([](float v, float w) { return v - w; });
-    case kMulOp:
-      return each([](float v, float w) { return v * w; });
-    case kDivOp:
-      return each([](float v, float w) { return v / w; });
-    case kPowOp:
-      return each([](float v, float w) { return power(v, w); });
-    case kMaxOp:
-      return each([](float v, float w) { return v > w || v != v ? v : w; });
-    case kMinOp:
-      return each([](float v, float w) { return v < w || v != v ? v : w; });
-    case kPReluOp:
-      return each([](float v, float w) { return v < 0 ? v * w : v; });
-    case kWhereOp:
-      UNROLL for (int j = 0; j < kCount; ++j) x[j] = mask[j] ? x[j] : z[j];
-      return;
+    GRAPHOPT_ON_EACH(kErfOp, erf_fast(v))
+    GRAPHOPT_ON_EACH(kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
+    GRAPHOPT_ON_EACH(kExpOp, exp_fast(v))
+    GRAPHOPT_ON_EACH(kLogOp, absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
+    GRAPHOPT_ON_EACH(kSqrtOp, sqrt_exact(v))
+    GRAPHOPT_ON_EACH(kReciprocalOp, 1.0f / v)
+    GRAPHOPT_ON_EACH(kNegOp, -v)
+    GRAPHOPT_ON_EACH(kAbsOp, absolute(v))
+    GRAPHOPT_ON_EACH(kEluOp, v < 0 ? p * exp_minus_one(v) : v)
+    GRAPHOPT_ON_EACH(kAddOp, v + w)
+    GRAPHOPT_ON_EACH(kSubOp, v - w)
+    GRAPHOPT_ON_EACH(kMulOp, v * w)
+    GRAPHOPT_ON_EACH(kDivOp, v / w)
+    GRAPHOPT_ON_EACH(kPowOp, power(v, w))
+    GRAPHOPT_ON_EACH(kMaxOp, v > w || v != v ? v : w)
+    GRAPHOPT_ON_EACH(kMinOp, v < w || v != v ? v : w)
+    GRAPHOPT_ON_EACH(kPReluOp, v < 0 ? v * w : v)
+    GRAPHOPT_ON_EACH(kWhereOp, (mask >> j & 1) != 0 ? v : w)
     default:
       if (args.op < kActivationCount) {
         activate(Activation{static_cast<ActivationKind>(args.op), args.p, args.q}, x);
       }
   }
+#undef GRAPHOPT_ON_EACH
 }
 
 template <class T>
@@ -130,11 +116,11 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
     const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
     const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
     float x[kSize], z[kSize];
-    bool m[kSize];
+    uint32_t m = 0;
     UNROLL for (int j = 0; j < kSize; ++j) {
       x[j] = to_float(left.v[j]);
       z[j] = to_float(right.v[j]);
-      m[j] = mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0;
+      if (mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0) m |= 1u << j;
     }
     apply(args, m, x, z);
     Pack<T> out;
@@ -146,7 +132,7 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
   NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
     if (i >= args.total) return;
-    const bool m[1] = {mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0};
+    const uint32_t m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0 ? 1 : 0;
     float x[1] = {to_float(a[offset_of(i, axes, args.a_strides)])};
     const float z[1] = {b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f};
     apply(args, m, x, z);

@@ -116,13 +116,17 @@ class Selection final : public gpu::DeviceKernel {
 
 void add_elementwise(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
+  const auto alike = [](const Node&) { return Layout::kAny; };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
-    kernels.add_onnx<Unary>(name, first, last, code, p, q).refused(floats).reuses(Reuse::kInplace);
+    kernels.add_onnx<Unary>(name, first, last, code, p, q)
+        .refused(floats)
+        .reuses(Reuse::kInplace)
+        .lies(alike);
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    kernels.add_onnx<Binary>(name, first, last, code).refused(floats);
+    kernels.add_onnx<Binary>(name, first, last, code).refused(floats).lies(alike);
   };
   unary("Relu", 6, 14, hip::kReluOp);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
@@ -139,8 +143,12 @@ void add_elementwise(Kernels& kernels) {
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  kernels.add_onnx<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace);
-  kernels.add_onnx<Clip>("Clip", 11, 13).refused(floats).reuses(Reuse::kInplace).reads_on_host({1, 2});
+  kernels.add_onnx<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace).lies(alike);
+  kernels.add_onnx<Clip>("Clip", 11, 13)
+      .refused(floats)
+      .reuses(Reuse::kInplace)
+      .reads_on_host({1, 2})
+      .lies(alike);
   binary("Add", 7, 14, hip::kAddOp);
   binary("Sub", 7, 14, hip::kSubOp);
   binary("Mul", 7, 14, hip::kMulOp);

@@ -98,30 +98,58 @@ class LinearCpu final : public PackedCpuKernel<LinearBf16Op> {
   }
 };
 
-using Work = GpuWork<LinearProblem>;
+// One layer, or several of the same X, on the way.
+struct Work {
+  LinearProblem p;
+  bool half;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  struct Layer {
+    Ref w, b, r, y;
+  };
+  std::vector<Layer> layers;
+  size_t library_bytes = 0;  // that a vendor's library wants
+};
 
-const char* refuse_epilogue(Work& work) {
-  if (work.p.K == 0) return "there is nothing to add up";
+const char* refuse_epilogue_of(Work& work, const LinearProblem& p) {
+  if (p.K == 0) return "there is nothing to add up";
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
   const auto opened = gpu::blas_lt(work.device, work.call.libraries);
   if (opened.library == nullptr) return opened.why;
-  const auto bytes = opened.library->linear_workspace(work.p, work.half);
+  const auto bytes = opened.library->linear_workspace(p, work.half);
   if (!bytes) return "it has no such product";
   work.library_bytes = *bytes;
   return nullptr;
 }
 
-void plan_epilogue(Work& work) {
+void plan_epilogue_of(Work& work, const LinearProblem& p, const Work::Layer& layer) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::blas_lt(work.device, work.call.libraries).library, p = work.p,
+      [library = gpu::blas_lt(work.device, work.call.libraries).library, p,
        half = work.half](const Program::Addresses& at) {
         return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
                                at.outputs[1], at.stream);
       },
-      {Ref::input(0), Ref::input(1), Ref::input(2), work.p.has_residual ? Ref::input(3) : Ref()},
-      {Ref::output(0), workspace});
+      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y, workspace});
+}
+
+LinearProblem one_of(LinearProblem p) {
+  p.layers = 1;
+  p.w_step = p.b_step = p.y_step = 0;
+  return p;
+}
+
+const char* refuse_all_at_once(Work& work) {
+  if (work.p.w_step == 0) return "their weights do not lie one behind another";
+  return refuse_epilogue_of(work, work.p);
+}
+void plan_all_at_once(Work& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
+
+const char* refuse_epilogue(Work& work) { return refuse_epilogue_of(work, one_of(work.p)); }
+void plan_epilogue(Work& work) {
+  for (const Work::Layer& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
 }
 
 const char* refuse_library(Work& work) {
@@ -130,13 +158,16 @@ const char* refuse_library(Work& work) {
 }
 
 void plan_library(Work& work) {
-  work.program.call(
-      [library = gpu::blas(work.device, work.call.libraries).library, product = gpu::linear_product(work.p),
-       half = work.half](const Program::Addresses& at) {
-        return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
-      },
-      {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
-  work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()), work.call);
+  for (const Work::Layer& layer : work.layers) {
+    work.program.call(
+        [library = gpu::blas(work.device, work.call.libraries).library, product = gpu::linear_product(work.p),
+         half = work.half](const Program::Addresses& at) {
+          return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+        },
+        {Ref::input(0), layer.w}, {layer.y});
+    work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()),
+                        {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+  }
 }
 
 void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
@@ -145,8 +176,10 @@ void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
 void plan_own(Work& work) {
-  work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
-                      work.call);
+  for (const Work::Layer& layer : work.layers) {
+    work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                        {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+  }
 }
 
 constexpr Implementation<Work> kLinear[] = {
@@ -155,11 +188,81 @@ constexpr Implementation<Work> kLinear[] = {
     {"a product of our own", take_all<Work>, plan_own},
 };
 
+constexpr Implementation<Work> kLayers[] = {
+    {"all layers in a product of cuBLASLt's", refuse_all_at_once, plan_all_at_once},
+    {"each by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
+    {"each by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"each by a product of our own", take_all<Work>, plan_own},
+};
+
+class LinearGpu final : public GpuKernelOf<LinearOp> {
+ public:
+  using GpuKernelOf::GpuKernelOf;
+  static Implementations implementations() { return described(kLinear); }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const auto p = problem(call);
+    if (!p) return;
+    Work work{*p, half_, call, program, device_, {}};
+    work.layers.push_back(
+        {Ref::input(1), Ref::input(2), p->has_residual ? Ref::input(3) : Ref(), Ref::output(0)});
+    program.implementation = choice_.plan(kLinear, work, call);
+  }
+};
+
+// Layers of one X: inputs X, the W, the b; outputs in their order, each kSiblingAlignment behind another.
+class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
+ public:
+  LinearLayersGpu(const LinearOp& op, const Node& node, gpu::Device& device, size_t layers)
+      : GpuKernelOf(op, node, device), layers_(layers) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    Tensors first;
+    first.resize(3);
+    first[0] = call.input(0);
+    first[1] = call.input(1);
+    first[2] = call.input(1 + layers_);
+    const Shapes shapes(first);
+    LinearProblem p = op_.problem(shapes);
+    const Shape y = op_.output(shapes);
+    for (size_t i = 0; i < layers_; ++i) set_output(call, i, y);
+    if (y.elements() == 0) return;
+    p.layers = static_cast<int64_t>(layers_);
+    p.w_step = step(call, 1);
+    p.b_step = step(call, 1 + layers_);
+    if (p.b_step == 0) p.w_step = 0;
+    const int64_t element = half_ ? 2 : 4;
+    p.y_step = gpu::round_up(y.elements() * element, kSiblingAlignment) / element;
+    Work work{p, half_, call, program, device_, {}};
+    for (size_t i = 0; i < layers_; ++i) {
+      work.layers.push_back({Ref::input(1 + i), Ref::input(1 + layers_ + i), Ref(), Ref::output(i)});
+    }
+    program.implementation = choice_.plan(kLayers, work, call);
+  }
+
+  // Elements from one of the constants that begin with input `first` to the next; 0 when they differ.
+  int64_t step(const Call& call, size_t first) const {
+    const auto at = [&](size_t i) { return reinterpret_cast<intptr_t>(call.input(first + i).data); };
+    const intptr_t bytes = at(1) - at(0);
+    for (size_t i = 2; i < layers_; ++i) {
+      if (at(i) - at(i - 1) != bytes) return 0;
+    }
+    const Tensor& one = call.input(first);
+    const bool apart = bytes >= one.shape.elements() * bytes_of(one.type);
+    return apart ? bytes / bytes_of(one.type) : 0;
+  }
+
+  size_t layers_;
+};
+
 }  // namespace
 
 void add_linear(Kernels& kernels) {
   kernels.add_cpu<LinearBf16Op, LinearCpu>(Reuse::kNone, {ElementType::kFloat});
-  kernels.add_gpu<LinearOp, GpuKernel<LinearOp, kLinear>>(Where::kProvider);
+  kernels.add_gpu<LinearOp, LinearGpu>(Where::kProvider);
+  kernels.takes_siblings<LinearOp, LinearLayersGpu>();
 }
 
 }  // namespace graphopt

@@ -10,6 +10,7 @@ GemmProblem linear_product(const LinearProblem& p) {
   product.M = p.rows;
   product.N = p.N;
   product.K = p.K;
+  product.transpose_b = p.transposed;
   return product;
 }
 

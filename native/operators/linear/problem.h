@@ -14,6 +14,9 @@ struct LinearProblem {
   bool has_residual = false;
   Activation act;
   bool bfloat16 = false;
+  bool transposed = false;  // W is [N, K]
+  // Several layers of the same X, without a residual: how many elements apart their W, b and Y are.
+  int64_t layers = 1, w_step = 0, b_step = 0, y_step = 0;
 };
 
 }  // namespace graphopt

@@ -105,10 +105,34 @@ class Slice final : public gpu::DeviceKernel {
   }
 };
 
+class LayoutChange final : public gpu::DeviceKernel {
+ public:
+  LayoutChange(gpu::Device& device, bool to_last) : DeviceKernel(device), to_last_(to_last) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const Shape y = to_last_ ? to_channels_last(x.shape) : to_channels_first(x.shape);
+    const Ref to = set_output(call, 0, y);
+    // A matrix for each image, of channels and pixels.
+    const int64_t rows = to_last_ ? x.shape[1] : x.shape[1] * x.shape[2],
+                  columns = to_last_ ? x.shape[2] * x.shape[3] : x.shape[3];
+    if (rows == 1 || columns == 1) {
+      program.copy(to, Ref::input(0), x.shape.elements() * bytes_of(x.type));
+    } else {
+      program.launch(gpu::swap_planes_plan(x.shape[0], rows, columns, call.aligned()), {Ref::input(0)}, {to});
+    }
+  }
+
+  bool to_last_;
+};
+
 class Concat final : public gpu::DeviceKernel {
  public:
-  Concat(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
+  Concat(const Node& node, gpu::Device& device, bool last = false)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {
+    if (last) axis_ = static_cast<int64_t>(channels_last_axis(axis_of(axis_, kLayoutRank)));
+  }
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -235,13 +259,18 @@ std::string refuse_pad(const Node& node) {
 
 }  // namespace
 
+std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
+  return std::make_unique<LayoutChange>(device, to_last);
+}
+
 void add_movement(Kernels& kernels) {
   const auto small_input = [](const Node& node) { return refuse_many_axes(node.inputs.front()); };
   const auto small_output = [](const Node& node) { return refuse_many_axes(node.outputs.front()); };
   kernels.add_onnx<Transpose>("Transpose", 1, 25).refused(small_input);
   kernels.add_onnx<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
   kernels.add_onnx<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
-  kernels.add_onnx<Concat>("Concat", 4, 13);
+  kernels.add_onnx<Concat>("Concat", 4, 13).lies([](const Node&) { return Layout::kFollows; });
+  kernels.has_channels_last<Concat>();
   kernels.add_onnx<Split>("Split", 2, 18).reads_on_host({1});
   kernels.add_onnx<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3});
 }

@@ -17,6 +17,10 @@ struct StridedCopy {
 // Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 
+// y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 bytes. Input x, output y. `aligned`:
+// both pointers are multiples of 16. Throws std::invalid_argument.
+Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned);
+
 using hip::PadMode;
 
 struct PadProblem {

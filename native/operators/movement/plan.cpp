@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "operators/movement/op.h"
+#include "operators/movement/planes_args.h"
 
 namespace graphopt::gpu {
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
@@ -49,6 +50,24 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
   args.y_offset = to_u31(y_offset);
   plan.launch(name, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
               args);
+  return plan;
+}
+
+Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned) {
+  Plan plan;
+  if (batch * rows * columns == 0) return plan;
+  const int64_t across = divide_up(columns, hip::kPlanesTile),
+                tiles = across * divide_up(rows, hip::kPlanesTile);
+  hip::SwapPlanesArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.rows = to_i31(rows);
+  args.columns = to_i31(columns);
+  args.across = make_divisor(across);
+  args.tiles = make_divisor(tiles);
+  args.packs_of_x = aligned && columns % 8 == 0;
+  args.packs_of_y = aligned && rows % 8 == 0;
+  plan.launch("swap_planes_b16", {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
   return plan;
 }
 

@@ -27,4 +27,18 @@ struct PoolArgs {
 };
 static_assert(is_args<PoolArgs>(136), "one layout for all compilers");
 
+// x [images, H, W, channels], two axes; a work-item for each pack of channels of a pixel of y, of which there
+// are `total`.
+struct PoolChannelsLastArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total, channels;
+  Divisor packs;  // of a pixel
+  Divisor per_image, across;
+  PoolAxis axes[2];
+  PoolMode mode;
+};
+static_assert(is_args<PoolChannelsLastArgs>(112), "one layout for all compilers");
+
 }  // namespace graphopt::hip

@@ -45,6 +45,65 @@ DEVICE void pool(const PoolArgs& args) {
   y[i] = from_float<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
 }
 
+template <int kSize>
+DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
+  const half_t* x = args.x;
+  half_t* y = args.y;
+  const PoolAxis &b = args.axes[0], &c = args.axes[1];
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
+  const uint32_t image = divide(pixel, args.per_image), in_image = pixel - image * args.per_image.d;
+  const uint32_t row = divide(in_image, args.across), column = in_image - row * args.across.d;
+  const half_t* const from =
+      x + static_cast<size_t>(image) * static_cast<size_t>(b.in) * static_cast<size_t>(c.in) * args.channels +
+      channel;
+  float most[kSize], sum[kSize];
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    most[j] = -bit_cast<float>(0x7f800000u);
+    sum[j] = 0;
+  }
+  int count = 0;
+  for (int s = 0; s < b.kernel; ++s) {
+    const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
+    if (q >= b.last) break;
+    for (int t = 0; t < c.kernel; ++t) {
+      const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+      if (k >= c.last) break;
+      if (q < 0 || q >= b.in || k < 0 || k >= c.in) {
+        count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
+        continue;
+      }
+      const half_t* const at = from + static_cast<size_t>(q * c.in + k) * args.channels;
+      half_t values[kSize];
+      if constexpr (kSize == 8) {
+        const Pack<half_t> pack = load_pack(at);
+        UNROLL for (int j = 0; j < kSize; ++j) values[j] = pack.v[j];
+      } else {
+        values[0] = *at;
+      }
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const float v = to_float(values[j]);
+        most[j] = v > most[j] || v != v ? v : most[j];
+        sum[j] += v;
+      }
+      ++count;
+    }
+  }
+  half_t* const to = y + static_cast<size_t>(pixel) * args.channels + channel;
+  half_t out[kSize];
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    out[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
+  }
+  if constexpr (kSize == 8) {
+    Pack<half_t> pack;
+    UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = out[j];
+    store_pack(to, pack);
+  } else {
+    *to = out[0];
+  }
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -54,3 +113,11 @@ using namespace graphopt::hip;
 
 POOL_KERNEL(float, f32)
 POOL_KERNEL(half_t, f16)
+
+#define POOL_CHANNELS_LAST_KERNEL(size)                                               \
+  KERNEL(pool_channels_last_##size##_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { \
+    pool_channels_last<size>(args);                                                   \
+  }
+
+POOL_CHANNELS_LAST_KERNEL(8)
+POOL_CHANNELS_LAST_KERNEL(1)

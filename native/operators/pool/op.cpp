@@ -11,8 +11,8 @@ namespace {
 
 class Pool final : public gpu::DeviceKernel {
  public:
-  Pool(const Node& node, gpu::Device& device, bool average)
-      : DeviceKernel(device), window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0) {
+  Pool(const Node& node, gpu::Device& device, bool average, bool last = false)
+      : DeviceKernel(device), window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0), last_(last) {
     if (average) {
       const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
       mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
@@ -26,18 +26,19 @@ class Pool final : public gpu::DeviceKernel {
     if (x.shape.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
     if (window_.kernel().empty()) throw Error("without kernel_shape");
     window_.check(axes, window_.kernel());
+    const size_t first = last_ ? 1 : 2;
     gpu::PoolProblem p;
-    p.planes = x.shape[0] * x.shape[1];
+    p.planes = last_ ? x.shape[0] : x.shape[0] * x.shape[1];
     p.mode = mode_;
     Shape y = x.shape;
     for (size_t i = 0; i < axes; ++i) {
-      const int64_t in = x.shape[2 + i], kernel = window_.kernel()[i], stride = window_.stride(i),
+      const int64_t in = x.shape[first + i], kernel = window_.kernel()[i], stride = window_.stride(i),
                     span = window_.span(i, kernel);
       const Window::Padding pad = window_.padding(i, in, span);
       const int64_t out = outputs(in, stride, span, pad);
       gpu::to_u31(out * stride + span);
       const size_t d = gpu::kSpatialAxes - axes + i;
-      p.out[d] = y[2 + i] = out;
+      p.out[d] = y[first + i] = out;
       p.axes[d] = {gpu::to_i31(in),
                    gpu::to_i31(kernel),
                    gpu::to_i31(stride),
@@ -46,7 +47,9 @@ class Pool final : public gpu::DeviceKernel {
                    gpu::to_i31(in + pad.end)};
     }
     const Ref to = set_output(call, 0, y);
-    program.launch(gpu::pool_plan(p, is_half(x)), {Ref::input(0)}, {to});
+    program.launch(
+        last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()) : gpu::pool_plan(p, is_half(x)),
+        {Ref::input(0)}, {to});
   }
 
   // The formula of the operators' specification. A window that would begin in the padding at the end is
@@ -59,7 +62,7 @@ class Pool final : public gpu::DeviceKernel {
   }
 
   Window window_;
-  bool ceil_;
+  bool ceil_, last_;
   gpu::PoolMode mode_ = gpu::PoolMode::kMax;
 };
 
@@ -84,8 +87,11 @@ std::string refuse_pool(const Node& node) {
 }  // namespace
 
 void add_pool(Kernels& kernels) {
-  kernels.add_onnx<Pool>("MaxPool", 1, 22, false).refused(refuse_pool);
-  kernels.add_onnx<Pool>("AveragePool", 1, 22, true).refused(refuse_pool);
+  const auto follows = [](const Node&) { return Layout::kFollows; };
+  kernels.add_onnx<Pool>("MaxPool", 1, 22, false).refused(refuse_pool).lies(follows);
+  kernels.has_channels_last<Pool>(false);
+  kernels.add_onnx<Pool>("AveragePool", 1, 22, true).refused(refuse_pool).lies(follows);
+  kernels.has_channels_last<Pool>(true);
 }
 
 }  // namespace graphopt

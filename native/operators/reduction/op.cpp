@@ -69,20 +69,29 @@ std::string refuse_reduce(const Node& node) {
 // All axes from the third on.
 class GlobalPool final : public gpu::DeviceKernel {
  public:
-  GlobalPool(const Node&, gpu::Device& device, gpu::Reduction how) : DeviceKernel(device), how_(how) {}
+  GlobalPool(const Node&, gpu::Device& device, gpu::Reduction how, bool last = false)
+      : DeviceKernel(device), how_(how), last_(last) {}
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
     if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
     Shape y = x.shape;
-    for (size_t d = 2; d < y.rank(); ++d) y[d] = 1;
+    const size_t first = last_ ? 1 : 2, end = last_ ? y.rank() - 1 : y.rank();
+    int64_t pixels = 1;
+    for (size_t d = first; d < end; ++d) {
+      pixels *= y[d];
+      y[d] = 1;
+    }
+    const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
-    program.launch(gpu::reduce_plan(x.shape[0] * x.shape[1], x.shape.elements(2), 1, how_, is_half(x)),
-                   {Ref::input(0)}, {out});
+    program.launch(
+        gpu::reduce_plan(last_ ? images : images * channels, pixels, last_ ? channels : 1, how_, is_half(x)),
+        {Ref::input(0)}, {out});
   }
 
   gpu::Reduction how_;
+  bool last_;
 };
 
 std::string refuse_global_pool(const Node& node) {
@@ -101,8 +110,15 @@ void add_reduction(Kernels& kernels) {
   reduce("ReduceSum", gpu::Reduction::kSum);
   reduce("ReduceMax", gpu::Reduction::kMax);
   reduce("ReduceMin", gpu::Reduction::kMin);
-  kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean).refused(refuse_global_pool);
-  kernels.add_onnx<GlobalPool>("GlobalMaxPool", 1, 22, gpu::Reduction::kMax).refused(refuse_global_pool);
+  const auto follows = [](const Node&) { return Layout::kFollows; };
+  kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
+      .refused(refuse_global_pool)
+      .lies(follows);
+  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMean);
+  kernels.add_onnx<GlobalPool>("GlobalMaxPool", 1, 22, gpu::Reduction::kMax)
+      .refused(refuse_global_pool)
+      .lies(follows);
+  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMax);
 }
 
 }  // namespace graphopt

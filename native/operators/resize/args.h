@@ -28,4 +28,19 @@ struct ResizeArgs {
 };
 static_assert(is_args<ResizeArgs>(80), "one layout for all compilers");
 
+// x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
+// `total`.
+struct ResizeChannelsLastArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total, channels;
+  Divisor packs;  // of a pixel
+  Divisor per_image, across;
+  ResizeAxis rows, columns;
+  Coordinates coordinates;
+  Interpolation how;
+};
+static_assert(is_args<ResizeChannelsLastArgs>(96), "one layout for all compilers");
+
 }  // namespace graphopt::hip

@@ -32,23 +32,25 @@ std::optional<gpu::Interpolation> interpolation_of(const Attributes& a) {
 // Scales and sizes are inputs 2 and 3; all axes but the last two stay.
 class Resize final : public gpu::DeviceKernel {
  public:
-  Resize(const Node& node, gpu::Device& device)
+  Resize(const Node& node, gpu::Device& device, bool last = false)
       : DeviceKernel(device),
         coordinates_(coordinates_of(node).value()),
-        how_(interpolation_of(node).value()) {}
+        how_(interpolation_of(node).value()),
+        last_(last) {}
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank();
+    const Shape from = last_ ? to_channels_first(x.shape) : x.shape;
+    const size_t rank = from.rank();
     if (rank < 3) throw Error("X must have rank 3 or more");
-    Shape y = x.shape;
+    Shape y = from;
     std::vector<float> scales(rank, 1.0f);
     if (call.has_input(3) && call.input(3).shape.elements() > 0) {
       const std::vector<int64_t> sizes = call.integers(3);
       for (size_t d = 0; d < rank; ++d) {
         y[d] = sizes.at(d);
-        scales[d] = static_cast<float>(y[d]) / static_cast<float>(x.shape[d]);
+        scales[d] = static_cast<float>(y[d]) / static_cast<float>(from[d]);
       }
     } else {
       const Tensor& given = call.input(2);
@@ -57,30 +59,33 @@ class Resize final : public gpu::DeviceKernel {
       const auto* p = static_cast<const float*>(given.data);
       for (size_t d = 0; d < rank; ++d) {
         scales[d] = p[d];
-        y[d] = static_cast<int64_t>(std::floor(static_cast<float>(x.shape[d]) * p[d]));
+        y[d] = static_cast<int64_t>(std::floor(static_cast<float>(from[d]) * p[d]));
       }
     }
     gpu::ResizeProblem p;
     for (size_t d = 0; d < rank; ++d) {
-      if (y[d] < 0 || (x.shape[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
+      if (y[d] < 0 || (from[d] == 0 && y[d] > 0)) throw Error("Y cannot have the shape " + y.text());
     }
     for (size_t d = 0; d + 2 < rank; ++d) {
-      if (y[d] != x.shape[d]) throw Error("only the last two axes can change");
-      p.planes *= y[d];
+      if (y[d] != from[d]) throw Error("only the last two axes can change");
+      if (d == 0 || !last_) p.planes *= y[d];
     }
     const auto axis = [&](size_t d) {
-      return gpu::ResizeAxis{gpu::to_i31(x.shape[d]), gpu::to_i31(y[d]), scales[d]};
+      return gpu::ResizeAxis{gpu::to_i31(from[d]), gpu::to_i31(y[d]), scales[d]};
     };
     p.rows = axis(rank - 2);
     p.columns = axis(rank - 1);
     p.coordinates = coordinates_;
     p.how = how_;
-    const Ref out = set_output(call, 0, y);
-    program.launch(gpu::resize_plan(p, is_half(x)), {Ref::input(0)}, {out});
+    const Ref out = set_output(call, 0, last_ ? to_channels_last(y) : y);
+    program.launch(
+        last_ ? gpu::resize_channels_last_plan(p, from[1], call.aligned()) : gpu::resize_plan(p, is_half(x)),
+        {Ref::input(0)}, {out});
   }
 
   gpu::Coordinates coordinates_;
   gpu::Interpolation how_;
+  bool last_;
 };
 
 // Resizing of the first two of four axes, or with a window or an antialiasing filter, is left to others.
@@ -105,7 +110,11 @@ std::string refuse_resize(const Node& node) {
 }  // namespace
 
 void add_resize(Kernels& kernels) {
-  kernels.add_onnx<Resize>("Resize", 11, 19).refused(refuse_resize).reads_on_host({1, 2, 3});
+  kernels.add_onnx<Resize>("Resize", 11, 19)
+      .refused(refuse_resize)
+      .reads_on_host({1, 2, 3})
+      .lies([](const Node&) { return Layout::kFollows; });
+  kernels.has_channels_last<Resize>();
 }
 
 }  // namespace graphopt

@@ -18,5 +18,8 @@ struct ResizeProblem {
 };
 
 Plan resize_plan(const ResizeProblem& p, bool half);
+// Of `channels` in float16 that lie last; `planes` are images here. `aligned`: both pointers are multiples
+// of 16.
+Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
 
 }  // namespace graphopt::gpu

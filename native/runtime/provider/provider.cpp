@@ -423,6 +423,11 @@ struct Factory final : abi::OrtEpFactory {
       options.region.implementation = static_cast<int>(implementation);
     }
     const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
+    if (!text(session, "channels_last").empty()) {
+      size_t channels_last = 0;
+      read(session, "channels_last", channels_last);
+      options.region.channels_last = channels_last != 0;
+    }
     options.region.libraries = std::make_shared<gpu::LibraryChoices>(text(session, "libraries"));
     options.disabled =
         split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));

@@ -7,13 +7,16 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
 #include "operators/implementations.h"
+#include "operators/layout.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
+#include "runtime/provider/siblings.h"
 #include "runtime/provider/staging.h"
 #include "runtime/provider/tails.h"
 #include "runtime/run_node.h"
@@ -36,13 +39,14 @@ constexpr int kMostOwn = 16;
 constexpr size_t kConstantBlock = size_t{32} << 20;
 
 constexpr const char* kEventNames[] = {"compiled", "fused",  "planned", "launched", "captured",
-                                       "replayed", "copied", "refused", "dropped"};
+                                       "replayed", "copied", "refused", "dropped",  "relaid"};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)];
 
 size_t bytes_of(const Tensor& t) {
   return static_cast<size_t>(t.shape.elements() * graphopt::bytes_of(t.type));
 }
 
+static_assert(kArenaAlignment == kSiblingAlignment);
 size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
 // The largest power of two, at most kMostAlignment, that divides all addresses.
@@ -135,8 +139,121 @@ struct Region::Source {
   const GraphNode* node = nullptr;
   const Registration* op = nullptr;
   std::optional<Tail> tail;
+  size_t siblings = 1;
+  bool last = false;                                        // its kernel is one for channels last
   std::vector<std::pair<const GraphNode*, size_t>> inputs;  // of which node, and its number there
 };
+
+namespace {
+
+// A tensor that may lie in channels first or last.
+bool has_layouts(const Value& value) {
+  return value.type == ElementType::kHalf && value.shape && value.shape->rank() == kLayoutRank;
+}
+
+}  // namespace
+
+// The values of a region while it is compiled, by name, each in channels first, last, or both.
+class Region::Values {
+ public:
+  Values(Region& region, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
+      : region_(region) {
+    for (size_t i = 0; i < inputs.size(); ++i)
+      known_[inputs[i]].as[false] = {Operand::Kind::kInput, i, false};
+    for (size_t i = 0; i < outputs.size(); ++i) outputs_.emplace(outputs[i], static_cast<int>(i));
+  }
+
+  bool has(const std::string& name) const { return known_.count(name) > 0; }
+  bool is_output(const std::string& name) const { return outputs_.count(name) > 0; }
+  bool is_written(const std::string& name) const {
+    const auto found = known_.find(name);
+    return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue;
+  }
+
+  // What a step writes: its number among the values.
+  int add(const std::string& name, bool last) {
+    const auto value = region_.values_.size();
+    const auto output = outputs_.find(name);
+    region_.values_.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+    Known& known = known_[name];
+    known.as[last] = {Operand::Kind::kValue, value, false};
+    known.written_last = known.written_last || last;
+    return static_cast<int>(value);
+  }
+
+  // In the layout that is wanted, perhaps by a copy, which is another step.
+  Operand get(const std::string& name, bool last, const Value& value, std::vector<Source>& sources) {
+    const Known known = known_.at(name);
+    if (known.as[last].kind != Operand::Kind::kNone) return known.as[last];
+    Step step;
+    step.op = last ? "channels last" : "channels first";
+    step.name = name;
+    step.kernel = make_layout_change(region_.device_, last);
+    step.inputs.push_back(known.as[!last]);
+    const Shape& shape = *value.shape;
+    if (shape[1] == 1 || (shape[2] == 1 && shape[3] == 1)) step.reuse = Reuse::kAlias;
+    const auto number = region_.values_.size();
+    const auto output = outputs_.find(name);
+    region_.values_.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+    step.outputs.push_back(static_cast<int>(number));
+    region_.steps_.push_back(std::move(step));
+    sources.emplace_back();
+    if (region_.steps_.back().reuse != Reuse::kAlias) count_region(RegionEvent::kRelaid);
+    return known_[name].as[last] = {Operand::Kind::kValue, number, false};
+  }
+
+  // Whether a step is to be one for channels last. `written`: the node that writes what it comes to.
+  bool lies_last(const Source& source, const GraphNode& written) const {
+    const GraphNode& node = *source.node;
+    if (source.siblings > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
+        node.inputs.empty() || !has_layouts(node.inputs[0])) {
+      return false;
+    }
+    const Layout layout = source.op->layout(node);
+    if (layout == Layout::kFirst || (layout != Layout::kAny && !source.op->create_channels_last))
+      return false;
+    bool any = false;
+    for (const auto& [of, k] : source.inputs) {
+      if (of == nullptr || !of->has_input(k)) continue;
+      const auto found = known_.find(of->input_names()[k]);
+      any = any || (found != known_.end() && found->second.written_last);
+      if (!fits(*of, k, layout)) return false;
+    }
+    return any || layout == Layout::kLast;
+  }
+
+ private:
+  struct Known {
+    Operand as[2];  // in channels first, in channels last
+    bool written_last = false;
+  };
+
+  // An input with two layouts, or one that is the same in both. An unknown rank looks like a scalar's.
+  static bool fits(const GraphNode& node, size_t i, Layout layout) {
+    const Value& value = node.inputs[i];
+    if (has_layouts(value) || value.type != ElementType::kHalf) return true;
+    const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
+    if (constant && constant->shape.elements() == 1) return true;
+    return layout != Layout::kAny && value.shape && value.shape->rank() == 1;
+  }
+
+  Region& region_;
+  std::map<std::string, Known> known_;
+  std::map<std::string, int> outputs_;
+};
+
+// What is known to gain is cuDNN, whose kernels are for channels last (docs/measurements/provider_h200.md).
+bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
+  const auto asks = [&](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && !node.inputs.empty() && has_layouts(node.inputs[0]) &&
+           op->layout(node) == Layout::kLast;
+  };
+  if (options_.implementation >= 0 || std::none_of(nodes.begin(), nodes.end(), asks)) return false;
+  if (options_.channels_last) return *options_.channels_last;
+  return device_.facts().arch.rfind("sm_", 0) == 0 &&
+         gpu::dnn(device_, options_.libraries.get()).library != nullptr;
+}
 
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
                std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache,
@@ -188,8 +305,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   name_ = "region of " + std::to_string(nodes.size()) + " nodes, '" + nodes.front().name + "' to '" +
           nodes.back().name + "'";
 
-  std::map<std::string, Operand> known;
-  for (size_t i = 0; i < inputs.size(); ++i) known[inputs[i]] = {Operand::Kind::kInput, i};
+  Values known(*this, inputs, outputs);
   // A node with its tail stands where the last of that stood.
   std::vector<const Fusion*> ends(nodes.size());
   std::vector<bool> covered(nodes.size());
@@ -204,6 +320,18 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     for (const size_t i : fusion.others) covered[i] = true;
     ends[fusion.others.back()] = &fusion;
   }
+  // Siblings stand where the first of them stood.
+  const auto takes_siblings = [&](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_siblings && options_.implementation < 0;
+  };
+  std::map<size_t, Siblings> siblings;  // by the first
+  for (Siblings& found : find_siblings(nodes, outputs, takes_siblings)) {
+    count_region(RegionEvent::kFused);
+    for (size_t k = 1; k < found.size(); ++k) covered[found[k]] = true;
+    siblings.emplace(found.front(), std::move(found));
+  }
+  const bool channels_last = wants_channels_last(nodes);
   std::vector<Source> sources;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (covered[i] && ends[i] == nullptr) continue;
@@ -211,10 +339,16 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
     const Registration* op = registry_.registration(node);
     if (op == nullptr) throw Error("no kernel for node '" + node.name + "' (" + node.op + ")");
-    Source& source = sources.emplace_back();
+    const auto family = siblings.find(i);
+    const Siblings members = family != siblings.end() ? family->second : Siblings{i};
+    Source source;
     source.node = &node;
     source.op = op;
-    for (size_t k = 0; k < node.inputs.size(); ++k) source.inputs.emplace_back(&node, k);
+    source.siblings = members.size();
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      source.inputs.emplace_back(&node, k);
+      for (size_t m = 1; k > 0 && m < members.size(); ++m) source.inputs.emplace_back(&nodes[members[m]], k);
+    }
     if (fusion != nullptr) {
       source.tail = fusion->tail;
       if (fusion->tail.has_residual) {
@@ -222,37 +356,47 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
         source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
       }
     }
-    Step& step = steps_.emplace_back();
+    source.last = channels_last && known.lies_last(source, nodes[i]);
+    Step step;
     step.op = node.op;
     step.name = node.name;
     step.reuse = op->reuse;
+    step.siblings = members.size() > 1;
     if (!op->implementations.names.empty()) step.only = options_.implementation;
     for (const auto& load : op->implementations.loads) load(device_, options_.libraries.get());
     for (const auto& [of, k] : source.inputs) {
       Operand& operand = step.inputs.emplace_back();
       if (of == nullptr || !of->has_input(k)) continue;
-      const auto found = known.find(of->input_names()[k]);
-      if (found != known.end()) {
-        operand = found->second;
+      const bool last = source.last && has_layouts(of->inputs[k]);
+      if (known.has(of->input_names()[k])) {
+        operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
       } else if (of->is_constant(k)) {
         operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
+        operand.last = last;
       } else {
         throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
       }
     }
-    for (const std::string& name : nodes[i].output_names()) {
-      step.outputs.push_back(name.empty() ? -1 : static_cast<int>(values_.size()));
-      if (name.empty()) continue;
-      known[name] = {Operand::Kind::kValue, values_.size()};
-      const auto output = std::find(outputs.begin(), outputs.end(), name);
-      values_.push_back({0, 0, output != outputs.end() ? static_cast<int>(output - outputs.begin()) : -1});
+    std::vector<const GraphNode*> writers = {&nodes[i]};
+    for (size_t m = 1; m < members.size(); ++m) writers.push_back(&nodes[members[m]]);
+    const bool last = source.last;
+    steps_.push_back(std::move(step));
+    sources.push_back(std::move(source));
+    for (const GraphNode* writer : writers) {
+      for (size_t k = 0; k < writer->output_names().size(); ++k) {
+        const std::string& name = writer->output_names()[k];
+        steps_.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
+      }
+    }
+    if (!last) continue;
+    // What the region gives out is in channels first.
+    for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
+      const std::string& name = nodes[i].output_names()[k];
+      if (known.is_output(name)) known.get(name, false, nodes[i].outputs[k], sources);
     }
   }
   for (const std::string& name : outputs) {
-    const auto found = known.find(name);
-    if (found == known.end() || found->second.kind != Operand::Kind::kValue) {
-      throw Error("the region does not write its output '" + name + "'");
-    }
+    if (!known.is_written(name)) throw Error("the region does not write its output '" + name + "'");
   }
   for (size_t s = 0; s < steps_.size(); ++s) {
     for (const int v : steps_[s].outputs) {
@@ -266,6 +410,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   add_constants(sources);
   for (size_t s = 0; s < steps_.size(); ++s) {
     const Source& source = sources[s];
+    if (source.node == nullptr) continue;  // a change of layout
     std::vector<std::optional<Tensor>> constants(source.inputs.size());
     for (size_t i = 0; i < constants.size(); ++i) {
       const Operand& operand = steps_[s].inputs[i];
@@ -273,8 +418,11 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     }
     const RegionNode node(*source.node, std::move(constants));
     try {
-      steps_[s].kernel =
-          source.tail ? source.op->create_with_tail(node, *source.tail) : source.op->create(node);
+      steps_[s].kernel = source.last && source.op->create_channels_last
+                             ? source.op->create_channels_last(node, source.tail)
+                         : source.tail         ? source.op->create_with_tail(node, *source.tail)
+                         : source.siblings > 1 ? source.op->create_siblings(node, source.siblings)
+                                               : source.op->create(node);
       steps_[s].kernel->prepare(node);
     } catch (const std::exception& e) {
       throw Error(node.op + " (" + element_type_name(node.type()) + ") node '" + node.name +
@@ -290,8 +438,29 @@ void Region::add_constants(const std::vector<Source>& sources) {
     Tensor tensor;
     size_t block = 0, offset = 0;
   };
+  // In channels last, in host memory.
+  struct Relaid {
+    std::unique_ptr<uint16_t[]> memory;
+    Tensor tensor;
+    explicit Relaid(const Tensor& from) : tensor(from) {
+      const Shape& s = from.shape;
+      tensor.shape = to_channels_last(s);
+      memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
+      tensor.data = memory.get();
+      const auto* x = from.as<const uint16_t>();
+      const int64_t pixels = s[2] * s[3];
+      for (int64_t n = 0; n < s[0]; ++n) {
+        for (int64_t i = 0; i < pixels; ++i) {
+          for (int64_t c = 0; c < s[1]; ++c) {
+            memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
+          }
+        }
+      }
+    }
+  };
+  std::vector<Relaid> relaid;
   std::vector<Constant> on_device;
-  std::map<std::pair<std::string, Place>, size_t> known;
+  std::map<std::tuple<std::string, Place, bool>, size_t> known;
   std::vector<size_t> blocks;  // bytes
   for (size_t s = 0; s < sources.size(); ++s) {
     for (size_t k = 0; k < sources[s].inputs.size(); ++k) {
@@ -299,11 +468,13 @@ void Region::add_constants(const std::vector<Source>& sources) {
       if (operand.kind != Operand::Kind::kConstant) continue;
       const auto& [node, i] = sources[s].inputs[k];
       const Place place = registry_.host_input(*node, i) ? Place::kHost : Place::kDevice;
-      const auto [found, added] = known.emplace(std::pair(node->input_names()[i], place), constants_.size());
+      const auto [found, added] =
+          known.emplace(std::tuple(node->input_names()[i], place, operand.last), constants_.size());
       operand.index = found->second;
       if (!added) continue;
       std::optional<Tensor> given = node->constant(i);
       if (!given) throw Error("the constant '" + node->input_names()[i] + "' has no value");
+      if (operand.last) given = relaid.emplace_back(*given).tensor;
       Tensor constant = *given;
       constant.place = place;
       const size_t bytes = bytes_of(constant);
@@ -414,11 +585,13 @@ void Region::lay_out_tensors(RegionPlan& plan) const {
   struct Storage {
     Lifetime life;
     int output = -1;
+    bool siblings = false;  // several, one behind another
   };
   std::vector<Storage> storages;
   std::vector<int> storage_of(values_.size(), -1);
-  std::vector<Address> fixed(values_.size());   // of values without storage: views of inputs
-  std::vector<void*> constant(values_.size());  // or of constants
+  std::vector<size_t> offset_of(values_.size());  // in it
+  std::vector<Address> fixed(values_.size());     // of values without storage: views of inputs
+  std::vector<void*> constant(values_.size());    // or of constants
   plan.output_shapes.resize(outputs_);
   plan.bytes.resize(inputs_ + outputs_);
   for (size_t s = 0; s < steps_.size(); ++s) {
@@ -440,7 +613,10 @@ void Region::lay_out_tensors(RegionPlan& plan) const {
       if (i == 0 && step.reuse == Reuse::kAlias) {
         if (first_storage >= 0) {
           const Storage& storage = storages[static_cast<size_t>(first_storage)];
-          if (value.output < 0 || storage.output < 0) shared = first_storage;
+          if (value.output < 0 || (storage.output < 0 && !storage.siblings)) {
+            shared = first_storage;
+            offset_of[v] = offset_of[first.index];
+          }
         } else if (value.output < 0 && first.kind == Operand::Kind::kInput) {
           fixed[v] = {Address::Base::kInput, static_cast<uint32_t>(first.index), 0};
           continue;
@@ -462,9 +638,15 @@ void Region::lay_out_tensors(RegionPlan& plan) const {
         }
         if (alone) shared = first_storage;
       }
-      if (shared < 0) {
+      if (i > 0 && step.siblings) {
+        shared = storage_of[static_cast<size_t>(step.outputs[0])];
+        Storage& storage = storages[static_cast<size_t>(shared)];
+        offset_of[v] = storage.life.bytes;
+        storage.life.bytes += round_up(bytes_of(tensor));
+      } else if (shared < 0) {
         shared = static_cast<int>(storages.size());
-        storages.push_back({{bytes_of(tensor), s, s}, -1});
+        const size_t bytes = bytes_of(tensor);
+        storages.push_back({{step.siblings ? round_up(bytes) : bytes, s, s}, -1, step.siblings});
       }
       Storage& storage = storages[static_cast<size_t>(shared)];
       storage.life.last = std::max(storage.life.last, value.last);
@@ -512,7 +694,9 @@ void Region::lay_out_tensors(RegionPlan& plan) const {
                              static_cast<uint32_t>(storages[static_cast<size_t>(storage)].output), 0}});
     } else if (bytes_of(tensor) > 0) {
       plan.slots.push_back(
-          {&tensor.data, {Address::Base::kArena, 0, layout.offsets[life_of[static_cast<size_t>(storage)]]}});
+          {&tensor.data,
+           {Address::Base::kArena, 0,
+            layout.offsets[life_of[static_cast<size_t>(storage)]] + offset_of[operand.index]}});
     }
   };
   size_t workspace = tensors;

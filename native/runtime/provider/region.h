@@ -1,5 +1,8 @@
 // A region: nodes that run as one node of the runtime's, without its cost for each.
 //
+// In float16 convolutions run in channels last (operators/layout.h) where that is known to gain, and what
+// follows them does, too, as far as it can: copies between the layouts are steps at the borders only.
+//
 // For a new set of shapes its nodes are planned once, in order, and their tensors laid out in one arena. The
 // first run enqueues node by node. When the shapes come again, the work is captured in a graph of the
 // driver's, and from then on enqueued as one. A graph holds addresses: it is captured with those of a caller
@@ -10,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +33,7 @@ enum class RegionEvent {
   kCopied,
   kRefused,
   kDropped,
+  kRelaid,
 };
 void count_region(RegionEvent event);
 // JSON, by the names of the events in small letters.
@@ -37,6 +42,7 @@ std::string describe_regions();
 struct RegionOptions {
   bool capture = true;
   int implementation = -1;                               // Call::only, of operators with several
+  std::optional<bool> channels_last;                     // for float16; not given: where it is known to gain
   std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
 };
 
@@ -56,6 +62,7 @@ class Region final : public abi::OrtNodeComputeInfo {
     enum class Kind : uint8_t { kNone, kInput, kConstant, kValue };
     Kind kind = Kind::kNone;
     size_t index = 0;
+    bool last = false;  // a constant that is wanted in channels last
   };
   struct Step {
     std::string op, name;
@@ -63,6 +70,7 @@ class Region final : public abi::OrtNodeComputeInfo {
     std::vector<Operand> inputs;
     std::vector<int> outputs;  // values; -1 for one that is left out
     Reuse reuse = Reuse::kNone;
+    bool siblings = false;  // its outputs lie one behind another
     int only = -1;
   };
   struct Source;
@@ -71,7 +79,10 @@ class Region final : public abi::OrtNodeComputeInfo {
     int output = -1;             // of the region
   };
 
+  class Values;
+
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused);
+  bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
   void add_constants(const std::vector<Source>& sources);
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;

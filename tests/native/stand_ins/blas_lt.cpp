@@ -26,11 +26,13 @@
 #ifdef STAND_IN_HIP
 #define NAME(function) hipblasLt##function
 constexpr int kCompute32F = 2, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kNotSupported = 7,
-              kInvalid = 3;
+              kInvalid = 3, kBiasStep = -1, kTransposeA = 0, kTransposed = 112, kBatchCount = 0,
+              kBatchStep = 1;
 constexpr size_t kAlgorithmBytes = 24, kResultBytes = 56;
 #else
 #define NAME(function) cublasLt##function
-constexpr int kCompute32F = 68, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26, kNotSupported = 15;
+constexpr int kCompute32F = 68, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26, kNotSupported = 15,
+              kBiasStep = 10, kTransposeA = 3, kTransposed = 1, kBatchCount = 5, kBatchStep = 6;
 constexpr size_t kAlgorithmBytes = 64, kResultBytes = 96;
 #endif
 constexpr int kFloat = 0, kHalf = 2;
@@ -41,15 +43,22 @@ namespace {
 int products = 0;
 
 struct Product {
-  int epilogue = 1, bias_type = -1;
+  int epilogue = 1, bias_type = -1, transpose_a = 0;
   const void* bias = nullptr;
+  int64_t bias_step = 0;
 };
 
 struct Layout {
   int type;
   uint64_t rows, columns;
   int64_t ld;
+  int32_t batch = 1;
+  int64_t step = 0;
 
+  template <class Byte>  // char, perhaps const
+  Byte* at(Byte* data, int32_t i) const {
+    return data + i * step * (type == kFloat ? 4 : 2);
+  }
   float read(const void* data, uint64_t row, uint64_t column) const {
     const size_t i = row + column * static_cast<size_t>(ld);
     if (type == kFloat) return static_cast<const float*>(data)[i];
@@ -90,12 +99,26 @@ STAND_IN_EXPORT int NAME(MatmulDescSetAttribute)(void* handle, int attribute, co
   };
   if (attribute == kEpilogue) return set(product->epilogue);
   if (attribute == kBiasPointer) return set(product->bias);
+  if (attribute == kBiasStep) return set(product->bias_step);
+  if (attribute == kTransposeA) return set(product->transpose_a);
   return attribute == kBiasType ? set(product->bias_type) : kNotSupported;
 }
 STAND_IN_EXPORT int NAME(MatrixLayoutCreate)(void** layout, int type, uint64_t rows, uint64_t columns,
                                              int64_t ld) {
   if ((type != kFloat && type != kHalf) || ld < static_cast<int64_t>(rows)) return kNotSupported;
   return *layout = new Layout{type, rows, columns, ld}, 0;
+}
+STAND_IN_EXPORT int NAME(MatrixLayoutSetAttribute)(void* handle, int attribute, const void* value,
+                                                   size_t size) {
+  auto* layout = static_cast<Layout*>(handle);
+  const auto set = [&](auto& member) {
+    if (size != sizeof member) return kNotSupported;
+    std::memcpy(&member, value, size);
+    return 0;
+  };
+  return attribute == kBatchCount  ? set(layout->batch)
+         : attribute == kBatchStep ? set(layout->step)
+                                   : kNotSupported;
 }
 STAND_IN_EXPORT int NAME(MatrixLayoutDestroy)(void* layout) { return delete static_cast<Layout*>(layout), 0; }
 STAND_IN_EXPORT int NAME(MatmulPreferenceCreate)(void** preference) {
@@ -142,29 +165,38 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
   const auto *la = static_cast<Layout*>(a_layout), *lb = static_cast<Layout*>(b_layout),
              *lc = static_cast<Layout*>(c_layout), *ld = static_cast<Layout*>(d_layout);
   const auto* product = static_cast<Product*>(handle);
+  const bool across = product->transpose_a == kTransposed;
   if (how == "fails" || (how == "first" && algorithm[0] == 0x5a) || algorithm[0] < 0x5a ||
-      algorithm[0] > 0x5b || workspace_bytes < kWorkspace || la->columns != lb->rows ||
-      la->rows != ld->rows || lb->columns != ld->columns) {
+      algorithm[0] > 0x5b || workspace_bytes < kWorkspace || (across ? la->rows : la->columns) != lb->rows ||
+      (across ? la->columns : la->rows) != ld->rows || lb->columns != ld->columns || la->batch != ld->batch ||
+      lb->batch != ld->batch || lc->batch != ld->batch) {
     return kNotSupported;
   }
   // What the caller has described may be gone when a recording runs.
   return stand_in::enqueue(stream, [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc,
-                                    d_of = *ld, epilogue = product->epilogue, bias_of = product->bias] {
+                                    d_of = *ld, of = *product] {
     ++products;
     std::memset(workspace, 0xff, workspace_bytes);
-    const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows)};
-    for (uint64_t column = 0; column < d_of.columns; ++column) {
-      for (uint64_t row = 0; row < d_of.rows; ++row) {
-        float sum = 0;
-        for (uint64_t k = 0; k < a_of.columns; ++k) sum += a_of.read(a, row, k) * b_of.read(b, k, column);
-        float y = scale * sum;
-        if (add != 0) y += add * c_of.read(c, row, column);
-        if ((epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_of, row, 0);
-        if ((epilogue & 2) != 0) y = std::max(y, 0.0f);
-        if ((epilogue & 32) != 0) {
-          y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+    const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows), d_of.batch, of.bias_step};
+    for (int32_t i = 0; i < d_of.batch; ++i) {
+      const auto *ai = a_of.at(static_cast<const char*>(a), i), *bi = b_of.at(static_cast<const char*>(b), i),
+                 *ci = c_of.at(static_cast<const char*>(c), i),
+                 *bias_i = bias.at(static_cast<const char*>(of.bias), i);
+      for (uint64_t column = 0; column < d_of.columns; ++column) {
+        for (uint64_t row = 0; row < d_of.rows; ++row) {
+          float sum = 0;
+          for (uint64_t k = 0; k < b_of.rows; ++k) {
+            sum += (across ? a_of.read(ai, k, row) : a_of.read(ai, row, k)) * b_of.read(bi, k, column);
+          }
+          float y = scale * sum;
+          if (add != 0) y += add * c_of.read(ci, row, column);
+          if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
+          if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
+          if ((of.epilogue & 32) != 0) {
+            y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+          }
+          d_of.write(d_of.at(static_cast<char*>(d), i), row, column, y);
         }
-        d_of.write(d, row, column, y);
       }
     }
     return 0;

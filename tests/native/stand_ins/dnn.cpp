@@ -51,16 +51,24 @@ int convolutions = 0, alive = 0;
 struct Tensor {
   int type = -1, rank = 0;
   int dims[5] = {1, 1, 1, 1, 1};
+  bool last = false;  // its channels
 
   // Axis d of three, of which the first may be missing.
   int axis(int d) const { return d + 2 - (5 - rank) < 2 ? 1 : dims[d + 2 - (5 - rank)]; }
   size_t plane() const { return static_cast<size_t>(axis(0)) * axis(1) * axis(2); }
   size_t elements() const { return plane() * dims[0] * dims[1]; }
+  // Where element i of [N, C, ..] lies.
+  size_t place(size_t i) const {
+    const size_t image = i / plane() / dims[1], channel = i / plane() % dims[1];
+    return last ? (image * plane() + i % plane()) * dims[1] + channel : i;
+  }
   float read(const void* data, size_t i) const {
+    i = place(i);
     return type == kFloat ? static_cast<const float*>(data)[i]
                           : static_cast<float>(static_cast<const graphopt::half*>(data)[i]);
   }
   void write(void* data, size_t i, double value) const {
+    i = place(i);
     if (type == kFloat) {
       static_cast<float*>(data)[i] = static_cast<float>(value);
     } else {
@@ -92,11 +100,19 @@ int set_tensor(void* descriptor, int type, int rank, const int* dims, const int*
   t.type = type;
   t.rank = rank;
   std::copy(dims, dims + rank, t.dims);
-  int64_t apart = 1;  // only contiguous tensors
-  for (int d = rank; d-- > 0 && strides != nullptr; apart *= dims[d]) {
-    if (strides[d] != apart) return kBadParameter;
-  }
-  return 0;
+  if (strides == nullptr) return 0;
+  // Only contiguous tensors, their channels first or last.
+  t.last = strides[1] == 1 && strides[rank - 1] == dims[1] && dims[1] != 1;
+  int64_t apart = 1;
+  const auto is_next = [&](int d) {
+    const bool fits = strides[d] == apart || dims[d] == 1;
+    apart *= dims[d];
+    return fits;
+  };
+  bool contiguous = !t.last || is_next(1);
+  for (int d = rank; d-- > 2;) contiguous = contiguous && is_next(d);
+  contiguous = contiguous && (t.last || is_next(1)) && is_next(0);
+  return contiguous ? 0 : kBadParameter;
 }
 
 int set_window(void* descriptor, int axes, const int* pad, const int* stride, const int* dilation) {
@@ -425,7 +441,8 @@ STAND_IN_EXPORT int cudnnSetTensorNdDescriptor(void* t, int type, int rank, cons
 STAND_IN_EXPORT int cudnnDestroyTensorDescriptor(void* t) { return destroy<Tensor>(t); }
 STAND_IN_EXPORT int cudnnCreateFilterDescriptor(void** w) { return create<Tensor>(w); }
 STAND_IN_EXPORT int cudnnSetFilterNdDescriptor(void* w, int type, int format, int rank, const int* dims) {
-  return format == 0 ? set_tensor(w, type, rank, dims, nullptr) : kBadParameter;
+  static_cast<Tensor*>(w)->last = format == 1;
+  return format == 0 || format == 1 ? set_tensor(w, type, rank, dims, nullptr) : kBadParameter;
 }
 STAND_IN_EXPORT int cudnnDestroyFilterDescriptor(void* w) { return destroy<Tensor>(w); }
 STAND_IN_EXPORT int cudnnCreateConvolutionDescriptor(void** c) { return create<Window>(c); }
@@ -466,6 +483,34 @@ STAND_IN_EXPORT int cudnnConvolutionBackwardData(void* handle, const void*, void
                                                  void* dx) {
   if (algorithm != kBackward) return kBadParameter;
   return run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes);
+}
+STAND_IN_EXPORT int cudnnCreateActivationDescriptor(void** activation) { return create<int>(activation); }
+STAND_IN_EXPORT int cudnnSetActivationDescriptor(void* activation, int mode, int nan, double) {
+  *static_cast<int*>(activation) = mode;
+  return mode == 1 && nan == 1 ? 0 : kBadParameter;
+}
+STAND_IN_EXPORT int cudnnDestroyActivationDescriptor(void* activation) { return destroy<int>(activation); }
+// y = relu(conv(x, w) + alpha2 z + bias)
+STAND_IN_EXPORT int cudnnConvolutionBiasActivationForward(void* handle, const void* alpha1, void* xd,
+                                                          const void* x, void* wd, const void* w, void* c,
+                                                          int algorithm, void* workspace, size_t bytes,
+                                                          const float* alpha2, void* zd, const void* z,
+                                                          void* bd, const void* b, void* activation, void* yd,
+                                                          void* y) {
+  if (*static_cast<int*>(activation) != 1) return kBadParameter;
+  const int status =
+      cudnnConvolutionForward(handle, alpha1, xd, x, wd, w, c, algorithm, workspace, bytes, nullptr, yd, y);
+  if (status != 0) return status;
+  const Tensor bias = *static_cast<Tensor*>(bd), added = *static_cast<Tensor*>(zd),
+               to = *static_cast<Tensor*>(yd);
+  return stand_in::enqueue(stream_of(handle), [=, scale = *alpha2] {
+    for (size_t i = 0; i < to.elements(); ++i) {
+      double sum = to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1]));
+      if (scale != 0) sum += scale * added.read(z, i);
+      to.write(y, i, sum > 0 || sum != sum ? sum : 0.0);
+    }
+    return 0;
+  });
 }
 STAND_IN_EXPORT int cudnnAddTensor(void* handle, const void*, void* bd, const void* b, const void*, void* yd,
                                    void* y) {

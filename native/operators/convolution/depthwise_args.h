@@ -1,0 +1,29 @@
+// What depthwise_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+#include "operators/convolution/product_args.h"
+
+namespace graphopt::hip {
+
+constexpr int kDepthwiseThreads = 128;
+constexpr int kDepthwiseStrip = 4;  // neighbours in a row of Y that a work-item computes
+
+// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]; a work-item for 8
+// channels of each strip of y.
+struct DepthwiseArgs {
+  static constexpr int kSlots = 5;
+  In x;
+  Constant w, bias;
+  In residual;  // may be null
+  Out y;
+  uint32_t total, channels;
+  Divisor packs, strips, rows;  // packs of a pixel, strips of a row, rows of an image
+  int32_t H, W, OW;
+  ConvWindow window;
+  Activation act;
+};
+static_assert(is_args<DepthwiseArgs>(144), "one layout for all compilers");
+
+}  // namespace graphopt::hip

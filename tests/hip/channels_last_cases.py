@@ -1,0 +1,79 @@
+"""What stands between convolutions in channels last, and depthwise ones: float16 tensors [N, H, W, C]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip import activations
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.convolution_cases import convolve
+from tests.hip.harness import Harness, Plan
+from tests.hip.movement_cases import int64s
+from tests.hip.reduction_cases import COORDINATES, NEAREST, POOLS, SIZES, WINDOWS, pool, resize
+
+# batch, rows, columns: whole vectors both ways, one way, no way; less than a tile, and more.
+MATRICES = ((2, 64, 64), (1, 8, 200), (3, 5, 16), (2, 24, 7), (1, 3, 131), (2, 65, 129), (4, 1, 9), (1, 136, 72))
+
+
+def swap(name: str, batch: int, rows: int, columns: int) -> Case:
+    x = signed(np.random.default_rng([batch, rows, columns]), batch, rows, columns, dtype=np.float16)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("swap_planes", facts, c_int64(batch), c_int64(rows), c_int64(columns))
+
+    return Case(name, "Transpose", [x], [x.swapaxes(1, 2).astype(np.float64)], plan, 0)
+
+
+# N, channels, H, W, kernel, strides, dilations, pads at the beginning, spatial axes of Y, activation, residual
+DEPTHWISE: tuple[tuple[Any, ...], ...] = (
+    (1, 8, 5, 7, (3, 3), (1, 1), (1, 1), (1, 1), (5, 7), "", False),
+    (2, 24, 9, 11, (3, 3), (2, 2), (1, 1), (1, 1), (5, 6), "Relu", False),
+    (1, 16, 12, 6, (5, 5), (1, 1), (1, 1), (2, 2), (12, 6), "HardSwish", True),
+    (1, 40, 8, 9, (3, 2), (1, 3), (2, 1), (0, 1), (4, 4), "Silu", False),
+    (3, 8, 4, 4, (7, 7), (1, 1), (1, 1), (3, 3), (4, 4), "Gelu", True),
+    (1, 136, 3, 5, (1, 1), (1, 1), (1, 1), (0, 0), (3, 5), "Clip", False),
+    (1, 32, 1, 33, (1, 4), (1, 2), (1, 3), (0, 2), (1, 14), "Sigmoid", True),
+    (2, 64, 7, 7, (3, 3), (1, 1), (1, 1), (2, 0), (9, 7), "", True),
+)
+
+
+def depthwise(name: str, sizes: tuple[Any, ...]) -> Case:
+    N, channels, H, W, kernel, strides, dilations, pads, out, act, residual = sizes
+    rng = np.random.default_rng([N, channels, H, W])
+    x, w = (signed(rng, *shape, dtype=np.float16) for shape in ((N, channels, H, W), (channels, 1, *kernel)))
+    b, r = (signed(rng, *shape, dtype=np.float16) for shape in ((channels,), (N, *out, channels)))
+    y = np.moveaxis(convolve(x, w, channels, strides, dilations, pads, out), 1, -1) + b.astype(np.float64)
+    inputs = [np.ascontiguousarray(np.moveaxis(x, 1, -1)), w, b]
+    if residual:
+        inputs.append(r)
+        y = y + r.astype(np.float64)
+    kind, p, q = activations.parameters(act)
+    numbers = [N, channels, H, W, *out, *kernel, *strides, *dilations, *pads]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("depthwise", facts, int64s(numbers), c_int(residual), c_int32(kind), c_float(p), c_float(q))
+
+    return Case(name, "Conv", inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
+
+
+def cases() -> Iterator[Case]:
+    for sizes in MATRICES:
+        yield swap(f"swap_planes-{'x'.join(map(str, sizes))}", *sizes)
+    for one in DEPTHWISE:
+        yield depthwise(f"depthwise-{'x'.join(map(str, one[:4]))}", one)
+    for channels in (16, 3):
+        flat = [window for window in WINDOWS if len(window[0]) == 2]
+        for i, window in enumerate(flat):
+            mode, size = POOLS[i % 3], "x".join(map(str, window[0]))
+            name = f"pool_channels_last_{mode.lower()}-{size}x{channels}"
+            yield pool(name, np.float16, window, mode, channels)
+        for i in range(2 * len(SIZES)):
+            coordinates, how, sizes_ = COORDINATES[i % 4], NEAREST[i % 5], SIZES[i % len(SIZES)]
+            size = "x".join(map(str, (*sizes_, channels)))
+            yield resize(
+                f"resize_channels_last_{coordinates}_{how}-{size}", np.float16, sizes_, coordinates, how, channels
+            )
