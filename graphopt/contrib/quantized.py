@@ -22,6 +22,7 @@ from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
+DEQUANTIZE_AXIS_OPSET = 13  # a scale for each channel
 INTEGERS = "its kernel computes with integers, the definition with floats"
 
 
@@ -118,10 +119,18 @@ def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     last = bool(call.attribute("channels_last"))
     if last:
         x = w.transpose(x, 0, rank - 1, *range(1, rank - 1))
-    names = ("x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point")
     attributes = {n: call.attribute(n) for n in CONV_ATTRIBUTES if call.attribute(n) is not None}
-    bias = (call["B"],) if "B" in call else ()
-    y = w.op("QLinearConv", x, *(call[n] for n in names), *bias, **attributes)
+    if w.opset < DEQUANTIZE_AXIS_OPSET:
+        names = ("x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point")
+        bias = (call["B"],) if "B" in call else ()
+        y = w.op("QLinearConv", x, *(call[n] for n in names), *bias, **attributes)
+    else:
+        x_scale, w_scale = _scalar(w, call["x_scale"]), call["w_scale"]
+        real = w.op("DequantizeLinear", x, x_scale, _scalar(w, call["x_zero_point"]))
+        weights = w.op("DequantizeLinear", call["w"], w_scale, call["w_zero_point"], axis=0)
+        # The bias counts in units of both scales.
+        bias = (w.mul(w.cast(call["B"], FLOAT), w.mul(x_scale, w_scale)),) if "B" in call else ()
+        y = _quantized(w, call, w.op("Conv", real, weights, *bias, **attributes), "y_scale", "y_zero_point", x)
     return {"y": w.transpose(y, 0, *range(2, rank), 1) if last else y}
 
 

@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
+from graphopt.graph.shapes.facts import MICROSOFT
 from graphopt.graph.traversal import bodies, graphs, tensor_bytes, tensor_dims
 from graphopt.ops import DOMAIN
 
@@ -35,6 +36,21 @@ _MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size: one name, but not one number.
 _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+# Operator -> its outputs that have the type of its floating point inputs.
+_FLOAT_RESULT: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(
+        "BiasAdd BiasGelu BiasSplitGelu CropAndResize DynamicQuantizeMatMul FastGelu FusedConv FusedGemm FusedMatMul "
+        "Gelu GroupNorm Inverse MatMulIntegerToFloat MatMulNBits NhwcConv PackedAttention PackedMultiHeadAttention "
+        "QuickGelu RotaryEmbedding TransposeMatMul".split(),
+        (0,),
+    ),
+    **dict.fromkeys(("Attention", "SkipGroupNorm"), (0, 1)),
+    **dict.fromkeys(("DecoderMaskedMultiHeadAttention", "MultiHeadAttention"), (0, 1, 2)),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
+    "EmbedLayerNormalization": (0, 2),
+    "GroupQueryAttention": (0,),
+}
 # Beside -1 and 0 some tools write the largest number for any size.
 _LARGEST_DIM = 2**31 - 2
 
@@ -83,6 +99,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
     """
     declared = model.meta.setdefault(_DECLARED, {})
     _distrust(model, declared)
+    _type_microsoft(model, declared)
     message = _message(model, proto)
     merge = _Merge(declared)
     for _ in range(2):
@@ -130,6 +147,19 @@ def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | 
             if None in dims:
                 named = [f"{_INPUT_SYMBOL}_{i}_{axis}" if d is None else d for axis, d in enumerate(dims)]
                 _put(value, value.type, ir.Shape(named), declared)
+
+
+def _type_microsoft(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+    """Types of what ONNX Runtime's operators give: onnx's inference does not know them, and goes on from there."""
+    for graph in graphs(model):
+        for node in graph:
+            if node.domain != MICROSOFT or not node.outputs or node.op_type not in _FLOAT_RESULT:
+                continue
+            for i in _FLOAT_RESULT[node.op_type]:
+                if i < len(node.outputs) and (value := node.outputs[i]).type is None:
+                    known = (v.dtype for v in node.inputs if v is not None and v.dtype in _FLOATS)
+                    if (dtype := next(known, None)) is not None:
+                        _put(value, ir.TensorType(dtype), value.shape, declared)
 
 
 def _dims(shape: ir.Shape) -> tuple[int | str | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -137,6 +138,35 @@ def disagreement(case: Case, want: Mapping[str, Array], got: Mapping[str, Array]
     return ""
 
 
+def inferred_wrongly(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Mapping[str, Array]) -> str:
+    """What is claimed of the node's outputs before it runs, held against what came out; "" where that is true."""
+    work = load(model).model
+    for output in work.graph.outputs:
+        output.shape = output.type = None
+    inference.infer(work)
+    editor = Editor(work, Target("cpu"))
+    numbers = {
+        str(d): n
+        for value in work.graph.inputs
+        if value.shape is not None and value.name is not None
+        for d, n in zip(value.shape, feeds[value.name].shape, strict=True)
+    }
+    for output in work.graph.outputs:
+        assert output.name is not None
+        array = got[output.name]
+        if output.dtype is not None and output.dtype.numpy() != array.dtype:
+            return f"{output.name} is {output.dtype}"
+        dims = editor.shapes.dims(output)
+        if dims is not None and len(dims) != array.ndim:
+            return f"{output.name} has rank {len(dims)}"
+        for size, n in zip(dims or (), array.shape):
+            terms = [(coefficient, [numbers.get(s) for s in symbols]) for symbols, coefficient in size.terms]
+            known = [c * math.prod(s for s in symbols if s is not None) for c, symbols in terms if None not in symbols]
+            if len(known) == len(terms) and sum(known) != n:
+                return f"{output.name} has {n} where {size} was said"
+    return ""
+
+
 @dataclass
 class Verdict:
     """What came of one drawn node.
@@ -165,7 +195,7 @@ def judge(op: ContribOp, seed: int, opset: int) -> Verdict:
     got = run(standard, feeds)
     asked = case.kernel is not None and case.kernel <= RUNTIME
     truth = run_node(model, feeds) if asked else ""
-    faults = [("definition, reference", disagreement(case, want, got))]
+    faults = [("definition, reference", disagreement(case, want, got)), ("shapes", inferred_wrongly(model, feeds, got))]
     if not isinstance(truth, str):
         faults.append(("definition, runtime's kernel", disagreement(case, truth, got)))
         faults.append(("reference, runtime's kernel", disagreement(case, truth, want)))

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from graphopt.graph.shapes.facts import (
     EVERY,
     FIRST,
+    MICROSOFT,
     NUMPY_BROADCASTING_OPSET,
     Dims,
     Known,
@@ -380,6 +381,39 @@ def _winograd(known: Known) -> Dims | None:
     return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
 
 
+# -- com.microsoft -----------------------------------------------------------------------------------------------------
+
+
+def _skip_norm(known: Known) -> Dims | None:
+    """Y, the two statistics of each row, and the sum."""
+    dims = known.dims(0)
+    return dims if dims is None or known.index in (0, 3) else [*dims[:-1], ONE]
+
+
+def _packed_product(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    return None if dims is None else [*dims[:-1], Size.of(known.attribute("N"))]
+
+
+def _grouped_attention(known: Known) -> Dims | None:
+    """Of the query's own shape, unless keys and values are packed with it."""
+    dims = known.dims(0)
+    if dims is None or known.input(1) is not None:
+        return dims
+    heads, keys, hidden = known.attribute("num_heads"), known.attribute("kv_num_heads"), dims[-1].value
+    if hidden is None:
+        return [*dims[:-1], None]
+    return [*dims[:-1], Size.of(hidden // (heads + 2 * keys) * heads)]
+
+
+def _heads_attention(known: Known) -> Dims | None:
+    """[B, S, v_hidden_size]; V is the third input."""
+    q, v = known.dims(0), known.dims(2)
+    if q is None or len(q) != 3:
+        return None
+    return [*q[:2], v[-1] if v is not None and len(v) == 3 else None]
+
+
 # -- the last dimension, where not even the rank is known --------------------------------------------------------------
 
 
@@ -418,6 +452,10 @@ REDUCTIONS = frozenset(
     "ReduceSumSquare".split()
 )
 # Operators of our own, by the beginnings of their names.
+SAME_SHAPE_MICROSOFT = (
+    "BiasAdd BiasGelu FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding "
+    "Trilu".split()
+)
 SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
 
 # What the dimensions of an output are.
@@ -456,6 +494,17 @@ DIMS: dict[str, Rule] = {
     "Tile": Rule(_tile, dims=FIRST, elements=(1,)),
     "TopK": Rule(_top_k, dims=FIRST, elements=(1,), every_output=True),
     "Transpose": Rule(_transpose, dims=FIRST),
+    **{f"{MICROSOFT}.{name}": Rule(_like_first, dims=FIRST) for name in SAME_SHAPE_MICROSOFT},
+    **dict.fromkeys(
+        (f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization"),
+        Rule(_skip_norm, dims=FIRST, every_output=True),
+    ),
+    **dict.fromkeys(
+        (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_product, dims=(0, 1))
+    ),
+    f"{MICROSOFT}.GroupQueryAttention": Rule(_grouped_attention, dims=FIRST),
+    f"{MICROSOFT}.MatMulNBits": Rule(_packed_product, dims=FIRST),
+    f"{MICROSOFT}.MultiHeadAttention": Rule(_heads_attention, dims=(0, 2)),
     "Unsqueeze": Rule(_unsqueeze, dims=(0, 1), elements=(1,)),
     "Upsample": Rule(_rank_of_first, dims=FIRST),
 }

@@ -16,6 +16,8 @@ import onnx_ir as ir
 from graphopt.graph.shapes.sizes import Size
 from graphopt.ops import DOMAIN
 
+# ONNX Runtime's operators, in the tables of rules by this name and their own: "com.microsoft.Gelu".
+MICROSOFT = "com.microsoft"
 # Only shapes, axes and scalars are followed, never weights.
 MAX_ELEMENTS = 64
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
@@ -186,8 +188,8 @@ class Rule:
 
 def rule_for(node: ir.Node, standard: dict[str, Rule], own: dict[str, Rule]) -> Rule | None:
     """The rule for a node's operator, if there is one."""
-    if node.domain == "":
-        return standard.get(node.op_type)
+    if node.domain in ("", MICROSOFT):
+        return standard.get(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
     if node.domain != DOMAIN:
         return None
     return next((rule for name, rule in own.items() if node.op_type.startswith(name)), None)
