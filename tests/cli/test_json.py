@@ -41,6 +41,7 @@ def check() -> Callable[[Any], None]:
     return check
 
 
+@pytest.mark.once
 def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]) -> None:
     path, out, report = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "report.json"
     onnx.save(ZOO["resnet18"](small=True), path)

@@ -23,6 +23,7 @@ def test_small_variant(name: str) -> None:
         assert output.std() > 1e-3
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ZOO)
 def test_optimizing_twice_changes_nothing_more(name: str) -> None:
     model = ZOO[name](small=True, dynamic=True)
@@ -34,6 +35,7 @@ def test_optimizing_twice_changes_nothing_more(name: str) -> None:
     assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "unet", "yolo"])
 def test_no_batch_norm_is_left(name: str) -> None:
     after, report = graphopt.optimize(ZOO[name](small=True), target="cpu", all_sites=True)
