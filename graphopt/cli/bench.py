@@ -29,6 +29,9 @@ def bench_command(
     require_device: Annotated[
         bool, typer.Option("--require-device", help="Fail where a node of a GPU session runs on the CPU.")
     ] = False,
+    placement: Annotated[
+        bool, typer.Option("--placement", help="Only say where the nodes of each session ran, in a line each.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Measure A, or compare A with B: time, throughput, memory, nodes, placement."""
@@ -43,14 +46,19 @@ def bench_command(
             sizes=parse_sizes(dim),
             batch=parse_numbers(batch, "--batch") if batch else (),
             inputs=inputs,
-            seconds=seconds,
-            memory=memory,
-            profile=profile,
+            seconds=0.0 if placement else seconds,
+            memory=memory and not placement,
+            profile=profile or placement,
             require_device=require_device,
             progress=say,
         )
     if as_json:
         screen.print_json("bench", report.to_dict())
+        return
+    if placement:
+        from graphopt.report.tables import print_placements
+
+        print_placements(report, screen.out())
         return
     from graphopt.report.tables import print_bench, print_speed
 

@@ -205,6 +205,22 @@ def placement(nodes: Iterable[NodeTime], provider: str) -> Placement:
     return found
 
 
+def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
+    """Where a session's nodes ran, in one line: "412 of 415 nodes on X; CPU: 3 (If 2: a, b; TopK 1: c)"."""
+    ran = [n for n in nodes if not n.op_type.startswith("Memcpy")]
+    there = [n for n in ran if n.provider == provider]
+    line = f"{len(there)} of {len(ran)} nodes on {provider}"
+    for other in sorted({n.provider for n in ran} - {provider}):
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for n in ran:
+            if n.provider == other:
+                kinds[n.op_type].append(n.name)
+        said = [f"{op} {len(names)}: {', '.join(names[:3])}{', ..' * (len(names) > 3)}" for op, names in kinds.items()]
+        line += f"; {other.removesuffix('ExecutionProvider')}: {sum(map(len, kinds.values()))} ({'; '.join(said)})"
+    copies = len(nodes) - len(ran)
+    return line + (f"; {copies} copies between host and device" if copies else "")
+
+
 def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
     """For each side value name -> site: a rewritten neighbourhood, or the node that both sides have."""
     sides = []

@@ -12,7 +12,7 @@ from rich.text import Text
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.measure.profiling import Placement
+from graphopt.measure.profiling import Placement, placement_line
 from graphopt.measure.tune import Tuning
 from graphopt.remarks import Code, Remark
 from graphopt.report.account import Account, AccountGroup, Fate
@@ -193,6 +193,15 @@ def print_speed(report: BenchReport, console: Console) -> None:
         row = report.rows[0]
         said += f", {row.before.median_ms:.3g} -> {report.rows[0].after.median_ms:.3g} ms"
     console.print(plain(said), style=style)
+
+
+def print_placements(report: BenchReport, console: Console) -> None:
+    """A line for each session."""
+    for profile in report.profiles:
+        for side, ran in (("A", profile.before), ("B", profile.after)):
+            if ran is not None:
+                line = placement_line(ran, profile.setting.provider)
+                say(f"{side}, {plain(describe(profile.setting))}: {plain(line)}", console)
 
 
 def print_bench(report: BenchReport, console: Console) -> None:

@@ -29,7 +29,7 @@ from graphopt.measure.bench import (
 )
 from graphopt.measure.measured_session import open_session
 from graphopt.measure.memory import PeakMemory
-from graphopt.measure.profiling import WARM_UP_RUNS, NodeTime, node_times, placement
+from graphopt.measure.profiling import WARM_UP_RUNS, NodeTime, node_times, placement, placement_line
 from graphopt.report.tables import print_bench
 from graphopt.runtime.machine import device_memory_used
 from models import ZOO
@@ -131,6 +131,16 @@ def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
     assert placed.nodes == {"ROCMExecutionProvider": 1, "CPUExecutionProvider": 1}
     assert (placed.copies, placed.copied_bytes, placed.on_cpu) == (1, 400, ["b"])
     assert placement(nodes, "CPUExecutionProvider").on_cpu == []
+    said = "1 of 2 nodes on ROCMExecutionProvider; CPU: 1 (NonZero 1: b); 1 copies between host and device"
+    assert placement_line(nodes, "ROCMExecutionProvider") == said
+
+
+def test_placement_in_a_line_a_session(tmp_path: Path, graphopt_command: Callable[..., Any]) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Tanh(x)  y = Neg(t) }"), path)
+    result = graphopt_command("bench", path, "--placement")
+    assert result.exit_code == 0, result.stderr
+    assert "2 of 2 nodes on CPUExecutionProvider" in result.stdout
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------
