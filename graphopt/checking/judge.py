@@ -16,6 +16,9 @@ from graphopt.metadata import Numerics
 # Below this numbers of float32 lose bits, and kernels round them to zero.
 UNDERFLOW = 1e-30
 NOISE = "rounding noise"
+# From so many draws on their spread is known, and with it what a rare one reaches: the mean of the logarithms plus so
+# many deviations, at most so many times the largest that was seen. What is beyond ten honest errors is beyond that.
+SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
 
 
 class Verdict(Enum):
@@ -162,6 +165,16 @@ def _usual(limit: Numbers, scale: Numbers) -> float:
     return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
 
 
+def _largest(draws: Numbers) -> Numbers:
+    """How far rounding moves each slice at most, by what it did in several draws (the first axis)."""
+    most = draws.max(axis=0)
+    if len(draws) < SPREAD_DRAWS:
+        return np.asarray(most)
+    logs = np.log(np.maximum(draws, UNDERFLOW))
+    rare = np.exp(logs.mean(axis=0) + RARE * logs.std(axis=0, ddof=1))
+    return np.asarray(np.where((draws > 0).all(axis=0), np.clip(rare, most, MOST_SPREAD * most), most))
+
+
 def _by_slices(
     found: Deviation,
     numerics: Numerics,
@@ -177,7 +190,7 @@ def _by_slices(
         distribution = found.typical / whole if whole > 0 else 1.0
         for measure in MEASURES:
             error = getattr(slices, measure)
-            limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
+            limit = _largest(np.array([getattr(h.slices[i], measure) for h in honest]))
             if i == 0:
                 moved[measure] = float(limit[0])
             elif slices.members < SMALL_SLICE:
@@ -204,6 +217,8 @@ def _by_slices(
                 limit = np.where(
                     (limit > largest) & (slices.scale > 0), np.maximum(limit, relative * slices.scale), limit
                 )
+            # What rounding moves by more than its size is made of rounding, on either side.
+            limit = np.where((limit > slices.scale) & (slices.scale > 0), 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
             # Of those within their limits, one whose limit says nothing counts first where it uses that.
             noise = (error > largest) & (error <= limit) & (slices.scale > 0)

@@ -47,8 +47,6 @@ STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 # Where the budget ends before a case is decided, this many limits are no finding: the largest of few draws is too
 # small a limit, and what is beyond ten honest errors is beyond this.
 UNDECIDED = 2.0
-# The same of all draws: of 855 honest pairs one stood at 1.07 of its limit.
-DECIDED = 1.25
 # A difference of so many limits, of the output as a whole or after more draws, is no matter of luck.
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 # How many cases run at the runtime's default optimization level, the smallest of them.
@@ -603,7 +601,7 @@ def _judge(
         overflown |= _overflown(pair, run, honest, bad)
         decided = _drawn_again(run, by_class, honest, rows_of, budget if again else None)
         again.add(run.case.name)
-        allowed[run.case.name] = DECIDED if decided else UNDECIDED
+        allowed[run.case.name] = 1.0 if decided else UNDECIDED
         rows[id(run)] = rows_of(run)
         if any(not r.equal for r in rows[id(run)]):
             break

@@ -19,11 +19,13 @@ import graphopt
 from graphopt.checking.compare import deviation, difference
 from graphopt.checking.honest import guessed, types_of
 from graphopt.checking.inputs import Case, symbols
+from graphopt.checking.judge import Finding, judge
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
 from graphopt.checking.verify import Verdict, verify
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
+from graphopt.metadata import Numerics
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.checking.cases import make_cases
@@ -711,3 +713,36 @@ def test_types_that_no_schema_says_are_guessed() -> None:
     types = types_of(model)
     assert "h" not in types
     assert guessed(model.graph, types) == {"h": TensorProto.FLOAT}
+
+
+@pytest.mark.parametrize(
+    ("draws", "times", "finding"),
+    [
+        ((1.0, 1.01, 0.99, 1.0, 0.98, 1.02), 1.1, Finding.DIFFERENT),  # draws that agree know the largest
+        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 1.5, Finding.EQUAL),  # draws that differ have not seen it
+        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 2.1, Finding.DIFFERENT),
+        ((0.2, 0.5, 1.0, 0.3, 0.7), 1.1, Finding.DIFFERENT),  # too few to know
+    ],
+)
+def test_the_spread_of_draws_says_what_a_rare_one_reaches(
+    draws: tuple[float, ...], times: float, finding: Finding
+) -> None:
+    rng = np.random.default_rng(0)
+    want, noise = rng.standard_normal((16, 16)), rng.uniform(-1e-4, 1e-4, (16, 16))
+    honest = [deviation(want, want + draw * noise) for draw in draws]
+    assert judge(deviation(want, want + times * noise), Numerics.REASSOCIATED, honest).finding == finding
+
+
+@pytest.mark.parametrize(("times", "finding"), [(1.5, Finding.NOISE), (4.0, Finding.DIFFERENT)])
+def test_what_is_made_of_rounding_says_nothing(times: float, finding: Finding) -> None:
+    rng = np.random.default_rng(0)
+    want, other = rng.standard_normal((2, 16, 16))
+    honest = [deviation(want, want + 2 * other)]
+    assert judge(deviation(want, want + 2 * times * other), Numerics.FP16, honest).finding == finding
+
+
+def test_a_report_is_true_where_nothing_was_found() -> None:
+    before = model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = Tanh(x) }")
+    after = model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = Sigmoid(x) }")
+    assert verify(before, before, effort="quick")
+    assert not verify(before, after, effort="quick")

@@ -14,6 +14,7 @@ from tests.checking.planted.registry import (
     Sites,
     attribute,
     kind,
+    nodes,
     set_attributes,
     set_constant,
     set_inputs,
@@ -21,10 +22,6 @@ from tests.checking.planted.registry import (
     where,
 )  # fmt: skip
 from tests.rewriting import Array
-
-
-def _nodes(facts: Facts, *ops: str) -> Iterator[onnx.NodeProto]:
-    return (n for n in facts.nodes if n.op_type in ops)
 
 
 def _graph(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
@@ -40,19 +37,19 @@ def _constant(patch: Patch, condition: str, value: bool) -> str:
 
 @kind("If: always the first branch")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "If"):
+    for node in nodes(facts, "If"):
         yield where(node), tap(node.input[0], _constant, True)
 
 
 @kind("If: always the second branch")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "If"):
+    for node in nodes(facts, "If"):
         yield where(node), tap(node.input[0], _constant, False)
 
 
 @kind("If: condition inverted")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "If"):
+    for node in nodes(facts, "If"):
         yield where(node), tap(node.input[0], lambda patch, c: patch.op("Not", c))
 
 
@@ -108,7 +105,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("Loop: one turn less")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Loop"):
+    for node in nodes(facts, "Loop"):
         if node.input[0]:
 
             def edit(patch: Patch, node: onnx.NodeProto = node) -> None:
@@ -123,7 +120,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("Loop: at most three turns")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Loop"):
+    for node in nodes(facts, "Loop"):
         if node.input[0] and node.input[0] not in facts.constants:
 
             def edit(patch: Patch, node: onnx.NodeProto = node) -> None:
@@ -134,7 +131,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("Loop: the state starts at zero")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Loop", "Scan"):
+    for node in nodes(facts, "Loop", "Scan"):
         first = 2 if node.op_type == "Loop" else 0
         for which in range(first, len(node.input)):
             name = node.input[which]
@@ -155,7 +152,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("Loop: condition ignored")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Loop"):
+    for node in nodes(facts, "Loop"):
         body = _graph(node, "body")
         condition = body.output[0].name
         maker = [i for i, n in enumerate(body.node) if condition in n.output]
@@ -170,7 +167,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _recurrent(facts: Facts) -> Iterator[onnx.NodeProto]:
-    return _nodes(facts, "LSTM", "GRU", "RNN")
+    return nodes(facts, "LSTM", "GRU", "RNN")
 
 
 @kind("recurrence: the first state ignored")

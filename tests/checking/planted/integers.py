@@ -14,6 +14,9 @@ from tests.checking.planted.registry import (
     Sites,
     attribute,
     become,
+    each,
+    integer,
+    integers,
     kind,
     set_attributes,
     set_constant,
@@ -24,30 +27,22 @@ from tests.checking.planted.registry import (
 
 
 def _ids(facts: Facts, change: Callable[[Patch, str, int, int], str], *, suits: Callable[[int, int], bool]) -> Sites:
-    """One site for each index input whose range suits; `change` sees int64 and gives int64 back."""
-    for name, (low, high) in facts.hints.ids.items():
-        if not suits(low, high):
-            continue
-        elem_type = facts.elem_type(name)
-
-        def edit(patch: Patch, name: str = name, low: int = low, high: int = high, elem_type: int = elem_type) -> None:
-            def whole(x: str) -> str:
-                changed = change(patch, patch.op("Cast", x, to=TensorProto.INT64), low, high)
-                return patch.op("Cast", changed, to=elem_type)
-
-            patch.tap(name, whole)
-
-        yield name, edit
+    """One site for each index input whose range suits."""
+    ids = facts.hints.ids
+    return integers(
+        facts, (n for n, r in ids.items() if suits(*r)), lambda patch, x, name: change(patch, x, *ids[name])
+    )
 
 
-def _int(patch: Patch, value: int) -> str:
-    return patch.const(value, np.int64)
+def _bytes(facts: Facts, change: Callable[[Patch, str], str]) -> Sites:
+    names = (n for n in facts.inputs if facts.elem_type(n) == TensorProto.UINT8)
+    return integers(facts, names, lambda patch, x, _: change(patch, x))
 
 
 @kind("ids: the last is read as the one before")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Min", x, _int(patch, high - 1))
+        return patch.op("Min", x, integer(patch, high - 1))
 
     return _ids(facts, change, suits=lambda low, high: high > low)
 
@@ -55,7 +50,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: above one are one")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Min", x, _int(patch, 1))
+        return patch.op("Min", x, integer(patch, 1))
 
     return _ids(facts, change, suits=lambda low, high: high > 1)
 
@@ -63,7 +58,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: modulo a power of two below the table")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Mod", x, _int(patch, 1 << (high.bit_length() - 1)))
+        return patch.op("Mod", x, integer(patch, 1 << (high.bit_length() - 1)))
 
     return _ids(facts, change, suits=lambda low, high: low >= 0 and high > 3)
 
@@ -71,7 +66,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: negative ones are zero")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Max", x, _int(patch, 0))
+        return patch.op("Max", x, integer(patch, 0))
 
     return _ids(facts, change, suits=lambda low, high: low < 0)
 
@@ -84,7 +79,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: ignored")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Mul", x, _int(patch, 0))
+        return patch.op("Mul", x, integer(patch, 0))
 
     return _ids(facts, change, suits=lambda low, high: low <= 0 <= high)
 
@@ -92,7 +87,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: off by one in the upper half")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        upper = patch.op("Cast", patch.op("Greater", x, _int(patch, (low + high) // 2)), to=TensorProto.INT64)
+        upper = patch.op("Cast", patch.op("Greater", x, integer(patch, (low + high) // 2)), to=TensorProto.INT64)
         return patch.op("Sub", x, upper)
 
     return _ids(facts, change, suits=lambda low, high: high - low > 4)
@@ -101,7 +96,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: zero is read as one")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, low: int, high: int) -> str:
-        return patch.op("Add", x, patch.op("Cast", patch.op("Equal", x, _int(patch, 0)), to=TensorProto.INT64))
+        return patch.op("Add", x, patch.op("Cast", patch.op("Equal", x, integer(patch, 0)), to=TensorProto.INT64))
 
     return _ids(facts, change, suits=lambda low, high: low <= 0 < high)
 
@@ -109,16 +104,12 @@ def _(facts: Facts) -> Sites:
 @kind("ids: the first position only")
 def _(facts: Facts) -> Sites:
     """Every position reads the id of the first."""
-    for name in facts.hints.ids:
-        if facts.rank(name) == 2:
 
-            def edit(patch: Patch, name: str = name) -> None:
-                zero, one, axis = (patch.const([v], np.int64) for v in (0, 1, 1))
-                patch.tap(
-                    name, lambda x: patch.op("Expand", patch.op("Slice", x, zero, one, axis), patch.op("Shape", x))
-                )
+    def change(patch: Patch, x: str) -> str:
+        zero, one = integer(patch, [0]), integer(patch, [1])
+        return patch.op("Expand", patch.op("Slice", x, zero, one, one), patch.op("Shape", x))
 
-            yield name, edit
+    return each(((name,) for name in facts.hints.ids if facts.rank(name) == 2), change)
 
 
 @kind("one-hot: on and off exchanged")
@@ -149,35 +140,18 @@ def _(facts: Facts) -> Sites:
 
 @kind("bytes above 127 are negative")
 def _(facts: Facts) -> Sites:
-    for name in facts.inputs:
-        if facts.elem_type(name) == TensorProto.UINT8:
+    def change(patch: Patch, wide: str) -> str:
+        high = patch.op("Cast", patch.op("Greater", wide, integer(patch, 127)), to=TensorProto.INT64)
+        # Clamped at zero: what a cast of a negative byte to a positive range gives.
+        low = patch.op("Sub", wide, patch.op("Mul", high, integer(patch, 256)))
+        return patch.op("Max", low, integer(patch, 0))
 
-            def edit(patch: Patch, name: str = name) -> None:
-                def change(x: str) -> str:
-                    wide = patch.op("Cast", x, to=TensorProto.INT64)
-                    high = patch.op("Cast", patch.op("Greater", wide, _int(patch, 127)), to=TensorProto.INT64)
-                    # Clamped at zero: what a cast of a negative byte to a positive range gives.
-                    low = patch.op("Sub", wide, patch.op("Mul", high, _int(patch, 256)))
-                    return patch.op("Cast", patch.op("Max", low, _int(patch, 0)), to=TensorProto.UINT8)
-
-                patch.tap(name, change)
-
-            yield name, edit
+    return _bytes(facts, change)
 
 
 @kind("bytes above 250 saturated")
 def _(facts: Facts) -> Sites:
-    for name in facts.inputs:
-        if facts.elem_type(name) == TensorProto.UINT8:
-
-            def edit(patch: Patch, name: str = name) -> None:
-                def change(x: str) -> str:
-                    wide = patch.op("Min", patch.op("Cast", x, to=TensorProto.INT64), _int(patch, 250))
-                    return patch.op("Cast", wide, to=TensorProto.UINT8)
-
-                patch.tap(name, change)
-
-            yield name, edit
+    return _bytes(facts, lambda patch, wide: patch.op("Min", wide, integer(patch, 250)))
 
 
 @kind("scale of pixels off by one part in 255")

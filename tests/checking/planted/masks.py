@@ -14,10 +14,12 @@ from tests.checking.planted.registry import (
     Sites,
     attribute,
     become,
+    each,
+    integer,
+    integers,
     kind,
     set_attributes,
     set_constant,
-    tap,
     where,
 )
 from tests.rewriting import Array
@@ -27,31 +29,17 @@ LOW = 1e3
 
 
 def _masks(facts: Facts, change: Callable[[Patch, str], str]) -> Sites:
-    """One site for each mask of the model; `change` sees it as int64 and gives int64 back."""
-    for name in facts.hints.masks:
-        elem_type = facts.elem_type(name)
-
-        def edit(patch: Patch, name: str = name, elem_type: int = elem_type) -> None:
-            def whole(x: str) -> str:
-                changed = change(patch, patch.op("Cast", x, to=TensorProto.INT64))
-                return patch.op("Cast", changed, to=elem_type)
-
-            patch.tap(name, whole)
-
-        yield name, edit
-
-
-def _int(patch: Patch, value: int) -> str:
-    return patch.const(value, np.int64)
+    """One site for each mask of the model."""
+    return integers(facts, facts.hints.masks, lambda patch, mask, _: change(patch, mask))
 
 
 def _ones(patch: Patch, mask: str) -> str:
-    return patch.op("Expand", _int(patch, 1), patch.op("Shape", mask))
+    return patch.op("Expand", integer(patch, 1), patch.op("Shape", mask))
 
 
 def _positions(patch: Patch, mask: str) -> str:
-    size = patch.op("Gather", patch.op("Shape", mask), _int(patch, 1))
-    return patch.op("Range", _int(patch, 0), size, _int(patch, 1))
+    size = patch.op("Gather", patch.op("Shape", mask), integer(patch, 1))
+    return patch.op("Range", integer(patch, 0), size, integer(patch, 1))
 
 
 def _flag(patch: Patch, condition: str) -> str:
@@ -60,7 +48,7 @@ def _flag(patch: Patch, condition: str) -> str:
 
 @kind("mask: inverted")
 def _(facts: Facts) -> Sites:
-    return _masks(facts, lambda patch, mask: patch.op("Sub", _int(patch, 1), mask))
+    return _masks(facts, lambda patch, mask: patch.op("Sub", integer(patch, 1), mask))
 
 
 @kind("mask: ignored")
@@ -99,7 +87,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _seen(patch: Patch, mask: str, reverse: int) -> str:
-    return patch.op("Greater", patch.op("CumSum", mask, _int(patch, 1), reverse=reverse), _int(patch, 0))
+    return patch.op("Greater", patch.op("CumSum", mask, integer(patch, 1), reverse=reverse), integer(patch, 0))
 
 
 @kind("mask: padding on the left ignored")
@@ -123,7 +111,7 @@ def _(facts: Facts) -> Sites:
 @kind("mask: first key always kept")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, mask: str) -> str:
-        first = _flag(patch, patch.op("Less", _positions(patch, mask), _int(patch, 1)))
+        first = _flag(patch, patch.op("Less", _positions(patch, mask), integer(patch, 1)))
         return patch.op("Max", mask, patch.op("Expand", first, patch.op("Shape", mask)))
 
     return _masks(facts, change)
@@ -132,8 +120,8 @@ def _(facts: Facts) -> Sites:
 @kind("mask: last key always dropped")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, mask: str) -> str:
-        size = patch.op("Gather", patch.op("Shape", mask), _int(patch, 1))
-        last = patch.op("Sub", size, _int(patch, 1))
+        size = patch.op("Gather", patch.op("Shape", mask), integer(patch, 1))
+        last = patch.op("Sub", size, integer(patch, 1))
         return patch.op("Mul", mask, _flag(patch, patch.op("Less", _positions(patch, mask), last)))
 
     return _masks(facts, change)
@@ -152,7 +140,7 @@ def _(facts: Facts) -> Sites:
 @kind("mask: read up to the eighth key")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, mask: str) -> str:
-        beyond = _flag(patch, patch.op("Greater", _positions(patch, mask), _int(patch, 7)))
+        beyond = _flag(patch, patch.op("Greater", _positions(patch, mask), integer(patch, 7)))
         return patch.op("Max", mask, patch.op("Expand", beyond, patch.op("Shape", mask)))
 
     return _masks(facts, change)
@@ -161,7 +149,7 @@ def _(facts: Facts) -> Sites:
 @kind("mask: a row with one key keeps all")
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, mask: str) -> str:
-        single = patch.op("Equal", patch.op("ReduceSum", mask, patch.const([1], np.int64)), _int(patch, 1))
+        single = patch.op("Equal", patch.op("ReduceSum", mask, patch.const([1], np.int64)), integer(patch, 1))
         return patch.op("Max", mask, patch.op("Expand", _flag(patch, single), patch.op("Shape", mask)))
 
     return _masks(facts, change)
@@ -262,11 +250,11 @@ def _(facts: Facts) -> Sites:
             yield where(node), become(node, "Identity", list(node.input))
 
 
-def _float_masks(facts: Facts) -> Iterator[str]:
+def _float_masks(facts: Facts) -> Iterator[tuple[str]]:
     """Float inputs that are added to what goes into a Softmax."""
     for name in facts.inputs:
         if facts.elem_type(name) == TensorProto.FLOAT and "mask" in name:
-            yield name
+            yield (name,)
 
 
 @kind("float mask: taken as keep or drop")
@@ -275,8 +263,7 @@ def _(facts: Facts) -> Sites:
         low = patch.op("Less", x, patch.const(-1.0, np.float32))
         return patch.op("Where", low, patch.const(-1e4, np.float32), patch.const(0.0, np.float32))
 
-    for name in _float_masks(facts):
-        yield name, tap(name, change)
+    return each(_float_masks(facts), change)
 
 
 @kind("float mask: positive values lost")
@@ -284,8 +271,7 @@ def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str) -> str:
         return patch.op("Min", x, patch.const(0.0, np.float32))
 
-    for name in _float_masks(facts):
-        yield name, tap(name, change)
+    return each(_float_masks(facts), change)
 
 
 @kind("float mask: one head's for all heads")
@@ -294,6 +280,5 @@ def _(facts: Facts) -> Sites:
         zero, one, axis = (patch.const([v], np.int64) for v in (0, 1, 1))
         return patch.op("Expand", patch.op("Slice", x, zero, one, axis), patch.op("Shape", x))
 
-    for name in _float_masks(facts):
-        if facts.rank(name) == 4 and facts.dim(name, 1) != 1:
-            yield name, tap(name, change)
+    by_head = (n for n in _float_masks(facts) if facts.rank(n[0]) == 4 and facts.dim(n[0], 1) != 1)
+    return each(by_head, change)

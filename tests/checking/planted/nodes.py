@@ -18,6 +18,7 @@ from tests.checking.planted.registry import (
     attribute,
     become,
     kind,
+    nodes,
     set_attributes,
     set_constant,
     set_inputs,
@@ -31,10 +32,6 @@ from tests.rewriting import Array
 SMALL = 1.1e-3
 
 
-def _nodes(facts: Facts, *ops: str) -> Iterator[onnx.NodeProto]:
-    return (n for n in facts.nodes if n.op_type in ops)
-
-
 @kind("pads off by one")
 def _(facts: Facts) -> Sites:
     for node in facts.nodes:
@@ -46,7 +43,7 @@ def _(facts: Facts) -> Sites:
 @kind("padding of zeros where the edge is repeated")
 def _(facts: Facts) -> Sites:
     """The other way round: a convolution that sees the border's pixels again."""
-    for node in _nodes(facts, "Conv"):
+    for node in nodes(facts, "Conv"):
         pads = attribute(node, "pads")
         if isinstance(pads, list) and len(pads) == 4 and any(pads):
             full = [0, 0, *pads[:2], 0, 0, *pads[2:]]
@@ -66,7 +63,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("pooling counts its padding")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "AveragePool"):
+    for node in nodes(facts, "AveragePool"):
         if any(attribute(node, "pads", [])):
             yield (
                 where(node),
@@ -76,25 +73,25 @@ def _(facts: Facts) -> Sites:
 
 @kind("average for maximum")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "MaxPool"):
+    for node in nodes(facts, "MaxPool"):
         changed = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         changed.pop("dilations", None)
         changed.pop("storage_order", None)
         yield where(node), become(node, "AveragePool", node.input, **changed)
-    for node in _nodes(facts, "GlobalAveragePool"):
+    for node in nodes(facts, "GlobalAveragePool"):
         yield where(node), become(node, "GlobalMaxPool", node.input)
 
 
 @kind("global average over the wrong size")
 def _(facts: Facts) -> Sites:
     """The size of the traced image in place of the size of this one: one pixel in two directions more."""
-    for node in _nodes(facts, "GlobalAveragePool"):
+    for node in nodes(facts, "GlobalAveragePool"):
         yield where(node), tap(node.output[0], times, 1 + 1 / 64, facts.dtype(node.output[0]))
 
 
 @kind("softmax over another axis")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Softmax"):
+    for node in nodes(facts, "Softmax"):
         if (facts.rank(node.input[0]) or 0) >= 2:
             yield where(node), set_attributes(node, axis=-2)
 
@@ -105,7 +102,7 @@ def _(facts: Facts) -> Sites:
         alpha = attribute(node, "alpha")
         if "LeakyRelu" in node.op_type and isinstance(alpha, float):
             yield where(node), set_attributes(node, alpha=alpha * 1.1)
-    for node in _nodes(facts, "PRelu"):
+    for node in nodes(facts, "PRelu"):
         if node.input[1] in facts.constants:
             slope = facts.constants[node.input[1]]
             yield where(node), set_constant(node.input[1], slope * 1.1)
@@ -113,13 +110,13 @@ def _(facts: Facts) -> Sites:
 
 @kind("activation missing")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Relu", "Tanh", "Sigmoid", "Erf", "LeakyRelu", "HardSwish", "Softplus"):
+    for node in nodes(facts, "Relu", "Tanh", "Sigmoid", "Erf", "LeakyRelu", "HardSwish", "Softplus"):
         yield where(node), become(node, "Identity", node.input[:1])
 
 
 @kind("activation of the last channel missing")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Relu", "LeakyRelu"):
+    for node in nodes(facts, "Relu", "LeakyRelu"):
         channels = facts.dim(node.output[0], 1) if facts.rank(node.output[0]) == 4 else None
         if isinstance(channels, int) and channels > 1:
             slope = np.full((channels, 1, 1), attribute(node, "alpha", 0.0), facts.dtype(node.output[0]))
@@ -133,7 +130,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("bound of a clip dropped")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Clip"):
+    for node in nodes(facts, "Clip"):
         if facts.elem_type(node.output[0]) not in FLOATS:
             continue
         for which, other in ((1, 2), (2, 1)):
@@ -148,14 +145,14 @@ def _(facts: Facts) -> Sites:
 
 @kind("sigmoid by its piecewise linear form")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Sigmoid"):
+    for node in nodes(facts, "Sigmoid"):
         yield where(node), become(node, "HardSigmoid", node.input, alpha=1 / 6, beta=0.5)
 
 
 @kind("GELU by the tanh form")
 def _(facts: Facts) -> Sites:
     """erf(x) is about tanh(2 / sqrt(pi) (x + 0.0894 x^3)): off by 5e-4."""
-    for node in _nodes(facts, "Erf"):
+    for node in nodes(facts, "Erf"):
         dtype = facts.dtype(node.output[0])
 
         def edit(patch: Patch, node: onnx.NodeProto = node, dtype: DType = dtype) -> None:
@@ -192,7 +189,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _guards(facts: Facts) -> Iterator[tuple[onnx.NodeProto, str, Array]]:
-    for node in _nodes(facts, "Add"):
+    for node in nodes(facts, "Add"):
         for name in node.input:
             array = facts.constants.get(name)
             if (
@@ -207,7 +204,7 @@ def _guards(facts: Facts) -> Iterator[tuple[onnx.NodeProto, str, Array]]:
 @kind("norm without its mean")
 def _(facts: Facts) -> Sites:
     """RMSNorm where LayerNorm is meant: shows only on rows whose mean is not zero."""
-    for node in _nodes(facts, "LayerNormalization", "FusedLayerNorm"):
+    for node in nodes(facts, "LayerNormalization", "FusedLayerNorm"):
         epsilon = attribute(node, "epsilon", 1e-5)
         dtype = facts.dtype(node.output[0])
 
@@ -229,7 +226,7 @@ def _(facts: Facts) -> Sites:
 @kind("variance by the difference of squares")
 def _(facts: Facts) -> Sites:
     """E[x^2] - E[x]^2 cancels where the mean is much larger than the deviation."""
-    for node in _nodes(facts, "LayerNormalization", "FusedLayerNorm"):
+    for node in nodes(facts, "LayerNormalization", "FusedLayerNorm"):
         epsilon = attribute(node, "epsilon", 1e-5)
         dtype = facts.dtype(node.output[0])
 
@@ -253,7 +250,7 @@ def _(facts: Facts) -> Sites:
 @kind("softmax without its maximum")
 def _(facts: Facts) -> Sites:
     """exp(x) / sum exp(x) overflows where scores are large."""
-    for node in _nodes(facts, "Softmax"):
+    for node in nodes(facts, "Softmax"):
         axis = attribute(node, "axis", -1)
 
         def edit(patch: Patch, node: onnx.NodeProto = node, axis: int = axis) -> None:
@@ -268,7 +265,7 @@ def _(facts: Facts) -> Sites:
 
 def _scores(facts: Facts) -> Iterator[str]:
     """Products of queries and keys: MatMuls that reach a Softmax through elementwise nodes."""
-    for node in _nodes(facts, "MatMul"):
+    for node in nodes(facts, "MatMul"):
         if any(i in facts.constants for i in node.input):
             continue
         value = node.output[0]
@@ -329,7 +326,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("nearest pixel rounded the other way")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Resize"):
+    for node in nodes(facts, "Resize"):
         if attribute(node, "mode", b"nearest") == b"nearest":
             now = attribute(node, "nearest_mode", b"round_prefer_floor")
             yield where(node), set_attributes(node, nearest_mode="ceil" if now != b"ceil" else "floor")
@@ -337,7 +334,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("pixels half a pixel away")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Resize"):
+    for node in nodes(facts, "Resize"):
         now = attribute(node, "coordinate_transformation_mode", b"half_pixel")
         other = "align_corners" if now != b"align_corners" else "half_pixel"
         yield where(node), set_attributes(node, coordinate_transformation_mode=other, mode="linear")
@@ -345,14 +342,14 @@ def _(facts: Facts) -> Sites:
 
 @kind("parts of a concatenation in another order")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Concat"):
+    for node in nodes(facts, "Concat"):
         if facts.elem_type(node.output[0]) in FLOATS and len(set(node.input)) > 1:
             yield where(node), set_inputs(node, list(node.input)[::-1])
 
 
 @kind("parts of a split exchanged")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Split"):
+    for node in nodes(facts, "Split"):
         if len(node.output) > 1:
 
             def edit(patch: Patch, node: onnx.NodeProto = node) -> None:
@@ -376,19 +373,19 @@ def _(facts: Facts) -> Sites:
 
 @kind("difference in place of a sum")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Add"):
+    for node in nodes(facts, "Add"):
         if facts.elem_type(node.output[0]) in FLOATS:
             yield where(node), become(node, "Sub", list(node.input))
 
 
 @kind("operands exchanged")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Sub", "Div", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
+    for node in nodes(facts, "Sub", "Div", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         yield where(node), set_inputs(node, list(node.input)[::-1])
 
 
 def _sums(facts: Facts) -> Iterator[onnx.NodeProto]:
-    for node in _nodes(facts, "Add"):
+    for node in nodes(facts, "Add"):
         ranks = {facts.rank(i) for i in node.input}
         floats = facts.elem_type(node.output[0]) in FLOATS
         if floats and len(ranks) == 1 and ranks <= {3, 4} and not any(i in facts.constants for i in node.input):
@@ -398,19 +395,19 @@ def _sums(facts: Facts) -> Iterator[onnx.NodeProto]:
 @kind("comparison at the boundary")
 def _(facts: Facts) -> Sites:
     others = {"Less": "LessOrEqual", "LessOrEqual": "Less", "Greater": "GreaterOrEqual", "GreaterOrEqual": "Greater"}
-    for node in _nodes(facts, *others):
+    for node in nodes(facts, *others):
         yield where(node), become(node, others[node.op_type], list(node.input))
 
 
 @kind("choice of Where inverted")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Where"):
+    for node in nodes(facts, "Where"):
         yield where(node), set_inputs(node, [node.input[i] for i in (0, 2, 1)])
 
 
 @kind("choice of Where dropped")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Where"):
+    for node in nodes(facts, "Where"):
         for which in (1, 2):
             if node.input[which] not in facts.constants and facts.dim(node.input[which], -1) == facts.dim(
                 node.output[0], -1
@@ -420,7 +417,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("factor of a linear layer")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Gemm"):
+    for node in nodes(facts, "Gemm"):
         if len(node.input) > 2:
             yield where(node), set_attributes(node, beta=0.5 * attribute(node, "beta", 1.0))
 
@@ -434,7 +431,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("a step of a slice or an index off by one")
 def _(facts: Facts) -> Sites:
-    for node in _nodes(facts, "Gather"):
+    for node in nodes(facts, "Gather"):
         index = facts.constants.get(node.input[1])
         if index is not None and index.size == 1 and facts.elem_type(node.output[0]) in FLOATS:
             moved = index + 1 if int(index.reshape(-1)[0]) >= 0 else index - 1
@@ -443,7 +440,7 @@ def _(facts: Facts) -> Sites:
                 patch.node(node).input[1] = patch.const(moved)
 
             yield where(node), edit
-    for node in _nodes(facts, "Slice"):
+    for node in nodes(facts, "Slice"):
         start = facts.constants.get(node.input[1])
         if start is not None and facts.elem_type(node.output[0]) in FLOATS:
             end = facts.constants.get(node.input[2])

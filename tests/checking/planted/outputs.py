@@ -7,13 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 
-from tests.checking.planted.registry import FLOATS, DType, Facts, Patch, Sites, kind, plus, tap, times
+from tests.checking.planted.registry import FLOATS, DType, Facts, Patch, Sites, each, kind, plus, times
 
 
 def _columns(facts: Facts, change: Callable[[Patch, str, int, int, DType], str]) -> Sites:
     """Detectors: `change` gets the output, the axis of its columns, and how many of the first are boxes."""
-    for name, (axis, boxes) in facts.hints.boxes.items():
-        yield name, tap(name, change, axis, boxes, facts.dtype(name))
+    return each(((name, *columns, facts.dtype(name)) for name, columns in facts.hints.boxes.items()), change)
 
 
 def _split(patch: Patch, x: str, axis: int, at: int) -> tuple[str, str]:
@@ -103,67 +102,43 @@ def _(facts: Facts) -> Sites:
 
 @kind("detector: scores of the last box are zero")
 def _(facts: Facts) -> Sites:
-    for name, (axis, boxes) in facts.hints.boxes.items():
+    def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
         other = 1 if axis == 2 else 2
-        dtype = facts.dtype(name)
+        head, scores = _split(patch, x, axis, boxes)
+        most, last = _split(patch, scores, other, -1)
+        gone = times(patch, last, 0.0, dtype)
+        return patch.op("Concat", head, patch.op("Concat", most, gone, axis=other), axis=axis)
 
-        def edit(
-            patch: Patch,
-            name: str = name,
-            axis: int = axis,
-            boxes: int = boxes,
-            other: int = other,
-            dtype: DType = dtype,
-        ) -> None:
-            def change(x: str) -> str:
-                head, scores = _split(patch, x, axis, boxes)
-                most, last = _split(patch, scores, other, -1)
-                gone = patch.op("Mul", last, patch.const(0.0, dtype))
-                return patch.op("Concat", head, patch.op("Concat", most, gone, axis=other), axis=axis)
-
-            patch.tap(name, change)
-
-        yield name, edit
+    return _columns(facts, change)
 
 
-def _outputs(facts: Facts) -> list[str]:
-    return [o for o in facts.outputs if facts.elem_type(o) in FLOATS and (facts.rank(o) or 0) >= 2]
+def _outputs(facts: Facts) -> list[tuple[str, DType]]:
+    return [(o, facts.dtype(o)) for o in facts.outputs if facts.elem_type(o) in FLOATS and (facts.rank(o) or 0) >= 2]
 
 
 @kind("output: its last entry is zero")
 def _(facts: Facts) -> Sites:
-    for name in _outputs(facts):
-        dtype = facts.dtype(name)
+    def change(patch: Patch, x: str, dtype: DType) -> str:
+        head, last = _split(patch, x, -1, -1)
+        return patch.op("Concat", head, times(patch, last, 0.0, dtype), axis=-1)
 
-        def edit(patch: Patch, name: str = name, dtype: DType = dtype) -> None:
-            def change(x: str) -> str:
-                head, last = _split(patch, x, -1, -1)
-                return patch.op("Concat", head, patch.op("Mul", last, patch.const(0.0, dtype)), axis=-1)
-
-            patch.tap(name, change)
-
-        yield name, edit
+    return each(_outputs(facts), change)
 
 
 @kind("output: off by a constant")
 def _(facts: Facts) -> Sites:
-    for name in _outputs(facts):
-        dtype = facts.dtype(name)
-        yield name, tap(name, plus, 0.03, dtype)
+    return each(_outputs(facts), lambda patch, x, dtype: plus(patch, x, 0.03, dtype))
 
 
 @kind("output: negative values lost")
 def _(facts: Facts) -> Sites:
-    for name in _outputs(facts):
-        yield name, tap(name, lambda patch, x: patch.op("Relu", x))
+    return each(_outputs(facts), lambda patch, x, dtype: patch.op("Relu", x))
 
 
 @kind("output: one of several is zero")
 def _(facts: Facts) -> Sites:
-    if len(facts.outputs) > 1:
-        for name in _outputs(facts)[1:]:
-            dtype = facts.dtype(name)
-            yield name, tap(name, times, 0, dtype)
+    several = _outputs(facts)[1:] if len(facts.outputs) > 1 else []
+    return each(several, lambda patch, x, dtype: times(patch, x, 0, dtype))
 
 
 @kind("output: another name")

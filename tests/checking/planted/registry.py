@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,6 +223,32 @@ def become(node: onnx.NodeProto, op_type: str, inputs: Sequence[str], **attribut
 def tap(value: str, change: Callable[..., str], *arguments: Any) -> Edit:
     """All who read `value` read change(patch, value, *arguments) instead."""
     return lambda patch: patch.tap(value, lambda x: change(patch, x, *arguments))
+
+
+def each(values: Iterable[tuple[Any, ...]], change: Callable[..., str]) -> Sites:
+    """One site for each (value, ...): all who read it read change(patch, value, ...) instead."""
+    for name, *rest in values:
+        yield name, tap(name, change, *rest)
+
+
+def integers(facts: Facts, names: Iterable[str], change: Callable[..., str]) -> Sites:
+    """The same for integers of any type: change(patch, value, name) sees int64 and gives int64 back."""
+
+    def wide(patch: Patch, x: str, name: str) -> str:
+        changed = change(patch, patch.op("Cast", x, to=TensorProto.INT64), name)
+        return patch.op("Cast", changed, to=facts.elem_type(name))
+
+    return each(((name, name) for name in names), wide)
+
+
+def nodes(facts: Facts, *ops: str) -> Iterator[onnx.NodeProto]:
+    """Those of some operators, in the order of the file."""
+    return (n for n in facts.nodes if n.op_type in ops)
+
+
+def integer(patch: Patch, value: int | Sequence[int]) -> str:
+    """A constant of int64."""
+    return patch.const(value, np.int64)
 
 
 def times(patch: Patch, x: str, factor: Array | float, dtype: DType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
 from models import ZOO, pypi
 from models.layers import Net
@@ -579,6 +581,26 @@ def _boxes(axis: int, boxes: int = 4) -> Hints:
     return Hints(boxes={"predictions": (axis, boxes)})
 
 
+class _Calibration(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, model: onnx.ModelProto) -> None:
+        rng = np.random.default_rng(8)
+        shapes = {v.name: [d.dim_value or 2 for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+        self._feeds = iter([{n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}])
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self._feeds, None)
+
+
+def _quantized(name: str) -> onnx.ModelProto:
+    """As ONNX Runtime's own tool quantizes it: int8 between QuantizeLinear and DequantizeLinear."""
+    model = _zoo(name)()
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        onnx.save(model, source)
+        quantize_static(source, target, _Calibration(model), per_channel=True)
+        return onnx.load(target)
+
+
 def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]:
     """All of them; `exports` is a folder of files that scripts/export_attention.py wrote."""
     found = [
@@ -598,6 +620,10 @@ def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]
         *(
             Subject(name, partial(_resizer, name, width), IMAGES)
             for name, width in (("resizer", 8), ("resizer_wide", 16), ("resizer_narrow", 4))
+        ),
+        *(
+            Subject(f"{name}_int8", partial(_quantized, name), BATCHES, fp16=False)
+            for name in ("resnet18", "mobilenet_v2", "vit")
         ),
         Subject("rms", _rms, LONG),
         Subject("diffusion", _diffusion, BATCHES, Hints(ids={"timesteps": (0, 999)})),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from tests.checking.planted.registry import DType, Facts, Patch, Sites, kind, tap, times
+from tests.checking.planted.registry import DType, Facts, Patch, Sites, each, kind, tap, times
 
 MAIN = (
     "Conv", "MatMul", "Add", "Relu", "Gemm", "LayerNormalization", "Mul", "LeakyRelu", "Clip",
@@ -15,41 +15,38 @@ MAIN = (
 )  # fmt: skip
 
 
-def _batched(facts: Facts) -> Iterator[str]:
+def _batched(facts: Facts) -> Iterator[tuple[str, DType]]:
     """Values whose first axis is the batch."""
     symbols = {facts.dim(i, 0) for i in facts.inputs if facts.rank(i)}
     for rank in (2, 3, 4):
         for value in facts.values(rank, ops=MAIN):
             first = facts.dim(value, 0)
             if isinstance(first, str) and first in symbols:
-                yield value
+                yield value, facts.dtype(value)
 
 
 @kind("first row of the batch stands for all")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str) -> str:
+    def change(patch: Patch, x: str, dtype: DType) -> str:
         first = patch.op("Slice", x, patch.const([0], np.int64), patch.const([1], np.int64), patch.const([0], np.int64))
         return patch.op("Expand", first, patch.op("Shape", x))
 
-    for value in _batched(facts):
-        yield value, tap(value, change)
+    return each(_batched(facts), change)
 
 
 @kind("rows of the batch after the first are zero")
 def _(facts: Facts) -> Sites:
-    for value in _batched(facts):
-        yield value, tap(value, _first_row, facts.dtype(value))
+    return each(_batched(facts), _first_row)
 
 
 @kind("rows of the batch in another order")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str) -> str:
+    def change(patch: Patch, x: str, dtype: DType) -> str:
         zero, one, far = (patch.const([v], np.int64) for v in (0, 1, 2**31))
         head = patch.op("Slice", x, zero, one, zero)
         return patch.op("Concat", patch.op("Slice", x, one, far, zero), head, axis=0)
 
-    for value in _batched(facts):
-        yield value, tap(value, change)
+    return each(_batched(facts), change)
 
 
 def _position(patch: Patch, x: str, axis: int) -> tuple[str, str]:
@@ -93,8 +90,7 @@ def _(facts: Facts) -> Sites:
         last = patch.op("Sub", size, patch.const(1, np.int64))
         return _where_kept(patch, x, -1, patch.op("Less", position, last), dtype)
 
-    for value, dtype in _images(facts):
-        yield value, tap(value, change, dtype)
+    return each(_images(facts), change)
 
 
 @kind("a corner pixel is zero")
@@ -105,8 +101,7 @@ def _(facts: Facts) -> Sites:
         both = patch.op("Add", patch.op("Unsqueeze", row, patch.const([1], np.int64)), column)
         return patch.op("Where", patch.op("Greater", both, patch.const(0, np.int64)), x, patch.const(0, dtype))
 
-    for value, dtype in _images(facts):
-        yield value, tap(value, change, dtype)
+    return each(_images(facts), change)
 
 
 def _tail(patch: Patch, x: str, axis: int, multiple: int, dtype: DType) -> str:
@@ -126,8 +121,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("tokens beyond a multiple of eight are zero")
 def _(facts: Facts) -> Sites:
-    for value, dtype in _tokens(facts):
-        yield value, tap(value, _tail, 1, 8, dtype)
+    return each(_tokens(facts), lambda patch, x, dtype: _tail(patch, x, 1, 8, dtype))
 
 
 def _beyond(patch: Patch, x: str, traced: int, dtype: DType) -> str:
@@ -137,28 +131,25 @@ def _beyond(patch: Patch, x: str, traced: int, dtype: DType) -> str:
 
 @kind("tokens beyond the 16th are zero")
 def _(facts: Facts) -> Sites:
-    for value, dtype in _tokens(facts):
-        yield value, tap(value, _beyond, 16, dtype)
+    return each(_tokens(facts), lambda patch, x, dtype: _beyond(patch, x, 16, dtype))
 
 
 @kind("tokens beyond the 64th are zero")
 def _(facts: Facts) -> Sites:
-    for value, dtype in _tokens(facts):
-        yield value, tap(value, _beyond, 64, dtype)
+    return each(_tokens(facts), lambda patch, x, dtype: _beyond(patch, x, 64, dtype))
 
 
 @kind("a batch above two reads other rows")
 def _(facts: Facts) -> Sites:
     """Rows from the third on repeat the first."""
 
-    def change(patch: Patch, x: str) -> str:
+    def change(patch: Patch, x: str, dtype: DType) -> str:
         position, _ = _position(patch, x, 0)
         low = patch.op("Less", position, patch.const(2, np.int64))
         index = patch.op("Mul", position, patch.op("Cast", low, to=TensorProto.INT64))
         return patch.op("Gather", x, index, axis=0)
 
-    for value in _batched(facts):
-        yield value, tap(value, change)
+    return each(_batched(facts), change)
 
 
 def _through(patch: Patch, x: str, elem_type: int) -> str:
@@ -167,21 +158,16 @@ def _through(patch: Patch, x: str, elem_type: int) -> str:
 
 @kind("a value through half precision")
 def _(facts: Facts) -> Sites:
-    for value in _floats(facts, (2, 3, 4)):
-        yield value, tap(value, _through, TensorProto.FLOAT16)
+    return each(_floats(facts), lambda patch, x: _through(patch, x, TensorProto.FLOAT16))
 
 
 @kind("a value through bfloat16")
 def _(facts: Facts) -> Sites:
-    for value in _floats(facts, (2, 3, 4)):
-        yield value, tap(value, _through, TensorProto.BFLOAT16)
+    return each(_floats(facts), lambda patch, x: _through(patch, x, TensorProto.BFLOAT16))
 
 
-def _floats(facts: Facts, ranks: tuple[int, ...]) -> Iterator[str]:
-    for rank in ranks:
-        for value in facts.values(rank, ops=MAIN):
-            if facts.elem_type(value) == TensorProto.FLOAT:
-                yield value
+def _floats(facts: Facts) -> Iterator[tuple[str]]:
+    return ((value,) for value, dtype in _main(facts) if facts.elem_type(value) == TensorProto.FLOAT)
 
 
 def _main(facts: Facts) -> Iterator[tuple[str, DType]]:
@@ -195,8 +181,7 @@ def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, dtype: DType) -> str:
         return patch.op("Clip", x, patch.const(-40, dtype), patch.const(40, dtype))
 
-    for value, dtype in _main(facts):
-        yield value, tap(value, change, dtype)
+    return each(_main(facts), change)
 
 
 @kind("values below 0.01 flushed to zero")
@@ -205,8 +190,7 @@ def _(facts: Facts) -> Sites:
         small = patch.op("Less", patch.op("Abs", x), patch.const(0.01, dtype))
         return patch.op("Where", small, patch.const(0, dtype), x)
 
-    for value, dtype in _main(facts):
-        yield value, tap(value, change, dtype)
+    return each(_main(facts), change)
 
 
 @kind("a channel of a value is zero")
