@@ -34,7 +34,8 @@ from tests.hip.registry import all_cases
 def open_device() -> tuple[Harness, Device]:
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes the context that the loader then finds
-    folder = build(ROOT / "build" / "cuda", ["gpu_harness"], GRAPHOPT_HIP_ARCHS="", GRAPHOPT_CUDA_ARCHS="sm_90")
+    options = {"GRAPHOPT_HIP_ARCHS": "", "GRAPHOPT_CUDA_ARCHS": "sm_90", "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
+    folder = build(ROOT / "build" / "cuda", ["gpu_harness"], **options)
     harness = Harness(folder / "libgpu_harness.so")
     return harness, harness.open("cuda")
 

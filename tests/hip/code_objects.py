@@ -19,7 +19,8 @@ def build_code_objects(archs: Sequence[str]) -> dict[str, list[Path]]:
         RuntimeError: when there is no compiler for one of the architectures.
 
     """
-    folder = build(ROOT / "build" / "amd", ["device_code", "gpu_harness"], GRAPHOPT_HIP_ARCHS=";".join(archs))
+    options = {"GRAPHOPT_HIP_ARCHS": ";".join(archs), "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
+    folder = build(ROOT / "build" / "amd", ["device_code", "gpu_harness"], **options)
     objects = {arch: sorted((folder / arch).glob("*.co")) for arch in archs}
     missing = [arch for arch, files in objects.items() if not files]
     if missing:

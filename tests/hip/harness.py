@@ -43,8 +43,8 @@ def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
 
 
 def build_for_tests(*targets: str) -> Path:
-    """As `build`, without device code, where scripts/test-native builds: most objects are there already."""
-    return build(ROOT / "build" / "test", targets, GRAPHOPT_HIP_ARCHS="")
+    """As `build`, where the wheel and scripts/test-native are built: most objects are there already."""
+    return build(ROOT / "build" / "native", targets)
 
 
 class Plan:

@@ -21,7 +21,7 @@ def has_tools() -> bool:
         return False
 
 
-ARCHITECTURES = {folder.name: folder for folder in sorted((ROOT / "build").glob("py3-none-*/device/gfx*"))}
+ARCHITECTURES = {folder.name: folder for folder in sorted((ROOT / "build" / "native").glob("device/gfx*"))}
 
 if ARCHITECTURES and has_tools():
 
