@@ -1,29 +1,31 @@
-"""The emitted models against ONNX Runtime's own optimizer on the CPU.
+"""The emitted models, in float32 and in bfloat16, against ONNX Runtime's own optimizer and OpenVINO on the CPU.
 
     python scripts/bench_cpu.py                     # both runtimes; exits 1 when a number is past its limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
-    python scripts/bench_cpu.py --precision bf16    # with products in bfloat16
 
-The runtimes are those of .venv and .venv-ort, which scripts/setup makes where they are absent. Original and optimized
-model run interleaved in one process, both under ORT_ENABLE_ALL with the same threads. One thread is timed by its own
-processor time, which is wall time on an idle machine and blind to what else runs on a busy one; several by the clock.
-The table gives medians, their spread (interquartile range over median), the ratio of medians, the errors of both sides
-at batch 1 against float64 (largest and root mean square, over the RMS of the output), and the peak resident memory of
-a process of its own for each side that loads the model and runs it twice.
+The runtimes are those of .venv and .venv-ort, which scripts/setup makes where they are absent. Original, ours in
+float32, ours in bfloat16 and, where the package openvino is there, the original in OpenVINO, in float32 and by its
+default (which is bfloat16 where the machine has it), run interleaved in one process with the same threads, ours and
+the original under ORT_ENABLE_ALL. One thread is timed by its own processor time, which is wall time on an idle
+machine and blind to what else runs on a busy one; several by the clock. The table gives medians of the original, how
+many times faster the others are, the largest spread (interquartile range over median), the errors of all at batch 1
+against float64 (largest and root mean square, over the RMS of the output), and the peak resident memory of a process
+of its own for the original and ours in float32 that loads the model and runs it twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -54,7 +56,7 @@ class Row:
     build: Callable[[int], onnx.ModelProto]
     batches: tuple[int, ...] = (1, 8)
     memory: float | None = None  # the most of the original's peak resident memory at batch 1
-    bf16: float = NOISE  # the floor with products in bfloat16
+    bf16: float = NOISE  # the floor with products in bfloat16, on a machine whose processor multiplies them
 
 
 def _zoo(name: str) -> Callable[[int], onnx.ModelProto]:
@@ -80,16 +82,16 @@ def _nudenet(batch: int) -> onnx.ModelProto:
 
 
 ROWS = (
-    Row("VGG16-BN 224", 1.5, _zoo("vgg16_bn"), memory=2.0),
-    Row("U-Net 256", 1.3, _zoo("unet")),
-    Row("ResNet-18 224", 1.25, _zoo("resnet18")),
-    Row("ResNet-50 224", 1.08, _zoo("resnet50"), memory=1.5),
-    Row("YOLO-style 416", 1.1, _zoo("yolo")),
+    Row("VGG16-BN 224", 1.5, _zoo("vgg16_bn"), memory=2.0, bf16=2.1),
+    Row("U-Net 256", 1.3, _zoo("unet"), bf16=2.1),
+    Row("ResNet-18 224", 1.25, _zoo("resnet18"), bf16=2.0),
+    Row("ResNet-50 224", 1.08, _zoo("resnet50"), memory=1.5, bf16=1.9),
+    Row("YOLO-style 416", 1.1, _zoo("yolo"), bf16=2.1),
     Row("NudeNet 320n", 1.1, _nudenet),
-    Row("SD-UNet block 64x64", 1.5, _zoo("sd_block"), (1,)),
+    Row("SD-UNet block 64x64", 1.5, _zoo("sd_block"), (1,), bf16=2.2),
     Row("BERT-base S=512", 1.03, _bert(512), bf16=2.0),
     Row("ViT-B/16", 1.0, _zoo("vit"), bf16=1.7),
-    Row("MobileNetV2", NOISE, _zoo("mobilenet_v2")),
+    Row("MobileNetV2", NOISE, _zoo("mobilenet_v2"), bf16=1.6),
     Row("BERT-base S=128", NOISE, _bert(128), bf16=2.0),
 )
 
@@ -108,12 +110,44 @@ def _feeds(model: onnx.ModelProto) -> dict[str, Any]:
     return feeds
 
 
-def _session(model: Path, threads: int) -> Any:
+class Side(Protocol):
+    """Runs a model."""
+
+    def __call__(self, feeds: dict[str, Any]) -> list[np.ndarray]: ...
+
+
+def _runtime(model: Path, threads: int) -> Side:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.register_custom_ops_library(str(graphopt.library_path()))
-    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return lambda feeds: list(session.run(None, feeds))
+
+
+def _openvino(model: Path, threads: int, **options: Any) -> Side:
+    import openvino
+
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, **options}
+    compiled = openvino.Core().compile_model(str(model), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(feeds: dict[str, Any]) -> list[np.ndarray]:
+        request.infer(feeds)
+        return [request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
+
+    return run
+
+
+def _sides(models: Sequence[Path], threads: int) -> dict[str, Side]:
+    """What runs in turn, by the name of its column; the models are the original, ours and ours in bfloat16."""
+    original, single, brain = models
+    sides = {name: _runtime(path, threads) for name, path in (("original", original), ("ours", single))}
+    sides["ours bf16"] = _runtime(brain, threads)
+    if importlib.util.find_spec("openvino") is not None:
+        sides["OpenVINO f32"] = _openvino(original, threads, INFERENCE_PRECISION_HINT="f32")
+        sides["OpenVINO"] = _openvino(original, threads)
+    return sides
 
 
 # A process of its own, which knows as little as possible beside the runtime. VmHWM, since ru_maxrss survives exec.
@@ -172,30 +206,30 @@ def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: P
         return list(arrays.values())
 
 
-def _times(models: list[Path], feeds: dict[str, Any], threads: int, repeats: int) -> list[list[float]]:
+def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, list[float]]:
     clock = time.process_time if threads == 1 else time.perf_counter
-    sessions = [_session(model, threads) for model in models]
-    times: list[list[float]] = [[] for _ in models]
-    for session in sessions:
-        session.run(None, feeds)
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for run in sides.values():
+        run(feeds)
     for _ in range(repeats):
-        for session, seconds in zip(sessions, times, strict=True):
+        for name, run in sides.items():
             if threads > 1:
-                time.sleep(0.01)  # the other session's threads spin for a while after its run
+                time.sleep(0.01)  # the other side's threads spin for a while after its run
             start = clock()
-            session.run(None, feeds)
-            seconds.append(clock() - start)
+            run(feeds)
+            times[name].append(clock() - start)
     return times
 
 
 def _bench(arguments: argparse.Namespace, cache: Path) -> int:
     """Measures on the runtime of this interpreter; the number of limits that are not kept."""
     table = Table(title=f"onnxruntime {ort.__version__}, CPU")
-    for column in (
-        "model", "batch", "threads", "original ms", "ours ms", "spread", "ratio", "floor",
-        "error max / RMS", "original's", "MiB", "original's", "",
-    ):  # fmt: skip
+    columns = ["model", "batch", "threads", "original ms", "ours", "ours bf16", "OpenVINO f32", "OpenVINO", "spread"]
+    for column in (*columns, "MiB", "original's", ""):
         table.add_column(column, justify="left" if column in ("model", "") else "right", no_wrap=True)
+    errors_table = Table(title="largest / RMS error against float64, over the RMS of the output")
+    for column in ("model", "original", *columns[4:8]):
+        errors_table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     failures = 0
     for row in ROWS:
         if arguments.only and arguments.only.lower() not in row.name.lower():
@@ -204,44 +238,44 @@ def _bench(arguments: argparse.Namespace, cache: Path) -> int:
             if batch not in row.batches:
                 continue
             before = row.build(batch)
-            after, _ = graphopt.optimize(before, target="cpu", precision=arguments.precision)
-            feeds = _feeds(before)
-            models = [cache / "before.onnx", cache / "after.onnx"]
+            models = [cache / name for name in ("before.onnx", "after.onnx", "bf16.onnx")]
             onnx.save(before, models[0])
-            onnx.save(after, models[1])
+            onnx.save(graphopt.optimize(before, target="cpu")[0], models[1])
+            onnx.save(graphopt.optimize(before, target="cpu", precision="bf16")[0], models[2])
+            feeds = _feeds(before)
             np.savez(cache / "feeds.npz", **feeds)
-            theirs, ours = (_peak_mebibytes(model, cache / "feeds.npz") for model in models)
+            theirs, ours = (_peak_mebibytes(model, cache / "feeds.npz") for model in models[:2])
             faults = []
             if row.memory and batch == 1 and ours > row.memory * theirs:
                 faults.append(f"{ours / theirs:.2f}x the memory")
-            errors = ["", ""]
             if batch == 1:
                 want = _reference(row, before, feeds, cache)
-                errors = [str(Errors.of(want, _session(model, 1).run(None, feeds))) for model in models]
+                errors = {name: str(Errors.of(want, run(feeds))) for name, run in _sides(models, 1).items()}
+                errors_table.add_row(row.name, *(errors.get(name, "") for name in ("original", *columns[4:8])))
             for threads in arguments.threads:
-                times = _times(models, feeds, threads, max(arguments.repeats, MIN_REPEATS))
-                a, b = (statistics.median(t) for t in times)
-                floor = row.floor if arguments.precision is None else row.bf16
-                slow = ["under the floor"] if a / b < floor else []
+                times = _times(_sides(models, threads), feeds, threads, max(arguments.repeats, MIN_REPEATS))
+                medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+                gains = {name: medians["original"] / median for name, median in medians.items()}
+                floors = {"ours": row.floor, "ours bf16": max(row.bf16, gains.get("OpenVINO", 0.0))}
+                slow = [f"{name} under {floor:.2f}x" for name, floor in floors.items() if gains[name] < floor]
                 failures += len(slow) + len(faults)
                 table.add_row(
                     row.name,
                     str(batch),
                     str(threads),
-                    f"{a * 1e3:.1f}",
-                    f"{b * 1e3:.1f}",
-                    f"{max(map(_spread, times)):.0%}",
-                    f"{a / b:.2f}x",
-                    f"{floor:.2f}x",
-                    errors[1],
-                    errors[0],
+                    f"{medians['original'] * 1e3:.1f}",
+                    *(f"{gains[name]:.2f}x" if name in gains else "" for name in columns[4:8]),
+                    f"{max(map(_spread, times.values())):.0%}",
                     f"{ours:.0f}",
                     f"{theirs:.0f}",
                     ", ".join(slow + faults),
                 )
-                print(f"{row.name}, batch {batch}, {threads} thread(s): {a / b:.2f}x", file=sys.stderr, flush=True)
-                faults, errors = [], ["", ""]
-    Console(width=180).print(table)
+                said = ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items() if name != "original")
+                print(f"{row.name}, batch {batch}, {threads} thread(s): {said}", file=sys.stderr, flush=True)
+                faults = []
+    console = Console(width=180)
+    console.print(table)
+    console.print(errors_table)
     return failures
 
 
@@ -251,7 +285,6 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--batch", type=int, nargs="*", help="only these of the row's batch sizes")
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
-    parser.add_argument("--precision", choices=["bf16"], help="in which ours computes products")
     parser.add_argument("--here", action="store_true", help="this interpreter's runtime alone")
     parser.add_argument("--cache", type=Path, help="where the float64 results are kept from run to run")
     arguments = parser.parse_args()
