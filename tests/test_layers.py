@@ -79,7 +79,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 )
 # Rooms are closed but for these, which use the header of others (op.h, or one made for it).
 BUILT_ON = {
-    "convolution": {"elementwise", "linear", "matmul", "movement", "scale_shift"},
+    "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
     "winograd": {"convolution"},

@@ -94,7 +94,7 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
         min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET) if brain else activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}({conv} + B{' + R' if add else ''})",
-        gpu_kernel=False,
+        gpu_kernel=not brain,
         float32_only=brain,
     )
 

@@ -277,20 +277,36 @@ class Kernels {
   // those with a residual.
   template <class Op, class KernelOfOp>
   void takes_siblings() {
-    const std::vector<Op> ops = Op::all();
-    for (size_t i = 0; i < ops.size(); ++i) {
-      Registration& r = table_[table_.size() - ops.size() + i];
-      if (r.inputs.size() > 3) continue;
-      r.create_siblings = [op = ops[i], device = device_](const Node& node, size_t nodes) {
+    for_last<Op>([this](const Op& op, Registration& r) {
+      if (r.inputs.size() > 3) return;
+      r.create_siblings = [op, device = device_](const Node& node, size_t nodes) {
         return std::make_unique<KernelOfOp>(op, node, device(), nodes);
       };
-    }
+    });
+  }
+
+  // They have kernels for channels last: a KernelOfOp, made of an Op, a node, the device and true.
+  template <class Op, class KernelOfOp>
+  void have_channels_last(Layout (*layout)(const Node&)) {
+    for_last<Op>([&](const Op& op, Registration& r) {
+      r.layout = layout;
+      r.create_channels_last = [op, device = device_](const Node& node, const std::optional<Tail>&) {
+        return std::make_unique<KernelOfOp>(op, node, device(), true);
+      };
+    });
   }
 
   // Those that are there for one of these.
   Table take(std::initializer_list<Where> wanted) &&;
 
  private:
+  // Each Op of the operators of ours that were added last, with its registration.
+  template <class Op, class Visit>
+  void for_last(const Visit& visit) {
+    const std::vector<Op> ops = Op::all();
+    for (size_t i = 0; i < ops.size(); ++i) visit(ops[i], table_[table_.size() - ops.size() + i]);
+  }
+
   // The part of a registration that is the same on all devices.
   template <class Op>
   Registration& describe(const Op& op, Where where, Reuse reuse) {

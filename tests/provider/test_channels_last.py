@@ -17,7 +17,8 @@ from onnx import numpy_helper
 
 from tests.hip.case import signed
 from tests.provider.test_regions import runs
-from tests.provider.worker import Array
+from tests.provider.worker import Array, run
+from tests.provider.worker import model_of as one_node
 
 # Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two letters or more and its shape: a weight.
 GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
@@ -142,3 +143,24 @@ def test_against_channels_first(name: str, worker: ProcessPoolExecutor) -> None:
             scale = np.sqrt(np.mean(y.astype(np.float64) ** 2))
             assert np.abs(a - y.astype(np.float64)).max() <= 1e-2 * scale
             assert np.abs(b - y.astype(np.float64)).max() <= 1e-2 * scale
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [
+        ((2, 9, 70), (0, 2, 1)),  # matrices
+        ((65, 3), (1, 0)),
+        ((2, 3, 5, 7), (0, 2, 3, 1)),  # the last two axes are one
+        ((2, 1, 40, 3, 7), (0, 3, 4, 2, 1)),
+        ((4, 6, 5), (2, 0, 1)),
+        ((3, 4, 5), (1, 0, 2)),  # rows
+        ((3, 4, 5), (2, 1, 0)),  # no matrices
+        ((2, 3, 4, 5), (0, 3, 2, 1)),
+    ],
+)
+def test_transposed_in_float16(shape: tuple[int, ...], perm: tuple[int, ...], worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(3), *shape, dtype=np.float16)
+    node = onnx.helper.make_node("Transpose", ["x"], ["y"], perm=perm)
+    outcome = worker.submit(run, one_node([node], {"x": x}, ["y"]), {"x": x}, {"min_nodes": "1"}).result()
+    assert outcome.on_device("Transpose") == 1
+    np.testing.assert_array_equal(outcome.outputs[0], x.transpose(perm))

@@ -9,6 +9,8 @@
 
 namespace graphopt::hip {
 
+// kSide: of a square window; 0: any.
+template <int kSide>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
@@ -25,22 +27,38 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   const half_t* const from =
       x + static_cast<size_t>(image) * static_cast<size_t>(args.H) * static_cast<size_t>(args.W) * channels +
       channel;
-  const int taps = p.kernel_h * p.kernel_w;
+  const int kernel_h = kSide > 0 ? kSide : p.kernel_h, kernel_w = kSide > 0 ? kSide : p.kernel_w;
+  const int taps = kernel_h * kernel_w;
   const half_t* const weights = w + static_cast<size_t>(channel) * static_cast<size_t>(taps);
 
   float sum[kDepthwiseStrip][kSize] = {};
-  for (int r = 0; r < p.kernel_h; ++r) {
+  const auto add_tap = [&](int r, int s, const float (&factor)[kSize]) {
     const int h = row * p.stride_h - p.top + r * p.dilation_h;
-    if (h < 0 || h >= args.H) continue;
-    for (int s = 0; s < p.kernel_w; ++s) {
-      const int tap = r * p.kernel_w + s;
-      float factor[kSize];
-      UNROLL for (int j = 0; j < kSize; ++j) factor[j] = to_float(weights[j * taps + tap]);
-      UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
-        const int column = (first + k) * p.stride_w - p.left + s * p.dilation_w;
-        if (column < 0 || column >= args.W) continue;
-        const Pack<half_t> in = load_pack(from + static_cast<size_t>(h * args.W + column) * channels);
-        UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(in.v[j]) * factor[j];
+    if (h < 0 || h >= args.H) return;
+    UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
+      const int column = (first + k) * p.stride_w - p.left + s * p.dilation_w;
+      if (column < 0 || column >= args.W) continue;
+      const Pack<half_t> in = load_pack(from + static_cast<size_t>(h * args.W + column) * channels);
+      UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(in.v[j]) * factor[j];
+    }
+  };
+  float factor[kSize];
+  if constexpr (kSide > 0) {
+    // The weights of 8 channels are whole packs.
+    constexpr int kTaps = kSide * kSide;
+    Pack<half_t> packs[kTaps];
+    UNROLL for (int i = 0; i < kTaps; ++i) packs[i] = load_pack(weights + i * kSize);
+    UNROLL for (int tap = 0; tap < kTaps; ++tap) {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        factor[j] = to_float(packs[(j * kTaps + tap) / kSize].v[(j * kTaps + tap) % kSize]);
+      }
+      add_tap(tap / kSide, tap % kSide, factor);
+    }
+  } else {
+    for (int r = 0; r < kernel_h; ++r) {
+      for (int s = 0; s < kernel_w; ++s) {
+        UNROLL for (int j = 0; j < kSize; ++j) factor[j] = to_float(weights[j * taps + r * kernel_w + s]);
+        add_tap(r, s, factor);
       }
     }
   }
@@ -67,4 +85,5 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(depthwise_f16, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y) { depthwise(args); }
+KERNEL(depthwise_f16, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y) { depthwise<0>(args); }
+KERNEL(depthwise_3x3_f16, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y) { depthwise<3>(args); }

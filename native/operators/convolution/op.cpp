@@ -6,6 +6,7 @@
 
 #include "device/libraries/libraries.h"
 #include "operators/elementwise/op.h"
+#include "operators/fused_conv/op.h"
 #include "operators/linear/op.h"
 #include "operators/matmul/op.h"
 #include "operators/matmul/product.h"
@@ -426,7 +427,7 @@ class Convolution : public gpu::DeviceKernel {
   bool last_;
 };
 
-class Conv final : public Convolution {
+class Conv : public Convolution {
  public:
   using Convolution::Convolution;
 
@@ -444,6 +445,20 @@ class Conv final : public Convolution {
     const int64_t free = p.in[d] + padding.begin + padding.end - p.span(d);
     p.pad[d] = padding.begin;
     p.out[d] = free < 0 ? -1 : free / p.stride[d] + 1;
+  }
+};
+
+// FusedConv[Add][act] is a Conv with its tail.
+class FusedConvGpu final : public Conv {
+ public:
+  FusedConvGpu(FusedConvOp op, const Node& node, gpu::Device& device, bool last = false)
+      : Conv(node, device, tail_of(op, node), last) {}
+  static Implementations implementations() { return described(kConvolutions); }
+
+ private:
+  static Tail tail_of(FusedConvOp& op, const Node& node) {
+    op.read(node);
+    return op.tail();
   }
 };
 
@@ -509,7 +524,7 @@ std::string refuse_conv_transpose(const Node& node) {
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;
-  return pointwise && node.op == "Conv" ? Layout::kFollows : Layout::kLast;
+  return pointwise && node.op != "ConvTranspose" ? Layout::kFollows : Layout::kLast;
 }
 
 }  // namespace
@@ -521,6 +536,8 @@ void add_convolution(Kernels& kernels) {
       .lies(layout_of);
   kernels.takes_tail<Conv>(kResidual);
   kernels.has_channels_last<Conv>();
+  kernels.add_gpu<FusedConvOp, FusedConvGpu>(Where::kProvider);
+  kernels.have_channels_last<FusedConvOp, FusedConvGpu>(layout_of);
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
       .chooses(described(kConvolutions))

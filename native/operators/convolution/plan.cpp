@@ -176,8 +176,9 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
                  to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
   args.act = p.act;
-  plan.launch("depthwise_f16", {to_u31(divide_up(total, hip::kDepthwiseThreads))}, hip::kDepthwiseThreads,
-              args);
+  const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
+  plan.launch(square ? "depthwise_3x3_f16" : "depthwise_f16",
+              {to_u31(divide_up(total, hip::kDepthwiseThreads))}, hip::kDepthwiseThreads, args);
   return plan;
 }
 

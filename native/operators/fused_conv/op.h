@@ -10,6 +10,7 @@
 #include "operators/activation_op.h"
 #include "operators/fused_conv/problem.h"
 #include "operators/table.h"
+#include "operators/tail.h"
 
 namespace graphopt {
 
@@ -26,6 +27,8 @@ class FusedConvOp {
   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
   Shape output(const Shapes& inputs) const;
   void infer(const ShapeInference& node) const;
+  // Of a node that was read.
+  Tail tail() const { return {act_, add_}; }
 
  protected:
   Problem window_problem(const Shape& w) const;

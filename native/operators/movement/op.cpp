@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "blocks/half.h"
 #include "operators/room.h"
@@ -40,7 +41,43 @@ class Transpose final : public gpu::DeviceKernel {
       copy.x_strides[d] = strides[from];
     }
     copy.y_strides = gpu::contiguous(copy.shape);
-    strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
+    const Ref y = set_output(call, 0, copy.shape);
+    if (const auto m = matrices(copy); m && copy.bytes == 2 && m->rows > 1 && m->columns > 1) {
+      program.launch(gpu::swap_planes_plan(m->batch, m->rows, m->columns, call.aligned()), {Ref::input(0)},
+                     {y});
+    } else {
+      strided_copy(call, program, copy, 0, y);
+    }
+  }
+
+  // Of X, where it comes to transposing each of them.
+  struct Matrices {
+    int64_t batch = 1, rows = 1, columns = 1;
+  };
+  static std::optional<Matrices> matrices(const StridedCopy& copy) {
+    // Axes of Y in runs that lie one behind another in X as well.
+    struct Run {
+      int64_t elements, stride;
+    };
+    std::vector<Run> runs;
+    for (size_t d = 0; d < copy.shape.rank(); ++d) {
+      if (copy.shape[d] == 1) continue;
+      const int64_t stride = copy.x_strides[d];
+      if (!runs.empty() && runs.back().stride == stride * copy.shape[d]) {
+        runs.back() = {runs.back().elements * copy.shape[d], stride};
+      } else {
+        runs.push_back({copy.shape[d], stride});
+      }
+    }
+    if (runs.size() != 2 && runs.size() != 3) return std::nullopt;
+    Matrices m;
+    const Run &down = runs[runs.size() - 2], &across = runs.back();
+    m.batch = runs.size() == 3 ? runs[0].elements : 1;
+    m.rows = across.elements;
+    m.columns = down.elements;
+    const bool swapped = down.stride == 1 && across.stride == m.columns &&
+                         (runs.size() == 2 || runs[0].stride == m.rows * m.columns);
+    return swapped ? std::optional(m) : std::nullopt;
   }
 
   std::vector<int64_t> perm_;

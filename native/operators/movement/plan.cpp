@@ -56,8 +56,15 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
 Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned) {
   Plan plan;
   if (batch * rows * columns == 0) return plan;
-  const int64_t across = divide_up(columns, hip::kPlanesTile),
-                tiles = across * divide_up(rows, hip::kPlanesTile);
+  struct Tile {
+    const char* kernel;
+    int64_t rows, columns;
+  };
+  const Tile tile =
+      rows <= hip::kPlanesNarrow      ? Tile{"swap_planes_8x512_b16", hip::kPlanesNarrow, hip::kPlanesWide}
+      : columns <= hip::kPlanesNarrow ? Tile{"swap_planes_512x8_b16", hip::kPlanesWide, hip::kPlanesNarrow}
+                                      : Tile{"swap_planes_64x64_b16", hip::kPlanesTile, hip::kPlanesTile};
+  const int64_t across = divide_up(columns, tile.columns), tiles = across * divide_up(rows, tile.rows);
   hip::SwapPlanesArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -67,7 +74,7 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned
   args.tiles = make_divisor(tiles);
   args.packs_of_x = aligned && columns % 8 == 0;
   args.packs_of_y = aligned && rows % 8 == 0;
-  plan.launch("swap_planes_b16", {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
+  plan.launch(tile.kernel, {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
   return plan;
 }
 

@@ -6,7 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kPlanesThreads = 256;
-constexpr int kPlanesTile = 64;  // rows and columns of a work-group's part
+// Rows and columns of a work-group's part: of matrices with few rows or columns, what they have.
+constexpr int kPlanesTile = 64, kPlanesNarrow = 8, kPlanesWide = 512;
 
 // y [batch, columns, rows] = x [batch, rows, columns]; a work-group for each tile.
 struct SwapPlanesArgs {
