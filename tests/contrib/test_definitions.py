@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
@@ -12,7 +13,7 @@ from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import REQUIRED, formal
 from graphopt.contrib.table import PAGE, without_kernel
 from graphopt.contrib.table import rows as table
-from tests.contrib.nodes import RUNTIME, judge
+from tests.contrib.nodes import RUNTIME, disagreement, judge, lowered, model_of, run
 
 OPSETS = (11, 13, 17, 18, 20, 21)
 ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]
@@ -28,6 +29,20 @@ def test_definition_reference_and_kernel_agree(op: ContribOp) -> None:
     assert [v.fault for v in verdicts if v.fault] == []
     assert not all(v.refused for v in verdicts)
     assert any(v.kernel for v in verdicts) == (op.name not in without_kernel(RUNTIME))
+
+
+def test_definitions_in_half_precision() -> None:
+    """Their constants and casts follow the type of the node; quantized operators have none, and two refuse it."""
+    for op in CONTRIB.values():
+        if op.quantized or op.name in ("CropAndResize", "Inverse"):
+            continue
+        case = op.draw(np.random.default_rng(1))
+        case.inputs = {n: x.astype(np.float16) if x.dtype == np.float32 else x for n, x in case.inputs.items()}
+        case.tolerance = 2e-2
+        standard, refused = lowered(model_of(op, case, 17))
+        assert not refused, op.name
+        got = run(standard, {n: x for n, x in case.inputs.items() if n not in case.constants})
+        assert disagreement(case, op.reference(op.call(case)), got) == "", op.name
 
 
 def test_page_has_the_table() -> None:
