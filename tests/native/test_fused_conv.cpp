@@ -142,13 +142,19 @@ GRAPHOPT_TEST(fused_conv_of_many_shapes) {
   problems[15].C = 65;
   problems[15].M = 64;
   problems[15].in = {1, 1, 3};
+  // On the way out of the registers, and behind it.
+  using Kind = ActivationKind;
+  const Activation activations[] = {
+      {Kind::kRelu, 0, 0}, {Kind::kLeakyRelu, -0.5f, 0}, {Kind::kClip, -0.25f, 0.5f}, {Kind::kSilu, 0, 0}};
   for (FusedConvProblem& p : problems) {
     for (const size_t lanes : {1, 3}) {
       p.has_residual = lanes == 3;
-      p.act.kind = lanes == 3 ? ActivationKind::kSilu : ActivationKind::kRelu;
       for (const bool bfloat16 : {false, true}) {
         p.bfloat16 = bfloat16;
-        compare(p, lanes);
+        for (const Activation& act : activations) {
+          p.act = act;
+          compare(p, lanes);
+        }
       }
     }
   }

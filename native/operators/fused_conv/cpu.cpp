@@ -224,6 +224,9 @@ void pack_pair(const FusedConvProblem& p, const Strip& strip, const T* x, bool s
         for (int64_t c = 0; c < columns; c += L) {
           const int64_t at = place(2, phase_w, c);
           if (stride == 1 && at >= 0 && at + L <= p.in[2] && c + L <= columns) {
+            // Whose next part is elsewhere, which nothing else foresees.
+            __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
+            if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
             const Vec low = load_as_float(row + at);
             const Vec high = E::kDepth > 1 && second ? load_as_float(next + at) : Vec{};
             *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
@@ -249,15 +252,22 @@ struct Finish {
   T* y;
   int64_t plane;
   const Pixels* pixels;  // of the vectors
-  // Clip, Relu and nothing are bounds, which a product passes on its way out of the registers.
+  // Clip, Relu, LeakyRelu and nothing are bounds and a slope, which a product passes on its way out of the
+  // registers.
   bool bounded;
+  float slope;  // of what is below zero
   Vec least, most;
+  // Weights of the next product, which come into the caches while this one is computed; null: none.
+  const Word* next = nullptr;
+  int64_t next_rows = 0;
 
   Finish(const FusedConvProblem& problem, const T* b, const T* r, T* out)
       : p(problem), bias(b), residual(r), y(out), plane(p.out_size()), pixels(nullptr) {
     constexpr float kInfinite = std::numeric_limits<float>::infinity();
     const ActivationKind kind = p.act.kind;
-    bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu || kind == ActivationKind::kClip;
+    bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+              kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    slope = kind == ActivationKind::kLeakyRelu ? p.act.a : 1.0f;
     least = splat(kind == ActivationKind::kRelu   ? 0.0f
                   : kind == ActivationKind::kClip ? p.act.a
                                                   : -kInfinite);
@@ -274,7 +284,11 @@ struct Finish {
     return moved;
   }
 
-  void step() const {}
+  void step() {
+    if (next == nullptr) return;
+    __builtin_prefetch(next, 0, 2);
+    next += next_rows;
+  }
 
   // What the first panel's product of channel i needs then, into the first-level cache.
   void fetch(int64_t i) const {
@@ -300,6 +314,7 @@ struct Finish {
       if (p.has_residual) v += load_range(residual + to, 0, here.count);
     }
     if (!bounded) return store_aligned(o, v);
+    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
     v = v < least ? least : v;  // NaN stays
     v = v > most ? most : v;
     if (here.count == L) {
@@ -373,8 +388,12 @@ void multiply_by_pixel(const FusedConvProblem& p, const Strip& strip, const std:
       const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
       for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
         const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
-        const Finish<T> finish = image.at(g * outputs + m, pixels.data() + j);
+        Finish<T> finish = image.at(g * outputs + m, pixels.data() + j);
         for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
+        if (panel == panels * part / parts && block + 1 < blocks) {
+          finish.next = group + (m + rows) * steps;
+          finish.next_rows = first_of(outputs, block + 2) - m - rows;
+        }
         multiply_rows<E>(rows, here, group + m * steps, packed + j * L, Table{offsets.data()}, steps, o,
                          finish);
         finish.activate(rows, here, o);
