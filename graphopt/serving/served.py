@@ -7,13 +7,16 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, session
+from graphopt.errors import GraphoptError
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, default_providers, session
 from graphopt.serving.deployment import MODEL, Array, RequestError, read_deployment
+from graphopt.serving.shared import FOLDER, load_as_it_runs, shared_form, weights_folder
 
 Feeds = dict[str, Array]
 
@@ -39,13 +42,19 @@ class Served:
             if instance is None:
                 instance, self._claim = _claim_a_place(self.folder, self.deployment.instances)
             providers = [(DEVICE_PROVIDER, {"device": devices[instance % len(devices)]}), CPU]
-        self._session = session(
-            self.folder / MODEL,
-            providers,
-            warm_up=self.deployment.warm_up,
-            intra_op_num_threads=self.deployment.threads,
-        )
+        self._session = self._open(providers)
         self._names = [tensor.name for tensor in self.deployment.outputs]
+
+    def _open(self, providers: list[Provider] | None) -> Any:
+        options: dict[str, Any] = {"warm_up": self.deployment.warm_up, "intra_op_num_threads": self.deployment.threads}
+        model = self.folder / MODEL
+        # A GPU has its own copy of the weights, whatever the host does.
+        if providers is None and default_providers()[0] == CPU and (shared := weights_folder()):
+            os.environ[FOLDER] = str(shared)  # for our library
+            if form := shared_form(model, shared):
+                with suppress(GraphoptError):  # removed meanwhile, to make room for another
+                    return load_as_it_runs(form, **options)
+        return session(model, providers, **options)
 
     def run(self, feeds: Feeds) -> Feeds:
         """The outputs of one request, by name.

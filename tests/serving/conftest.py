@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from graphopt.runtime.sessions import loads_providers
+from graphopt.serving.shared import FOLDER
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Workers share weights in a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(tmp_path_factory.mktemp("weights")))
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,32 +1,11 @@
 #include "device/cpu/weight_cache.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <utility>
 
 namespace graphopt::cpu {
-namespace {
-
-// FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo). It only selects candidates for the full
-// comparison.
-uint64_t hash(const std::string& layout, const void* weights, size_t bytes) {
-  uint64_t h = 14695981039346656037ull;
-  const auto mix = [&h](uint64_t word) { h = (h ^ word) * 1099511628211ull; };
-  for (const char c : layout) mix(static_cast<unsigned char>(c));
-  const auto* p = static_cast<const unsigned char*>(weights);
-  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, p + i, bytes - i < sizeof word ? bytes - i : sizeof word);
-    mix(word);
-  }
-  return h;
-}
-
-}  // namespace
-
 WeightCache& WeightCache::process() {
-  static WeightCache cache;
+  static WeightCache cache(WeightFolder::of_process());
   return cache;
 }
 
@@ -40,7 +19,7 @@ size_t WeightCache::size() {
 std::shared_ptr<const void> WeightCache::get(const std::string& layout, const void* weights, size_t bytes,
                                              size_t prepared_bytes,
                                              const std::function<void(void* prepared)>& prepare) {
-  const uint64_t key = hash(layout, weights, bytes);
+  const uint64_t key = hash_of(layout, weights, bytes);  // selects candidates for the full comparison
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -50,8 +29,8 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
     const auto [first, last] = entries_.equal_range(key);
     for (auto it = first; it != last && entry == nullptr; ++it) {
       const std::shared_ptr<Entry> candidate = it->second.lock();
-      if (candidate != nullptr && candidate->layout == layout && candidate->original.size() == bytes &&
-          (bytes == 0 || std::memcmp(candidate->original.data(), weights, bytes) == 0)) {
+      if (candidate != nullptr && candidate->layout == layout && candidate->bytes == bytes &&
+          (bytes == 0 || std::memcmp(candidate->original, weights, bytes) == 0)) {
         entry = candidate;
       }
     }
@@ -59,20 +38,34 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
       const auto* p = static_cast<const unsigned char*>(weights);
       entry = std::make_shared<Entry>();
       entry->layout = layout;
-      entry->original.assign(p, p + bytes);
+      entry->bytes = bytes;
+      entry->copy.assign(p, p + bytes);
+      entry->original = entry->copy.data();
       entries_.emplace(key, entry);
     }
   }
   // Outside the lock, so that sessions which load at the same time transform different weights side by side.
-  std::call_once(entry->made, [&] {
-    constexpr size_t kLine = 64;
-    const size_t whole = std::max(prepared_bytes, size_t{1}) + kLine - 1;
-    entry->prepared = {std::aligned_alloc(kLine, whole / kLine * kLine), std::free};
-    if (entry->prepared == nullptr) throw std::bad_alloc();
-    prepare(entry->prepared.get());
-  });
+  std::call_once(entry->made, [&] { make(*entry, key, prepared_bytes, prepare); });
   // The result keeps its entry alive, and so the bytes that later calls compare with.
   return std::shared_ptr<const void>(entry, entry->prepared.get());
+}
+
+void WeightCache::make(Entry& entry, uint64_t key, size_t prepared_bytes,
+                       const std::function<void(void* prepared)>& prepare) {
+  if (folder_ != nullptr) {
+    MappedWeights mapped =
+        folder_->get(key, entry.layout, entry.copy.data(), entry.bytes, prepared_bytes, prepare);
+    if (mapped.prepared != nullptr) {
+      entry.prepared = std::move(mapped.prepared);
+      const std::lock_guard<std::mutex> lock(mutex_);  // of those who compare
+      entry.original = mapped.original;
+      std::vector<unsigned char>().swap(entry.copy);
+      return;
+    }
+  }
+  Memory memory = allocate_lines(prepared_bytes);
+  prepare(memory.get());
+  entry.prepared = std::shared_ptr<const void>(memory.release(), memory.get_deleter());
 }
 
 }  // namespace graphopt::cpu

@@ -1,0 +1,224 @@
+"""Weights that all workers of a machine hold once.
+
+ONNX Runtime reads the initializers of a file into memory of each process and packs many of them a second time. It can
+write a model as it runs it, with initializers and packed weights in a file beside it, and maps that file when it loads
+such a model: pages that all processes share. So the first worker of a machine writes that form into a folder, and all
+workers load it. Our library does the same for what it packs (native/device/cpu/weight_folder.h).
+
+What is written depends on the runtime, the library and the processor, so it belongs to the machine, not to what
+`serve-config` writes. It is named by a hash of all of that and of the model's bytes, appears whole or not at all, was
+compared with the model before anybody could see it, and is compared with its own hashes before it is loaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from graphopt.errors import GraphoptError
+from graphopt.graph.reading import data_files
+from graphopt.runtime.sessions import import_onnxruntime, library_version, session
+from graphopt.serving.deployment import MODEL
+
+FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
+_MOST_MIB = 16384
+_HASHES, _WHY_NOT = "hashes.json", "why-not"
+_UNFINISHED, _ABANDONED = "unfinished-", 3600.0
+# How long one worker waits for another that writes.
+_PATIENCE = 300.0
+
+
+def weights_folder() -> Path | None:
+    """The folder that this machine's workers share; None where they are not to, or where others may write to it.
+
+    `$GRAPHOPT_WEIGHTS`, "off" for none; by default `graphopt/weights` in the user's cache.
+    """
+    told = os.environ.get(FOLDER, "")
+    if told == "off":
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphopt" / "weights"
+    folder = Path(told) if told else cache
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        _say(f"{folder} can't be made: {error}")
+        return None
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _say(f"others than this user may write to {folder}")
+        return None
+    return folder
+
+
+def _say(why: str) -> None:
+    print(f"graphopt: each worker holds its own weights: {why}", file=sys.stderr)
+
+
+def shared_form(model: Path, folder: Path) -> Path | None:
+    """The model as this machine's runtime runs it, whose weights are mapped; made where it is not there yet.
+
+    Returns:
+        A file in `folder`; None where it can't be had, and the model itself has to be loaded.
+    """
+    try:
+        place = folder / _key(model)
+        if not place.exists():
+            with _one_at_a_time(folder):
+                if not place.exists():
+                    _make_room(folder, sum(path.stat().st_size for path in (model, *data_files(model))))
+                    _make(model, place)
+        why_not = place / _WHY_NOT
+        if why_not.exists():
+            _say(why_not.read_text().strip())
+            return None
+        for name, digest in json.loads((place / _HASHES).read_text()).items():
+            if _sha256(place / name) != digest:
+                raise OSError(f"{place / name} is damaged; remove {place}")
+        os.utime(place)  # the last to be removed
+    except (OSError, ValueError, GraphoptError) as error:
+        _say(str(error))
+        return None
+    return place / MODEL
+
+
+def _key(model: Path) -> str:
+    ort = import_onnxruntime()
+    cpu = [line for line in _cpu_info() if line.startswith(("model name", "flags", "Features"))]
+    parts = ["1", ort.__version__, library_version(), platform.machine(), *sorted({*cpu})]
+    parts += [_sha256(path) for path in (model, *data_files(model))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _cpu_info() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    return []
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 22):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of the workers that start together one writes; the kernel takes the lock back when its process ends."""
+    with (folder / ".lock").open("ab") as lock:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(f"another worker has been writing into {folder} for {_PATIENCE:.0f} s") from None
+                time.sleep(0.1)
+        yield
+
+
+def _make_room(folder: Path, more: int) -> None:
+    """Removes what killed writers left, and what was not used for the longest time."""
+    most = int(os.environ.get(LIMIT, _MOST_MIB)) << 20
+    places = []
+    for path in folder.iterdir():
+        if path.name.startswith(_UNFINISHED):
+            if time.time() - path.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
+        elif (path / _HASHES).exists() or (path / _WHY_NOT).exists():
+            places.append((path.stat().st_mtime, sum(p.stat().st_size for p in path.iterdir()), path))
+    # The packed form stands beside the original one.
+    total = sum(size for _, size, _ in places) + 2 * more
+    if 2 * more > most:
+        raise OSError(f"{2 * more >> 20} MiB are more than {LIMIT}={most >> 20} lets it keep")
+    for _, size, path in sorted(places):
+        if total <= most:
+            break
+        shutil.rmtree(path, ignore_errors=True)
+        total -= size
+
+
+def _make(model: Path, place: Path) -> None:
+    """In a process of its own, whose memory goes back whole."""
+    unfinished = Path(mkdtemp(prefix=_UNFINISHED, dir=place.parent))
+    try:
+        command = [sys.executable, "-m", __name__, str(model.resolve()), str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise OSError(f"{model} can't be written as it runs: {(done.stdout + done.stderr).strip()[-300:]}")
+        for path in unfinished.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        unfinished.rename(place)
+        folder = os.open(place.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def write_as_it_runs(model: Path, out: Path) -> None:
+    """Writes the model as the runtime runs it into a folder, or why that is not to be used.
+
+    Raises:
+        GraphoptError: the runtime refuses the model.
+    """
+    import numpy as np
+
+    from graphopt.checking.inputs import normal_feeds, symbols
+    from graphopt.graph.reading import read_proto
+    from graphopt.runtime.sessions import CPU, configure
+
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(out / MODEL)
+    for key, value in {
+        "session.optimized_model_external_initializers_file_name": f"{MODEL}.data",
+        "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+        "session.save_external_prepacked_constant_initializers": "1",
+    }.items():
+        options.add_session_config_entry(key, value)
+    why_not = ""
+    try:
+        proto = read_proto(model)
+        sizes = {name: {"batch": 2, "image": 64}.get(role, 16) for name, role in symbols(proto).items()}
+        feeds = normal_feeds(proto, sizes)
+        del proto
+        ort.InferenceSession(str(model), options, providers=configure(options, [CPU]))
+        expected = session(model, [CPU]).run(None, feeds)
+        got = load_as_it_runs(out / MODEL).run(None, feeds)
+        if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(got, expected, strict=True)):
+            why_not = "computes other numbers in the form that can be shared"
+    except Exception as error:  # the runtime's exception classes share no public base
+        why_not = f"has no form that can be shared: {' '.join(str(error).split())[:300]}"
+    if why_not:
+        for path in out.iterdir():
+            path.unlink()
+        (out / _WHY_NOT).write_text(f"{model.parent.name}/{model.name} {why_not}\n")
+        return
+    (out / _HASHES).write_text(json.dumps({path.name: _sha256(path) for path in out.iterdir()}))
+
+
+def load_as_it_runs(model: Path, **options: Any) -> Any:
+    """A session over what `write_as_it_runs` wrote, on the CPU: nothing is left to be optimized."""
+    level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    return session(model, ["CPUExecutionProvider"], graph_optimization_level=level, **options)
+
+
+if __name__ == "__main__":
+    write_as_it_runs(Path(sys.argv[1]), Path(sys.argv[2]))

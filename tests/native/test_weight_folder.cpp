@@ -1,0 +1,206 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "check.h"
+#include "device/cpu/weight_cache.h"
+
+namespace graphopt::test {
+namespace {
+
+namespace fs = std::filesystem;
+using cpu::WeightCache;
+using cpu::WeightFolder;
+
+constexpr uint64_t kMost = uint64_t{1} << 30;
+
+class Place {
+ public:
+  Place() {
+    char name[] = "/tmp/graphopt-weights-XXXXXX";
+    CHECK(mkdtemp(name) != nullptr);
+    path_ = name;
+  }
+  ~Place() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(path_)) found.push_back(entry.path());
+    return found;
+  }
+
+ private:
+  fs::path path_;
+};
+
+constexpr size_t kNumbers = 5000;
+std::vector<float> numbers(float first) {
+  std::vector<float> w(kNumbers, 1.0f);
+  w[0] = first;
+  return w;
+}
+
+// "Packed" to its numbers in reverse, by a process of its own as it were: a cache that knows nothing yet.
+std::vector<float> packed(const WeightFolder* folder, const std::vector<float>& w, int& made,
+                          const std::string& layout = "reverse") {
+  WeightCache cache(folder);
+  const size_t bytes = w.size() * sizeof(float);
+  const auto p = cache.get(layout, w.data(), bytes, bytes, [&](void* to) {
+    ++made;
+    std::copy(w.rbegin(), w.rend(), static_cast<float*>(to));
+  });
+  CHECK(reinterpret_cast<uintptr_t>(p.get()) % 64 == 0);
+  const auto* begin = static_cast<const float*>(p.get());
+  return {begin, begin + w.size()};
+}
+
+std::vector<float> reverse(std::vector<float> w) {
+  std::reverse(w.begin(), w.end());
+  return w;
+}
+
+GRAPHOPT_TEST(weights_are_packed_once_for_all_processes) {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  int made = 0;
+  const std::vector<float> w = numbers(7);
+  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
+  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
+  CHECK(packed(&folder, numbers(8), made) == reverse(numbers(8)) && made == 2);  // other weights
+  packed(&folder, w, made, "another layout");
+  CHECK(made == 3 && place.files().size() == 3);
+  CHECK(packed(nullptr, w, made) == reverse(w) && made == 4);  // without a folder
+}
+
+GRAPHOPT_TEST(equal_weights_of_one_process_share_a_mapping) {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  WeightCache cache(&folder);
+  const std::vector<float> w = numbers(7), equal = w, other = numbers(8);
+  const auto get = [&](const std::vector<float>& v) {
+    return cache.get("copy", v.data(), kNumbers * 4, kNumbers * 4,
+                     [&](void* to) { std::copy(v.begin(), v.end(), static_cast<float*>(to)); });
+  };
+  const auto first = get(w);
+  CHECK(get(equal) == first && get(other) != first);
+}
+
+GRAPHOPT_TEST(a_damaged_file_of_weights_is_not_used) {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  const std::vector<float> w = numbers(7);
+  int made = 0;
+  packed(&folder, w, made);
+  const std::string file = place.files().at(0).string();
+  const auto size = static_cast<std::streamoff>(fs::file_size(file));
+  int expected = 1;
+  // The magic, the text, the original weights, and what was packed of them.
+  for (const std::streamoff at :
+       {std::streamoff{0}, std::streamoff{60}, std::streamoff{4096}, size / 2 + 4096}) {
+    std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put(0x55);
+    CHECK(packed(&folder, w, made) == reverse(w));
+    CHECK_MSG(made == ++expected, "damage at " + std::to_string(at));
+    CHECK(packed(&folder, w, made) == reverse(w) && made == expected);  // mended
+  }
+  fs::resize_file(file, 100);
+  CHECK(packed(&folder, w, made) == reverse(w) && made == ++expected);
+  CHECK(place.files().size() == 1);
+}
+
+GRAPHOPT_TEST(a_folder_that_others_may_write_to_is_not_used) {
+  const Place place;
+  chmod(place.path().c_str(), 0770);
+  std::string said;
+  try {
+    const WeightFolder folder(place.path(), kMost);
+  } catch (const std::runtime_error& e) {
+    said = e.what();
+  }
+  CHECK(said.find("others than this user may write to") == 0);
+  chmod(place.path().c_str(), 0755);
+  const WeightFolder folder(place.path(), kMost);
+  int made = 0;
+  const std::vector<float> w = numbers(7);
+  packed(&folder, w, made);
+  chmod(place.files().at(0).c_str(), 0666);  // nor is such a file
+  CHECK(packed(&folder, w, made) == reverse(w) && made == 2);
+}
+
+GRAPHOPT_TEST(a_writer_of_weights_that_is_killed_leaves_nothing_that_counts) {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  const std::vector<float> w = numbers(7);
+  int made = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    WeightCache(&folder).get("reverse", w.data(), kNumbers * 4, kNumbers * 4,
+                             [](void*) { kill(getpid(), SIGKILL); });
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  // And one in the middle of its file, an hour ago; and one that still writes.
+  const std::string old = place.path() + "/1.weights.1.0.unfinished",
+                    young = place.path() + "/2.weights.2.0.unfinished";
+  std::ofstream(old) << "half";
+  std::ofstream(young) << "half";
+  const timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  utimensat(AT_FDCWD, old.c_str(), long_ago, 0);
+  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
+  CHECK(!fs::exists(old) && fs::exists(young));
+  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
+}
+
+GRAPHOPT_TEST(processes_that_write_the_same_weights_share_the_first_file) {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int made = 0;
+      bool right = true;
+      for (int turn = 0; turn < 20; ++turn) {
+        const std::vector<float> w = numbers(static_cast<float>(turn));
+        right = right && packed(&folder, w, made) == reverse(w);
+      }
+      _exit(right ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  CHECK(place.files().size() == 20);
+  int made = 0;
+  packed(&folder, numbers(0), made);
+  CHECK(made == 0);
+}
+
+GRAPHOPT_TEST(a_folder_of_weights_stays_below_its_limit) {
+  const Place place;
+  constexpr uint64_t kFile = 4096 + 2 * 20480;  // a page, and 20,000 bytes twice
+  const WeightFolder folder(place.path(), 3 * kFile);
+  int made = 0;
+  for (const float n : {1.0f, 2.0f, 3.0f}) packed(&folder, numbers(n), made);
+  packed(&folder, numbers(1), made);  // used again: 2 is now what was not used for the longest time
+  packed(&folder, numbers(4), made);
+  CHECK(made == 4 && place.files().size() == 3);
+  packed(&folder, numbers(1), made);
+  CHECK(made == 4);
+  packed(&folder, numbers(2), made);
+  CHECK(made == 5 && place.files().size() == 3);
+  const WeightFolder small(place.path(), kFile / 2);  // nothing fits: packed all the same
+  CHECK(packed(&small, numbers(9), made) == reverse(numbers(9)) && made == 6);
+}
+
+}  // namespace
+}  // namespace graphopt::test
