@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "device/cpu/parallel.h"
+#include "device/libraries/libraries.h"
 #include "device/node_scope.h"
 
 namespace graphopt::runtime {
@@ -59,17 +62,33 @@ class SessionParallel final : public cpu::Parallel {
   const Context& context_;
 };
 
-void read_inputs(const BoundKernel& bound, const Context& context, Call& call, Place place) {
-  call.inputs.resize(bound.inputs);
+void read_inputs(const BoundKernel& bound, const Context& context, Place place, Tensors& inputs) {
+  inputs.resize(bound.inputs);
   for (size_t i = 0; i < bound.inputs; ++i) {
     const abi::OrtValue* value = context.input(i);
     if (value == nullptr) continue;
-    context.read(value, call.inputs[i]);
-    call.inputs[i].place = place;
+    context.read(value, inputs[i]);
+    inputs[i].place = place;
   }
   for (const size_t i : bound.host_inputs) {
-    if (i < bound.inputs) call.inputs[i].place = Place::kHost;
+    if (i < bound.inputs) inputs[i].place = Place::kHost;
   }
+}
+
+// What a plan for a device depends on besides types and shapes. Those of a kernel for the CPU read no values.
+std::vector<unsigned char> host_values(const BoundKernel& bound, const Tensors& inputs) {
+  std::vector<unsigned char> values;
+  for (const size_t i : bound.host_inputs) {
+    if (i >= inputs.size() || !inputs[i].present()) continue;
+    const auto* bytes = inputs[i].as<const unsigned char>();
+    values.insert(values.end(), bytes, bytes + inputs[i].shape.elements() * bytes_of(inputs[i].type));
+  }
+  return values;
+}
+
+bool same_types_and_shapes(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Tensor& x, const Tensor& y) { return x.type == y.type && x.shape == y.shape; });
 }
 
 // A power of two, at most 256.
@@ -102,45 +121,61 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
   return bound.kernel->run(call);
 }
 
-void run_on_device(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
-                   gpu::Device& device) {
-  gpu::NodeScope scope(device, bound.node);
-  Call call;
-  read_inputs(bound, context, call, Place::kDevice);
-  call.outputs.resize(bound.outputs);
-  call.alignment = alignment_of(call.inputs);
-  call.stream = context.gpu_stream();
-  call.only = bound.only;
-  call.libraries = bound.libraries.get();
-  bound.kernel->plan(call);
+}  // namespace
+
+void run_node(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory) {
+  const Kernel& kernel = *bound.kernel;
+  gpu::Device* device = kernel.device();
+  std::optional<gpu::NodeScope> scope;
+  if (device != nullptr) scope.emplace(*device, bound.node);
+  Tensors inputs;
+  read_inputs(bound, context, device != nullptr ? Place::kDevice : Place::kHost, inputs);
+  const size_t alignment = alignment_of(inputs);
+  void* stream = device != nullptr ? context.gpu_stream() : nullptr;
+  const uint64_t generation = gpu::library_generation() + gpu::stream_generation();
+  std::vector<unsigned char> values = host_values(bound, inputs);
+  SessionParallel parallel(context);
+
+  std::unique_ptr<PlannedCall> planned = bound.plans->take([&](const PlannedCall& known) {
+    return known.alignment == alignment && known.generation == generation && known.call.stream == stream &&
+           same_types_and_shapes(known.call.inputs, inputs) && known.host_values == values;
+  });
+  const bool is_new = planned == nullptr;
+  if (is_new) planned = std::make_unique<PlannedCall>();
+  Call& call = planned->call;
+  call.inputs.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (is_new) {
+      call.inputs[i] = inputs[i];
+    } else {
+      call.inputs[i].data = inputs[i].data;
+    }
+  }
+  if (device == nullptr) call.parallel = &parallel;
+  if (is_new) {
+    planned->alignment = alignment;
+    planned->generation = generation;
+    planned->host_values = std::move(values);
+    call.outputs.resize(bound.outputs);
+    call.alignment = alignment;
+    call.stream = stream;
+    call.only = bound.only;
+    call.libraries = bound.libraries.get();
+    kernel.plan(call);
+  }
   make_outputs(context, call);
   // Memory that a caller brings may be less aligned than what we thought.
   const size_t outputs = alignment_of(call.outputs);
   if (outputs < call.alignment) {
     call.alignment = outputs;
-    bound.kernel->plan(call);
+    kernel.plan(call);
   }
   // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
-  const bool host = device.backend() == gpu::Backend::kHost && call.stream == nullptr;
-  while (!run_in_workspace(bound, context, memory, host, call)) bound.kernel->plan(call);
-  scope.finish(call.stream);
-}
-
-}  // namespace
-
-void run_node(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory) {
-  if (gpu::Device* device = bound.kernel->device()) {
-    run_on_device(bound, context, memory, *device);
-    return;
-  }
-  Call call;
-  read_inputs(bound, context, call, Place::kHost);
-  call.outputs.resize(bound.outputs);
-  SessionParallel parallel(context);
-  call.parallel = &parallel;
-  bound.kernel->plan(call);
-  make_outputs(context, call);
-  while (!run_in_workspace(bound, context, memory, true, call)) bound.kernel->plan(call);
+  const bool host = device == nullptr || (device->backend() == gpu::Backend::kHost && stream == nullptr);
+  while (!run_in_workspace(bound, context, memory, host, call)) kernel.plan(call);
+  if (scope) scope->finish(stream);
+  // A library that failed may do it next time.
+  if (call.failed == 0) bound.plans->put(std::move(planned));
 }
 
 std::string input_shapes(const Context& context) {

@@ -7,6 +7,7 @@
 
 #include "operators/kernel.h"
 #include "runtime/abi/kernel.h"
+#include "runtime/plan_cache.h"
 
 namespace graphopt::runtime {
 
@@ -18,6 +19,7 @@ struct BoundKernel {
   std::vector<size_t> host_inputs;                            // of a kernel on a device
   int only = -1;                                              // implementation, of several (Call::only)
   std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
+  std::unique_ptr<PlanCache> plans = std::make_unique<PlanCache>();
 };
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);

@@ -49,8 +49,8 @@ GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
     const uint32_t total = args.total;
     CHECK(total % p.inner == 0);
     CHECK(args.first_channel == covered / p.inner % p.C);
-    // 256 work-items, 4 vectors of 8 elements each.
-    CHECK(launch.grid.x == (total + 8191) / 8192);
+    // 256 work-items with a vector of 8 elements each.
+    CHECK(launch.grid.x == (total + 2047) / 2048);
     CHECK(args.vectors == (covered * 2 % 16 == 0));
     covered += total;
   }

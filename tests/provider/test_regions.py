@@ -288,6 +288,41 @@ def test_control_flow_splits_regions_and_bodies_have_their_own(worker: ProcessPo
     assert same and events["compiled"] == 4
 
 
+def mapped(nested: bool) -> bytes:
+    """SequenceMap whose body is two nodes, or an If of such bodies."""
+
+    def body(name: str, *inputs: str) -> onnx.GraphProto:
+        nodes = [helper.make_node("Exp", ["t"], [f"{name}0"]), helper.make_node("Tanh", [f"{name}0"], [name])]
+        return helper.make_graph(nodes, name, [value(i) for i in inputs], [value(name)])
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])
+
+    choice = helper.make_node("If", ["c"], ["f"], then_branch=body("a"), else_branch=body("b"))
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node(
+            "SequenceMap",
+            ["s"],
+            ["m"],
+            body=helper.make_graph([choice], "i", [value("t")], [value("f")]) if nested else body("f", "t"),
+        ),
+        helper.make_node("ConcatFromSequence", ["m"], ["y"], axis=0),
+    ]
+    return model_of(nodes, {"x": np.zeros((4, 4), np.float32), "c": np.asarray(True)}, ["y"])
+
+
+def test_what_lies_in_a_node_that_is_replaced_later_is_not_compiled(worker: ProcessPoolExecutor) -> None:
+    """The runtime moves SequenceMap's body into a Loop, where nobody imports the domain of what was compiled in it."""
+    feeds: Feeds = {"x": signed(np.random.default_rng(12), 4, 4), "c": np.asarray(True)}
+    same, _ = worker.submit(both, mapped(nested=False), [feeds] * 3, {}).result()
+    assert same
+    # The runtime does not tell what an If lies in. Where it has learnt that or moves such bodies, this goes.
+    assert worker.submit(runs, mapped(nested=True), [feeds], {"regions": "0"}).result()[0]
+    with pytest.raises(Exception, match="INVALID_GRAPH"):
+        worker.submit(runs, mapped(nested=True), [feeds], {}).result()
+
+
 def test_a_shape_from_outside_splits_a_region(worker: ProcessPoolExecutor) -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["n"]),

@@ -88,6 +88,37 @@ def _threads_and_sessions(model: bytes, x: Array) -> list[float]:
     return errors
 
 
+def _plans(model: bytes, xs: list[Array], limits: list[Array]) -> bool:
+    """Four threads, each of whose runs has other shapes or limits than the one before it."""
+    session = new_session(model, {"regions": "0"})
+    right = [False] * 4
+
+    def work(t: int) -> None:
+        order = np.random.default_rng(t).integers(0, len(xs), 60)
+        pairs = [(xs[i], limits[(i + t + k) % len(limits)]) for k, i in enumerate(order)]
+        got = [session.run(None, {"x": x, "low": low})[0] for x, low in pairs]
+        right[t] = all(np.array_equal(y, np.maximum(np.abs(x), low)) for y, (x, low) in zip(got, pairs, strict=True))
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return all(right)
+
+
+def test_plans_are_kept_by_shape_and_by_what_lies_on_the_host(worker: ProcessPoolExecutor) -> None:
+    """Clip reads its limits when it plans; there are more shapes than plans that a node keeps."""
+    rng = np.random.default_rng(5)
+    xs = [rng.standard_normal((1 + i % 4, 1 + i)).astype(np.float32) for i in range(12)]
+    limits = [np.asarray(v, np.float32) for v in (-1, 0.25, 2)]
+    nodes = [helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Clip", ["a", "low"], ["y"])]
+    model = onnx.load_model_from_string(model_of(nodes, {"x": xs[0], "low": limits[0]}, ["y"]))
+    for axis, dim in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+        dim.dim_param = f"d{axis}"
+    assert worker.submit(_plans, model.SerializeToString(), xs, limits).result()
+
+
 def test_two_sessions_in_four_threads(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(1), 64, 64)
     errors = worker.submit(_threads_and_sessions, chain("Relu", "Tanh"), x).result()

@@ -202,14 +202,16 @@ size_t finish_loading() {
 }
 
 namespace {
-std::atomic<uint64_t> generation{0};
+std::atomic<uint64_t> generation{0}, ended_streams{0};
 }  // namespace
 uint64_t library_generation() { return generation; }
 void raise_library_generation() { ++generation; }
+uint64_t stream_generation() { return ended_streams; }
 
 void forget_stream(const Device& device, void* stream) noexcept {
   all<Blas>().forget(device, stream);
   all<Dnn>().forget(device, stream);
+  ++ended_streams;
 }
 
 }  // namespace graphopt::gpu

@@ -129,6 +129,8 @@ size_t finish_loading();
 // Grows when something has been loaded: what was planned before may have a better implementation now.
 uint64_t library_generation();
 void raise_library_generation();
+// Grows when a stream has ended: the next one may have its address, and libraries know nothing of it.
+uint64_t stream_generation();
 // In all, a stream of the device that is about to be destroyed.
 void forget_stream(const Device& device, void* stream) noexcept;
 

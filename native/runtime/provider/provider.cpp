@@ -160,7 +160,9 @@ struct Provider final : abi::OrtEp {
 
   // Whether the graph belongs to a node that the runtime replaces by its definition later, SequenceMap for
   // one: what was compiled inside is moved with it, to where nobody imports our domain, and the model does
-  // not load (onnxruntime 1.31.1).
+  // not load (onnxruntime 1.31.1). The runtime tells the parent only and not what that lies in
+  // (Node_GetGraph is null for it), so an If inside SequenceMap's body passes for any other If, whose bodies
+  // are whole models at times.
   bool is_moved_later(const abi::OrtGraph* graph) const {
     const abi::OrtNode* parent = nullptr;
     check(api, abi::Graph_GetParentNode(api, graph, &parent));
