@@ -243,6 +243,8 @@ class _Conversion:
             )
             new.shape, new.doc_string = value.shape, value.doc_string
             new.metadata_props.update(value.metadata_props)
+            inference.declare_like(self.editor.model, new, value)
+            inference.retype(self.editor.model, new, wanted)
             graph.outputs[i] = restored[value] = new
 
     def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:

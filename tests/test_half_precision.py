@@ -448,6 +448,18 @@ def test_halves_of_the_model_s_own_keep_their_readers(reader: str) -> None:
     np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], atol=0.01)
 
 
+def test_an_output_that_declares_no_type_declares_none() -> None:
+    before = model_from_text("g (float[2, 4] x) => (float[2, 4] y) { y = MatMul(x, w) }", {"w": weight(4, 4)})
+    before.graph.output[0].ClearField("type")
+    after, _ = convert(before)
+    made = producer(after, "y")
+    assert made is not None
+    assert made.op_type == "Cast"
+    assert not after.graph.output[0].HasField("type")
+    feeds = {"x": weight(2, 4, seed=2)}
+    np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], atol=0.05)
+
+
 def test_half_models_pass_through() -> None:
     graph = """g (float16[2, 4] x) => (float16[2, 4] y) {
         h = MatMul(x, w)  f = Cast<to=1>(h)  s = Softmax(f)  y = Cast<to=10>(s)
