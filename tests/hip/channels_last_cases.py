@@ -15,8 +15,16 @@ from tests.hip.harness import Harness, Plan
 from tests.hip.movement_cases import int64s
 from tests.hip.reduction_cases import COORDINATES, NEAREST, POOLS, SIZES, WINDOWS, pool, resize
 
-# batch, rows, columns: whole vectors both ways, one way, no way; less than a tile, and more.
-MATRICES = ((2, 64, 64), (1, 8, 200), (3, 5, 16), (2, 24, 7), (1, 3, 131), (2, 65, 129), (4, 1, 9), (1, 136, 72))
+# batch, rows, columns: whole vectors both ways, one way, no way; less than a tile, and more; square tiles, and those of
+# few rows or few columns.
+SQUARE = ((2, 64, 64), (2, 65, 129), (1, 136, 72), (1, 9, 9), (2, 128, 64), (1, 100, 16), (3, 16, 41), (1, 73, 200))
+FEW = ((8, 200), (5, 16), (3, 131), (1, 9), (8, 1024), (7, 513), (8, 512), (2, 600))
+MATRICES = (
+    *SQUARE,
+    *((1 + i % 3, few, many) for i, (few, many) in enumerate(FEW)),
+    *((1 + i % 3, many, few) for i, (few, many) in enumerate(FEW)),
+    (2, 24, 7),
+)
 
 
 def swap(name: str, batch: int, rows: int, columns: int) -> Case:
@@ -38,6 +46,14 @@ DEPTHWISE: tuple[tuple[Any, ...], ...] = (
     (1, 136, 3, 5, (1, 1), (1, 1), (1, 1), (0, 0), (3, 5), "Clip", False),
     (1, 32, 1, 33, (1, 4), (1, 2), (1, 3), (0, 2), (1, 14), "Sigmoid", True),
     (2, 64, 7, 7, (3, 3), (1, 1), (1, 1), (2, 0), (9, 7), "", True),
+    (1, 8, 1, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), "Silu", True),
+    (2, 16, 6, 13, (3, 3), (1, 2), (1, 1), (0, 1), (4, 7), "HardSwish", False),
+    (1, 72, 10, 9, (3, 3), (1, 1), (2, 2), (2, 2), (10, 9), "Relu", True),
+    (1, 32, 15, 17, (3, 3), (2, 2), (1, 1), (0, 0), (7, 8), "Clip", False),
+    (4, 8, 3, 40, (3, 3), (3, 1), (1, 1), (1, 0), (1, 38), "Gelu", False),
+    (1, 24, 11, 3, (5, 1), (2, 1), (1, 1), (2, 0), (6, 3), "Silu", True),
+    (2, 8, 9, 9, (7, 7), (2, 2), (1, 1), (3, 3), (5, 5), "", False),
+    (1, 48, 6, 21, (2, 5), (1, 1), (3, 2), (0, 4), (3, 21), "Relu", False),
 )
 
 

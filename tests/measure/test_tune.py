@@ -107,7 +107,8 @@ def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other
 def test_cache_decides_without_measuring(tmp_path: Path) -> None:
     model, path = small(), tmp_path / "cache.json"
     options = cached(path, model, WIN)
-    assert sum(decided(model, graphopt.tune(model, measure=False, **options)).values()) == 5
+    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
+    assert sum(decided(model, graphopt.tune(model, measure=False, **options)).values()) == convolutions
     options = cached(path, model, LOSS)
     assert decided(model, graphopt.tune(model, measure=False, **options)) == {}
     # Measurements of another machine say nothing here; the estimates leave convolutions of this size alone.
@@ -122,7 +123,7 @@ def test_a_clear_measurement_is_not_repeated(tmp_path: Path) -> None:
     options = cached(tmp_path / "cache.json", model, WIN)
     steps: list[str] = []
     again = graphopt.tune(model, seconds=0.1, progress=steps.append, **options)
-    assert steps == ["timing the whole model"]
+    assert [step.partition(" (")[0] for step in steps] == ["timing the whole model"]
     assert set(again.sites.values()) == {WIN}
     assert set(again.whole_model) == {"measurements", "estimates", "none"}
 
@@ -196,7 +197,7 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     shown = graphopt_command("optimize", path, out, "--tune", "--tune-seconds", "1", *options)
     assert shown.exit_code == 0, shown.stderr
     assert "whole model: by measurements" in shown.stdout
-    assert all("2x8x8x8" in n or "2x16x4x4" in n for n in json.loads(report.read_text())["tuning"]["sites"])
+    assert all(" 2x" in n for n in json.loads(report.read_text())["tuning"]["sites"])
     from_cache = graphopt_command("optimize", path, out, *options)
     assert from_cache.exit_code == 0
     assert "whole model" not in from_cache.stdout

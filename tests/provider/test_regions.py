@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +27,9 @@ from tests.provider.test_sessions import feeds_of
 from tests.provider.worker import Array, model_of, new_session
 
 Feeds = Mapping[str, Array]
+
+ON_GPU = os.environ.get("GRAPHOPT_TEST_ON_GPU") == "1"
+REASSOCIATED = 1e-5  # of RMS
 
 
 def counts() -> dict[str, int]:
@@ -47,12 +51,20 @@ def runs(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[
     return outputs, since(before)
 
 
+def alike(a: Array, b: Array) -> bool:
+    """The same bits; on a GPU but for rounding: a region asks the vendor's library for layers of one X at once."""
+    if np.array_equal(a, b, equal_nan=True):
+        return True
+    if not ON_GPU or a.dtype != np.float32:
+        return False
+    return bool(np.max(np.abs(a - b)) <= REASSOCIATED * np.sqrt(np.mean(np.square(b))))
+
+
 def both(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[bool, dict[str, int]]:
-    """Whether every run gives the same bits with regions and without, and what the former did."""
+    """Whether every run gives the same with regions and without, and what the former did."""
     wanted, _ = runs(model, feeds, {**options, "regions": "0"})
     got, events = runs(model, feeds, options)
-    pairs = [(a, b) for x, y in zip(got, wanted, strict=True) for a, b in zip(x, y, strict=True)]
-    same = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+    same = all(alike(a, b) for x, y in zip(got, wanted, strict=True) for a, b in zip(x, y, strict=True))
     return same, events
 
 
