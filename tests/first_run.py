@@ -83,6 +83,7 @@ def stand_in_machine(folder: Path) -> Machine:
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(package.parent),
         "ROCM_PATH": str(rocm),
+        "STAND_IN_DRIVER": str(rocm / "lib" / "libamdhip64.so.7"),  # libraries ask it whether a stream is recorded
         "STAND_IN_DEVICES": DEVICES,
         "STAND_IN_KERNELS": str(stand_ins.kernels),
         "XDG_CACHE_HOME": str(folder / "cache"),

@@ -140,7 +140,8 @@ def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:
     from onnx import AttributeProto, helper
 
     if kind == AttributeProto.INTS:
-        return helper.make_attribute(key, [0, 1, 1, 0] if key == "pads" else [0, 1, 2, 3])
+        of_two_axes = {"pads": [0, 1, 1, 0], "strides": [1, 1], "dilations": [1, 1]}
+        return helper.make_attribute(key, of_two_axes.get(key, [0, 1, 2, 3]))
     if kind == AttributeProto.INT:
         return helper.make_attribute(key, 1)
     return helper.make_attribute(key, 1.0)

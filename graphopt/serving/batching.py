@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 
 from graphopt.serving.deployment import RequestError
 from graphopt.serving.served import Feeds, Served
@@ -13,7 +12,8 @@ from graphopt.serving.served import Feeds, Served
 class Batcher:
     """Merges what is waiting while a batch runs, and what comes within `delay_ms` of the first.
 
-    One batch runs at a time, in a thread of its own: the session's threads compute it, and the event loop goes on.
+    One batch runs at a time, in a thread of the loop's: the session's threads compute it, and the event loop goes on.
+    A model that is replaced answers what it was asked before, so nothing is closed here.
     """
 
     def __init__(self, served: Served) -> None:
@@ -23,7 +23,6 @@ class Batcher:
         self._waiting: list[tuple[Feeds, asyncio.Future[Feeds]]] = []
         self._enough = asyncio.Event()
         self._runs: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "graphopt")
 
     async def run(self, feeds: Feeds) -> Feeds:
         """The outputs of one request.
@@ -40,10 +39,6 @@ class Batcher:
             self._runs = asyncio.create_task(self._run_all())
         return await future
 
-    def close(self) -> None:
-        """Ends the thread after its batch."""
-        self._thread.shutdown(wait=False)
-
     def _rows(self) -> int:
         return sum(len(next(iter(feeds.values()))) if self._most > 1 else 1 for feeds, _ in self._waiting)
 
@@ -56,7 +51,7 @@ class Batcher:
             batch, self._waiting = self._waiting, []
             try:
                 results = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._served.run_many, [feeds for feeds, _ in batch]
+                    None, self._served.run_many, [feeds for feeds, _ in batch]
                 )
             except Exception as error:  # none may wait for ever
                 for _, future in batch:

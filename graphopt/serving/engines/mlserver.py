@@ -23,11 +23,6 @@ class GraphoptRuntime(MLModel):  # type: ignore[misc]  # the engine has no types
         self._batcher = Batcher(self._served)
         return True
 
-    async def unload(self) -> bool:
-        """Ends after the batch that runs."""
-        self._batcher.close()
-        return True
-
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Answers one request; `InferenceError` (400) where it does not fit the model."""
         try:
