@@ -46,6 +46,11 @@ def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
         assert shape_of(gpu.run(command.replace(" --selftest", ""))) == shape_of(shown(command)), command
 
 
+def test_the_doctor_finds_every_cpu_kernel(gpu: Machine) -> None:
+    found = re.search(r"^CPU kernels +(\d+) of (\d+) operators", gpu.run("graphopt doctor"), re.M)
+    assert found is not None and found[1] == found[2]
+
+
 def test_the_doctor_as_data(gpu: Machine) -> None:
     told = json.loads(gpu.run("graphopt doctor --json"))
     assert (told["format"], told["problems"], told["auto"]["target"]) == (2, [], "rocm:gfx1100")
