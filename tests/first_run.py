@@ -54,7 +54,7 @@ class Machine:
         if done.returncode:
             print(done.stdout, done.stderr)
             done.check_returncode()
-        lines = (done.stderr + done.stdout).splitlines(keepends=True)
+        lines = (done.stdout + done.stderr).splitlines(keepends=True)
         return "".join(_at_home(line, self.folder) for line in lines)
 
 

@@ -295,13 +295,12 @@ def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], 
         try:
             outputs = run(together)
         except Exception as error:  # as in _result
-            text = one_line(error)
             if len(together) > 1:
                 todo += [[case] for case in reversed(together)]
-            elif REFUSAL in text:
-                refused = text.split(REFUSAL)[-1]
+            elif REFUSAL in str(error):
+                refused = " ".join(str(error).split(REFUSAL)[-1].split())
             else:
-                detail = text
+                detail = one_line(error)
             continue
         for case in together:
             taken += 1
