@@ -99,7 +99,7 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
     ones = (1,) * len(kernel)
     strides, dilations = attribute_ints(node, "strides", ones), attribute_ints(node, "dilations", ones)
     window = {
-        "pads": _pads(node, tuple(kernel), strides, dilations, editor),
+        "pads": resolved_pads(node, tuple(kernel), strides, dilations, editor),
         "strides": strides,
         "dilations": dilations,
         "group": attribute_int(node, "group", 1),
@@ -113,7 +113,7 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
     """
     if not editor.is_constant(match.W):
         editor.require_constant(match.W, "the weight", match.node)
-    if min(match.attributes["pads"]) < 0:
+    if any(p < 0 for p in match.attributes["pads"]):
         raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
 
 
@@ -121,24 +121,30 @@ def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Val
     """Puts the operator of that name, with `rest` as its inputs behind the bias, in the node's place."""
     node, bias = match.node, match.bias
     if bias is None:
-        dtype = editor.dtype(match.W) or ir.DataType.FLOAT
+        dtype = editor.dtype(match.W) or editor.dtype(match.X) or ir.DataType.FLOAT
         bias = editor.initializer(node, np.zeros(match.M, dtype.numpy()), f"{match.W.name}_zero_bias")
     new = editor.emit(name, [match.X, match.W, bias, *rest], match.attributes, anchor=node)
     editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
     return f"{match.C} to {match.M} channels, {'x'.join(map(str, match.kernel))}"
 
 
-def _pads(
+def resolved_pads(
     node: ir.Node, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], editor: Editor
 ) -> tuple[int, ...]:
-    """[begin.., end..]."""
+    """[begin.., end..], whatever auto_pad says.
+
+    Raises:
+        Refusal: ATTRIBUTE where auto_pad depends on a size that is not known.
+    """
     auto_pad = attribute_string(node, "auto_pad", "NOTSET")
     if auto_pad == "VALID":
         return (0,) * (2 * len(kernel))
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         return attribute_ints(node, "pads", (0,) * (2 * len(kernel)))
     totals = []
-    sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]] or [None] * len(kernel)
+    sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]]
+    if len(sizes) != len(kernel):
+        sizes = [None] * len(kernel)
     for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         span = (k - 1) * dilation + 1
         if stride == 1:

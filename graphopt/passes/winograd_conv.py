@@ -14,46 +14,24 @@ weight is not quantized (it may be a constant or not); the target gains (`--all-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.sizes import Size
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
+from graphopt.passes.fused_conv import ConvMatch, emit_conv, resolved_pads
 from graphopt.remarks import Code, Refusal
 from graphopt.targets.profit import Candidate, winograd_pays
 
 
-@dataclass(frozen=True)
-class WinogradMatch:
-    """A 3x3 Conv.
-
-    Attributes:
-        node: the Conv.
-        M: output channels.
-        C: input channels.
-
-    """
-
-    node: ir.Node
-    X: ir.Value
-    W: ir.Value
-    bias: ir.Value | None
-    pads: tuple[int, ...]
-    M: int
-    C: int
-
-
-class WinogradConv(Pass[WinogradMatch]):
+class WinogradConv(Pass[ConvMatch]):
     name = "winograd_conv"
     equation = "Conv 3x3, stride 1 -> WinogradConv: Y = A^T [(G W G^T) * (B^T X B)] A"
     numerics = Numerics.APPROXIMATE
     anchors = frozenset({("", "Conv"), ("", "QLinearConv"), ("", "ConvInteger")})
 
-    def match(self, node: ir.Node, editor: Editor) -> WinogradMatch | None:
+    def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
         if node.op_type != "Conv":
             raise Refusal(Code.QUANTIZED, f"it is a {node.op_type}", node)
         x, w = node.inputs[0], node.inputs[1]
@@ -71,21 +49,22 @@ class WinogradConv(Pass[WinogradMatch]):
         if attribute_int(node, "group", 1) != 1:
             raise Refusal(Code.ATTRIBUTE, f"group {attribute_int(node, 'group', 1)}", node)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        return WinogradMatch(node, x, w, bias, _pads(node), M, C)
+        ones = (1, 1)
+        return ConvMatch(node, x, w, bias, M, C, kernel, {"pads": resolved_pads(node, kernel, ones, ones, editor)})
 
-    def legal(self, match: WinogradMatch, editor: Editor) -> None:
+    def legal(self, match: ConvMatch, editor: Editor) -> None:
         node = match.node
         editor.require_op("WinogradConv", match.W, node)
         producer = match.W.producer()
         if producer is not None and producer.op_type == "DequantizeLinear":
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)
-        if any(p < 0 for p in match.pads):
-            raise Refusal(Code.ATTRIBUTE, f"pads {list(match.pads)}", node)
+        if any(p < 0 for p in match.attributes["pads"]):
+            raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", node)
         dtype = editor.dtype(match.W) or editor.dtype(match.X)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", node)
 
-    def candidate(self, match: WinogradMatch, editor: Editor) -> Candidate:
+    def candidate(self, match: ConvMatch, editor: Editor) -> Candidate:
         node = match.node
         doubt = ""
         y = editor.shapes.dims(node.outputs[0])
@@ -97,25 +76,10 @@ class WinogradConv(Pass[WinogradMatch]):
             doubt = f"{match.C} to {match.M} channels of {size} on {editor.target}"
         return editor.candidate("WinogradConv", (match.X, match.W), node.outputs[0], node, doubt)
 
-    def rewrite(self, match: WinogradMatch, editor: Editor) -> str:
-        node, bias = match.node, match.bias
-        if bias is None:
-            dtype = editor.dtype(match.W) or editor.dtype(match.X) or ir.DataType.FLOAT
-            bias = editor.initializer(node, np.zeros(match.M, dtype.numpy()), f"{match.W.name}_zero_bias")
-        new = editor.emit("WinogradConv", [match.X, match.W, bias], {"pads": match.pads}, anchor=node)
-        editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+    def rewrite(self, match: ConvMatch, editor: Editor) -> str:
+        emit_conv("WinogradConv", match, editor)
         return f"{match.C} to {match.M} channels"
 
 
 def _static(dims: tuple[Size, ...]) -> tuple[int, ...]:
     return tuple(-1 if d.value is None else d.value for d in dims)
-
-
-def _pads(node: ir.Node) -> tuple[int, ...]:
-    """[top, left, bottom, right]."""
-    auto_pad = attribute_string(node, "auto_pad", "NOTSET")
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        return (1, 1, 1, 1)
-    if auto_pad == "VALID":
-        return (0, 0, 0, 0)
-    return attribute_ints(node, "pads", (0, 0, 0, 0))
