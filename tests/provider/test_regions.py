@@ -130,7 +130,7 @@ def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tupl
     return worst, since(before)
 
 
-def test_what_is_not_used_leaves_when_memory_is_short() -> None:
+def test_what_is_not_used_leaves_when_memory_is_short(kernels: str) -> None:
     """In a process of its own: a free block that another session has left may be twice as large, and counts whole."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
