@@ -223,6 +223,10 @@ class Editor:
         """A name that no value of the model has."""
         return self._unique(hint, self._names)
 
+    def unique_node_name(self, hint: str) -> str:
+        """A name that no node of the model has."""
+        return self._unique(hint, self._node_names)
+
     def _unique(self, hint: str, taken: set[str]) -> str:
         name, n = hint, 0
         while name in taken:

@@ -1,6 +1,7 @@
 """Clean-up: what is constant is computed, what changes nothing goes, what is equal is merged, what nobody reads goes.
 
     f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  f(x), f(x) = f(x) once
+    If(true, f, g) = f
 
 Why it is legal: the results are the same bits. Only operators whose results IEEE 754 and the ONNX operator
 specification define exactly are computed (evaluation.py); dimensions are followed through integer arithmetic only
@@ -29,11 +30,12 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph import inference
+from graphopt.graph.branches import Branches, take_apart
 from graphopt.graph.editor import Editor, attribute_int, is_read, use_count
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
-from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.traversal import bodies, tensor_dims
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -90,12 +92,21 @@ class _CleanUp:
     computed: bool = False
     _contents: dict[ir.Value, Hashable] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._branches = Branches(self.editor)
+
     def forward(self, graph: ir.Graph) -> None:
         """One walk in topological order, so that chains collapse at once."""
         seen: dict[Hashable, _Bucket] = {}
         for node in graph:
             if self._compute(node):
                 continue
+            if node.op_type == "If" and node.domain == "" and self._branches.take(node):
+                self.done["If of a constant condition, its branch put in its place"] += 1
+                self.computed = True
+                continue
+            if node.op_type == "Range" and node.domain == "":
+                self._read_scalars(node)
             same = _unchanged(node, self.editor)
             if same is not None and self.editor.bypass(node, same):
                 self.done[f"{node.op_type} that changes nothing, removed"] += 1
@@ -119,6 +130,19 @@ class _CleanUp:
         self.done[f"{node.op_type} of constants, computed"] += 1
         self.computed = True
         return True
+
+    def _read_scalars(self, node: ir.Node) -> None:
+        """Gives a Range scalars for constants of one element and an axis.
+
+        Runtimes take such a tensor while it is computed, and once it is a constant refuse the model.
+        """
+        arrays = [self.editor.constant(v) for v in node.inputs]
+        if not all(a is not None and a.size == 1 for a in arrays) or all(a is not None and not a.shape for a in arrays):
+            return
+        name = node.outputs[0].name
+        scalars = [self.editor.initializer(node, a.reshape(()), f"{name}/scalar") for a in arrays if a is not None]
+        self.editor.rewire(node, scalars)
+        self.done["constants of a Range, made scalars"] += 1
 
     def _from_shapes(self, node: ir.Node) -> Array | None:
         """Integers that follow from dimensions."""
@@ -225,9 +249,8 @@ class _CleanUp:
                 continue
             if not node.outputs:
                 continue
-            for attribute in node.attributes.values():
-                if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    _release(attribute)
+            for body in bodies(node):
+                take_apart(body)
             graph.remove(node, safe=True)
             self.done[f"{node.op_type} that nobody reads, removed"] += 1
         for name, value in list(graph.initializers.data.items()):
@@ -274,18 +297,6 @@ def remove_unread_definitions(editor: Editor) -> int:
     for identifier in unread:
         del functions[identifier]
     return len(unread)
-
-
-def _release(attribute: ir.Attr) -> None:
-    """Takes the nodes of a body apart, so that the values that they read outside are no longer read."""
-    bodies = [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
-    for body in bodies:
-        body.outputs.clear()
-        for node in reversed(body):
-            for inner in node.attributes.values():
-                if inner.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    _release(inner)
-            body.remove(node, safe=True)
 
 
 # -- nodes that change nothing -----------------------------------------------------------------------------------

@@ -74,6 +74,17 @@ def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
             assert agrees(after_session.run(None, feeds), list(outputs), case.rtol, case.atol)
 
 
+@pytest.mark.parametrize("name", ["test_affine_grid_2d_expanded", "test_affine_grid_2d_align_corners_expanded"])
+def test_what_loads_at_the_default_level_still_loads(name: str) -> None:
+    """Once constants are computed the runtime goes on by itself, from the If of a constant condition to a Range."""
+    model = onnx.ModelProto()
+    model.CopyFrom(CASES[name].model)
+    model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
+    after, _ = graphopt.optimize(model, target="cpu")
+    for each in (model, after):
+        ort.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """The light models make constant weights at run time, under which a wrong fold would not show."""
     rng = np.random.default_rng(0)
