@@ -257,6 +257,8 @@ def optimize(
         check_against(interface, work, "the last pass")
     elif not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
+    if result.numerics == Numerics.BF16 and (warning := _slower_in_bfloat16()):
+        report.notes.append(warning)
     why = f" ({why_target})" if why_target else ""
     report.notes.append(
         f"optimized for {parsed_target}{why}; the file runs on every provider, with the library and without it"
@@ -296,6 +298,12 @@ def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], repor
     summary = pipeline.PassResult(half_precision.NAME, time.perf_counter() - start)
     numerics = Numerics.FP16 if any(r.applied for r in done.remarks) else Numerics.EXACT
     return pipeline.PipelineResult(done.remarks, passes={summary.name: summary}, numerics=numerics)
+
+
+def _slower_in_bfloat16() -> str:
+    from graphopt.runtime.bfloat16_gain import bfloat16_gain, bfloat16_warning
+
+    return bfloat16_warning(bfloat16_gain())
 
 
 def _converted(before: Interface, now: Interface) -> Interface:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,7 @@ from graphopt.checking.verify import verify
 from graphopt.errors import OptionError
 from graphopt.ops import DOMAIN
 from graphopt.report.data import Report
+from graphopt.runtime.bfloat16_gain import bfloat16_gain, bfloat16_warning
 from tests.rewriting import model_from_text, run
 
 Array = npt.NDArray[Any]
@@ -76,6 +81,21 @@ def test_factors_are_rounded_and_nothing_else(library: bool) -> None:
 def sorted_by(tensors: Any, order: str) -> list[onnx.TensorProto]:
     by_name = {t.name: t for t in tensors}
     return [by_name[name] for name in order.split()]
+
+
+def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
+    onnx.save(layers(), tmp_path / "in.onnx")
+    command = [sys.executable, "-m", "graphopt", "optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")]
+    command += ["--target=cpu", "--precision=bf16"]
+    slow = {**os.environ, "GRAPHOPT_ISA": "baseline"}  # four numbers at a time, which no runtime is as slow as
+    done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
+    assert "SLOWER HERE" in done.stdout
+    assert names(onnx.load(tmp_path / "out.onnx"))[0] == "LinearReluBf16"  # written as asked: it may be for others
+    # What is measured here agrees with what the self-chosen instruction set makes of it.
+    gain = bfloat16_gain()
+    assert gain is not None and gain > 0
+    assert bool(bfloat16_warning(gain)) == any(n.startswith("SLOWER") for n in convert(layers())[1].notes)
+    assert not bfloat16_warning(None) and not bfloat16_warning(1.5)
 
 
 def test_only_when_asked() -> None:

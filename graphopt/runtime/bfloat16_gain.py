@@ -1,0 +1,69 @@
+"""Whether this machine gains anything by products in bfloat16, measured in a tenth of a second.
+
+Instruction sets do not tell: Intel's AVX512-BF16 has the same names as AMD's and half the speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from graphopt.errors import GraphoptError
+from graphopt.ops import DOMAIN, DOMAIN_VERSION
+from graphopt.runtime.sessions import CPU, import_onnxruntime, library_path
+
+# Of what is gained on a layer in a cache, the rest of a model leaves less.
+LEAST_GAIN = 1.1
+_ROWS, _K, _N = 128, 512, 512
+_REPEATS = 9
+
+
+@functools.cache
+def bfloat16_gain() -> float | None:
+    """How many times faster a layer of ours in bfloat16 is than the runtime's own in float32, on one thread here.
+
+    None where there is no runtime or no library of ours.
+    """
+    try:
+        ort, library = import_onnxruntime(), str(library_path())
+    except GraphoptError:
+        return None
+    rng = np.random.default_rng(0)
+    weights = {"W": rng.standard_normal((_K, _N), np.float32), "b": rng.standard_normal(_N, np.float32)}
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (_ROWS, n)) for name, n in (("X", _K), ("Y", _N)))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.register_custom_ops_library(library)
+    sessions = []
+    for node in (
+        helper.make_node("Gemm", ["X", "W", "b"], ["Y"]),
+        helper.make_node("LinearBf16", ["X", "W", "b"], ["Y"], domain=DOMAIN),
+    ):
+        graph = helper.make_graph([node], "layer", [x], [y], initializers)
+        model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+        sessions.append(ort.InferenceSession(model, options, providers=[CPU]))
+    feeds = {"X": rng.standard_normal((_ROWS, _K), np.float32)}
+    fastest = [float("inf")] * len(sessions)
+    for _ in range(_REPEATS):
+        for i, session in enumerate(sessions):
+            # One thread computes where it is called, so that its own time says nothing of what else runs here.
+            start = time.thread_time()
+            session.run(None, feeds)
+            fastest[i] = min(fastest[i], time.thread_time() - start)
+    return fastest[0] / fastest[1]
+
+
+def bfloat16_warning(gain: float | None) -> str:
+    """What to say of a file that rounds to bfloat16 on a machine with this gain; "" where it pays."""
+    if gain is None or gain >= LEAST_GAIN:
+        return ""
+    return (
+        f"SLOWER HERE: a layer in bfloat16 takes {1 / gain:.2f} times what it takes in float32 on this machine, so the "
+        "file is for others: AMD's Zen 4 and later (--bench times it, --tune leaves in float32 what is slower)"
+    )
