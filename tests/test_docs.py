@@ -120,6 +120,16 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.once
+def test_tests_that_are_named_exist() -> None:
+    tests = DOCS.parent / "tests"
+    known = {n for f in tests.rglob("*.py") for n in re.findall(r"^def (test_\w+)", f.read_text(), re.M)}
+    for file in (tests / "native").glob("*.cpp"):
+        known.update(re.findall(r"^GRAPHOPT_TEST\((\w+)\)", file.read_text(), re.M))
+    named = {n for page in PAGES for n in re.findall(r"`(test_\w+|\w+(?=` in `tests/native/))`", page.read_text())}
+    assert len(named) > 30 and not named - known
+
+
+@pytest.mark.once
 def test_links_lead_somewhere() -> None:
     """scripts/sweep builds the site, which checks them once more, and those that it adds itself."""
     lost = []

@@ -50,7 +50,7 @@ struct Architecture {
 // 9070 GRE; H200.
 // clang-format off
 constexpr Architecture kArchitectures[] = {
-    {"gfx906", Code::kNone, false, nullptr, 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 60, 1, 1.7e9, 4 << 20, 1.0e12, 1.03e12},
+    {"gfx906", Code::kNone, false, nullptr, 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 60, 1, 1.7e9, 4 << 20, 8.2e11, 1.03e12},
     {"gfx908", Code::kOwn, true, nullptr, 64, 65536, 512, 10, 512, hip::Matrix::kMfma, true, false, 1024, 256, 1, 2, 120, 1, 1.5e9, 8 << 20, 1.2e12, 1.23e12},
     {"gfx90a", Code::kOwn, true, nullptr, 64, 65536, 512, 8, 512, hip::Matrix::kMfma, true, true, 1024, 256, 1, 2, 104, 1, 1.7e9, 8 << 20, 1.6e12, 1.64e12},
     {"gfx942", Code::kOwn, true, nullptr, 64, 65536, 512, 8, 512, hip::Matrix::kMfma, true, false, 2048, 256, 1, 4, 304, 8, 2.1e9, 256 << 20, 5.3e12, 6.0e12},
@@ -61,20 +61,20 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1033", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 8, 8, 1, 1.6e9, 1 << 20, 8.8e10, 1.03e11},
     {"gfx1034", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 12, 1, 2.3e9, 16 << 20, 6.4e10, 1.5e11},
     {"gfx1035", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 4, 12, 1, 2.2e9, 2 << 20, 7.6e10, 1.03e11},
-    {"gfx1036", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 4, 2, 1, 2.2e9, 1 << 18, 6.0e10, 9.0e10},
+    {"gfx1036", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 4, 2, 1, 2.2e9, 1 << 18, 5.7e10, 9.0e10},
     {"gfx1100", Code::kOwn, true, "gfx11-generic", 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 512, 128, 2, 16, 80, 1, 2.3e9, 64 << 20, 5.7e11, 9.7e11},
     {"gfx1101", Code::kOwn, false, "gfx11-generic", 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 512, 128, 2, 16, 54, 1, 2.3e9, 48 << 20, 4.3e11, 6.3e11},
     {"gfx1102", Code::kOwn, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 16, 32, 1, 2.3e9, 32 << 20, 1.7e11, 2.9e11},
-    {"gfx1103", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.6e9, 2 << 20, 8.9e10, 1.21e11},
-    {"gfx1150", Code::kOwn, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 16, 1, 2.3e9, 2 << 20, 8.9e10, 1.29e11},
+    {"gfx1103", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.6e9, 2 << 20, 5.7e10, 1.21e11},
+    {"gfx1150", Code::kOwn, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 16, 1, 2.3e9, 2 << 20, 5.7e10, 1.37e11},
     {"gfx1151", Code::kOwn, true, "gfx11-generic", 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 40, 1, 2.3e9, 32 << 20, 2.5e11, 2.57e11},
-    {"gfx1152", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 8, 1, 2.3e9, 2 << 20, 8.9e10, 1.29e11},
-    {"gfx1153", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 4, 1, 2.3e9, 1 << 20, 8.9e10, 1.29e11},
-    {"gfx1200", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 32, 1, 2.8e9, 32 << 20, 2.8e11, 3.3e11},
+    {"gfx1152", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 8, 1, 2.3e9, 1 << 20, 5.7e10, 1.37e11},
+    {"gfx1153", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 4, 1, 2.3e9, 1 << 20, 5.7e10, 1.37e11},
+    {"gfx1200", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 32, 1, 2.8e9, 32 << 20, 1.4e11, 3.3e11},
     {"gfx1201", Code::kOwn, true, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 48, 1, 2.5e9, 48 << 20, 4.3e11, 6.5e11},
     // Families, for members without a code object of their own.
-    {"gfx10-3-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 28, 1, 2.3e9, 32 << 20, 2.2e11, 5.8e11},
-    {"gfx11-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.3e9, 2 << 20, 8.9e10, 9.7e11},
+    {"gfx10-3-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 28, 1, 2.3e9, 32 << 20, 5.7e10, 5.8e11},
+    {"gfx11-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.3e9, 2 << 20, 5.7e10, 9.7e11},
     {"sm_90", Code::kOwn, false, nullptr, 32, 232448, 255, 16, 2048, hip::Matrix::kMma, false, false, 4096, 256, 1, 2, 132, 1, 1.98e9, 50 << 20, 4.2e12, 5.0e12},
     // Kernels on the CPU, for tests.
     {"cpu32", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kEmulated, false, false, 512, 128, 1, 2, 104, 1, 1.7e9, 8 << 20, 1.6e12, 1.6e12},

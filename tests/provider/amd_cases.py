@@ -100,15 +100,18 @@ def product() -> dict[str, Any]:
     options = {"libraries": os.environ["OPTION_LIBRARIES"]} if "OPTION_LIBRARIES" in os.environ else {}
     model = model_of(nodes, {"x": X}, ["y"], {"w": w})
     session = graphopt.session(model, [(DEVICE_PROVIDER, options)], log_severity_level=4)
+    path = os.environ.get("STAND_IN_BLAS_LIBRARY")
+    library = ctypes.CDLL(path) if path else None
+    if library:
+        library.stand_in_this_thread_runs()
     runs = [session.run(None, {"x": X})[0] for _ in range(3)]
     check_thread()
     expected = np.maximum(X.astype(np.float64) @ w, 0)
-    library = os.environ.get("STAND_IN_BLAS_LIBRARY")
-    count = ctypes.CDLL(library).stand_in_blas_products() if library else 0
     return {
         "error": float(np.abs(runs[0] - expected).max()),
         "same": all(np.array_equal(runs[0], y) for y in runs),
-        "by_library": count,
+        "by_library": library.stand_in_blas_products() if library else 0,
+        "waits_in_run": library.stand_in_waits_in_run() if library else 0,
     }
 
 

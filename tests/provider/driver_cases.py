@@ -399,12 +399,14 @@ def linear() -> dict[str, Any]:
                 session = graphopt.session(
                     proto.SerializeToString(), on_device, require_device=True, log_severity_level=3, **profile
                 )
+                library = ctypes.CDLL(os.environ["STAND_IN_BLAS_LT_LIBRARY"])
+                library.stand_in_this_thread_runs()
                 outputs = session.run(None, dict(feeds))
                 ran[f"{name} {dtype}"] = placement_of(session)[DEVICE_PROVIDER][name] == len(cases)
             errors = [case.error([y]) / case.tolerance(dtype) for case, y in zip(cases, outputs, strict=True)]
             worst[f"{name} {dtype}"] = max(errors)
-    products: int = ctypes.CDLL(os.environ["STAND_IN_BLAS_LT_LIBRARY"]).stand_in_products()
-    return {"ran": ran, "errors": worst, "products": products}
+    products, waits = library.stand_in_products(), library.stand_in_waits_in_run()
+    return {"ran": ran, "errors": worst, "products": products, "waits_in_run": waits}
 
 
 def dies_in_the_selftest() -> None:

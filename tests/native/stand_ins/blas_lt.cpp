@@ -5,7 +5,8 @@
 // As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242);
 // without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it says so on stderr and has no products
 // (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
-// 2420); what it offers first may be refused.
+// 2420); it reads them when it is first asked for an algorithm (the same file:1457 and 2376);
+// what it offers first may be refused.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "blocks/half.h"
@@ -21,6 +23,7 @@
 #ifdef STAND_IN_HIP
 #include "rocm.h"
 #endif
+#include "waiting.h"
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 #ifdef STAND_IN_HIP
@@ -144,6 +147,8 @@ STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, voi
     std::fprintf(stderr, "\nrocblaslt error: Cannot read %s\n", file.c_str());
     return *count = 0, kInvalid;
   }
+  static std::once_flag read;
+  std::call_once(read, [] { stand_in::waiting().count(); });
 #endif
   if (most < 1 || *static_cast<uint64_t*>(preference) < kWorkspace) return *count = 0, kNotSupported;
   *count = std::min(most, 2);

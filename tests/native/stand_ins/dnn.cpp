@@ -33,6 +33,7 @@
 #include "recording.h"
 #ifdef STAND_IN_HIP
 #include "rocm.h"
+#include "waiting.h"
 #endif
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -264,13 +265,7 @@ constexpr int kUnknownError = 7;
 std::mutex mutex;
 std::set<std::pair<void*, void*>> loaded;
 std::set<void*> measured;
-std::thread::id runner;
-int waits_in_run = 0, slow = 0;
-
-// Of MIOpen's work in the thread that runs sessions.
-void count_if_in_run() {
-  if (std::this_thread::get_id() == runner) ++waits_in_run;
-}
+int slow = 0;
 
 bool told(const char* what) {
   const char* mode = std::getenv("STAND_IN_DNN");
@@ -281,15 +276,15 @@ int build(void* handle, void* window) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (!loaded.emplace(handle, window).second) return 0;
-    count_if_in_run();
   }
+  stand_in::waiting().count();
   if (told("builds")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   return told("fails") ? kUnknownError : 0;
 }
 
 int solutions(void* window, bool has, uint64_t id, size_t most, size_t* count, Solution* found) {
+  stand_in::waiting().count();
   const std::lock_guard<std::mutex> lock(mutex);
-  count_if_in_run();
   *count = most > 0 && has ? 1 : 0;
   if (*count > 0) *found = {0.1f, kWorkspace, measured.count(window) > 0 ? id : id + kSlow, 0};
   return 0;
@@ -314,15 +309,6 @@ int measure(void* handle, void* window, int status, int most, int* count, Perfor
   return status;
 }
 
-// The calling thread is the one that runs sessions; what it has waited for since: databases and compilers.
-STAND_IN_EXPORT void stand_in_this_thread_runs() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  runner = std::this_thread::get_id();
-}
-STAND_IN_EXPORT int stand_in_waits_in_run() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return waits_in_run;
-}
 // Convolutions by algorithms that nobody has measured.
 STAND_IN_EXPORT int stand_in_slow_convolutions() {
   const std::lock_guard<std::mutex> lock(mutex);

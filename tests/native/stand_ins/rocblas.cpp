@@ -4,6 +4,8 @@
 // As rocBLAS does (github.com/ROCm/rocBLAS at b520bc83f):
 //   the first product looks for kernels for the current device and ends the process when there are none
 //                    library/src/tensile_host.cpp:726-842
+//   with TensileLibrary_lazy files it reads the kernels of a type in the first product of that type
+//                    library/src/tensile_host.cpp:954
 //   unless it is told otherwise, it may add in another order each time
 //                    library/src/include/handle.hpp:343
 // STAND_IN_BLAS, read at each product: "fails", "wrong". Products on the default stream are not counted.
@@ -13,11 +15,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "blocks/half.h"
 #include "recording.h"
 #include "rocm.h"
+#include "waiting.h"
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -52,6 +58,14 @@ void require_kernels() {
   std::abort();
 }
 
+void read_kernels(int type) {
+  require_kernels();
+  static std::mutex mutex;
+  static std::set<std::pair<std::string, int>> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (known.emplace(current_arch(), type).second) stand_in::waiting().count();
+}
+
 float read(const void* p, int type, int64_t i) {
   return type == kFloat ? static_cast<const float*>(p)[i]
                         : static_cast<float>(static_cast<const graphopt::half*>(p)[i]);
@@ -79,7 +93,7 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
                                                     int ldc, int64_t step_c, void* d, int, int ldd,
                                                     int64_t step_d, int batch, int compute, int, int32_t,
                                                     uint32_t) {
-  require_kernels();
+  read_kernels(type);
   const char* mode = std::getenv("STAND_IN_BLAS");
   const std::string told = mode != nullptr ? mode : "";
   if (told == "fails") return kNotSupported;
