@@ -16,6 +16,7 @@
 #include "operators/gather/op.h"
 #include "operators/group_norm/op.h"
 #include "operators/linear/op.h"
+#include "operators/logic/op.h"
 #include "operators/matmul/op.h"
 #include "operators/movement/op.h"
 #include "operators/pool/op.h"
@@ -24,6 +25,7 @@
 #include "operators/row_norm/op.h"
 #include "operators/scale_shift/op.h"
 #include "operators/softmax/op.h"
+#include "operators/unary/op.h"
 #include "operators/winograd/plan.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -199,6 +201,27 @@ EXPORT Plan* graphopt_elementwise_plan(const DeviceFacts*, int half, int32_t op,
     problem.b = read_shape(shapes);
     problem.mask = read_shape(shapes);
     return elementwise_plan(problem, half != 0, true);
+  });
+}
+
+EXPORT Plan* graphopt_unary_plan(const DeviceFacts*, int half, int32_t op, float alpha, int64_t total,
+                                 int aligned) {
+  return guarded(
+      [&] { return unary_plan(static_cast<hip::UnaryOp>(op), alpha, total, half != 0, aligned != 0); });
+}
+
+// `shapes`: of y, a and b, each a rank and its dims.
+EXPORT Plan* graphopt_logic_plan(const DeviceFacts*, int32_t type, int32_t op, int binary,
+                                 const int64_t* shapes) {
+  return guarded([&] {
+    LogicProblem problem;
+    problem.op = static_cast<hip::LogicOp>(op);
+    problem.type = static_cast<ElementType>(type);
+    problem.binary = binary != 0;
+    problem.y = read_shape(shapes);
+    problem.a = read_shape(shapes);
+    problem.b = read_shape(shapes);
+    return logic_plan(problem, true);
   });
 }
 

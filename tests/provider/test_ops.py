@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from graphopt.ops import DOMAIN
-from tests.hip import elementwise_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
+from tests.hip import (
+    elementwise_cases,
+    logic_cases,
+    row_norm_cases,
+    scale_shift_cases,
+    unary_cases,
+    winograd_conv_cases,
+)
 from tests.hip.case import compare, signed, tolerance_of
 from tests.provider.worker import Array, model_of, run
 
@@ -30,7 +37,8 @@ def check(
 ) -> None:
     """The node runs on the device, and its outputs are the float64 references rounded to its type."""
     outputs = list(node.output)
-    model = model_of([node], inputs, outputs, constants, opset)
+    truth = {name: int(TensorProto.BOOL) for name, y in zip(outputs, expected) if y.dtype == np.bool_}
+    model = model_of([node], inputs, outputs, constants, opset, truth)
     outcome = worker.submit(run, model, inputs, ALONE).result()
     assert outcome.on_device(node.op_type) == 1, outcome.placement
     dtype = next(iter(inputs.values())).dtype
@@ -58,6 +66,24 @@ def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
     check(worker, node, {"x": case.inputs[0]}, case.expected, opset=20)
 
 
+@pytest.mark.parametrize("op", [op for op in logic_cases.OPS if not op.startswith(("IsPos", "IsNeg"))])
+def test_truth(op: str, worker: ProcessPoolExecutor) -> None:
+    """Of each type that the operator takes, broadcast."""
+    for dtype in logic_cases.OPS[op][1]:
+        case = logic_cases.case("truth", dtype, op, (2, 3, 5, 7), (5, 1))
+        node = helper.make_node(op, list("ab")[: len(case.inputs)], ["y"])
+        check(worker, node, dict(zip("ab", case.inputs)), case.outputs(), tolerance=0, opset=20)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "op"), [({"detect_negative": 0}, "IsPositiveInf"), ({"detect_positive": 0}, "IsNegativeInf")]
+)
+def test_infinities_of_one_sign(attributes: dict[str, Any], op: str, worker: ProcessPoolExecutor) -> None:
+    case = logic_cases.case("truth", np.float32, op, (4, 9))
+    node = helper.make_node("IsInf", ["a"], ["y"], **attributes)
+    check(worker, node, {"a": case.inputs[0]}, case.outputs(), tolerance=0, opset=20)
+
+
 SMALL_RESULTS: dict[str, tuple[Callable[[Array], Array], Array]] = {
     "Softplus": (lambda x: np.logaddexp(x, 0), np.linspace(-60, 20, 801, dtype=np.float32)),
     "Log": (np.log, 1 + np.linspace(-0.5, 0.5, 1001, dtype=np.float32) ** 3),
@@ -71,6 +97,40 @@ def test_small_results_keep_their_digits(op: str, worker: ProcessPoolExecutor) -
     function, x = SMALL_RESULTS[op]
     outcome = worker.submit(run, model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"]), {"x": x}, ALONE)
     np.testing.assert_allclose(outcome.result().outputs[0], function(x.astype(np.float64)), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", unary_cases.OPS)
+def test_function_of_one_number(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    case = unary_cases.case("unary", dtype, op, 1001)
+    attributes: dict[str, Any] = {"alpha": unary_cases.ALPHA} if op == "ThresholdedRelu" else {}
+    check(worker, helper.make_node(op, ["x"], ["y"], **attributes), {"x": case.inputs[0]}, case.expected, opset=20)
+
+
+def test_sines_of_large_numbers(worker: ProcessPoolExecutor) -> None:
+    """Phases count up: what is taken off them must leave all digits, to the largest number that there is."""
+    edges = np.array(
+        [8191.9995, 8192, -8192, 0, -0.0, 1e-30, np.pi, np.inf, -np.inf, np.nan, 1e30, 3.4028235e38, -2e38, 4194303.5],
+        np.float32,
+    )
+    large = np.geomspace(9e3, 3.4e38, 5000)
+    x = np.concatenate([np.linspace(-9e3, 9e3, 5000), large, -large, edges]).astype(np.float32)
+    for op, function in (("Sin", np.sin), ("Cos", np.cos)):
+        model = model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"])
+        (y,) = worker.submit(run, model, {"x": x}, ALONE).result().outputs
+        with np.errstate(invalid="ignore"):
+            wanted = function(x.astype(np.float64))
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=3e-7)
+
+
+def test_whole_numbers(worker: ProcessPoolExecutor) -> None:
+    """Exactly, at the edges of what float holds, and halves to even."""
+    edges = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 8388607.5, 8388608, -8388607.5, 3e9, np.inf, -np.inf, np.nan, 0]
+    x = np.array([*edges, *np.linspace(-5, 5, 41)], np.float32)
+    for op, function in (("Round", np.round), ("Floor", np.floor), ("Ceil", np.ceil), ("Sign", np.sign)):
+        model = model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"])
+        (y,) = worker.submit(run, model, {"x": x}, ALONE).result().outputs
+        np.testing.assert_array_equal(y, function(x.astype(np.float64)), err_msg=op)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

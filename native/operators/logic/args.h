@@ -1,0 +1,42 @@
+// What logic_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kLogicThreads = 256;  // with 16 bytes of an input each
+
+enum class LogicOp : int32_t {
+  // of two inputs
+  kEqual,
+  kLess,
+  kLessOrEqual,
+  kGreater,
+  kGreaterOrEqual,
+  kAnd,
+  kOr,
+  kXor,
+  // of one
+  kNot,
+  kIsNaN,
+  kIsInf,
+  kIsPositiveInf,
+  kIsNegativeInf,
+};
+
+// Element i of y from the elements of a and b that i stands for.
+struct LogicArgs {
+  static constexpr int kSlots = 3;
+  In a, b;  // b may be null
+  Out y;
+  uint32_t total;
+  Axes axes;
+  Strides a_strides, b_strides;
+  LogicOp op;
+  // a and b are multiples of 16 and walked in packs of 16 bytes, or the same number all along one.
+  int32_t vectors;
+};
+static_assert(is_args<LogicArgs>(128), "one layout for all compilers");
+
+}  // namespace graphopt::hip

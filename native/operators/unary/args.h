@@ -1,0 +1,23 @@
+// What unary_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kUnaryThreads = 256;  // with 16 bytes each
+
+enum class UnaryOp : int32_t { kSin, kCos, kTan, kSign, kCeil, kFloor, kRound, kSoftsign, kThresholdedRelu };
+
+struct UnaryArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total;
+  UnaryOp op;
+  float alpha;      // of kThresholdedRelu
+  int32_t vectors;  // both pointers are multiples of 16
+};
+static_assert(is_args<UnaryArgs>(32), "one layout for all compilers");
+
+}  // namespace graphopt::hip

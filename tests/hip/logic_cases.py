@@ -1,0 +1,76 @@
+"""Comparisons, logic and questions about numbers on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes import c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from tests.hip.case import Case
+from tests.hip.elementwise_cases import PAIRS, Dims
+from tests.hip.harness import Array, Harness, Plan
+
+NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8)
+FLOATS = (np.float32, np.float16)
+TRUTH = (np.bool_,)
+# In the order of native/operators/logic/args.h: what it is, and the types that it takes.
+BINARY: dict[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
+    "Equal": (np.equal, (*NUMBERS, *TRUTH)),
+    "Less": (np.less, NUMBERS),
+    "LessOrEqual": (np.less_equal, NUMBERS),
+    "Greater": (np.greater, NUMBERS),
+    "GreaterOrEqual": (np.greater_equal, NUMBERS),
+    "And": (np.logical_and, TRUTH),
+    "Or": (np.logical_or, TRUTH),
+    "Xor": (np.logical_xor, TRUTH),
+}
+UNARY: dict[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
+    "Not": (np.logical_not, TRUTH),
+    "IsNaN": (np.isnan, FLOATS),
+    "IsInf": (np.isinf, FLOATS),
+    "IsPositiveInf": (np.isposinf, FLOATS),
+    "IsNegativeInf": (np.isneginf, FLOATS),
+}
+OPS = {**BINARY, **UNARY}
+
+
+def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
+    """Few different numbers, so that many are equal; floats with what is no number, whole ones to their ends."""
+    if dtype == np.bool_:
+        return np.asarray(rng.integers(0, 2, dims).astype(bool))
+    few: tuple[Any, ...] = (-2, -1, 0, 1, 2)
+    if dtype in FLOATS:
+        few = (-np.inf, -1.5, -0.0, 0.0, 1.5, np.finfo(dtype).max, np.inf, np.nan)
+    elif dtype == np.uint8:
+        few = (0, 1, 127, 128, 255)
+    elif dtype in (np.int32, np.int64):
+        few = (np.iinfo(dtype).min, -1, 0, 1, np.iinfo(dtype).max - 1, np.iinfo(dtype).max)
+    return np.asarray(rng.choice(np.array(few, dtype), dims))
+
+
+def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = ()) -> Case:
+    rng = np.random.default_rng([list(OPS).index(op), len(a), *a, *b])
+    inputs = [values(rng, dtype, dims) for dims in ((a, b) if op in BINARY else (a,))]
+    y = np.asarray(OPS[op][0](*inputs))
+    shapes: list[int] = []
+    for dims in (y.shape, a, b):
+        shapes += [len(dims), *dims]
+    kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        array = (c_int64 * len(shapes))(*shapes)
+        return harness.plan("logic", facts, c_int32(kind), c_int32(list(OPS).index(op)), c_int(op in BINARY), array)
+
+    return Case(name, op, inputs, [y.astype(np.float64)], plan, 0, output_dtype=np.bool_)
+
+
+def cases() -> Iterator[Case]:
+    for i, (op, (_, types)) in enumerate(OPS.items()):
+        for j, dtype in enumerate(types):
+            for k in (i + j, i + j + 5) if dtype in (np.int32, np.int64) else (i + j,):
+                a, b = PAIRS[k % len(PAIRS)]
+                size = "_".join("x".join(map(str, d)) or "1" for d in (a, b))
+                yield case(f"logic_{op.lower()}_{np.dtype(dtype).name}-{size}", dtype, op, a, b if op in BINARY else ())

@@ -1,0 +1,52 @@
+"""Functions of one number on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan
+
+ALPHA = 0.3
+# In the order of native/operators/unary/args.h.
+OPS: dict[str, Callable[[Array], Array]] = {
+    "Sin": np.sin,
+    "Cos": np.cos,
+    "Tan": np.tan,
+    "Sign": np.sign,
+    "Ceil": np.ceil,
+    "Floor": np.floor,
+    "Round": np.round,
+    "Softsign": lambda x: np.asarray(x / (1 + np.abs(x))),
+    "ThresholdedRelu": lambda x: np.where(x > float(np.float32(ALPHA)), x, 0),
+}
+
+
+def case(name: str, dtype: Any, op: str, total: int, aligned: bool = True) -> Case:
+    x = 2 * signed(np.random.default_rng(total), total)
+    if op in ("Sin", "Cos"):
+        x = 20 * x
+    if op == "Tan":
+        x = np.clip(x, -1.4, 1.4)
+    if op == "Round":
+        x = np.round(4 * x) / 4  # halves among them
+    x = x.astype(dtype)
+    y = np.asarray(OPS[op](x.astype(np.float64)))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        half, code = c_int(dtype == np.float16), c_int32(list(OPS).index(op))
+        return harness.plan("unary", facts, half, code, c_float(ALPHA), c_int64(total), c_int(aligned))
+
+    return Case(name, op, [x], [y], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, op in enumerate(OPS):
+            yield case(f"unary_{op.lower()}_{suffix}-4099", dtype, op, 4099)
+            yield case(f"unary_{op.lower()}_{suffix}-unaligned", dtype, op, 17 + i, False)
