@@ -24,7 +24,7 @@ from graphopt.runtime.sessions import library_path
 from models import ZOO
 from tests.hip.case import signed
 from tests.provider.test_sessions import feeds_of
-from tests.provider.worker import Array, model_of, new_session, start_worker
+from tests.provider.worker import Array, model_of, new_session
 
 Feeds = Mapping[str, Array]
 
@@ -130,8 +130,7 @@ def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tupl
     return worst, since(before)
 
 
-def test_what_is_not_used_leaves_when_memory_is_short(kernels: str) -> None:
-    """In a process of its own: a free block that another session has left may be twice as large, and counts whole."""
+def test_what_is_not_used_leaves_when_memory_is_short(worker: ProcessPoolExecutor) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Exp", ["r"], ["e"]),
@@ -147,8 +146,7 @@ def test_what_is_not_used_leaves_when_memory_is_short(kernels: str) -> None:
     sizes += [(96, 96), (127, 127), (89, 95), (128, 128), (60, 60), (127, 128), (110, 110)]
     # Two and a half tensors of the largest size beside input and output.
     limit = 128 * 128 * 4 * 9 // 2
-    with start_worker() as worker:
-        worst, events = worker.submit(_many_shapes, model.SerializeToString(), sizes, limit).result()
+    worst, events = worker.submit(_many_shapes, model.SerializeToString(), sizes, limit).result()
     assert worst < 1e-5
     assert events["dropped"] >= len({*sizes}) - 32
     assert events["captured"] >= len({*sizes}) * 3 // 4  # the largest have no room for copies of input and output

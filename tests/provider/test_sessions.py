@@ -152,6 +152,27 @@ def test_out_of_device_memory_names_node_and_bytes_and_the_session_survives(work
     assert error < 1e-6
 
 
+def _one_after_another(model: bytes, elements: int, limit: int) -> float:
+    new_session(model).run(None, {"x": np.ones((2, elements), np.float32)})
+    x = np.linspace(-3, 3, elements, dtype=np.float32).reshape(1, -1)
+    (y,) = new_session(model, {"memory_limit": str(limit), "regions": "0"}).run(None, {"x": x})
+    return float(np.abs(y - np.tanh(np.maximum(x, 0))).max())
+
+
+def test_a_limit_holds_whatever_other_sessions_have_left(worker: ProcessPoolExecutor) -> None:
+    """They leave blocks of twice the size, which would count whole."""
+    values = [helper.make_tensor_value_info(name, 1, ["a", "b"]) for name in ("x", "y")]
+    nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Tanh", ["t"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", values[:1], values[1:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    ).SerializeToString()
+    elements = 11 << 15
+    error = worker.submit(_one_after_another, model, elements, elements * 4 * 3).result()
+    assert error < 1e-6
+
+
 def _configured(model: bytes, x: Array, require: bool) -> tuple[list[str], Array]:
     session = graphopt.session(model, require_device=require)
     return session.get_providers(), session.run(None, {"x": x})[0]

@@ -202,13 +202,21 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
 }
 
 void* SessionMemory::try_allocate(size_t bytes, const void* stream) {
-  if (limit_ > 0 && in_use_ + bytes > limit_) {
+  if (limit_ == 0) return pool_.allocate(bytes, stream);
+  // A larger block that another session has left would count whole, and a limit hold or not by chance.
+  const size_t block = Pool::block_size(bytes);
+  const size_t before = in_use_.fetch_add(block);
+  if (before + block > limit_) {
+    in_use_ -= block;
     throw gpu::OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes, of the limit of " +
-                           std::to_string(limit_) + " bytes " + std::to_string(in_use_) + " are in use");
+                           std::to_string(limit_) + " bytes " + std::to_string(before) + " are in use");
   }
-  void* memory = pool_.allocate(bytes, stream);
-  if (limit_ > 0) in_use_ += pool_.size(memory);
-  return memory;
+  try {
+    return pool_.allocate(bytes, stream, /*exact=*/true);
+  } catch (...) {
+    in_use_ -= block;
+    throw;
+  }
 }
 
 void* SessionMemory::allocate(size_t bytes, const void* stream) {

@@ -5,10 +5,9 @@
 #include "device/devices.h"
 
 namespace graphopt::provider {
-namespace {
 
 // Blocks of equal size serve each other: a few sizes in each power of two.
-size_t block_size(size_t bytes) {
+size_t Pool::block_size(size_t bytes) {
   constexpr size_t kLeast = 512;
   if (bytes <= kLeast) return kLeast;
   size_t step = kLeast;
@@ -16,17 +15,15 @@ size_t block_size(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-}  // namespace
-
 gpu::Device& Pool::device() const {
   gpu::Device* known = device_;
   if (known == nullptr) device_ = known = &gpu::device(number_);
   return *known;
 }
 
-void* Pool::take(FreeBlocks& blocks, size_t bytes, const void* stream) {
-  const auto found = blocks.lower_bound(bytes);
-  if (found == blocks.end() || found->first / 2 > bytes) return nullptr;
+void* Pool::take(FreeBlocks& blocks, size_t least, size_t most, const void* stream) {
+  const auto found = blocks.lower_bound(least);
+  if (found == blocks.end() || found->first > most) return nullptr;
   const auto [size, memory] = *found;
   blocks.erase(found);
   used_[memory] = {size, stream};
@@ -35,11 +32,12 @@ void* Pool::take(FreeBlocks& blocks, size_t bytes, const void* stream) {
   return memory;
 }
 
-void* Pool::allocate(size_t bytes, const void* stream) {
+void* Pool::allocate(size_t bytes, const void* stream, bool exact) {
   bytes = block_size(bytes);
+  const size_t most = exact ? bytes : 2 * bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (void* memory = take(free_[stream], bytes, stream)) return memory;
-  if (void* memory = take(free_[nullptr], bytes, stream)) return memory;
+  if (void* memory = take(free_[stream], bytes, most, stream)) return memory;
+  if (void* memory = take(free_[nullptr], bytes, most, stream)) return memory;
   const gpu::OnDevice on(device());
   void* memory = nullptr;
   try {
@@ -52,12 +50,6 @@ void* Pool::allocate(size_t bytes, const void* stream) {
   statistics_.in_use += bytes;
   used_[memory] = {bytes, stream};
   return memory;
-}
-
-size_t Pool::size(void* memory) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = used_.find(memory);
-  return found != used_.end() ? found->second.bytes : 0;
 }
 
 size_t Pool::free(void* memory) {

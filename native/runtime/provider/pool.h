@@ -22,12 +22,13 @@ class Pool {
 
   gpu::Device& device() const;
 
-  // For work on `stream`, or with null for work that is not known. Throws gpu::OutOfMemory when the device
-  // has no memory left even after everything that is kept has been given back.
-  void* allocate(size_t bytes, const void* stream);
+  // The size of the smallest block that serves a request: an eighth more at most, of 4 KiB and up.
+  static size_t block_size(size_t bytes);
 
-  // The size of the block, which may be more than was asked for.
-  size_t size(void* memory) const;
+  // For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at
+  // most, or `exact`ly of that size. Throws gpu::OutOfMemory when the device has no memory left even after
+  // everything that is kept has been given back.
+  void* allocate(size_t bytes, const void* stream, bool exact = false);
 
   // Returns the size of the block.
   size_t free(void* memory);
@@ -53,7 +54,7 @@ class Pool {
   };
   using FreeBlocks = std::multimap<size_t, void*>;
 
-  void* take(FreeBlocks& blocks, size_t bytes, const void* stream);
+  void* take(FreeBlocks& blocks, size_t least, size_t most, const void* stream);
   void retire_locked(const void* stream);
   void trim_locked();
 
