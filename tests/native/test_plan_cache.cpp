@@ -1,5 +1,9 @@
 // What a node keeps of its plans.
+#include <atomic>
+#include <mutex>
+
 #include "check.h"
+#include "device/libraries/stream_lock.h"
 #include "runtime/plan_cache.h"
 
 namespace graphopt::test {
@@ -52,6 +56,44 @@ GRAPHOPT_TEST(plan_cache_gives_each_call_to_one_of_many_threads) {
     });
   }
   for (std::thread& t : threads) t.join();
+}
+
+GRAPHOPT_TEST(what_was_planned_while_a_library_was_in_use_is_planned_again) {
+  gpu::StreamLock lock;
+  const uint64_t before = gpu::library_generation();
+  lock.lock();
+  lock.unlock();
+  CHECK(gpu::library_generation() == before);
+  lock.lock();
+  std::thread([&lock] { CHECK(!lock.try_lock()); }).join();
+  CHECK(gpu::library_generation() == before);
+  lock.unlock();
+  const uint64_t after = gpu::library_generation();
+  CHECK(after > before);
+  CHECK(lock.try_lock());
+  lock.unlock();
+  CHECK(gpu::library_generation() == after);
+}
+
+// Whoever is turned away with a generation sees another one once the lock is free, in whatever order it goes.
+GRAPHOPT_TEST(nobody_who_is_turned_away_is_forgotten) {
+  gpu::StreamLock lock;
+  std::atomic<bool> done{false};
+  std::thread holder([&] {
+    for (int i = 0; i < 20000; ++i) {
+      const std::lock_guard<gpu::StreamLock> held(lock);
+    }
+    done = true;
+  });
+  uint64_t planned = 0;
+  bool turned_away = false;
+  while (!done) {
+    planned = gpu::library_generation();
+    turned_away = !lock.try_lock();
+    if (!turned_away) lock.unlock();
+  }
+  holder.join();
+  CHECK(!turned_away || gpu::library_generation() != planned);
 }
 
 }  // namespace

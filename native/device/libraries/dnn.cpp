@@ -15,6 +15,7 @@
 
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
+#include "device/libraries/stream_lock.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -44,7 +45,7 @@ struct Arrays {
   explicit Arrays(const ConvolutionProblem& p) {
     const bool three = p.in[0] != 1 || p.out[0] != 1 || p.kernel[0] != 1;
     axes = three ? 3 : 2;
-    const int x_channels = to_i31(p.groups * p.C), y_channels = to_i31(p.groups * p.M);
+    const int x_channels = to_i31(p.x_channels()), y_channels = to_i31(p.y_channels());
     x[0] = y[0] = flat_y[0] = to_i31(p.N);
     x[1] = x_channels;
     y[1] = flat_y[1] = y_channels;
@@ -101,7 +102,7 @@ class DnnOf final : public Dnn {
   std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
                                        const char*& why) override {
     Stream& of = stream_of(stream);
-    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
     why = kBusy;
     if (!lock.owns_lock()) return std::nullopt;
     const Known& known = convolution_of(of, p, half, stream);
@@ -115,7 +116,7 @@ class DnnOf final : public Dnn {
   bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
             const void* residual, void* y, void* workspace, void* stream) override {
     Stream& of = stream_of(stream);
-    const std::unique_lock<std::mutex> lock(of.mutex, std::try_to_lock);
+    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     Known& known = convolution_of(of, p, half, stream);
     if (!known.ready) return false;
@@ -138,7 +139,7 @@ class DnnOf final : public Dnn {
     }
     size_t loaded = 0;
     for (const auto& of : all) {
-      std::unique_lock<std::mutex> lock(of->mutex);
+      std::unique_lock<StreamLock> lock(of->lock);
       of->idle.wait(lock, [&] { return !of->loading; });
       loaded += std::exchange(of->loaded, 0);
     }
@@ -175,14 +176,14 @@ class DnnOf final : public Dnn {
     bool half;
   };
   struct Stream {
-    std::mutex mutex;  // of all that follows
+    StreamLock lock;  // of all that follows
     void* handle = nullptr;
     std::map<Key, Known> convolutions;
     std::thread loader;
     bool loading = false;
     std::vector<Wanted> wanted;  // of the loader
     size_t loaded = 0;           // since somebody asked
-    std::condition_variable idle;
+    std::condition_variable_any idle;
   };
 
   Stream& stream_of(void* stream) {
@@ -192,7 +193,7 @@ class DnnOf final : public Dnn {
     return *slot;
   }
 
-  // Of a stream whose mutex is held.
+  // Of a stream whose lock is held.
   Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
     const Key key = key_of(p, half);
     const auto found = of.convolutions.find(key);
@@ -212,7 +213,7 @@ class DnnOf final : public Dnn {
     if (of.loader.joinable()) of.loader.join();  // it has done its last work
     of.loading = true;
     of.loader = std::thread([this, &of, stream] {
-      const std::lock_guard<std::mutex> lock(of.mutex);
+      const std::lock_guard<StreamLock> lock(of.lock);
       while (!of.wanted.empty()) {
         const Wanted one = std::move(of.wanted.back());
         of.wanted.pop_back();
@@ -246,7 +247,7 @@ class DnnOf final : public Dnn {
     std::fprintf(
         stderr,
         "graphopt: %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own run\n",
-        known.why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.groups * p.C),
+        known.why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.x_channels()),
         static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
   }
 

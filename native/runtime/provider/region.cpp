@@ -543,7 +543,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
   plan.alignment = alignment;
   plan.output_alignment = output_alignment;
-  plan.generation = gpu::library_generation();
+  // What refused before may not do it any more.
+  plan.generation = refused != nullptr ? refused->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.size());
   std::vector<const Tensor*> written(values_.size());
   for (size_t s = 0; s < steps_.size(); ++s) {
