@@ -1,15 +1,4 @@
 // What a room's op.cpp is written with: its kernels, and how they get into the table.
-//
-// A room of our own domain has a class Op in op.h, which reads a node's attributes, turns the shapes of its
-// inputs into a kernel's Problem (or throws Error with the reason), and infers the shapes of its outputs:
-//   static std::vector<Op> all()                  one for each name, attributes not read yet
-//   std::string name() const
-//   std::vector<Operand> inputs() const
-//   size_t outputs() const
-//   void read(const Node&)                        throws Error
-//   Problem problem(const Shapes& inputs) const   throws Error; the attributes must have been read
-//   Shape output(const Shapes& inputs) const      all outputs of an op have the same shape
-//   void infer(const ShapeInference&) const
 #pragma once
 
 #include <functional>
@@ -25,7 +14,7 @@
 #include "device/cpu/weight_cache.h"
 #include "device/program.h"
 #include "operators/implementations.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -58,10 +47,8 @@ class CpuKernel : public Kernel {
   Op op_;
 };
 
-// Of an operator whose weights, input 1, the kernel wants in a layout of its own: packed once where they are
-// constant, else by each run in its workspace. Op has, for what is known when a kernel is created (x may be
-// nothing, or have dims of -1),
-//   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const
+// Of a WeightedOperator whose weights the kernel wants in a layout of its own: packed once where they are
+// constant, else by each run in its workspace.
 template <class Op>
 class PackedCpuKernel : public CpuKernel<Op> {
  public:
@@ -204,11 +191,13 @@ class Kernels {
   // `device` is called when a kernel for a GPU is created.
   explicit Kernels(std::function<gpu::Device&()> device) : device_(std::move(device)) {}
 
-  // An operator of ours on the CPU: KernelOf<float> and KernelOf<half>, made of an Op and a node.
+  // An operator of ours (operator.h) on the CPU, under all of its names or some: KernelOf<float> and
+  // KernelOf<half>, made of an Op and a node.
   template <class Op, template <class> class KernelOf>
   void add_cpu(Reuse reuse = Reuse::kNone,
-               const std::vector<ElementType>& types = {ElementType::kFloat, ElementType::kHalf}) {
-    for (const Op& op : Op::all()) {
+               const std::vector<ElementType>& types = {ElementType::kFloat, ElementType::kHalf},
+               const std::vector<Op>& ops = Op::all()) {
+    for (const Op& op : ops) {
       Registration& r = describe(op, Where::kCpu, reuse);
       r.types = types;
       r.implementations = KernelOf<float>::implementations();

@@ -395,7 +395,7 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
     p.has_bias = bias != 0;
     for (int64_t* member : {&p.N, &p.groups, &p.C, &p.M}) *member = *numbers++;
     for (size_t d = 0; d < kSpatialAxes; ++d) {
-      for (int64_t* axes : {p.in, p.out, p.kernel, p.stride, p.dilation, p.pad}) axes[d] = *numbers++;
+      for (auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) (*axes)[d] = *numbers++;
     }
     return convolution_plan(p, half != 0);
   });

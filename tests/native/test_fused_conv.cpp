@@ -6,7 +6,7 @@ namespace graphopt::test {
 namespace {
 
 // The nearest number with eight bits of significand, ties to even, where the problem rounds.
-double factor(const FusedConvProblem& p, double x) {
+double factor(const ConvolutionProblem& p, double x) {
   if (x == 0 || !p.bfloat16) return x;
   int exponent;
   std::frexp(x, &exponent);
@@ -14,37 +14,38 @@ double factor(const FusedConvProblem& p, double x) {
   return std::nearbyint(x / unit) * unit;
 }
 
-double reference(const FusedConvProblem& p, const std::vector<float>& x, const std::vector<float>& w,
+double reference(const ConvolutionProblem& p, const std::vector<float>& x, const std::vector<float>& w,
                  int64_t n, int64_t m, const std::array<int64_t, 3>& at) {
-  const int64_t channels = p.C / p.group, g = m / (p.M / p.group);
+  const int64_t g = m / p.M;
   double sum = 0;
-  for (int64_t c = 0; c < channels; ++c) {
+  for (int64_t c = 0; c < p.C; ++c) {
     for (int64_t tap = 0; tap < p.taps(); ++tap) {
       const std::array<int64_t, 3> k = {tap / p.kernel[2] / p.kernel[1], tap / p.kernel[2] % p.kernel[1],
                                         tap % p.kernel[2]};
-      int64_t place = (n * p.C + g * channels + c);
+      int64_t place = n * p.x_channels() + g * p.C + c;
       bool inside = true;
       for (size_t i = 0; i < 3; ++i) {
-        const int64_t position = at[i] * p.stride[i] + k[i] * p.dilation[i] - p.pad_begin[i];
+        const int64_t position = at[i] * p.stride[i] + k[i] * p.dilation[i] - p.pad[i];
         inside = inside && position >= 0 && position < p.in[i];
         place = place * p.in[i] + position;
       }
       if (!inside) continue;
-      sum += factor(p, w[static_cast<size_t>((m * channels + c) * p.taps() + tap)]) *
+      sum += factor(p, w[static_cast<size_t>((m * p.C + c) * p.taps() + tap)]) *
              factor(p, x[static_cast<size_t>(place)]);
     }
   }
   return sum;
 }
 
-void check_result(const FusedConvProblem& p, const std::vector<float>& x, const std::vector<float>& w,
+void check_result(const ConvolutionProblem& p, const std::vector<float>& x, const std::vector<float>& w,
                   const std::vector<float>& b, const std::vector<float>& r, const std::vector<float>& y) {
   double worst = 0;
   for (size_t i = 0; i + 1 < y.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    const int64_t pixel = at % p.out_size(), m = at / p.out_size() % p.M, n = at / p.out_size() / p.M;
+    const int64_t pixel = at % p.out_size(), m = at / p.out_size() % p.y_channels(),
+                  n = at / p.out_size() / p.y_channels();
     double want = reference(p, x, w, n, m,
-                            {pixel / p.out(2) / p.out(1), pixel / p.out(2) % p.out(1), pixel % p.out(2)});
+                            {pixel / p.out[2] / p.out[1], pixel / p.out[2] % p.out[1], pixel % p.out[2]});
     want += b[static_cast<size_t>(m)] + (p.has_residual ? r[i] : 0.0f);
     worst = std::max(worst, std::abs(reference_activation(p.act, want) - y[i]));
   }
@@ -52,16 +53,16 @@ void check_result(const FusedConvProblem& p, const std::vector<float>& x, const 
   CHECK(worst < 5e-5);
 }
 
-void compare(const FusedConvProblem& p, size_t lanes) {
-  const auto x = random_tensor<float>(p.N * p.C * p.in_size(), 1, 1.0f);
-  const auto w = random_tensor<float>(p.M * (p.C / p.group) * p.taps(), 2, 0.2f);
-  const auto b = random_tensor<float>(p.M, 3, 1.0f);
-  const int64_t size = p.N * p.M * p.out_size();
+void compare(const ConvolutionProblem& p, size_t lanes) {
+  const auto x = random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f);
+  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
+  const auto b = random_tensor<float>(p.y_channels(), 3, 1.0f);
+  const int64_t size = p.N * p.y_channels() * p.out_size();
   const auto r = random_tensor<float>(p.has_residual ? size : 0, 4, 1.0f);
   std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
   ThreadParallel pool(lanes);
   for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
-    if (p.C == p.group && vectors == cpu::FusedConvVectors::kChannels) continue;
+    if (p.C == 1 && vectors == cpu::FusedConvVectors::kChannels) continue;
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
     cpu::fused_conv_prepare(p, vectors, w.data(), weights);
@@ -73,80 +74,88 @@ void compare(const FusedConvProblem& p, size_t lanes) {
 }
 
 GRAPHOPT_TEST(fused_conv_of_many_shapes) {
-  std::vector<FusedConvProblem> problems(16);
-  for (FusedConvProblem& p : problems) {
-    p.N = 1;
+  std::vector<ConvolutionProblem> problems(16);
+  ConvolutionProblem::Axes ends[16] = {};  // the padding there
+  for (ConvolutionProblem& p : problems) {
     p.C = p.M = 20;
     p.in = {1, 9, 13};
   }
   problems[0].kernel = {1, 3, 3};
-  problems[0].pad_begin = problems[0].pad_end = {0, 1, 1};
+  problems[0].pad = ends[0] = {0, 1, 1};
   problems[1].stride = {1, 2, 2};
   problems[1].N = 2;
   problems[2].kernel = {1, 5, 3};
   problems[2].stride = {1, 2, 3};
   problems[2].dilation = {1, 1, 2};
-  problems[2].pad_end = {0, 2, 1};
+  ends[2] = {0, 2, 1};
   problems[3].kernel = {1, 3, 3};
-  problems[3].group = 20;
+  problems[3].groups = 20;
+  problems[3].C = problems[3].M = 1;
   problems[3].stride = {1, 1, 2};
-  problems[3].pad_begin = {0, 1, 1};
-  problems[4].group = 4;
-  problems[4].M = 8;
+  problems[3].pad = {0, 1, 1};
+  problems[4].groups = 4;
+  problems[4].C = 5;
+  problems[4].M = 2;
   problems[4].kernel = {1, 2, 2};
   problems[5].in = {4, 5, 6};
   problems[5].kernel = {2, 3, 2};
   problems[5].stride = {2, 1, 1};
-  problems[5].pad_begin = {1, 0, 1};
+  problems[5].pad = {1, 0, 1};
   problems[6].C = 7;
   problems[6].M = 71;
   problems[6].in = {1, 17, 19};
   problems[7].in = {1, 3, 131};
   problems[7].kernel = {1, 3, 3};
-  problems[7].pad_begin = problems[7].pad_end = {0, 1, 1};
-  problems[8].pad_begin = {0, 1, 2};
+  problems[7].pad = ends[7] = {0, 1, 1};
+  problems[8].pad = {0, 1, 2};
   problems[8].stride = {1, 2, 1};
   problems[9].C = 96;  // strips of rows
   problems[9].M = 5;
   problems[9].in = {1, 70, 61};
   problems[9].kernel = {1, 3, 3};
   problems[9].stride = {1, 2, 2};
-  problems[9].pad_begin = problems[9].pad_end = {0, 1, 1};
+  problems[9].pad = ends[9] = {0, 1, 1};
   problems[10].C = 40;  // strips of columns
   problems[10].M = 6;
   problems[10].in = {1, 1, 4001};
   problems[10].kernel = {1, 1, 5};
   problems[10].dilation = {1, 1, 3};
-  problems[10].pad_begin = {0, 0, 4};
-  problems[11].C = problems[11].group = 3;  // of planes
-  problems[11].M = 6;
+  problems[10].pad = {0, 0, 4};
+  problems[11].groups = 3;  // of planes
+  problems[11].C = 1;
+  problems[11].M = 2;
   problems[11].in = {1, 150, 70};
   problems[11].kernel = {1, 7, 7};
-  problems[11].pad_begin = problems[11].pad_end = {0, 3, 3};
+  problems[11].pad = ends[11] = {0, 3, 3};
   problems[12].in = {1, 7, 7};
   problems[12].stride = {1, 3, 4};
   problems[12].kernel = {1, 5, 2};
-  problems[12].pad_begin = {0, 2, 0};
+  problems[12].pad = {0, 2, 0};
   problems[13].C = 33;  // vectors of channels
   problems[13].M = 71;
   problems[13].in = {1, 7, 7};
   problems[13].kernel = {1, 3, 3};
-  problems[13].pad_begin = problems[13].pad_end = {0, 1, 1};
+  problems[13].pad = ends[13] = {0, 1, 1};
   problems[14].N = 2;
-  problems[14].C = 10;
-  problems[14].M = 80;
-  problems[14].group = 2;
+  problems[14].groups = 2;
+  problems[14].C = 5;
+  problems[14].M = 40;
   problems[14].in = {1, 9, 8};
   problems[14].kernel = {1, 2, 3};
   problems[14].stride = {1, 2, 2};
   problems[15].C = 65;
   problems[15].M = 64;
   problems[15].in = {1, 1, 3};
+  for (size_t i = 0; i < 16; ++i) {
+    for (size_t axis = 0; axis < 3; ++axis) {
+      problems[i].out[axis] = problems[i].out_of(axis, ends[i][axis]);
+    }
+  }
   // On the way out of the registers, and behind it.
   using Kind = ActivationKind;
   const Activation activations[] = {
       {Kind::kRelu, 0, 0}, {Kind::kLeakyRelu, -0.5f, 0}, {Kind::kClip, -0.25f, 0.5f}, {Kind::kSilu, 0, 0}};
-  for (FusedConvProblem& p : problems) {
+  for (ConvolutionProblem& p : problems) {
     for (const size_t lanes : {1, 3}) {
       p.has_residual = lanes == 3;
       for (const bool bfloat16 : {false, true}) {

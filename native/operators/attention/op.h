@@ -11,7 +11,7 @@
 #include "device/cpu/parallel.h"
 #include "device/launch.h"
 #include "operators/attention/shape.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -35,20 +35,15 @@ struct AttentionProblem {
   float mask_value = -std::numeric_limits<float>::infinity();
 };
 
-class FusedAttentionOp {
+class FusedAttentionOp final : public Operator<AttentionProblem> {
  public:
-  using Problem = AttentionProblem;
   static std::vector<FusedAttentionOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  Shape output(const Shapes& inputs) const;
-  void infer(const ShapeInference& node) const;
-
-  bool has_bias() const { return bias_; }
-  bool has_mask() const { return mask_; }
+  std::string name() const override;
+  std::vector<Operand> inputs() const override;
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
 
  private:
   struct Resolved;

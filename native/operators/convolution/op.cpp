@@ -48,7 +48,7 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
   gpu::GemmProblem p;
   p.M = conv.M;
   p.K = conv.C;
-  p.N = conv.out[0] * conv.out[1] * conv.out[2];
+  p.N = conv.out_size();
   p.batch = {conv.N};
   p.a_batch = {0};
   p.b_batch = {p.K * p.N};
@@ -58,11 +58,11 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
                         {work.bias()}, {Ref::output(0)});
   }
   Ref pixels = Ref::input(0);
-  if (!std::equal(std::begin(conv.in), std::end(conv.in), std::begin(conv.out))) {
+  if (conv.in != conv.out) {
     gpu::StridedCopy copy;
     copy.shape = {conv.N * conv.C, conv.out[0], conv.out[1], conv.out[2]};
-    copy.x_strides = {conv.in[0] * conv.in[1] * conv.in[2], conv.stride[0] * conv.in[1] * conv.in[2],
-                      conv.stride[1] * conv.in[2], conv.stride[2]};
+    copy.x_strides = {conv.in_size(), conv.stride[0] * conv.in[1] * conv.in[2], conv.stride[1] * conv.in[2],
+                      conv.stride[2]};
     copy.y_strides = {p.N, conv.out[1] * conv.out[2], conv.out[2], 1};
     copy.bytes = work.half ? 2 : 4;
     pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
@@ -154,16 +154,16 @@ struct LastWork {
   size_t library_bytes = 0;
 
   Ref bias() const {
-    return p.has_bias ? Ref::input(2) : Ref::held(gpu::constant_vector(device, 0.0f, true, p.M * p.groups));
+    return p.has_bias ? Ref::input(2) : Ref::held(gpu::constant_vector(device, 0.0f, true, p.y_channels()));
   }
   Ref residual() const { return p.has_residual ? Ref::input(kResidual) : Ref(); }
-  int64_t pixels() const { return p.N * p.out[0] * p.out[1] * p.out[2]; }
+  int64_t pixels() const { return p.N * p.out_size(); }
   // Y [pixels, M] = X [pixels, C] W^T, with all that follows.
   LinearProblem layer() const {
     LinearProblem layer;
     layer.rows = pixels();
     layer.K = p.C;
-    layer.N = p.M * p.groups;
+    layer.N = p.y_channels();
     layer.has_residual = p.has_residual;
     layer.act = p.act;
     layer.transposed = true;
@@ -187,11 +187,11 @@ struct LastWork {
 // Those that the strides leave, one behind another.
 Ref gathered_pixels(LastWork& work) {
   const ConvolutionProblem& p = work.p;
-  if (std::equal(std::begin(p.in), std::end(p.in), std::begin(p.out))) return Ref::input(0);
+  if (p.in == p.out) return Ref::input(0);
   gpu::StridedCopy copy;
   copy.shape = {p.N, p.out[0], p.out[1], p.out[2], p.C};
-  copy.x_strides = {p.in[0] * p.in[1] * p.in[2] * p.C, p.stride[0] * p.in[1] * p.in[2] * p.C,
-                    p.stride[1] * p.in[2] * p.C, p.stride[2] * p.C, 1};
+  copy.x_strides = {p.in_size() * p.C, p.stride[0] * p.in[1] * p.in[2] * p.C, p.stride[1] * p.in[2] * p.C,
+                    p.stride[2] * p.C, 1};
   copy.y_strides = gpu::contiguous(copy.shape);
   copy.bytes = 2;
   const Ref pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
@@ -300,23 +300,22 @@ void plan_last_own_pixels(LastWork& work) {
 // What no library takes goes by way of channels first.
 void plan_last_any(LastWork& work) {
   const ConvolutionProblem& p = work.p;
-  const auto pixels = [](const int64_t* axes) { return axes[0] * axes[1] * axes[2]; };
-  const int64_t x_channels = p.groups * p.C, y_channels = p.groups * p.M;
+  const int64_t x_channels = p.x_channels(), y_channels = p.y_channels();
   const int64_t w_rows = p.transposed ? x_channels : y_channels, w_channels = p.transposed ? p.M : p.C;
   const auto change = [&](Ref from, int64_t batch, int64_t rows, int64_t columns, Ref to) {
     work.program.launch(gpu::swap_planes_plan(batch, rows, columns, work.call.aligned()), {from}, {to});
   };
-  const Ref x = work.program.reserve(p.N * pixels(p.in) * x_channels * 2),
-            w = work.program.reserve(w_rows * w_channels * pixels(p.kernel) * 2),
+  const Ref x = work.program.reserve(p.N * p.in_size() * x_channels * 2),
+            w = work.program.reserve(w_rows * w_channels * p.taps() * 2),
             y = work.program.reserve(work.pixels() * y_channels * 2);
-  change(Ref::input(0), p.N, pixels(p.in), x_channels, x);
-  change(Ref::input(1), w_rows, pixels(p.kernel), w_channels, w);
+  change(Ref::input(0), p.N, p.in_size(), x_channels, x);
+  change(Ref::input(1), w_rows, p.taps(), w_channels, w);
   ConvolutionProblem first = work.alone();
   first.channels_last = false;
   gpu::Plan plan = p.transposed ? gpu::convolution_plan(first, true)
                                 : gpu::conv_plan(first, true, work.call.aligned(), work.device.facts());
   work.program.launch(std::move(plan), {x, w, Ref()}, {y});
-  change(y, p.N, y_channels, pixels(p.out), Ref::output(0));
+  change(y, p.N, y_channels, p.out_size(), Ref::output(0));
   work.add_tail();
 }
 

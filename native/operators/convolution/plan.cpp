@@ -60,9 +60,8 @@ const char* kernel_of(ProductTile tile, bool half) {
 
 Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   Plan plan;
-  const int64_t in_plane = p.in[0] * p.in[1] * p.in[2], out_plane = p.out[0] * p.out[1] * p.out[2],
-                taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-  if (p.N * p.groups * p.M * out_plane == 0) return plan;
+  const int64_t in_plane = p.in_size(), out_plane = p.out_size(), taps = p.taps();
+  if (p.N * p.y_channels() * out_plane == 0) return plan;
   for (size_t d = 0; d < kSpatialAxes; ++d) {
     to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
   }
@@ -118,7 +117,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
                std::optional<ProductTile> wanted) {
   Plan plan;
   const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
-  if (pixels * p.M * p.groups == 0) return plan;
+  if (pixels * p.y_channels() == 0) return plan;
   const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
   to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);

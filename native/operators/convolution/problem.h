@@ -1,6 +1,8 @@
 // What a convolution is, for all operators and libraries that compute one.
 #pragma once
 
+#include <array>
+
 #include "device/launch.h"
 #include "operators/activation.h"
 
@@ -12,17 +14,30 @@ using gpu::kSpatialAxes;
 // [groups M, C, kernel..], that of a transposed convolution [groups C, M, kernel..]. What has fewer axes has
 // ones in front.
 struct ConvolutionProblem {
+  using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
+  bool bfloat16 = false;       // X and W are rounded to it
   bool channels_last = false;  // of X, Y and W, as they lie in memory
   int64_t N = 1, groups = 1, C = 1, M = 1;
-  int64_t in[kSpatialAxes] = {1, 1, 1}, out[kSpatialAxes] = {1, 1, 1}, kernel[kSpatialAxes] = {1, 1, 1},
-          stride[kSpatialAxes] = {1, 1, 1}, dilation[kSpatialAxes] = {1, 1, 1};
-  int64_t pad[kSpatialAxes] = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
+  Axes in = {1, 1, 1}, out = {1, 1, 1}, kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
+  Axes pad = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
   bool has_residual = false;
   Activation act;
 
   // Elements that the taps of an axis cover, of X, or of Y when it is transposed.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
+
+  // Elements of Y along an axis with this padding; negative where the window does not fit.
+  int64_t out_of(size_t axis, int64_t pad_end) const {
+    const int64_t room = in[axis] + pad[axis] + pad_end - span(axis);
+    return room < 0 ? -1 : room / stride[axis] + 1;
+  }
+
+  int64_t x_channels() const { return groups * C; }
+  int64_t y_channels() const { return groups * M; }
+  int64_t in_size() const { return in[0] * in[1] * in[2]; }
+  int64_t out_size() const { return out[0] * out[1] * out[2]; }
+  int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
 
   // Of images, which have the last two axes.
   int64_t H() const { return in[1]; }

@@ -32,28 +32,30 @@ constexpr int64_t kPlaneVectors = 4;        // of one plane, summed together
 constexpr double kFull = 0.9;               // of vectors of pixels: below, vectors of channels are better
 
 // Axes along which neighbouring elements of x make neighbouring elements of y are one.
-FusedConvProblem with_joined_axes(FusedConvProblem p) {
+ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
   const auto plain = [&](size_t axis) {
-    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.pad_begin[axis] == 0 && p.pad_end[axis] == 0;
+    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;
   };
   for (size_t axis = 1; axis < 3; ++axis) {
     if (!plain(axis - 1) || !plain(axis)) continue;
-    p.in[axis] *= p.in[axis - 1];
-    p.in[axis - 1] = 1;
+    for (auto* sizes : {&p.in, &p.out}) {
+      (*sizes)[axis] *= (*sizes)[axis - 1];
+      (*sizes)[axis - 1] = 1;
+    }
   }
   return p;
 }
 
 // A part of y along its first axis with more than one element, and what of x it reads.
 struct Strip {
-  FusedConvProblem::Axes out, first;    // sizes of the part of y, and where it begins
-  FusedConvProblem::Axes phases, size;  // of s
-  int64_t plane, words;                 // of a phase, of a pair of channels
+  ConvolutionProblem::Axes out, first;    // sizes of the part of y, and where it begins
+  ConvolutionProblem::Axes phases, size;  // of s
+  int64_t plane, words;                   // of a phase, of a pair of channels
 
-  Strip(const FusedConvProblem& p, size_t axis, int64_t begin, int64_t end) {
+  Strip(const ConvolutionProblem& p, size_t axis, int64_t begin, int64_t end) {
     plane = words = 1;
     for (size_t i = 0; i < 3; ++i) {
-      out[i] = i == axis ? end - begin : p.out(i);
+      out[i] = i == axis ? end - begin : p.out[i];
       first[i] = i == axis ? begin : 0;
       phases[i] = 0;
       int64_t most = 0;
@@ -72,7 +74,7 @@ struct Strip {
   // Pixels, in the order of s, from the first to the last one of y.
   int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
   // Where the words of the tap (d, h, w) begin.
-  int64_t offset(const FusedConvProblem& p, const FusedConvProblem::Axes& tap) const {
+  int64_t offset(const ConvolutionProblem& p, const ConvolutionProblem::Axes& tap) const {
     int64_t phase = 0, place = 0;
     for (size_t i = 0; i < 3; ++i) {
       const int64_t at = tap[i] * p.dilation[i];
@@ -89,25 +91,25 @@ struct Strips {
   int64_t most;  // elements of it
 
   // Of at most `bytes` of s, where each word stands for `depth` of them, and of at least `least` elements.
-  Strips(const FusedConvProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
-    while (axis < 2 && p.out(axis) == 1) ++axis;
-    most = p.out(axis);
+  Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
+    while (axis < 2 && p.out[axis] == 1) ++axis;
+    most = p.out[axis];
     const auto taken = [&](int64_t n) { return depth * Strip(p, axis, 0, n).words * 4; };
     const int64_t whole = taken(most), one = taken(1);
     if (whole <= bytes) return;
     const int64_t more = std::max<int64_t>((whole - one) / std::max<int64_t>(most - 1, 1), 1);
     most = std::min(most, std::max((bytes - one) / more, least));
     // Equal ones, of whole vectors.
-    most = ceil_div(p.out(axis), ceil_div(p.out(axis), most));
-    if (axis == 2) most = std::min(round_up(most, L), p.out(axis));
+    most = ceil_div(p.out[axis], ceil_div(p.out[axis], most));
+    if (axis == 2) most = std::min(round_up(most, L), p.out[axis]);
   }
-  Strip at(const FusedConvProblem& p, int64_t begin) const {
-    return Strip(p, axis, begin, std::min(p.out(axis), begin + most));
+  Strip at(const ConvolutionProblem& p, int64_t begin) const {
+    return Strip(p, axis, begin, std::min(p.out[axis], begin + most));
   }
 };
 
 // For each step of the product; `pair` words lie between two pairs of channels.
-std::vector<int64_t> step_offsets(const FusedConvProblem& p, const Strip& strip, int64_t pairs) {
+std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip, int64_t pairs) {
   std::vector<int64_t> offsets;
   offsets.reserve(static_cast<size_t>(pairs * p.taps()));
   for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -130,9 +132,9 @@ struct Pixels {
 };
 
 // Of vectors that have their first `width` lanes.
-std::vector<Pixels> pixels_of(const FusedConvProblem& p, const Strip& strip, int64_t width) {
+std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& strip, int64_t width) {
   std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
-  const int64_t first = (strip.first[0] * p.out(1) + strip.first[1]) * p.out(2) + strip.first[2];
+  const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
   int64_t at = first, d = 0, h = 0, w = 0;
   for (Pixels& vector : pixels) {
     vector = {0, 0, at};
@@ -204,9 +206,9 @@ void store_words(Word* to, Words words, int64_t n) {
 
 // A pair of channels at x, the second of which may not be there.
 template <class E, class T>
-void pack_pair(const FusedConvProblem& p, const Strip& strip, const T* x, bool second, Word* s) {
+void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, bool second, Word* s) {
   const auto place = [&](size_t axis, int64_t phase, int64_t i) {
-    return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad_begin[axis];
+    return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad[axis];
   };
   const int64_t columns = strip.size[2], stride = p.stride[2];
   for (int64_t phase = 0; phase < strip.phases[0] * strip.phases[1] * strip.phases[2]; ++phase) {
@@ -247,7 +249,7 @@ void pack_pair(const FusedConvProblem& p, const Strip& strip, const T* x, bool s
 // Some channels of an image from products: y = act(product + bias + residual).
 template <class T>
 struct Finish {
-  const FusedConvProblem& p;
+  const ConvolutionProblem& p;
   const T *bias, *residual;  // of the first channel, as y
   T* y;
   int64_t plane;
@@ -261,7 +263,7 @@ struct Finish {
   const Word* next = nullptr;
   int64_t next_rows = 0;
 
-  Finish(const FusedConvProblem& problem, const T* b, const T* r, T* out)
+  Finish(const ConvolutionProblem& problem, const T* b, const T* r, T* out)
       : p(problem), bias(b), residual(r), y(out), plane(p.out_size()), pixels(nullptr) {
     constexpr float kInfinite = std::numeric_limits<float>::infinity();
     const ActivationKind kind = p.act.kind;
@@ -340,8 +342,8 @@ struct Finish {
 // --- Groups of several channels
 
 template <class E>
-int64_t pairs_of(const FusedConvProblem& p) {
-  return ceil_div(p.C / p.group, E::kDepth);
+int64_t pairs_of(const ConvolutionProblem& p) {
+  return ceil_div(p.C, E::kDepth);
 }
 
 // Blocks of output channels.
@@ -349,37 +351,37 @@ int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
 int64_t first_of(int64_t outputs, int64_t block) { return outputs * block / blocks_of(outputs); }
 
 template <class E>
-Strips strips_of(const FusedConvProblem& p, int64_t lanes) {
-  return Strips(p, kStripBytes * lanes, p.group * pairs_of<E>(p), 1);
+Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
+  return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
 }
 
 // s of a strip.
 template <class E>
-Word* take_strip(const FusedConvProblem& p, const Strips& strips, Workspace& workspace) {
-  return workspace.take<Word>(p.group * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
+Word* take_strip(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
+  return workspace.take<Word>(p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
 }
 
 // The words of the pixels of a strip, in blocks of rows.
 template <class E>
-Word* take_gathered(const FusedConvProblem& p, const Strips& strips, Workspace& workspace) {
+Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
   const int64_t steps = pairs_of<E>(p) * p.taps(), blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
-  return workspace.take<Word>(p.group * blocks * (steps * kMaxRows + L));
+  return workspace.take<Word>(p.groups * blocks * (steps * kMaxRows + L));
 }
 
 // Vectors of pixels.
 template <class E, class T>
-void multiply_by_pixel(const FusedConvProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
                        const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel) {
   const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
-  const int64_t outputs = p.M / p.group, blocks = blocks_of(outputs);
+  const int64_t outputs = p.M, blocks = blocks_of(outputs);
   const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
   const int64_t passes = ceil_div(blocks, together);
   const std::vector<Pixels> pixels = pixels_of(p, strip, L);
   const auto vectors = static_cast<int64_t>(pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel);
   const int64_t parts =
-      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.group * passes), 1, panels);
-  parallel_for(parallel, p.group * passes * parts, [&](int64_t item, size_t) {
+      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
+  parallel_for(parallel, p.groups * passes * parts, [&](int64_t item, size_t) {
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
@@ -404,15 +406,15 @@ void multiply_by_pixel(const FusedConvProblem& p, const Strip& strip, const std:
 
 // Vectors of channels.
 template <class E, class T>
-void multiply_by_channel(const FusedConvProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
                          const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel,
                          Word* gathered) {
   const auto steps = static_cast<int64_t>(offsets.size());
-  const int64_t outputs = p.M / p.group, panels = ceil_div(outputs, kPanelWidth);
+  const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth);
   const int64_t blocks = ceil_div(strip.span(), kMaxRows), width = ceil_div(strip.span(), blocks);
   const int64_t slot = steps * kMaxRows + L;
   std::vector<Pixels> pixels = pixels_of(p, strip, width);
-  parallel_for(parallel, p.group * blocks, [&](int64_t item, size_t) {
+  parallel_for(parallel, p.groups * blocks, [&](int64_t item, size_t) {
     const int64_t block = item % blocks, g = item / blocks;
     const Pixels& here = pixels[static_cast<size_t>(block)];
     const Word* from = s + g * pairs_of<E>(p) * strip.words + block * width;
@@ -423,7 +425,7 @@ void multiply_by_channel(const FusedConvProblem& p, const Strip& strip, const st
     }
   });
   for (Pixels& block : pixels) block.lanes = (1u << block.count) - 1;  // as they are gathered
-  parallel_for(parallel, p.group * panels, [&](int64_t item, size_t) {
+  parallel_for(parallel, p.groups * panels, [&](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
     const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
@@ -451,24 +453,24 @@ void multiply_by_channel(const FusedConvProblem& p, const Strip& strip, const st
 }
 
 template <class E, class T>
-void multiply_groups(const FusedConvProblem& p, FusedConvVectors vectors, const T* x, const Word* w,
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* x, const Word* w,
                      const T* bias, const T* residual, T* y, Parallel& parallel, void* memory) {
-  const int64_t channels = p.C / p.group, pairs = pairs_of<E>(p);
+  const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
   Workspace workspace(memory);
   Word* s = take_strip<E>(p, strips, workspace);
   Word* gathered = vectors == FusedConvVectors::kChannels ? take_gathered<E>(p, strips, workspace) : nullptr;
-  for (int64_t begin = 0; begin < p.out(strips.axis); begin += strips.most) {
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
     const std::vector<int64_t> offsets = step_offsets(p, strip, pairs);
     for (int64_t n = 0; n < p.N; ++n) {
-      const T* image = x + n * p.C * p.in_size();
-      parallel_for(parallel, p.group * pairs, [&](int64_t item, size_t) {
+      const T* image = x + n * p.x_channels() * p.in_size();
+      parallel_for(parallel, p.groups * pairs, [&](int64_t item, size_t) {
         const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
         pack_pair<E>(p, strip, image + c * p.in_size(), pair * E::kDepth + 1 < channels,
                      s + item * strip.words);
       });
-      const int64_t first = n * p.M * p.out_size();
+      const int64_t first = n * p.y_channels() * p.out_size();
       const Finish<T> finish(p, bias, p.has_residual ? residual + first : nullptr, y + first);
       if (gathered != nullptr) {
         multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
@@ -499,34 +501,35 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
 // The nearest numbers of bfloat16.
 Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
 
-Strips plane_strips(const FusedConvProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
+Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
 
 // Words of s for each lane.
-int64_t plane_slot(const FusedConvProblem& p, const Strips& strips) {
+int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
   return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
 }
 
 template <class T>
-void filter_planes(const FusedConvProblem& p, const T* x, const Word* w, const T* bias, const T* residual,
+void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const T* bias, const T* residual,
                    T* y, Parallel& parallel, void* memory) {
-  const int64_t taps = p.taps(), outputs = p.M / p.group;
+  const int64_t taps = p.taps(), outputs = p.M;
   const Strips strips = plane_strips(p);
   const int64_t slot = plane_slot(p, strips);
   auto* words = static_cast<Word*>(memory);
   const auto* weights = reinterpret_cast<const float*>(w);
-  for (int64_t begin = 0; begin < p.out(strips.axis); begin += strips.most) {
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
     const std::vector<int64_t> offsets = step_offsets(p, strip, 1);
     const std::vector<Pixels> pixels = pixels_of(p, strip, L);
     const auto vectors = static_cast<int64_t>(pixels.size());
-    parallel_for(parallel, p.N * p.C, [&](int64_t item, size_t lane) {
+    parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t lane) {
       Word* s = words + static_cast<int64_t>(lane) * slot;
       pack_pair<Single>(p, strip, x + item * p.in_size(), false, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
         for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));
       }
-      const int64_t n = item / p.C, c = item % p.C, first = n * p.M * p.out_size();
+      const int64_t n = item / p.x_channels(), c = item % p.x_channels(),
+                    first = n * p.y_channels() * p.out_size();
       const Finish<T> image(p, bias, p.has_residual ? residual + first : nullptr, y + first);
       alignas(64) float o[kPlaneVectors * L];
       for (int64_t m = c * outputs; m < (c + 1) * outputs; ++m) {
@@ -547,16 +550,16 @@ void filter_planes(const FusedConvProblem& p, const T* x, const Word* w, const T
 // --- Weights
 
 template <class E>
-int64_t group_words(const FusedConvProblem& p, FusedConvVectors vectors) {
-  const int64_t outputs = p.M / p.group, steps = pairs_of<E>(p) * p.taps();
+int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  const int64_t outputs = p.M, steps = pairs_of<E>(p) * p.taps();
   return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
 }
 
 template <class E, class T>
-void prepare_groups(const FusedConvProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
-  const int64_t channels = p.C / p.group, outputs = p.M / p.group, taps = p.taps();
+void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
+  const int64_t channels = p.C, outputs = p.M, taps = p.taps();
   const int64_t steps = pairs_of<E>(p) * taps, size = group_words<E>(p, vectors);
-  for (int64_t m = 0; m < p.M; ++m) {
+  for (int64_t m = 0; m < p.y_channels(); ++m) {
     // The channel's word of the first step, and how far it is to the next one's.
     Word* to = words + m / outputs * size;
     const int64_t i = m % outputs;
@@ -584,7 +587,7 @@ void prepare_groups(const FusedConvProblem& p, FusedConvVectors vectors, const T
 }
 
 template <class E>
-size_t multiply_workspace(const FusedConvProblem& p, FusedConvVectors vectors, size_t lanes) {
+size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
   Workspace workspace(nullptr);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
   take_strip<E>(p, strips, workspace);
@@ -592,31 +595,31 @@ size_t multiply_workspace(const FusedConvProblem& p, FusedConvVectors vectors, s
   return workspace.bytes();
 }
 
-bool one_channel(const FusedConvProblem& p) { return p.C == p.group; }
-bool empty(const FusedConvProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
+bool one_channel(const ConvolutionProblem& p) { return p.C == 1; }
+bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
 
 }  // namespace
 
 template <class T>
-FusedConvVectors fused_conv_choose(const FusedConvProblem& problem) {
-  const FusedConvProblem p = with_joined_axes(problem);
-  if (one_channel(p) || p.in_size() == 0 || p.out_size() <= 0 || p.M / p.group < 2 * L) {
+FusedConvVectors fused_conv_choose(const ConvolutionProblem& problem) {
+  const ConvolutionProblem p = with_joined_axes(problem);
+  if (one_channel(p) || p.in_size() == 0 || p.out_size() <= 0 || p.M < 2 * L) {
     return FusedConvVectors::kPixels;
   }
-  const int64_t span = Strip(p, 0, 0, p.out(0)).span();
+  const int64_t span = Strip(p, 0, 0, p.out[0]).span();
   const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));
   return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
 }
 
 template <class T>
-size_t fused_conv_weights(const FusedConvProblem& p, FusedConvVectors vectors) {
-  if (one_channel(p)) return static_cast<size_t>(p.M * p.taps() + L) * sizeof(float);
+size_t fused_conv_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  if (one_channel(p)) return static_cast<size_t>(p.y_channels() * p.taps() + L) * sizeof(float);
   const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
-  return static_cast<size_t>(p.group * words) * sizeof(Word);
+  return static_cast<size_t>(p.groups * words) * sizeof(Word);
 }
 
 template <class T>
-void fused_conv_prepare(const FusedConvProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+void fused_conv_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
   std::memset(weights, 0, GRAPHOPT_ISA::fused_conv_weights<T>(p, vectors));
   auto* words = static_cast<Word*>(weights);
   if (!one_channel(p)) {
@@ -624,7 +627,7 @@ void fused_conv_prepare(const FusedConvProblem& p, FusedConvVectors vectors, con
     return prepare_groups<Single>(p, vectors, w, words);
   }
   auto* out = static_cast<float*>(weights);
-  const int64_t count = p.M * p.taps();
+  const int64_t count = p.y_channels() * p.taps();
   for (int64_t i = 0; i < count; i += L) {
     const Vec numbers = load_range(w + i, 0, count - i);
     store(out + i, p.bfloat16 ? rounded(numbers) : numbers);
@@ -632,8 +635,8 @@ void fused_conv_prepare(const FusedConvProblem& p, FusedConvVectors vectors, con
 }
 
 template <class T>
-size_t fused_conv_workspace(const FusedConvProblem& problem, FusedConvVectors vectors, size_t lanes) {
-  const FusedConvProblem p = with_joined_axes(problem);
+size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+  const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return 0;
   if (one_channel(p)) return lanes * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
   return p.bfloat16 ? multiply_workspace<Brain>(p, vectors, lanes)
@@ -641,9 +644,9 @@ size_t fused_conv_workspace(const FusedConvProblem& problem, FusedConvVectors ve
 }
 
 template <class T>
-void fused_conv(const FusedConvProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
+void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
                 const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
-  const FusedConvProblem p = with_joined_axes(problem);
+  const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return;
   const auto* w = static_cast<const Word*>(weights);
   if (one_channel(p)) return filter_planes(p, x, w, b, r, y, parallel, workspace);
@@ -651,12 +654,12 @@ void fused_conv(const FusedConvProblem& problem, FusedConvVectors vectors, const
   multiply_groups<Single>(p, vectors, x, w, b, r, y, parallel, workspace);
 }
 
-#define GRAPHOPT_INSTANTIATE(T)                                                                        \
-  template FusedConvVectors fused_conv_choose<T>(const FusedConvProblem&);                             \
-  template size_t fused_conv_weights<T>(const FusedConvProblem&, FusedConvVectors);                    \
-  template void fused_conv_prepare(const FusedConvProblem&, FusedConvVectors, const T*, void*);        \
-  template size_t fused_conv_workspace<T>(const FusedConvProblem&, FusedConvVectors, size_t);          \
-  template void fused_conv(const FusedConvProblem&, FusedConvVectors, const T*, const void*, const T*, \
+#define GRAPHOPT_INSTANTIATE(T)                                                                          \
+  template FusedConvVectors fused_conv_choose<T>(const ConvolutionProblem&);                             \
+  template size_t fused_conv_weights<T>(const ConvolutionProblem&, FusedConvVectors);                    \
+  template void fused_conv_prepare(const ConvolutionProblem&, FusedConvVectors, const T*, void*);        \
+  template size_t fused_conv_workspace<T>(const ConvolutionProblem&, FusedConvVectors, size_t);          \
+  template void fused_conv(const ConvolutionProblem&, FusedConvVectors, const T*, const void*, const T*, \
                            const T*, T*, Parallel&, void*);
 GRAPHOPT_INSTANTIATE(float)
 GRAPHOPT_INSTANTIATE(half)

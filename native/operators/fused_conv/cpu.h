@@ -5,7 +5,7 @@
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
-#include "operators/fused_conv/problem.h"
+#include "operators/convolution/problem.h"
 
 namespace graphopt::cpu {
 
@@ -13,25 +13,26 @@ namespace graphopt::cpu {
 enum class FusedConvVectors { kPixels, kChannels };
 
 // The faster one; p.in is 0 where it is not known.
-GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const FusedConvProblem& p), (p))
+GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
-// W in the layout for one of them, which depends on p.M, p.C, p.group, p.kernel and p.bfloat16 alone: its
-// bytes, and how these are written, at a cache line, from w [M, C / group, kernel..].
-GRAPHOPT_PRODUCT_KERNEL(size_t, fused_conv_weights, (const FusedConvProblem& p, FusedConvVectors vectors),
+// W in the layout for one of them, which depends on p.groups, p.M, p.C, p.kernel and p.bfloat16 alone: its
+// bytes, and how these are written, at a cache line, from w.
+GRAPHOPT_PRODUCT_KERNEL(size_t, fused_conv_weights, (const ConvolutionProblem& p, FusedConvVectors vectors),
                         (p, vectors))
 GRAPHOPT_PRODUCT_KERNEL(void, fused_conv_prepare,
-                        (const FusedConvProblem& p, FusedConvVectors vectors, const T* w, void* weights),
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights),
                         (p, vectors, w, weights))
 
 GRAPHOPT_PRODUCT_KERNEL(size_t, fused_conv_workspace,
-                        (const FusedConvProblem& p, FusedConvVectors vectors, size_t lanes),
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
                         (p, vectors, lanes))
 
-// y [N, M, out..] = act(conv(x, w) + b + r), summed in float32; where p.bfloat16 both factors are rounded to
+// y = act(conv(x, w) + b + r), summed in float32; where p.bfloat16 both factors are rounded to
 // bfloat16 before. r is null unless p.has_residual. The result does not depend on the number of lanes.
 GRAPHOPT_PRODUCT_KERNEL(void, fused_conv,
-                        (const FusedConvProblem& p, FusedConvVectors vectors, const T* x, const void* weights,
-                         const T* b, const T* r, T* y, Parallel& parallel, void* workspace),
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, const T* x,
+                         const void* weights, const T* b, const T* r, T* y, Parallel& parallel,
+                         void* workspace),
                         (p, vectors, x, weights, b, r, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -8,46 +8,16 @@ namespace graphopt {
 // So that sizes that are made of them have 64 bits.
 constexpr int64_t kLargest = 0x7fffffff;
 
-namespace {
-
-// Each with and without a residual sum, and with each activation.
-template <class Op, class Set>
-std::vector<Op> each(const Set& set) {
-  std::vector<Op> ops;
-  for (const bool add : {false, true}) {
-    for (const ActivationKind kind : all_activations()) set(ops.emplace_back(), add, kind);
-  }
-  return ops;
-}
-
-}  // namespace
-
 std::vector<FusedConvOp> FusedConvOp::all() {
-  return each<FusedConvOp>([](FusedConvOp& op, bool add, ActivationKind kind) {
-    op.add_ = add;
-    op.act_.kind = kind;
-  });
+  return with_tails<FusedConvOp>({false, true}, all_activations());
 }
 
-std::vector<FusedConvBf16Op> FusedConvBf16Op::all() {
-  return each<FusedConvBf16Op>([](FusedConvBf16Op& op, bool add, ActivationKind kind) {
-    op.add_ = add;
-    op.act_.kind = kind;
-    op.bfloat16_ = true;
-  });
-}
-
-std::string FusedConvOp::name() const {
-  return std::string("FusedConv") + (add_ ? "Add" : "") + activation_suffix(act_.kind) +
-         (bfloat16_ ? "Bf16" : "");
-}
-
-std::vector<Operand> FusedConvOp::inputs() const {
-  return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
+std::vector<FusedConvOp> FusedConvOp::all_bfloat16() {
+  return with_tails<FusedConvOp>({false, true}, all_activations(), true);
 }
 
 void FusedConvOp::read(const Node& node) {
-  act_ = read_activation(act_.kind, node);
+  TailedOperator::read(node);
   pads_ = node.get_ints("pads");
   strides_ = node.get_ints("strides");
   dilations_ = node.get_ints("dilations");
@@ -65,75 +35,77 @@ void FusedConvOp::read(const Node& node) {
   if (group_ < 1 || group_ > kLargest) throw Error("attribute 'group' must be 1 or more, and less than 2^31");
 }
 
-FusedConvProblem FusedConvOp::window_problem(const Shape& w) const {
+ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
   const size_t axes = strides_.size();
   if (w.rank() != axes + 2) {
     throw Error("W must have " + std::to_string(axes + 2) + " axes, as 'strides' says, got " + w.text());
   }
-  FusedConvProblem p;
-  p.M = w[0];
-  p.C = w[1] * group_;
-  p.group = group_;
-  if (p.M % group_ != 0)
+  ConvolutionProblem p;
+  p.M = w[0] / group_;
+  p.C = w[1];
+  p.groups = group_;
+  if (w[0] % group_ != 0)
     throw Error("W " + w.text() + " is not made of " + std::to_string(group_) + " groups");
   for (size_t i = 0; i < axes; ++i) {
     const size_t axis = 3 - axes + i;
     p.kernel[axis] = w[2 + i];
     p.stride[axis] = strides_[i];
     p.dilation[axis] = dilations_[i];
-    p.pad_begin[axis] = pads_[i];
-    p.pad_end[axis] = pads_[axes + i];
+    p.pad[axis] = pads_[i];
     if (w[2 + i] < 1) throw Error("W " + w.text() + " has an empty window");
   }
-  p.has_residual = add_;
+  p.has_bias = true;
+  p.has_residual = tail_.has_residual;
   p.bfloat16 = bfloat16_;
-  p.act = act_;
+  p.act = tail_.act;
   return p;
 }
 
-FusedConvProblem FusedConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
-  FusedConvProblem p = window_problem(w);
-  const bool known = x && x->rank() == w.rank();
-  for (size_t i = 2; i < w.rank(); ++i) {
-    p.in[i + 3 - w.rank()] = known ? std::max<int64_t>((*x)[i], 0) : 0;
+void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
+  const size_t axes = strides_.size();
+  p.N = std::max<int64_t>(x[0], 0);
+  for (size_t i = 0; i < axes; ++i) {
+    const size_t axis = 3 - axes + i;
+    p.in[axis] = std::max<int64_t>(x[2 + i], 0);
+    p.out[axis] = p.out_of(axis, pads_[axes + i]);
   }
+}
+
+ConvolutionProblem FusedConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
+  ConvolutionProblem p = window_problem(w);
+  set_sizes(p, x && x->rank() == w.rank() ? *x : Shape(w.rank()));
   return p;
 }
 
-FusedConvProblem FusedConvOp::problem(const Shapes& inputs) const {
+ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
-  FusedConvProblem p = window_problem(w);
+  ConvolutionProblem p = window_problem(w);
   if (x.rank() != w.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in their axes");
-  if (x[1] != p.C) {
+  if (x[1] != p.x_channels()) {
     throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " in " +
-                std::to_string(group_) + " groups wants " + std::to_string(p.C));
+                std::to_string(group_) + " groups wants " + std::to_string(p.x_channels()));
   }
-  p.N = x[0];
-  for (size_t i = 2; i < x.rank(); ++i) p.in[i + 3 - x.rank()] = x[i];
-  for (size_t axis = 0; axis < 3; ++axis) {
-    if (p.out(axis) < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
+  set_sizes(p, x);
+  for (const int64_t out : p.out) {
+    if (out < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
   }
-  double padded = static_cast<double>(p.C + p.M);
-  for (size_t i = 0; i < 3; ++i) {
-    padded *= static_cast<double>(p.in[i] + p.pad_begin[i] + p.pad_end[i] + p.stride[i]);
+  const size_t axes = strides_.size();
+  double padded = static_cast<double>(p.x_channels() + p.y_channels());
+  for (size_t i = 0; i < axes; ++i) {
+    padded *= static_cast<double>(x[2 + i] + pads_[i] + pads_[axes + i] + strides_[i]);
   }
   if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
-  const Shape bias = {p.M};
-  if (inputs[2] != bias) throw Error("B must be " + bias.text() + ", got " + inputs[2].text());
-  const Shape y = output(inputs);
-  if (add_ && inputs[3] != y) throw Error("R must be like Y " + y.text() + ", got " + inputs[3].text());
+  require_shape("B", inputs[2], {p.y_channels()});
+  require_residual(inputs, "Y", output(inputs));
   return p;
 }
 
 Shape FusedConvOp::output(const Shapes& inputs) const {
-  FusedConvProblem p = window_problem(inputs[1]);
+  ConvolutionProblem p = window_problem(inputs[1]);
   Shape y = inputs[0];
-  y[1] = p.M;
-  for (size_t i = 2; i < y.rank(); ++i) {
-    const size_t axis = i + 3 - y.rank();
-    p.in[axis] = y[i];
-    y[i] = p.out(axis);
-  }
+  set_sizes(p, y);
+  y[1] = p.y_channels();
+  for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
   return y;
 }
 
@@ -172,30 +144,30 @@ void FusedConvOp::infer(const ShapeInference& node) const {
 
 namespace {
 
-template <class Op, class T>
-class FusedConvCpu final : public PackedCpuKernel<Op> {
+template <class T>
+class FusedConvCpu final : public PackedCpuKernel<FusedConvOp> {
  public:
-  using PackedCpuKernel<Op>::PackedCpuKernel;
+  using PackedCpuKernel::PackedCpuKernel;
 
  private:
-  cpu::FusedConvVectors vectors(const FusedConvProblem& p) const {
-    return cpu::fused_conv_choose<T>(this->layout_problem(p));
+  cpu::FusedConvVectors vectors(const ConvolutionProblem& p) const {
+    return cpu::fused_conv_choose<T>(layout_problem(p));
   }
-  std::string layout(const FusedConvProblem& p) const override {
+  std::string layout(const ConvolutionProblem& p) const override {
     return std::string(p.bfloat16 ? "bfloat16 " : "") +
            (vectors(p) == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
-           std::to_string(p.group) + " groups";
+           std::to_string(p.groups) + " groups";
   }
-  size_t packed_bytes(const FusedConvProblem& p) const override {
+  size_t packed_bytes(const ConvolutionProblem& p) const override {
     return cpu::fused_conv_weights<T>(p, vectors(p));
   }
-  void pack(const FusedConvProblem& p, const Tensor& w, void* packed) const override {
+  void pack(const ConvolutionProblem& p, const Tensor& w, void* packed) const override {
     cpu::fused_conv_prepare(p, vectors(p), w.as<const T>(), packed);
   }
-  size_t scratch(const FusedConvProblem& p, size_t lanes) const override {
+  size_t scratch(const ConvolutionProblem& p, size_t lanes) const override {
     return cpu::fused_conv_workspace<T>(p, vectors(p), lanes);
   }
-  void compute(const FusedConvProblem& p, const Call& call, const void* packed,
+  void compute(const ConvolutionProblem& p, const Call& call, const void* packed,
                void* scratch) const override {
     cpu::fused_conv(p, vectors(p), data<T>(call, 0), packed, data<T>(call, 2),
                     p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
@@ -203,16 +175,12 @@ class FusedConvCpu final : public PackedCpuKernel<Op> {
   }
 };
 
-template <class T>
-using InFull = FusedConvCpu<FusedConvOp, T>;
-template <class T>
-using InBfloat16 = FusedConvCpu<FusedConvBf16Op, T>;
-
 }  // namespace
 
 void add_fused_conv(Kernels& kernels) {
-  kernels.add_cpu<FusedConvOp, InFull>();
-  kernels.add_cpu<FusedConvBf16Op, InBfloat16>(Reuse::kNone, {ElementType::kFloat});
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>();
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat},
+                                             FusedConvOp::all_bfloat16());
 }
 
 }  // namespace graphopt

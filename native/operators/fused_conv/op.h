@@ -4,46 +4,32 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "operators/activation_op.h"
-#include "operators/fused_conv/problem.h"
-#include "operators/table.h"
-#include "operators/tail.h"
+#include "operators/convolution/problem.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
-class FusedConvOp {
+class FusedConvOp final : public WeightedOperator<ConvolutionProblem> {
  public:
-  using Problem = FusedConvProblem;
+  explicit FusedConvOp(Tail tail, bool bfloat16 = false) : WeightedOperator("FusedConv", tail, bfloat16) {}
   static std::vector<FusedConvOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  // What is known when a kernel is created: sizes of x that are not are 0.
-  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
-  Shape output(const Shapes& inputs) const;
-  void infer(const ShapeInference& node) const;
-  // Of a node that was read.
-  Tail tail() const { return {act_, add_}; }
+  static std::vector<FusedConvOp> all_bfloat16();
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
 
- protected:
+ private:
+  // Without N, `in` and `out`.
   Problem window_problem(const Shape& w) const;
+  // Of X, whose dims that are not known are negative.
+  void set_sizes(Problem& p, const Shape& x) const;
 
-  bool add_ = false;
-  bool bfloat16_ = false;
-  Activation act_;
   std::vector<int64_t> pads_, strides_, dilations_;
   int64_t group_ = 1;
-};
-
-// Their factors are rounded to bfloat16. For the CPU alone, and for float.
-class FusedConvBf16Op : public FusedConvOp {
- public:
-  static std::vector<FusedConvBf16Op> all();
 };
 
 }  // namespace graphopt

@@ -4,22 +4,10 @@
 
 namespace graphopt {
 
-std::vector<GroupNormOp> GroupNormOp::all() {
-  std::vector<GroupNormOp> ops;
-  for (ActivationKind kind : all_activations()) {
-    GroupNormOp op;
-    op.act_.kind = kind;
-    ops.push_back(op);
-  }
-  return ops;
-}
-
-std::string GroupNormOp::name() const { return std::string("FusedGroupNorm") + activation_suffix(act_.kind); }
-
-std::vector<Operand> GroupNormOp::inputs() const { return std::vector<Operand>(3, Operand::kTensor); }
+std::vector<GroupNormOp> GroupNormOp::all() { return with_tails<GroupNormOp>({false}, all_activations()); }
 
 void GroupNormOp::read(const Node& node) {
-  act_ = read_activation(act_.kind, node);
+  TailedOperator::read(node);
   epsilon_ = node.get_float("epsilon");
   groups_ = node.get_int("num_groups");
   if (groups_ <= 0) throw Error("attribute 'num_groups' must be positive, got " + std::to_string(groups_));
@@ -32,21 +20,17 @@ GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
     throw Error(std::to_string(x[1]) + " channels do not divide into " + std::to_string(groups_) + " groups");
   }
   const Shape per_channel = {x[1]};
-  if (inputs[1] != per_channel)
-    throw Error("gamma must be " + per_channel.text() + ", got " + inputs[1].text());
-  if (inputs[2] != per_channel)
-    throw Error("beta must be " + per_channel.text() + ", got " + inputs[2].text());
+  require_shape("gamma", inputs[1], per_channel);
+  require_shape("beta", inputs[2], per_channel);
   GroupNormProblem p;
   p.N = x[0];
   p.C = x[1];
   p.inner = x.elements(2);
   p.groups = groups_;
   p.epsilon = epsilon_;
-  p.act = act_;
+  p.act = tail_.act;
   return p;
 }
-
-void GroupNormOp::infer(const ShapeInference& node) const { node.set_output(0, node.input(0)); }
 
 namespace {
 

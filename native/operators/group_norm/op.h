@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
 #include "device/launch.h"
-#include "operators/activation_op.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -20,20 +18,14 @@ struct GroupNormProblem {
   Activation act;
 };
 
-class GroupNormOp {
+class GroupNormOp final : public TailedOperator<GroupNormProblem> {
  public:
-  using Problem = GroupNormProblem;
+  explicit GroupNormOp(Tail tail) : TailedOperator("FusedGroupNorm", tail) {}
   static std::vector<GroupNormOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const ShapeInference& node) const;
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
 
  private:
-  Activation act_;
   int64_t groups_ = 0;
   float epsilon_ = 0.0f;
 };

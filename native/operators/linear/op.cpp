@@ -8,43 +8,26 @@ namespace graphopt {
 
 std::vector<LinearOp> LinearOp::all() {
   using A = ActivationKind;
-  std::vector<LinearOp> ops;
-  for (const A kind : {A::kNone, A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish}) {
-    LinearOp op;
-    op.act_.kind = kind;
-    ops.push_back(op);
-  }
-  LinearOp sum;
-  sum.add_ = true;
-  ops.push_back(sum);
+  std::vector<LinearOp> ops =
+      with_tails<LinearOp>({false}, {A::kNone, A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish});
+  ops.emplace_back(Tail{{}, true});
   return ops;
 }
 
-std::vector<LinearBf16Op> LinearBf16Op::all() {
-  std::vector<LinearBf16Op> ops(1);
-  ops[0].add_ = true;
-  for (const ActivationKind kind : all_activations()) ops.emplace_back().act_.kind = kind;
-  for (LinearBf16Op& op : ops) op.bfloat16_ = true;
+std::vector<LinearOp> LinearOp::all_bfloat16() {
+  std::vector<LinearOp> ops = with_tails<LinearOp>({false}, all_activations(), true);
+  ops.emplace_back(Tail{{}, true}, true);
   return ops;
 }
-
-std::string LinearOp::name() const {
-  return std::string("Linear") + (add_ ? "Add" : "") + activation_suffix(act_.kind) +
-         (bfloat16_ ? "Bf16" : "");
-}
-
-std::vector<Operand> LinearOp::inputs() const { return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor); }
-
-void LinearOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
 LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape& w) const {
   if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
   LinearProblem p;
   p.K = w[0];
   p.N = w[1];
-  p.has_residual = add_;
+  p.has_residual = tail_.has_residual;
   p.bfloat16 = bfloat16_;
-  p.act = act_;
+  p.act = tail_.act;
   return p;
 }
 
@@ -53,10 +36,8 @@ LinearProblem LinearOp::problem(const Shapes& inputs) const {
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
   LinearProblem p = static_problem(x, w);
   if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
-  const Shape bias = {p.N};
-  if (inputs[2] != bias) throw Error("b must be " + bias.text() + ", got " + inputs[2].text());
-  const Shape y = output(inputs);
-  if (add_ && inputs[3] != y) throw Error("R must be like Y " + y.text() + ", got " + inputs[3].text());
+  require_shape("b", inputs[2], {p.N});
+  require_residual(inputs, "Y", output(inputs));
   p.rows = 1;
   for (size_t i = 0; i + 1 < x.rank(); ++i) p.rows *= x[i];
   return p;
@@ -79,7 +60,7 @@ void LinearOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class LinearCpu final : public PackedCpuKernel<LinearBf16Op> {
+class LinearCpu final : public PackedCpuKernel<LinearOp> {
  public:
   using PackedCpuKernel::PackedCpuKernel;
 
@@ -260,7 +241,7 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
 }  // namespace
 
 void add_linear(Kernels& kernels) {
-  kernels.add_cpu<LinearBf16Op, LinearCpu>(Reuse::kNone, {ElementType::kFloat});
+  kernels.add_cpu<LinearOp, LinearCpu>(Reuse::kNone, {ElementType::kFloat}, LinearOp::all_bfloat16());
   kernels.add_gpu<LinearOp, LinearGpu>(Where::kProvider);
   kernels.takes_siblings<LinearOp, LinearLayersGpu>();
 }

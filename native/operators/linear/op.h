@@ -3,41 +3,26 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "device/launch.h"
-#include "operators/activation_op.h"
 #include "operators/linear/problem.h"
 #include "operators/matmul/op.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
-// The only ones without a CPU kernel: on the CPU the body runs, which is what the runtime's own fusions know.
-class LinearOp {
+// Only those in bfloat16 have a CPU kernel: of the others the body runs, which is what the runtime's own
+// fusions know.
+class LinearOp final : public WeightedOperator<LinearProblem> {
  public:
-  using Problem = LinearProblem;
+  explicit LinearOp(Tail tail, bool bfloat16 = false) : WeightedOperator("Linear", tail, bfloat16) {}
   static std::vector<LinearOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
-  Shape output(const Shapes& inputs) const;
-  void infer(const ShapeInference& node) const;
-
- protected:
-  bool add_ = false;
-  bool bfloat16_ = false;
-  Activation act_;
-};
-
-// Their factors are rounded to bfloat16. For the CPU alone, and for float.
-class LinearBf16Op : public LinearOp {
- public:
-  static std::vector<LinearBf16Op> all();
+  static std::vector<LinearOp> all_bfloat16();
+  Problem problem(const Shapes& inputs) const override;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
 };
 
 }  // namespace graphopt

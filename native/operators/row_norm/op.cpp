@@ -31,12 +31,11 @@ void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
 RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (x.rank() < 1) throw Error("X must have rank 1 or more");
-  if (add_ && inputs[1] != x) throw Error("R must be like X " + x.text() + ", got " + inputs[1].text());
+  if (add_) require_like("R", inputs[1], "X", x);
   const Shape row = {x[x.rank() - 1]};
   const size_t gamma = add_ ? 2 : 1, beta = gamma + 1;
-  if (inputs[gamma] != row) throw Error("gamma must be " + row.text() + ", got " + inputs[gamma].text());
-  if (!rms_ && inputs[beta] != row)
-    throw Error("beta must be " + row.text() + ", got " + inputs[beta].text());
+  require_shape("gamma", inputs[gamma], row);
+  if (!rms_) require_shape("beta", inputs[beta], row);
   RowNormProblem p;
   p.D = row[0];
   p.rows = 1;
@@ -46,10 +45,6 @@ RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   p.has_residual = add_;
   p.writes_sum = sum_;
   return p;
-}
-
-void RowNormOp::infer(const ShapeInference& node) const {
-  for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
 }
 
 namespace {

@@ -8,7 +8,7 @@
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
 #include "device/launch.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -22,20 +22,14 @@ struct RowNormProblem {
 };
 
 // FusedLayerNorm and FusedRmsNorm.
-class RowNormOp {
+class RowNormOp final : public Operator<RowNormProblem> {
  public:
-  using Problem = RowNormProblem;
   static std::vector<RowNormOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return sum_ ? 2 : 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const ShapeInference& node) const;
-
-  bool rms() const { return rms_; }
-  bool add() const { return add_; }
+  std::string name() const override;
+  std::vector<Operand> inputs() const override;
+  size_t outputs() const override { return sum_ ? 2 : 1; }
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
 
  private:
   bool rms_ = false, add_ = false, sum_ = false;

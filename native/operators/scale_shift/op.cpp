@@ -5,48 +5,25 @@
 namespace graphopt {
 
 std::vector<ScaleShiftOp> ScaleShiftOp::all() {
-  std::vector<ScaleShiftOp> ops;
-  for (bool add : {false, true}) {
-    for (ActivationKind kind : all_activations()) {
-      ScaleShiftOp op;
-      op.add_ = add;
-      op.act_.kind = kind;
-      ops.push_back(op);
-    }
-  }
-  return ops;
+  return with_tails<ScaleShiftOp>({false, true}, all_activations());
 }
-
-std::string ScaleShiftOp::name() const {
-  return std::string("ScaleShift") + (add_ ? "Add" : "") + activation_suffix(act_.kind);
-}
-
-std::vector<Operand> ScaleShiftOp::inputs() const {
-  return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
-}
-
-void ScaleShiftOp::read(const Node& node) { act_ = read_activation(act_.kind, node); }
 
 ScaleShiftProblem ScaleShiftOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (x.rank() < 2) throw Error("X must have rank 2 or more, got " + x.text());
   Shape per_channel(x.rank() - 1);
   for (size_t i = 0; i < per_channel.rank(); ++i) per_channel[i] = i == 0 ? x[1] : 1;
-  if (inputs[1] != per_channel)
-    throw Error("scale must be " + per_channel.text() + ", got " + inputs[1].text());
-  if (inputs[2] != per_channel)
-    throw Error("shift must be " + per_channel.text() + ", got " + inputs[2].text());
-  if (add_ && inputs[3] != x) throw Error("R must be like X " + x.text() + ", got " + inputs[3].text());
+  require_shape("scale", inputs[1], per_channel);
+  require_shape("shift", inputs[2], per_channel);
+  require_residual(inputs, "X", x);
   ScaleShiftProblem p;
   p.N = x[0];
   p.C = x[1];
   p.inner = x.elements(2);
-  p.has_residual = add_;
-  p.act = act_;
+  p.has_residual = tail_.has_residual;
+  p.act = tail_.act;
   return p;
 }
-
-void ScaleShiftOp::infer(const ShapeInference& node) const { node.set_output(0, node.input(0)); }
 
 namespace {
 

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/parallel.h"
 #include "device/launch.h"
-#include "operators/activation_op.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -21,21 +19,11 @@ struct ScaleShiftProblem {
   Activation act;
 };
 
-class ScaleShiftOp {
+class ScaleShiftOp final : public TailedOperator<ScaleShiftProblem> {
  public:
-  using Problem = ScaleShiftProblem;
+  explicit ScaleShiftOp(Tail tail) : TailedOperator("ScaleShift", tail) {}
   static std::vector<ScaleShiftOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  Shape output(const Shapes& inputs) const { return inputs[0]; }
-  void infer(const ShapeInference& node) const;
-
- private:
-  bool add_ = false;
-  Activation act_;
+  Problem problem(const Shapes& inputs) const override;
 };
 
 }  // namespace graphopt

@@ -11,28 +11,11 @@
 namespace graphopt {
 
 std::vector<WinogradConvOp> WinogradConvOp::all() {
-  std::vector<WinogradConvOp> ops;
-  for (bool add : {false, true}) {
-    for (ActivationKind kind : all_activations()) {
-      WinogradConvOp op;
-      op.add_ = add;
-      op.act_.kind = kind;
-      ops.push_back(op);
-    }
-  }
-  return ops;
-}
-
-std::string WinogradConvOp::name() const {
-  return std::string("WinogradConv") + (add_ ? "Add" : "") + activation_suffix(act_.kind);
-}
-
-std::vector<Operand> WinogradConvOp::inputs() const {
-  return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
+  return with_tails<WinogradConvOp>({false, true}, all_activations());
 }
 
 void WinogradConvOp::read(const Node& node) {
-  act_ = read_activation(act_.kind, node);
+  TailedOperator::read(node);
   pads_ = node.get_ints("pads");
   bool valid = pads_.size() == 4;
   for (int64_t pad : pads_) valid = valid && pad >= 0;
@@ -44,8 +27,8 @@ ConvolutionProblem WinogradConvOp::static_problem(const std::optional<Shape>& x,
   if (x && x->rank() != 4) throw Error("X must be [N,C,H,W], got " + x->text());
   const auto size = [&x](size_t i) { return x ? std::max<int64_t>((*x)[i], 0) : 0; };
   ConvolutionProblem p = convolution_3x3(size(0), w[1], size(2), size(3), w[0], pads_);
-  p.has_residual = add_;
-  p.act = act_;
+  p.has_residual = tail_.has_residual;
+  p.act = tail_.act;
   return p;
 }
 
@@ -59,10 +42,8 @@ ConvolutionProblem WinogradConvOp::problem(const Shapes& inputs) const {
   }
   if (p.OH() < 0 || p.OW() < 0)
     throw Error("X " + x.text() + " with its pads is smaller than the 3x3 window");
-  const Shape bias = {p.M};
-  if (inputs[2] != bias) throw Error("B must be " + bias.text() + ", got " + inputs[2].text());
-  const Shape y = {p.N, p.M, p.OH(), p.OW()};
-  if (add_ && inputs[3] != y) throw Error("R must be like Y " + y.text() + ", got " + inputs[3].text());
+  require_shape("B", inputs[2], {p.M});
+  require_residual(inputs, "Y", {p.N, p.M, p.OH(), p.OW()});
   return p;
 }
 

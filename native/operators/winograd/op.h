@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "operators/activation_op.h"
 #include "operators/convolution/problem.h"
-#include "operators/table.h"
+#include "operators/operator.h"
 
 namespace graphopt {
 
@@ -31,23 +29,17 @@ inline ConvolutionProblem convolution_3x3(int64_t N, int64_t C, int64_t H, int64
   return p;
 }
 
-class WinogradConvOp {
+class WinogradConvOp final : public WeightedOperator<ConvolutionProblem> {
  public:
-  using Problem = ConvolutionProblem;
+  explicit WinogradConvOp(Tail tail) : WeightedOperator("WinogradConv", tail) {}
   static std::vector<WinogradConvOp> all();
-  std::string name() const;
-  std::vector<Operand> inputs() const;
-  size_t outputs() const { return 1; }
-  void read(const Node& node);
-  Problem problem(const Shapes& inputs) const;
-  // Dims that are not known become 0.
-  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const;
-  Shape output(const Shapes& inputs) const;
-  void infer(const ShapeInference& node) const;
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
 
  private:
-  bool add_ = false;
-  Activation act_;
   std::vector<int64_t> pads_;
 };
 
