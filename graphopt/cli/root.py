@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.completion import get_completion_inspect_parameters, install_callback, show_callback
@@ -27,15 +27,33 @@ get_completion_inspect_parameters()  # the shells that are known, which is what 
 
 
 class Command(TyperCommand):
-    """Says what is missing before it reads what is there, for which typer loads pydantic."""
+    """Says what is missing and what is no number before it reads what is there, for which typer loads pydantic."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         if not given.get("help") and not ctx.resilient_parsing:
             for param in self.params:
-                if param.required and given.get(param.name) is None:
+                text = given.get(param.name)
+                if param.required and text is None:
                     ctx.fail(f"Missing {param.param_type_name} '{param.metavar or param.name}'.")
+                number = self._number(param.name) if isinstance(text, str) else None
+                if number is not None and not _reads(text, number):
+                    what = "whole number" if number is int else "number"
+                    ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is no {what}.")
         return super().parse_args(ctx, args)
+
+    def _number(self, name: str | None) -> type[int] | type[float] | None:
+        """The type of a parameter that is a number."""
+        hint = get_type_hints(self.callback).get(name or "")
+        return next((t for t in (int, float) if t in (hint, *get_args(hint))), None)
+
+
+def _reads(text: str, number: type[int] | type[float]) -> bool:
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _print_version(wanted: bool) -> None:

@@ -50,7 +50,18 @@ def loaded_by(*arguments: str) -> set[str]:
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "arguments", ["--version", "--help", "optimize --help", "optimize --no-such", "verify --json", "nonsense"]
+    "arguments",
+    [
+        "--version",
+        "--help",
+        "optimize --help",
+        "optimize --no-such",
+        "optimize a.onnx --threads many",
+        "optimize a.onnx --tune-seconds x",
+        "lower a.onnx --opset 1.5",
+        "verify --json",
+        "nonsense",
+    ],
 )
 def test_what_starts_quickly_loads_little(arguments: str) -> None:
     loaded = loaded_by(*arguments.split())
@@ -123,6 +134,10 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
         result = graphopt_command("optimize", path, "--dry-run", *options)
         assert result.exit_code == OptionError.exit_code and words in result.stderr, result.stderr
         assert len(result.stderr.splitlines()) == 1
+    for option, text, words in (("--threads", "many", "whole number"), ("--tune-seconds", "long", "number")):
+        result = graphopt_command("optimize", path, "--dry-run", option, text)
+        wanted = f"graphopt: Invalid value for '{option}': '{text}' is no {words} (see graphopt optimize --help)\n"
+        assert (result.exit_code, result.stderr) == (2, wanted)
 
 
 def test_a_path_without_out_gives_a_model(tmp_path: Path) -> None:
