@@ -36,8 +36,8 @@ class Command(TyperCommand):
                 text = given.get(param.name)
                 if param.required and text is None:
                     ctx.fail(f"Missing {param.param_type_name} '{param.metavar or param.name}'.")
-                number = self._number(param.name) if isinstance(text, str) else None
-                if number is not None and not _reads(text, number):
+                number = self._number(param.name)
+                if number is not None and isinstance(text, str) and not _reads(text, number):
                     what = "whole number" if number is int else "number"
                     ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is no {what}.")
         return super().parse_args(ctx, args)

@@ -129,7 +129,7 @@ def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
         (("optimize", "--nonsense"), "No such option"),
         (("optimize",), "Missing argument 'IN'"),
         (("nonsense",), "No such command"),
-        (("optimize", "a", "--threads", "many"), "valid integer"),
+        (("optimize", "a", "--threads", "many"), "'many' is no whole number"),
     ):
         result = graphopt_command(*arguments)
         assert result.exit_code == 2 and words in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,14 @@ def check() -> Callable[[Any], None]:
 def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]) -> None:
     path, out, report = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "report.json"
     onnx.save(ZOO["resnet18"](small=True), path)
-    options = ("--target", "cpu", "--all-sites", "--verify", "--bench", "--threads", "1", "-q", "--json", report)
-    assert graphopt_command("optimize", path, out, *options).exit_code == 0
+    options = ("--target", "cpu", "--all-sites", "--verify", "--bench", "--threads", "1", "--json", report)
+    shown = graphopt_command("optimize", path, out, *options)
+    assert shown.exit_code == 0
     whole = strict(report.read_text())
     check(whole)
     assert whole["verify"]["verdict"] == "equal" and len(whole["bench"]["rows"]) == 1
-    assert whole["answer"].endswith("30 -> 12 nodes")
+    assert re.fullmatch(r".* \(.*-.*\), equal \(worst \d\.\de-\d\d\), 30 -> 12 nodes", whole["answer"])
+    assert shown.stdout.splitlines()[0] == f"{whole['answer']}, {out}"
     for command in (
         ("explain", path, "--target", "cpu"),
         ("verify", path, out, "--effort", "quick"),

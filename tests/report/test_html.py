@@ -193,6 +193,45 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
         assert drawings_fit
 
 
+def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
+    """The browser's own answers to both questions, asked of a page whose rules hold on a light screen instead."""
+    dark = page.replace("(prefers-color-scheme: dark)", "(prefers-color-scheme: light)")
+    paper = page.replace("@media print", "@media screen")
+    assert page not in (dark, paper)
+    script = """
+        const light = color => { const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map(
+            c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+        const look = page => new Promise(done => {
+            const frame = document.createElement("iframe"); frame.width = 700; frame.onload = () => {
+                const d = frame.contentDocument, style = e => d.defaultView.getComputedStyle(e);
+                const under = e => style(e).backgroundColor.endsWith(", 0)") && e.parentElement ?
+                    under(e.parentElement) : style(e).backgroundColor;
+                const texts = [...d.querySelectorAll("p, td, th, h1, h2, h3, summary, .tile, .soft, .code")];
+                const shown = texts.filter(e => e.innerText.trim() && e.getBoundingClientRect().height);
+                done([light(style(d.body).backgroundColor), Math.min(...shown.map(e => {
+                    const [a, b] = [light(style(e).color), light(under(e))];
+                    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })), shown.length,
+                    [...d.querySelectorAll(".filter, .scripted")].map(e => e.getBoundingClientRect().height),
+                    d.documentElement.scrollWidth <= d.documentElement.clientWidth]);
+            };
+            frame.srcdoc = page; document.body.append(frame); });
+        Promise.all(PAGES.map(look)).then(seen => { document.body.dataset.seen = JSON.stringify(seen); });"""
+    pages = json.dumps([page, dark, paper]).replace("</", "<\\/")
+    match = re.search(
+        r'data-seen="([^"]*)"', in_chromium(f"<body><script>const PAGES = {pages};{script}</script></body>", tmp_path)
+    )
+    assert match is not None, "the script did not run"
+    seen = json.loads(html.unescape(match[1]))
+    for (ground, contrast, texts, controls, fits), (least, most) in zip(
+        seen, ((0.8, 1), (0, 0.1), (0.8, 1)), strict=True
+    ):
+        assert least <= ground <= most and fits and texts > 50
+        assert contrast >= 4.5  # WCAG 2.1, 1.4.3
+        assert controls
+    assert any(seen[0][3]) and not any(seen[2][3])  # nobody types on paper
+
+
 def test_noise_looks_like_noise() -> None:
     _, report = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")
     setting, timing = Setting("CPUExecutionProvider", 1, {}, "host"), Timing(9, 10.0, 11.0, 0.01, 100.0)
