@@ -28,7 +28,7 @@ class RowNorm:
         axes: normalised axes, non-negative, ascending; (-1,) when the rank is unknown.
         rank: of X, as X or what is made of it shows; None when neither does.
         epsilon: what is added to the variance.
-        rms: no mean is subtracted.
+        centred: X - mean(X); None where no mean is subtracted (RMSNorm).
 
     """
 
@@ -38,7 +38,11 @@ class RowNorm:
     axes: tuple[int, ...]
     rank: int | None
     epsilon: float
-    rms: bool
+    centred: ir.Value | None
+
+    @property
+    def rms(self) -> bool:
+        return self.centred is None
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,12 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     centred = _centred(deviation, editor)
     if centred is not None:
         mean, centre, x, axes, rank = centred
-        return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, deviation.epsilon, rms=False)
+        return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, deviation.epsilon, base)
     rank = _rank(base, editor)
     own = reduced_axes(deviation.mean_square, rank, editor)
     if own is None or not attribute_int(deviation.mean_square, "keepdims", 1):
         return None
-    return RowNorm(nodes, base, division[-1].outputs[0], own, rank, deviation.epsilon, rms=True)
+    return RowNorm(nodes, base, division[-1].outputs[0], own, rank, deviation.epsilon, None)
 
 
 def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
@@ -120,7 +124,7 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
                 continue
             last = added
             nodes = (*nodes, added)
-        norm = RowNorm(nodes, x, last.outputs[0], axes, rank, deviation.epsilon, rms=False)
+        norm = RowNorm(nodes, x, last.outputs[0], axes, rank, deviation.epsilon, deviation.base)
         return Factored(norm, gamma, beta)
     return None
 

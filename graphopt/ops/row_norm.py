@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, reduce_sum, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, reduce_mean, reduce_sum, widen
 
 LAYER_NORMALIZATION_OPSET = 17
 
@@ -30,9 +30,14 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
         total = "S" if sum_output else ("sum" if add else "X")
         statements = f"{total} = Add(X, R)\n" if add else ""
         if not rms and dialect.opset >= LAYER_NORMALIZATION_OPSET:
-            # Runtimes have a kernel for it, which is faster, and exact for rows of equal numbers.
+            # Runtimes have a kernel for it, which is faster, and exact for rows of equal numbers. The mean goes first:
+            # onnxruntime 1.22 takes the variance as E[x^2] - E[x]^2, which is NaN where rows are large and alike.
+            statements += f"s_float = Cast <to: int = 1> ({total})\n" + reduce_mean("mean", "s_float", -1, dialect)
+            statements += "centred = Sub(s_float, mean)\n"
+            statements += "gamma_float = Cast <to: int = 1> (gamma)\nbeta_float = Cast <to: int = 1> (beta)\n"
             attributes = "<axis: int = -1, epsilon: float = @epsilon>"
-            return statements + f"Y = LayerNormalization {attributes} ({total}, gamma, beta)\n"
+            statements += f"normalized = LayerNormalization {attributes} (centred, gamma_float, beta_float)\n"
+            return statements + cast_like("Y", "normalized", "X", dialect)
         statements += (
             f"s_float = Cast <to: int = 1> ({total})\n"
             + dim("count_1d", "s_float", -1)

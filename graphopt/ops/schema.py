@@ -17,7 +17,8 @@ Array = npt.NDArray[Any]
 
 MIN_OPSET = 7  # From 7 on element-wise operators broadcast as in numpy.
 VALUE_FLOAT_OPSET = 12  # Constant has the attribute value_float, which can refer to a float attribute of the function.
-AXES_INPUT_OPSET = 13  # ReduceSum takes its axes as an input.
+# Reductions take their axes as an input.
+AXES_INPUT_OPSET = {"ReduceSum": 13, "ReduceMean": 18}
 CAST_BFLOAT16_OPSET = 13  # Cast takes and gives bfloat16.
 CAST_LIKE_OPSET = 15
 
@@ -136,9 +137,18 @@ def cast_like(y: str, x: str, like: str, dialect: Dialect) -> str:
 
 def reduce_sum(y: str, x: str, axis: int, dialect: Dialect) -> str:
     """The sum along one axis, kept as a dimension of 1."""
-    if dialect.opset < AXES_INPUT_OPSET:
-        return f"{y} = ReduceSum <axes: ints = [{axis}], keepdims: int = 1> ({x})\n"
-    return ints(f"{y}_axis", axis) + f"{y} = ReduceSum <keepdims: int = 1> ({x}, {y}_axis)\n"
+    return _reduce("ReduceSum", y, x, axis, dialect)
+
+
+def reduce_mean(y: str, x: str, axis: int, dialect: Dialect) -> str:
+    """The mean along one axis, kept as a dimension of 1."""
+    return _reduce("ReduceMean", y, x, axis, dialect)
+
+
+def _reduce(op_type: str, y: str, x: str, axis: int, dialect: Dialect) -> str:
+    if dialect.opset < AXES_INPUT_OPSET[op_type]:
+        return f"{y} = {op_type} <axes: ints = [{axis}], keepdims: int = 1> ({x})\n"
+    return ints(f"{y}_axis", axis) + f"{y} = {op_type} <keepdims: int = 1> ({x}, {y}_axis)\n"
 
 
 def round_to_bfloat16(y: str, x: str) -> str:

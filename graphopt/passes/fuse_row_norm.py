@@ -4,14 +4,19 @@
     RMSNorm:   Y = gamma * S / sqrt(mean(S^2) + epsilon)                      S = X + R
     factored:  Y = S f + (beta - mean(S) f), f = gamma / sqrt(var(S) + epsilon)   (TensorFlow, Keras)
 
-A written-out LayerNorm becomes the standard LayerNormalization where the model's opset has it (17), and FusedLayerNorm
-below; a written-out RMSNorm becomes FusedRmsNorm (RMSNormalization from opset 23 on for targets without our operators).
-A standard node whose input is a residual sum becomes FusedLayerNormAdd or FusedRmsNormAdd (with Sum when somebody else
-reads the sum); one without becomes FusedLayerNorm or FusedRmsNorm on the CPU, where that is faster, and is refused with
-NO_GAIN on GPU targets.
+A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd where its input is a residual sum (with Sum when
+somebody else reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A standard node becomes the same
+with its residual sum, and without one on the CPU, where that is faster; on GPU targets that is refused with NO_GAIN.
 
-Why it is legal: the fused operators are defined by these equations, with statistics in float32 at least, which is what
-half-precision models ask for with the Casts that this pass absorbs.
+For targets without our operators a written-out LayerNorm becomes LayerNormalization(X - mean(X)) from opset 17 on. The
+mean is subtracted first because runtimes may take the variance as E[X^2] - E[X]^2 (onnxruntime 1.22 does), which for
+rows far from zero is 4e-3 of RMS off, or NaN, where the nodes are 5e-6 off. Runtimes know one spelling (squares by Pow,
+then Div, gamma and beta) as LayerNormalization themselves: it stays, with NO_GAIN. RMSNormalization is written from
+opset 23 on.
+
+Why it is legal: LayerNorm of X - c is that of X, for any c that is one number a row. The fused operators are defined by
+these equations, with statistics in float32 at least, which is what half-precision models ask for with the Casts that
+this pass absorbs.
 
 Conditions: the last axis alone is reduced, in both means; its length is static, and not 1; gamma and beta are
 constants along it; epsilon is a constant; nothing in between is read elsewhere; both operands of the sum are proven to
@@ -25,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm
+from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.metadata import Numerics
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
@@ -45,6 +50,7 @@ class RowNormMatch:
     Attributes:
         nodes: what goes, the sum not included.
         X: what is normalised (before a Cast to float32, when there is one).
+        centred: X - mean(X) (behind the Cast) of a written-out LayerNorm.
         Y: the result, scale and shift included.
         residual: the Add that makes X, when it can be absorbed.
         standard: the match is one standard node.
@@ -53,6 +59,7 @@ class RowNormMatch:
 
     nodes: tuple[ir.Node, ...]
     X: ir.Value
+    centred: ir.Value | None
     Y: ir.Value
     gamma: Array | None
     beta: Array | None
@@ -69,7 +76,7 @@ MAX_COLUMNS = 2**24
 
 class FuseRowNorm(Pass[RowNormMatch]):
     name = "fuse_row_norm"
-    equation = "ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add -> LayerNormalization / FusedRmsNorm[Add]"
+    equation = "ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add -> FusedLayerNorm[Add] / FusedRmsNorm[Add]"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Sqrt"), ("", "LayerNormalization"), ("", "RMSNormalization")})
 
@@ -80,13 +87,13 @@ class FuseRowNorm(Pass[RowNormMatch]):
         anchor = match.nodes[0]
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
-        editor.require_contained(match.nodes, match.Y)
+        editor.require_contained(_replaced(match, editor), match.Y)
         if not _becomes_standard(match, editor):
             editor.require_op("FusedRmsNorm" if match.rms else "FusedLayerNorm", match.X, anchor)
 
     def candidate(self, match: RowNormMatch, editor: Editor) -> Candidate | None:
         if _becomes_standard(match, editor):
-            return None
+            return _standard_candidate(match, editor)
         # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
         serves = match.standard and match.residual is None and editor.target.device != "cpu"
         doubt = "the runtime's own kernel serves as well" if serves else ""
@@ -96,18 +103,12 @@ class FuseRowNorm(Pass[RowNormMatch]):
     def rewrite(self, match: RowNormMatch, editor: Editor) -> str:
         anchor = match.Y.producer()
         assert anchor is not None
+        if _becomes_standard(match, editor):
+            return _write_standard(match, anchor, editor)
         dtype = (editor.dtype(match.X) or ir.DataType.FLOAT).numpy()
         label = match.Y.name or "norm"
         gamma = np.ones(match.D) if match.gamma is None else match.gamma
         parameters = [editor.initializer(anchor, gamma.astype(dtype), f"{label}_gamma")]
-        if _becomes_standard(match, editor):
-            if match.beta is not None:
-                parameters.append(editor.initializer(anchor, match.beta.astype(dtype), f"{label}_beta"))
-            attributes = {"axis": -1, "epsilon": match.epsilon}
-            op_type = "RMSNormalization" if match.rms else "LayerNormalization"
-            new = editor.node(op_type, [match.X, *parameters], attributes, hint=f"{label}/{op_type}")
-            editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
-            return became(len(match.nodes), op_type)
         if not match.rms:
             beta = np.zeros(match.D) if match.beta is None else match.beta
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
@@ -131,13 +132,51 @@ class FuseRowNorm(Pass[RowNormMatch]):
 
 
 def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
-    if match.standard:
+    if match.standard or editor.target.custom_ops:
         return False
     opset = editor.opset(match.nodes[0])
     if match.rms:
-        # Runtimes without a kernel take it apart again, so it is for those that we give no operator of ours.
         return opset >= RMS_NORMALIZATION_OPSET and editor.target.device == "portable"
     return opset >= LAYER_NORMALIZATION_OPSET
+
+
+def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:
+    """The nodes that go: the mean and X - mean(X) stay in front of a standard node."""
+    if match.centred is None or not _becomes_standard(match, editor):
+        return match.nodes
+    centre = match.centred.producer()
+    assert centre is not None
+    mean = centre.inputs[1]
+    kept = (centre, None if mean is None else mean.producer())
+    return tuple(node for node in match.nodes if node not in kept)
+
+
+def _standard_candidate(match: RowNormMatch, editor: Editor) -> Candidate | None:
+    operators = {node.op_type for node in match.nodes}
+    known = {"Pow", "Div"} <= operators and "Cast" not in operators
+    if match.rms or not known or match.gamma is None or match.beta is None:
+        return None
+    doubt = "runtimes know this spelling as LayerNormalization themselves"
+    return editor.candidate("LayerNormalization", (match.X,), match.Y, match.nodes[0], doubt)
+
+
+def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str:
+    x, label = match.centred or match.X, match.Y.name or "norm"
+    dtype, wanted = editor.dtype(x), editor.dtype(match.X)
+    assert dtype is not None
+    gamma = np.ones(match.D) if match.gamma is None else match.gamma
+    parameters = [editor.initializer(anchor, gamma.astype(dtype.numpy()), f"{label}_gamma")]
+    if match.beta is not None:
+        parameters.append(editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{label}_beta"))
+    op_type = "RMSNormalization" if match.rms else "LayerNormalization"
+    attributes = {"axis": -1, "epsilon": match.epsilon}
+    new = [editor.node(op_type, [x, *parameters], attributes, hint=f"{label}/{op_type}")]
+    if wanted is not None and dtype != wanted:
+        new[0].outputs[0].dtype = dtype
+        new.append(editor.node("Cast", [new[0].outputs[0]], {"to": int(wanted)}, hint=f"{label}/Cast"))
+    replaced = _replaced(match, editor)
+    editor.replace(list(replaced), new, {match.Y: new[-1].outputs[0]}, anchor=anchor)
+    return became(len(replaced), op_type)
 
 
 def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
@@ -163,7 +202,25 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if attribute_int(node, "stash_type", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "statistics are not in float32", node)
     epsilon = attribute_float(node, "epsilon", 1e-5)
-    return RowNormMatch((node,), x, y, gamma, beta, epsilon, rms, D, _residual(x, node, editor), standard=True)
+    nodes, x = ((node,), x) if rms else _centring(x, node, editor)
+    return RowNormMatch(nodes, x, None, y, gamma, beta, epsilon, rms, D, _residual(x, node, editor), standard=True)
+
+
+def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
+    """The node with those in front that subtract the mean, which it does itself, and what they subtract it from."""
+    centre = x.producer()
+    if centre is None or (centre.domain, centre.op_type) != ("", "Sub") or not editor.only_use(x):
+        return (node,), x
+    source, mean_value = centre.inputs
+    mean = mean_value.producer() if mean_value is not None else None
+    if mean is None or source is None or (mean.domain, mean.op_type) != ("", "ReduceMean"):
+        return (node,), x
+    axes = reduced_axes(mean, editor.shapes.rank(source), editor)
+    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and editor.only_use(mean.outputs[0])
+    rank = editor.shapes.rank(source)
+    if not ours or axes != ((-1,) if rank is None else (rank - 1,)) or centre.graph is not node.graph:
+        return (node,), x
+    return (mean, centre, node), source
 
 
 def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
@@ -212,8 +269,9 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if not casted:
         raise Refusal(Code.MIXED_DTYPE, "the result stays in float32 while X is float16", node)
     return RowNormMatch(
-        tuple(nodes), x, y, gamma, beta, core.epsilon, core.rms, D, _residual(x, nodes[0], editor), standard=False
-    )
+        tuple(nodes), x, core.centred, y, gamma, beta, core.epsilon, core.rms, D, _residual(x, nodes[0], editor),
+        standard=False,
+    )  # fmt: skip
 
 
 def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int, editor: Editor) -> Array | None:
