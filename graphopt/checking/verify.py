@@ -27,6 +27,7 @@ from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case, Wishes, plan, required_inputs, symbols
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
+from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, run_case, run_cases
 from graphopt.checking.unseen import unseen
@@ -49,6 +50,8 @@ STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 UNDECIDED = 2.0
 # A difference of so many limits, of the output as a whole or after more draws, is no matter of luck.
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
+# On so many cases quantized values in between are compared, where outputs look equal.
+LEVELS_CASES = 3
 # How many cases run at the runtime's default optimization level, the smallest of them.
 DEFAULT_LEVEL_CASES = 3
 # Their results are another at every run.
@@ -608,7 +611,31 @@ def _judge(
     for run in runs:
         if run.case.name in again:
             rows[id(run)] = rows_of(run)
+    if all(row.equal for run in runs for row in rows[id(run)]):
+        _compare_levels(pair, runs, rows, budget)
+    for run in runs:
         report.rows += rows[id(run)]
+
+
+def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: dict[int, list[OutputComparison]], budget: Budget) -> None:
+    """Looks at quantized values in between, on cases whose outputs differ and look equal, the worst first."""
+    single = max(pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
+    if not single or not has_levels(pair.before_proto):
+        return
+    moved = [run for run in runs if not run.way.optimized and any(row.max_abs for row in rows[id(run)])]
+    moved.sort(key=lambda run: max(row.severity for row in rows[id(run)]), reverse=True)
+    for tried, run in enumerate(moved[:LEVELS_CASES]):
+        if tried and budget.is_spent:
+            return
+        began = time.process_time()
+        before = Side(pair.before, pair.before_proto, pair.reference.library, pair.reference.provider)
+        after = Side(pair.after, pair.after_proto, run.way.library, run.way.provider)
+        why = levels_part(before, after, run.case)
+        budget.spent += time.process_time() - began
+        if why:
+            worst = max(rows[id(run)], key=lambda row: row.severity)
+            rows[id(run)] = [replace(r, equal=False, reason=why) if r is worst else r for r in rows[id(run)]]
+            return
 
 
 def _drawn_again(

@@ -57,6 +57,17 @@ def test_catches(kind: str, name: str, file: str) -> None:
 
 
 @pytest.mark.once
+def test_catches_what_moves_outputs_as_far_as_rounding_does() -> None:
+    """A step of an early quantized value moves the outputs of a quantized model no less than this does."""
+    subject = _subjects()["vit_int8"]
+    before = subject.build()
+    sites = dict(KINDS["a quantized value saturates at 127"](Facts(before, subject.hints)))
+    faulty = plant(before, sites["MatMul_1.out_QuantizeLinear_Output"])
+    report = graphopt.verify(before, faulty)
+    assert "'MatMul_1.out_QuantizeLinear_Output' is up to" in report.summary
+
+
+@pytest.mark.once
 def test_the_measure_knows_a_rounding_from_a_fault() -> None:
     """A fault must exceed ten times the honest error: rounding to half precision does, other rounding does not."""
     subject = _subjects()["encoder_causal"]

@@ -20,12 +20,14 @@ from graphopt.checking.compare import deviation, difference
 from graphopt.checking.honest import guessed, types_of
 from graphopt.checking.inputs import Case, symbols
 from graphopt.checking.judge import Finding, judge
+from graphopt.checking.levels import Side, levels_part
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
 from graphopt.checking.verify import Verdict, verify
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.metadata import Numerics
+from graphopt.runtime.sessions import CPU
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.checking.cases import make_cases
@@ -501,6 +503,43 @@ def test_a_step_of_a_quantized_value_is_honest() -> None:
         node.input[1 if name == "scale" else 2] = "wrong"
         faulty.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(wrong), "wrong"))
         assert not verify(before, faulty, inputs=farthest.feeds), name
+
+
+def quantized_chain(change: str = "Identity(q1)", middle: str = "u", scale: float = 0.01) -> onnx.ModelProto:
+    values = {
+        "w": np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4,
+        "s": np.float32(scale),
+        "z": np.int8(0),
+        "low": np.int8(-128),
+        "one_less": np.int8(126),
+        "seven_less": np.int8(120),
+    }
+    text = f"""g (float[N, 16] x) => (float[N, 16] y) {{
+        t = MatMul(x, w) q1 = QuantizeLinear(t, s, z) {middle} = {change} d1 = DequantizeLinear({middle}, s, z)
+        r = Relu(d1) q2 = QuantizeLinear(r, s, z) d2 = DequantizeLinear(q2, s, z)
+        y = MatMul(d2, w) }}"""
+    return model_from_text(text, values)
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        (quantized_chain("Clip(q1, low, seven_less)"), "q2"),  # wrong behind q1: named where it is quantized again
+        (quantized_chain("Clip(q1, low, one_less)"), ""),  # as rounding moves it
+        (quantized_chain("Clip(q1, low, seven_less)", scale=0.011), ""),  # another quantization under the same names
+        (onnx.ModelProto(), "q1"),
+    ],
+)
+def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None:
+    before = quantized_chain()
+    if not after.graph.node:  # q1 itself is wrong, and what stands behind it is not blamed
+        after.CopyFrom(quantized_chain("Clip(q1, low, seven_less)", middle="q1_"))
+        after.graph.node[1].output[0], after.graph.node[2].input[0] = "whole", "whole"
+        after.graph.node[2].output[0], after.graph.node[3].input[0] = "q1", "q1"
+    case = Case("normal", {"x": np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)})
+    left, right = (Side(model, model, library=False, provider=CPU) for model in (before, after))
+    found = levels_part(left, right, case)
+    assert found.startswith(f"quantized value '{named}' is up to 7 levels off") if named else not found
 
 
 def test_a_class_comes_from_what_is_computed() -> None:

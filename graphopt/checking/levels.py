@@ -1,0 +1,121 @@
+"""Compares quantized values in between, where outputs cannot tell a fault from rounding.
+
+In a quantized model one level more or less of an early value is an honest effect of rounding, and moves the outputs as
+far as a fault may. But where whatever was quantized before a value is equal on both sides, honest rounding moves it by
+one level: the numbers that are quantized are off by a few units in the last place then, and a level is thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from graphopt.checking.inputs import Case
+from graphopt.checking.run import Model, open_session, run_case
+from graphopt.errors import VerifyError
+
+# Of DynamicQuantizeLinear the zero point is rounded, too.
+HONEST_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two models, and how it runs.
+
+    Attributes:
+        model: what a session loads.
+        proto: its message.
+        library, provider: as for `open_session`.
+    """
+
+    model: Model
+    proto: onnx.ModelProto
+    library: bool
+    provider: str
+
+
+def levels_part(before: Side, after: Side, case: Case) -> str:
+    """The first quantized value, by its name in both models, that is more levels off than rounding explains; or ""."""
+    ours, theirs = (_quantizers(side.proto) for side in (before, after))
+    made = {name for node in after.proto.graph.node for name in node.output}
+    shared = [name for name in ours if name in made]
+    # Names of another quantization say nothing.
+    if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
+        return ""
+    try:
+        want, got = (_values(side, shared, case) for side in (before, after))
+    except VerifyError:
+        return ""
+    moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
+    # What depends on a value that may differ, a quantized one that AFTER has not under its name included.
+    unsure: set[str] = set()
+    for node in before.proto.graph.node:
+        result = node.output[0] if node.output else ""
+        if result in shared and result not in moved:
+            continue
+        doubtful = any(name in unsure for name in _read(node))
+        if result in moved and not doubtful:
+            off = _most(want.get(result), got.get(result))
+            if off > HONEST_LEVELS[node.op_type]:
+                return f"quantized value '{result}' is up to {off} levels off, while all before it are equal"
+        if doubtful or node.op_type in HONEST_LEVELS:
+            unsure.update(node.output)
+    return ""
+
+
+def has_levels(proto: onnx.ModelProto) -> bool:
+    """Whether a node of the main graph quantizes."""
+    return any(node.op_type in HONEST_LEVELS for node in proto.graph.node)
+
+
+def _quantizers(proto: onnx.ModelProto) -> dict[str, tuple[Any, ...]]:
+    """Output -> how it is quantized; without those whose scale or zero point the model computes."""
+    constants = {t.name: t for t in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant":
+            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    overridable = {v.name for v in proto.graph.input}
+    found: dict[str, tuple[Any, ...]] = {}
+    for node in proto.graph.node:
+        given = [name for name in node.input[1:] if name]
+        if node.op_type in HONEST_LEVELS and all(n in constants and n not in overridable for n in given):
+            numbers = (numpy_helper.to_array(constants[name]) for name in given)
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+            found[node.output[0]] = (node.op_type, axis, *((n.shape, n.dtype, n.tobytes()) for n in numbers))
+    return found
+
+
+def _values(side: Side, names: list[str], case: Case) -> Mapping[str, Any]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(side.proto)
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    folder = None if isinstance(side.model, onnx.ModelProto) else side.model.parent
+    outputs = run_case(open_session(copy, library=side.library, provider=side.provider, folder=folder), case)
+    if isinstance(outputs, str):
+        raise VerifyError(outputs)
+    return dict(zip(names, outputs))
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, its bodies included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+            for inner in body.node:
+                yield from _read(inner)
+
+
+def _equal(want: Any, got: Any) -> bool:
+    return isinstance(want, np.ndarray) and isinstance(got, np.ndarray) and np.array_equal(want, got)
+
+
+def _most(want: Any, got: Any) -> int:
+    if want.dtype.kind not in "iu" or want.dtype != got.dtype or want.shape != got.shape or not want.size:
+        return 0
+    return int(np.abs(want.astype(np.int64) - got.astype(np.int64)).max())
