@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -38,10 +37,15 @@ def application(folder: str | os.PathLike[str]) -> Any:
         deployment = found.deployment
         batcher = batchers.setdefault((deployment.name, deployment.version), Batcher(found))
         try:
-            body = json.loads(await request.body())
-            return JSONResponse(protocol.encode(deployment, await batcher.run(protocol.decode(body)), body))
+            body, binary = protocol.split(await request.body(), request.headers.get(protocol.JSON_LENGTH))
+            answer, behind = protocol.encode(deployment, await batcher.run(protocol.decode(body, binary)), body)
+            response = JSONResponse(answer)
         except (RequestError, ValueError) as error:
             return _error(400, str(error))
+        if not behind:
+            return response
+        headers = {protocol.JSON_LENGTH: str(len(response.body))}
+        return Response(bytes(response.body) + behind, media_type="application/octet-stream", headers=headers)
 
     async def metadata(request: Request) -> Response:
         found = find(request)
@@ -54,7 +58,7 @@ def application(folder: str | os.PathLike[str]) -> Any:
         return Response(status_code=404 if missing else 200)
 
     async def server(request: Request) -> Response:
-        return JSONResponse({"name": "graphopt", "version": "", "extensions": []})
+        return JSONResponse({"name": "graphopt", "version": "", "extensions": protocol.EXTENSIONS})
 
     model = "/v2/models/{name}"
     both = (model, f"{model}/versions/{{version}}")

@@ -29,9 +29,8 @@ from tempfile import mkdtemp
 from typing import Any
 
 from graphopt.errors import GraphoptError
-from graphopt.graph.reading import data_files
 from graphopt.runtime.sessions import import_onnxruntime, library_version, session
-from graphopt.serving.deployment import MODEL
+from graphopt.serving.deployment import MODEL, SETTINGS
 
 FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
 _MOST_MIB = 16384
@@ -78,7 +77,7 @@ def shared_form(model: Path, folder: Path) -> Path | None:
         if not place.exists():
             with _one_at_a_time(folder):
                 if not place.exists():
-                    _make_room(folder, sum(path.stat().st_size for path in (model, *data_files(model))))
+                    _make_room(folder, sum(path.stat().st_size for path in _files(model)))
                     _make(model, place)
         why_not = place / _WHY_NOT
         if why_not.exists():
@@ -98,8 +97,18 @@ def _key(model: Path) -> str:
     ort = import_onnxruntime()
     cpu = [line for line in _cpu_info() if line.startswith(("model name", "flags", "Features"))]
     parts = ["1", ort.__version__, library_version(), platform.machine(), *sorted({*cpu})]
-    parts += [_sha256(path) for path in (model, *data_files(model))]
+    # A model may be called as one likes, but not its weights, which it names.
+    parts += [f"{'' if path == model else path.relative_to(model.parent)} {_sha256(path)}" for path in _files(model)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _files(model: Path) -> list[Path]:
+    """The model and its weights, which are alone in the folder of a version but for what engines read there.
+
+    Reading the model for the names would be exact, but costs each worker half a second and 30 MiB of packages.
+    """
+    found = (path for path in sorted(model.parent.rglob("*")) if path.is_file())
+    return [path for path in found if path.name != SETTINGS and path.suffix not in (".py", ".pyc")]
 
 
 def _cpu_info() -> list[str]:

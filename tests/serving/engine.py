@@ -24,7 +24,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS_TO_START = 240  # on a machine that is busy with other things; 10 otherwise
+JSON_ALONE = {"mlserver", "litserve"}  # the others take and give the protocol's binary form as well
+SECONDS_TO_START = 900  # on a machine that is busy with other things; 10 otherwise
 
 
 def missing(*modules: str) -> str:
@@ -81,6 +82,11 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
             "MLSERVER_METRICS_PORT": str(free_port()),
             "BENTOML_DO_NOT_TRACK": "True",
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray ends what does not answer in seconds, and on a busy machine a process takes a minute to start.
+            "RAY_worker_register_timeout_seconds": "600",
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
+            "RAY_prestart_worker_first_driver": "0",
         }
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return commands[self.name], os.environ | settings | {"PYTHONPATH": paths}
@@ -147,6 +153,15 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
                 continue
         return found
 
+    def cpu_seconds(self) -> float:
+        """What all its processes that live have taken so far."""
+        ticks = 0
+        for pid in [*self._family(), self.process.pid]:
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def _family(self) -> list[int]:
         """All processes of this server but the first: its children's children, and those that share its session."""
         parents, found = {}, set()
@@ -162,7 +177,7 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
 
 
 def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", *, binary: bool = False) -> Feeds:
-    """One request, JSON in both directions, or the binary form that MLServer takes as well."""
+    """One request, JSON in both directions, or the protocol's binary form."""
     import tritonclient.http as http
     from tritonclient.utils import np_to_triton_dtype
 
@@ -227,6 +242,7 @@ def load(
     meanwhile: Callable[[], object] = lambda: None,
     attempts: int = 1,
     binary: bool = False,
+    patience: float = 120,
 ) -> Load:
     """Each client asks `requests` questions, one after the other, all clients at once.
 
@@ -238,6 +254,7 @@ def load(
         meanwhile: called once a quarter of the requests has an answer.
         attempts: how often a client asks before it gives up; each failure is counted.
         binary: as for `ask`.
+        patience: seconds for all of it.
     """
     result, lock, quarter = Load(), threading.Lock(), threading.Event()
 
@@ -272,8 +289,9 @@ def load(
         thread.start()
     quarter.wait(60)
     meanwhile()
+    deadline = time.monotonic() + patience
     for thread in threads:
-        thread.join(120)
+        thread.join(max(0.0, deadline - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads), "a client waits for ever"
     return result
 

@@ -18,11 +18,12 @@ from onnx import TensorProto, helper
 from graphopt.errors import OptionError
 from graphopt.runtime.sessions import library_path
 from graphopt.serving.configs import ENGINES
-from graphopt.serving.deployment import RequestError, read_deployment, versions
-from graphopt.serving.protocol import decode
+from graphopt.serving.deployment import Deployment, RequestError, Tensor, read_deployment, versions
+from graphopt.serving.protocol import JSON_LENGTH, decode, encode, split
 from graphopt.serving.served import Served
 from graphopt.serving.write import write
 from tests.conftest import CommandResult
+from tests.hip.case import signed
 from tests.serving.zoo import feeds_of, run, save
 
 
@@ -119,8 +120,8 @@ def test_triton_python_model(bert: Path, tmp_path: Path, monkeypatch: pytest.Mon
             self.message, self.code = message, code
 
     backend = ModuleType("triton_python_backend_utils")
-    backend.Tensor, backend.InferenceResponse, backend.TritonError = _Tensor, Response, Error  # type: ignore[attr-defined]
-    backend.get_input_tensor_by_name = lambda request, name: (  # type: ignore[attr-defined]
+    backend.Tensor, backend.InferenceResponse, backend.TritonError = _Tensor, Response, Error  # type: ignore[attr-defined]  # a module made here
+    backend.get_input_tensor_by_name = lambda request, name: (  # type: ignore[attr-defined]  # likewise
         _Tensor(name, request.feeds[name]) if name in request.feeds else None
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend)
@@ -252,6 +253,61 @@ def test_numbers_of_every_type() -> None:
     }.items():
         (array,) = decode({"inputs": [{"name": "x", "shape": [2], "datatype": datatype, "data": data}]}).values()
         assert array.tolist() == data
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_bodies_of_a_client_of_others(binary: bool) -> None:
+    """What tritonclient writes is read, and what is answered it reads, numbers and texts, as JSON and as bytes."""
+    http = pytest.importorskip("tritonclient.http")
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "a": signed(rng, 2, 3),
+        "b": rng.integers(-5, 5, (2, 1)),
+        "c": np.array([[True], [False]]),
+        "d": np.array([["ü", ""]] * 2, object),
+    }
+    if binary:  # the client has no JSON of half precision
+        arrays["h"] = signed(rng, 2, 2).astype(np.float16)
+    datatypes = {"a": "FP32", "b": "INT64", "c": "BOOL", "d": "BYTES", "h": "FP16"}
+    given = [http.InferInput(name, [*array.shape], datatypes[name]) for name, array in arrays.items()]
+    for tensor, array in zip(given, arrays.values()):
+        tensor.set_data_from_numpy(array, binary_data=binary)
+    wanted = [http.InferRequestedOutput(name, binary_data=binary) for name in arrays]
+    body, length = http.InferenceServerClient.generate_request_body(given, outputs=wanted)
+    asked, behind = split(body, None if length is None else str(length))
+    feeds = decode(asked, behind)
+    tensors = tuple(Tensor(name, datatypes[name], (-1, -1)) for name in arrays)
+    answer, behind = encode(Deployment("m", 1, tensors, tensors), feeds, asked)
+    assert bool(behind) == binary
+    text = json.dumps(answer).encode()
+    got = http.InferenceServerClient.parse_response_body(text + behind, header_length=len(text) if binary else None)
+    for name, array in arrays.items():
+        read = got.as_numpy(name)
+        texts = [v.decode() if isinstance(v, bytes) else v for v in read.reshape(-1)] if name == "d" else None
+        assert read.shape == array.shape
+        assert texts == array.reshape(-1).tolist() if texts else np.array_equal(read, array)
+
+
+@pytest.mark.parametrize(
+    ("size", "behind", "message"),
+    [
+        (12, bytes(13), "1 bytes are left"),
+        (8, bytes(8), "do not fill"),
+        (-12, bytes(12), "no number of bytes"),
+        (True, bytes(12), "no number of bytes"),
+    ],
+)
+def test_bytes_that_do_not_fit(size: Any, behind: bytes, message: str) -> None:
+    given = {"name": "x", "shape": [3], "datatype": "FP32", "parameters": {"binary_data_size": size}}
+    with pytest.raises(RequestError, match=message):
+        decode({"inputs": [given]}, behind)
+    with pytest.raises(RequestError, match="are no texts"):
+        decode({"inputs": [given | {"datatype": "BYTES", "parameters": {"binary_data_size": 5}}]}, b"\2\0\0\0x")
+    with pytest.raises(RequestError, match="'data', or"):
+        decode({"inputs": [given | {"data": [1, 2, 3], "parameters": {"binary_data_size": 12}}]}, bytes(12))
+    for length in ("5", "-1", "x"):
+        with pytest.raises(RequestError, match=JSON_LENGTH):
+            split(b"{}", length)
 
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "serving"

@@ -8,13 +8,15 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serving.engine import Engine, ask, load, missing, wait_for
+from tests.serving.engine import JSON_ALONE, Engine, ask, load, missing, wait_for
 from tests.serving.zoo import questions, save, serve
 
 # tests/serving is for these two; scripts/sweep serving sets the others, which are too heavy for every run.
@@ -52,7 +54,7 @@ def test_many_clients(engine: Engine, models: dict[tuple[str, int], Path]) -> No
     if engine.name in VERSIONED:
         asked += questions("resnet18", "resnet", [models["resnet", 1]], version="1")
         asked += questions("resnet18", "resnet", [models["resnet", 2]], version="2")
-    result = load(engine, asked)
+    result = load(engine, asked, binary=engine.name not in JSON_ALONE)
     assert not result.errors
     assert not result.wrong
     assert result.right == 160
@@ -123,7 +125,7 @@ def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> N
 def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
     """MLServer loads a model again on request; each answer is the old one's or the new one's, in the end the new."""
     if engine.name != "mlserver":
-        pytest.skip("no engine but MLServer replaces a model in a running server")
+        pytest.skip("no engine but MLServer loads a model again")
     new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
 
     def replace() -> None:
@@ -135,3 +137,31 @@ def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int],
     assert not result.errors + result.wrong
     (only_new,) = questions("resnet18", "resnet", [new], count=1, version="2")
     assert not only_new.difference(ask(engine.client(), "resnet", only_new.feeds, "2"))
+
+
+def test_model_replaced_worker_by_worker(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
+    """Where an engine starts workers again, they are ended one after the other once the new file lies in place."""
+    if engine.name in ("mlserver", "kserve") or "GRAPHOPT_TEST_ENGINES" not in os.environ:
+        pytest.skip("for engines whose workers are started again; scripts/sweep serving runs it")
+    new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
+
+    def replace() -> None:
+        serve({("resnet", 2): new}, engine.name, engine.folder)
+        before = [pid for pid in engine.workers() if pid != engine.process.pid]
+
+        def back(victim: int) -> bool:
+            now = [pid for pid in engine.workers() if pid != engine.process.pid]
+            return victim not in now and len(now) >= len(before)
+
+        for victim in before:
+            with suppress(ProcessLookupError):  # the engine has ended it with another
+                os.kill(victim, signal.SIGKILL)
+            assert wait_for(partial(back, victim), 120)
+
+    asked = questions("resnet18", "resnet", [models["resnet", 2], new], version="2")
+    result = load(engine, asked, requests=40, meanwhile=replace, attempts=200, patience=600)
+    assert not result.wrong
+    assert result.right == 16 * 40
+    (only_new,) = questions("resnet18", "resnet", [new], count=1, version="2")
+    for _ in range(20):  # whichever worker answers
+        assert not only_new.difference(ask(engine.client(), "resnet", only_new.feeds, "2"))

@@ -43,13 +43,21 @@ class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
             outputs = await self._batcher.run(feeds)
         except (RequestError, ValueError, TypeError, OverflowError) as error:
             raise InvalidInput(str(error)) from None
+        as_asked = {output.name: bool(output.binary_data) for output in payload.request_outputs or []}
         answers = []
         for tensor in self._served.deployment.outputs:
             output = kserve.InferOutput(tensor.name, [*outputs[tensor.name].shape], tensor.datatype)
-            output.set_data_from_numpy(outputs[tensor.name], binary_data=False)
+            binary = as_asked.get(tensor.name, False) if as_asked else payload.use_binary_outputs
+            output.set_data_from_numpy(outputs[tensor.name], binary_data=binary)
             answers.append(output)
-        number = payload.id or str(uuid.uuid4())
-        return kserve.InferResponse(number, self.name, answers, model_version=str(self._served.deployment.version))
+        return kserve.InferResponse(
+            payload.id or str(uuid.uuid4()),
+            self.name,
+            answers,
+            model_version=str(self._served.deployment.version),
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
 
 
 def main() -> None:

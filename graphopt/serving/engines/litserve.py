@@ -43,9 +43,7 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
             api_path=f"/v2/models/{name}/versions/{version}/infer",
         )
         # The engine reads the type of a body from the annotation; one that does not fit never reaches a worker.
-        self.decode_request = _with_type(  # type: ignore[method-assign]
-            _request_type(self.deployment)
-        )
+        self.decode_request = _with_type(_request_type(self.deployment))  # type: ignore[method-assign]  # of this API only
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker gets, to which bodies come as plain data."""
@@ -74,7 +72,7 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
         if isinstance(outputs, RequestError):
             raise HTTPException(400, str(outputs))
         try:
-            return protocol.encode(self.deployment, outputs, body)
+            return protocol.encode(self.deployment, outputs, body, binary=False)[0]
         except RequestError as error:
             raise HTTPException(400, str(error)) from None
 

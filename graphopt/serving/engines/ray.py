@@ -13,9 +13,8 @@ def application(arguments: dict[str, str]) -> Any:
     """The application of one folder. Replicas, resources and restarts are the engine's."""
     folder = arguments["folder"]
 
-    @serve.deployment(name="graphopt", max_ongoing_requests=256)
-    @serve.ingress(lambda: http.application(folder))
     class Models:
         """Every model and version of the folder."""
 
-    return Models.bind()  # type: ignore[attr-defined]
+    replica = serve.ingress(lambda: http.application(folder))(Models)
+    return serve.deployment(name="graphopt", max_ongoing_requests=256)(replica).bind()
