@@ -1,4 +1,7 @@
-"""A machine without a C++ compiler: graphopt installs, rewrites, and says what is missing."""
+"""Machines without a C++ compiler, or with a clang that knows no AMD GPU: graphopt installs, and says what is missing.
+
+`scripts/sweep install` installs on both for real.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,20 @@ def test_without_compiler(tmp_path: Path) -> None:
     doctor = run("doctor")
     assert doctor.returncode == 7
     assert "there was no C++ compiler when graphopt was built" in " ".join((doctor.stdout + doctor.stderr).split())
+
+
+def test_clang_that_builds_no_device_code(tmp_path: Path) -> None:
+    """It is found and tried; the library is then built without device code, and the build says so."""
+    clang = tmp_path / "clang++"
+    clang.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\necho \'error: unknown target\' >&2\nexit 1\n')
+    clang.chmod(0o755)
+    build = tmp_path / "build"
+    options = [f"-DGRAPHOPT_HIP_COMPILER={clang}", "-DGRAPHOPT_HIP_ARCHS=gfx90a;gfx1100"]
+    done = subprocess.run(
+        ["cmake", "-S", str(ROOT / "native"), "-B", str(build), *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(f"{clang}.asked").read_text().count("--offload-arch=gfx") == 2
+    assert "no clang++ that compiles for AMD GPUs was found" in " ".join(done.stderr.split())
+    assert "THE LIBRARY WILL HAVE NO DEVICE CODE" in " ".join(done.stderr.split())
+    assert "gfx" not in (build / "device" / "code_objects.cpp").read_text()

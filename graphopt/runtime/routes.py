@@ -258,8 +258,8 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
     if problem is None:
         return None
     if problem["code"] == "no_code" and not code:
-        compiler = "clang and lld" if amd else "nvcc"
-        text = f"this library has no device code: {compiler} was not there when the wheel was built"
+        compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
+        text = f"this library has no device code: there was no {compiler} when the wheel was built"
         mend = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
         option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={told['arch'].removeprefix('sm_')}"
         return Reason("no_code_at_all", text, f"{mend}; pip install --force-reinstall --no-deps .{option}")
