@@ -1,11 +1,12 @@
 """What a stranger does, on a machine with nothing but Python: install the wheel, optimize, verify, serve, ask, kill.
 
-    python scripts/empty_machine.py dist/graphopt-*.whl model.onnx
+    .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl [model.onnx] [--dim 224 ...]
 
-A virtual environment of its own gets the wheel and MLServer; of this repository only the tests' client goes along.
-1,000 requests by 16 clients; after a quarter of them one of the two workers is killed. Every answer must be what the
-original file gives in a plain session; a client asks again where it got none. Any model with a free batch axis and
-float inputs will do.
+A virtual environment of its own, beside which nothing is on the PATH (no compiler, no shell), gets the wheel and
+MLServer; of this repository only the tests' client goes along. 1,008 requests of one to three rows by 16 clients; after
+a quarter of them one of the two workers is killed. Every answer must be what the original file gives in a plain
+session; a client asks again where it got none. Without a model: NudeNet, a trained YOLOv8 out of a wheel on PyPI, at
+64x64. Any other with a free batch axis and float inputs will do; --dim is the size of each further free axis.
 """
 
 from __future__ import annotations
@@ -20,27 +21,36 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models import pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+
 CLIENTS, EACH = 16, 63
 
 CLIENT = (
     f"CLIENTS, EACH = {CLIENTS}, {EACH}"
     + """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np, onnxruntime
 from tests.serving.engine import Engine, Question, load, wait_for
 import graphopt
 assert "site-packages" in graphopt.__file__, graphopt.__file__
+assert not [tool for tool in ("cc", "gcc", "g++", "clang", "cmake", "make", "sh") if shutil.which(tool)]
 
 session = onnxruntime.InferenceSession("original.onnx", providers=["CPUExecutionProvider"])
 names, questions, rng = [o.name for o in session.get_outputs()], [], np.random.default_rng(0)
+dims = [int(dim) for dim in sys.argv[1:]]
 for rows in (1, 2, 3, 1, 2, 3):
-    feeds = {i.name: rng.standard_normal([rows, *i.shape[1:]]).astype(np.float32) for i in session.get_inputs()}
+    free, feeds = iter(dims), {}
+    for given in session.get_inputs():
+        shape = [rows, *(size if isinstance(size, int) else next(free) for size in given.shape[1:])]
+        feeds[given.name] = rng.standard_normal(shape).astype(np.float32)
     questions.append(Question("model", feeds, [dict(zip(names, session.run(None, feeds)))]))
 with Engine("mlserver", Path("served").absolute()) as engine:
     before = engine.workers()
     victim = before[-1]
-    result = load(engine, questions, clients=CLIENTS, requests=EACH, attempts=60,
+    result = load(engine, questions, clients=CLIENTS, requests=EACH, attempts=60, patience=1200,
                   meanwhile=lambda: os.kill(victim, signal.SIGKILL))
     back = wait_for(lambda: victim not in engine.workers() and len(engine.workers()) == len(before), 60)
     print(f"{result.right} right, {len(result.wrong)} wrong, {len(result.errors)} asked again; "
@@ -54,13 +64,14 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--dim", action="append", help="the size of a free axis behind that of the batch")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder)
         python = machine / "venv" / "bin" / "python"
         # Nothing of this environment, and no compiler: a wheel needs none.
-        environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "CXX": "/none"}
+        environment = {"PATH": str(python.parent), "HOME": folder, "LANG": "C.UTF-8"}
         kept = ("PIP_", "SSL_", "REQUESTS_")
         environment |= {name: value for name, value in os.environ.items() if name.startswith(kept)}
 
@@ -71,7 +82,7 @@ def main() -> None:
             if done.returncode:
                 sys.exit(f"{what}: exit code {done.returncode}")
 
-        shutil.copy(arguments.model, machine / "original.onnx")
+        shutil.copy(arguments.model or pypi.fetch("nudenet"), machine / "original.onnx")
         (machine / "tests" / "serving").mkdir(parents=True)
         shutil.copy(ROOT / "tests" / "serving" / "engine.py", machine / "tests" / "serving")
         step("a virtual environment", sys.executable, "-m", "venv", machine / "venv")
@@ -80,7 +91,7 @@ def main() -> None:
         step("optimize --verify", "graphopt", "optimize", "original.onnx", "fast.onnx", "--target", "cpu", "--verify")
         options = ("--name", "model", "--instances", "2", "--threads", "1")
         step("serve-config", "graphopt", "serve-config", "fast.onnx", "served", "--for", "mlserver", *options)
-        step("serve, ask, kill", python, "-c", CLIENT)
+        step("serve, ask, kill", python, "-c", CLIENT, *(arguments.dim or ([] if arguments.model else ["64", "64"])))
 
 
 if __name__ == "__main__":
