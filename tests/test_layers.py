@@ -21,7 +21,7 @@ LAYERS = (
     ("pipeline.py", "half_precision.py", "bfloat16.py", "lower.py"),
     ("runtime/",),
     ("optimizer.py",),
-    ("checking/", "measure/"),
+    ("checking/", "measure/", "placement/"),
     ("report/",),
     ("serving/", "optimize_all.py"),
     ("cli/", "__main__.py"),

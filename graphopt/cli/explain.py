@@ -45,11 +45,23 @@ def explain_command(
     input_shape: ShapeOption = None,
     dim: Annotated[list[str] | None, typer.Option(metavar="NAME=8", help="The size to count for (repeatable).")] = None,
     all_sites: AllSitesOption = False,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            help="Say which nodes this provider will take, before any session: graphopt, cpu, migraphx or hip-ep.",
+            autocompletion=lambda: ["graphopt", "cpu", "migraphx", "hip-ep"],
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Account for all of IN: what was rewritten, what was refused and why, what no pass looks at, and what it costs."""
     if str(model) in Code.__members__ and not model.exists():
         _print_page(Code[str(model)])
+        return
+    if provider is not None:
+        if only or skip or code or dim or all_sites:
+            raise OptionError("--provider says where nodes will run: beside it only --input-shape and --json count")
+        _print_forecast(model, provider, parse_input_shapes(input_shape), as_json)
         return
     codes = code or []
     for name in codes:
@@ -75,6 +87,18 @@ def explain_command(
         screen.print_json("explain", found.to_dict())
     else:
         print_account(found, screen.out())
+
+
+def _print_forecast(model: Path, provider: str, shapes: dict[str, tuple[int, ...]], as_json: bool) -> None:
+    from graphopt.placement import forecast
+    from graphopt.report.tables import print_forecast
+
+    with screen.working():
+        found = forecast(streams.read(model), provider, input_shapes=shapes)
+    if as_json:
+        screen.print_json("explain --provider", found.to_dict())
+    else:
+        print_forecast(found, screen.out())
 
 
 def _print_page(code: Code) -> None:

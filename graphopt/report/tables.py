@@ -14,6 +14,7 @@ from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
 from graphopt.measure.profiling import Placement, placement_line
 from graphopt.measure.tune import Tuning
+from graphopt.placement.forecast import NOWHERE, Forecast
 from graphopt.remarks import Code, Remark
 from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
@@ -390,6 +391,23 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
     say(f"{name}: {nodes}{copies}{left}", console)
+
+
+def print_forecast(found: Forecast, console: Console) -> None:
+    """Where nodes will run, in a line, and then what the provider does not take and why."""
+    say(f"[bold]{plain(found.answer())}[/]", console)
+    for note in found.notes:
+        say(f"[bold]{plain(note)}[/]", console)
+    words = {NOWHERE: "nowhere", "cpu": "CPU"}
+    for group in found.groups():
+        names = ", ".join(group.names[:3]) + (", .." if len(group.names) > 3 else "")
+        where = words.get(group.provider, group.provider)
+        say(
+            f"{where:>8} {len(group.names):4} {plain(group.op)}: {plain(group.reason)}: {plain(names)}",
+            console,
+            indent=14,
+        )
+    say(f"[dim]from {plain(found.source)}[/]", console)
 
 
 def print_account(found: Account, console: Console) -> None:

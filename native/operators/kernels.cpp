@@ -49,6 +49,8 @@ Table provider_kernels(gpu::Device& device) {
   return all_kernels([&device]() -> gpu::Device& { return device; }).take({Where::kGpu, Where::kProvider});
 }
 
+Table provider_claims() { return all_kernels(nullptr).take({Where::kGpu, Where::kProvider}); }
+
 Table rocm_kernels() {
   const gpu::DeviceFacts* current = gpu::usable_rocm_device();
   if (current == nullptr) return {};

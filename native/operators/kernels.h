@@ -14,6 +14,8 @@ Table cpu_kernels();
 
 // What our own provider has kernels for on the device: our operators, and ONNX's.
 Table provider_kernels(gpu::Device& device);
+// The same table where there is no device: it says which nodes it takes, and creates no kernel.
+Table provider_claims();
 
 // Our operators but Linear for ONNX Runtime's ROCm provider: each kernel is for the device that is current
 // when it is created (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when

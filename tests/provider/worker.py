@@ -78,13 +78,14 @@ def new_session(
     devices: int = 1,
     assignment: bool = False,
     custom_ops: bool = True,
+    optimize: bool = False,
 ) -> Any:
     import onnxruntime as ort
 
     session_options = ort.SessionOptions()
     session_options.log_severity_level = 3
-    # The optimizers of the runtime would fold and fuse what a test wants to see on the device.
-    session_options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimize:  # the optimizers of the runtime would fold and fuse what a test wants to see on the device
+        session_options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session_options.intra_op_num_threads = 1
     if profile:
         session_options.enable_profiling = True

@@ -7,20 +7,16 @@
 
 #include "runtime/abi/kernel.h"
 #include "runtime/abi/ort_ep.h"
+#include "operators/node_in_graph.h"
 
 namespace graphopt::abi {
 
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
-class GraphNode final : public Node {
+class GraphNode final : public NodeInGraph {
  public:
   GraphNode(const OrtApi24* api, const OrtNode* node);
 
   const OrtNode* raw() const { return node_; }
-  const std::string& domain() const { return domain_; }
-  // Of the values; empty for one that is left out.
-  const std::vector<std::string>& input_names() const { return input_names_; }
-  const std::vector<std::string>& output_names() const { return output_names_; }
-  bool is_constant(size_t i) const { return constant_[i]; }
   // Of what its bodies read of the graph that it is in.
   const std::vector<std::string>& implicit_names() const { return implicit_names_; }
 
@@ -37,10 +33,8 @@ class GraphNode final : public Node {
 
   const OrtApi24* api_;
   const OrtNode* node_;
-  std::string domain_;
   std::vector<const OrtValueInfo*> raw_inputs_;
-  std::vector<std::string> input_names_, output_names_, implicit_names_;
-  std::vector<bool> constant_;
+  std::vector<std::string> implicit_names_;
 };
 
 // Empty for one that is left out.

@@ -2,12 +2,10 @@
 //
 // The operators of our domain must be known to the session (RegisterCustomOps); this file only brings
 // kernels.
-#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -18,6 +16,7 @@
 #include "runtime/abi/error.h"
 #include "runtime/abi/graph.h"
 #include "runtime/name_patterns.h"
+#include "runtime/provider/claims.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/pairing.h"
 #include "runtime/provider/partition.h"
@@ -54,10 +53,9 @@ int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
 
 struct Options {
   size_t memory_limit = 0;  // bytes of a session, 0: no limit
-  size_t min_nodes = 2;     // neighbouring nodes that are worth a copy to the device and back
   bool regions = true;      // nodes run as regions where they can
   RegionOptions region;
-  std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
+  ChoiceOptions choice;
 };
 
 // One session's provider.
@@ -132,19 +130,9 @@ struct Provider final : abi::OrtEp {
 
   void choose(const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) const {
     const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph);
-    std::vector<std::string> refusals(nodes.size());
-    std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const GraphNode& node = nodes[i];
-      refusals[i] = disabled(node) ? "it is disabled" : registry.refuse(node);
-      if (refusals[i].empty() && computes_shapes(node, on_host)) refusals[i] = "it computes a shape";
-      for (size_t k = 0; k < node.outputs.size(); ++k) {
-        const bool host =
-            refusals[i].empty() ? registry.host_output(node, k) : computes_shapes(node, on_host);
-        if (host) on_host.insert(node.output_names()[k]);
-      }
-    }
-    drop_lonely(nodes, refusals);
+    std::vector<const NodeInGraph*> in_graph;
+    for (const GraphNode& node : nodes) in_graph.push_back(&node);
+    const std::vector<std::string> refusals = provider::choose(registry.claims(), in_graph, options.choice);
     std::vector<bool> in_region(nodes.size());
     if (options.regions && !is_moved_later(graph)) add_regions(nodes, refusals, out, in_region);
     for (size_t i = 0; i < nodes.size(); ++i) {
@@ -197,56 +185,12 @@ struct Provider final : abi::OrtEp {
   // The inputs and outputs of a region are on the device.
   bool runs_in_region(const GraphNode& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.has_input(i) && registry.host_input(node, i) && !node.is_constant(i)) return false;
+      if (node.has_input(i) && registry.claims().host_input(node, i) && !node.is_constant(i)) return false;
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (registry.host_output(node, i)) return false;
+      if (registry.claims().host_output(node, i)) return false;
     }
     return true;
-  }
-
-  bool disabled(const GraphNode& node) const {
-    return node.domain() == kDomain && std::any_of(options.disabled.begin(), options.disabled.end(),
-                                                   [&](const auto& p) { return matches(p, node.op); });
-  }
-
-  // Whether everything that the node would read on the device is a value that shapes are made of.
-  bool computes_shapes(const GraphNode& node, const std::set<std::string>& on_host) const {
-    bool any = false;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!node.has_input(i) || node.is_constant(i) || registry.host_input(node, i)) continue;
-      if (on_host.count(node.input_names()[i]) == 0) return false;
-      any = true;
-    }
-    return any;
-  }
-
-  // Groups of neighbouring nodes that are too small to pay for copies.
-  void drop_lonely(const std::vector<GraphNode>& nodes, std::vector<std::string>& refusals) const {
-    std::vector<size_t> group(nodes.size());
-    for (size_t i = 0; i < group.size(); ++i) group[i] = i;
-    const auto root = [&group](size_t i) {
-      while (group[i] != i) i = group[i] = group[group[i]];
-      return i;
-    };
-    std::map<std::string, size_t> producer;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (!refusals[i].empty()) continue;
-      for (const std::string& name : nodes[i].input_names()) {
-        const auto found = producer.find(name);
-        if (found != producer.end()) group[root(i)] = root(found->second);
-      }
-      for (const std::string& name : nodes[i].output_names()) producer[name] = i;
-    }
-    std::map<size_t, size_t> sizes;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (refusals[i].empty()) ++sizes[root(i)];
-    }
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (!refusals[i].empty() || sizes[root(i)] >= options.min_nodes) continue;
-      refusals[i] =
-          "fewer than " + std::to_string(options.min_nodes) + " neighbouring nodes, not worth the copies";
-    }
   }
 };
 
@@ -414,7 +358,7 @@ struct Factory final : abi::OrtEpFactory {
   Options read(const abi::OrtSessionOptions* session) const {
     Options options;
     read(session, "memory_limit", options.memory_limit);
-    read(session, "min_nodes", options.min_nodes);
+    read(session, "min_nodes", options.choice.min_nodes);
     size_t regions = 1, capture = 1, implementation = 0;
     read(session, "regions", regions);
     read(session, "capture", capture);
@@ -424,15 +368,14 @@ struct Factory final : abi::OrtEpFactory {
       read(session, "implementation", implementation);
       options.region.implementation = static_cast<int>(implementation);
     }
-    const char* everywhere = std::getenv("GRAPHOPT_DISABLE");
     if (!text(session, "channels_last").empty()) {
       size_t channels_last = 0;
       read(session, "channels_last", channels_last);
       options.region.channels_last = channels_last != 0;
     }
     options.region.libraries = std::make_shared<gpu::LibraryChoices>(text(session, "libraries"));
-    options.disabled =
-        split_patterns(text(session, "disable") + "," + (everywhere != nullptr ? everywhere : ""));
+    options.choice.disabled = split_patterns(text(session, "disable"));
+    for (std::string& pattern : disabled_everywhere()) options.choice.disabled.push_back(std::move(pattern));
     return options;
   }
 

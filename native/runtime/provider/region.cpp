@@ -467,7 +467,7 @@ void Region::add_constants(const std::vector<Source>& sources) {
       Operand& operand = steps_[s].inputs[k];
       if (operand.kind != Operand::Kind::kConstant) continue;
       const auto& [node, i] = sources[s].inputs[k];
-      const Place place = registry_.host_input(*node, i) ? Place::kHost : Place::kDevice;
+      const Place place = registry_.claims().host_input(*node, i) ? Place::kHost : Place::kDevice;
       const auto [found, added] =
           known.emplace(std::tuple(node->input_names()[i], place, operand.last), constants_.size());
       operand.index = found->second;

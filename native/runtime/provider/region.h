@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/abi/graph.h"
 #include "runtime/provider/region_cache.h"
 #include "runtime/provider/registry.h"
 

@@ -14,7 +14,6 @@
 namespace graphopt::provider {
 namespace {
 
-using abi::GraphNode;
 using abi::OrtStatus;
 
 // What the runtime holds for one node.
@@ -111,8 +110,17 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
   bound.libraries = std::make_shared<gpu::LibraryChoices>(libraries != nullptr ? libraries : "");
 }
 
-bool contains(const std::vector<size_t>& numbers, size_t i) {
-  return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
+// What the provider has, and the runtime's nodes that copy.
+Table with_copies(gpu::Device& device) {
+  Table table = provider_kernels(device);
+  for (const bool from_host : {true, false}) {
+    Registration& op = table.emplace_back();
+    op.name = from_host ? "MemcpyFromHost" : "MemcpyToHost";
+    (from_host ? op.host_inputs : op.host_outputs) = {0};
+    op.refuse = [](const Node&) { return std::string("only the runtime makes such nodes"); };
+    op.create = [&device, from_host](const Node&) { return std::make_unique<CopyKernel>(device, from_host); };
+  }
+  return table;
 }
 
 }  // namespace
@@ -137,34 +145,17 @@ std::string describe_implementations(gpu::Device& device) {
   return text + "}";
 }
 
-Registry::Registry(const abi::OrtApi24* api, gpu::Device& device) : api_(api), device_(device) {
+Registry::Registry(const abi::OrtApi24* api, gpu::Device& device)
+    : api_(api), device_(device), claims_(with_copies(device)) {
   abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
-  add_memcpy("MemcpyFromHost", true);
-  add_memcpy("MemcpyToHost", false);
   const gpu::OnDevice on(device);
-  for (Registration& op : provider_kernels(device)) add(std::move(op));
+  for (const Registration& op : claims_.table()) add(op);
 }
 
 Registry::~Registry() { abi::ReleaseKernelRegistry(abi::GetEpApi(api_), registry_); }
 
-void Registry::add_memcpy(const char* name, bool from_host) {
-  Registration op;
-  op.name = name;
-  (from_host ? op.host_inputs : op.host_outputs) = {0};
-  op.refuse = [](const Node&) { return std::string("only the runtime makes such nodes"); };
-  op.create = [&device = device_, from_host](const Node&) {
-    return std::make_unique<CopyKernel>(device, from_host);
-  };
-  add(std::move(op));
-}
-
-void Registry::add(Registration given) {
-  auto owner = std::make_unique<Entry>(Entry{this, std::move(given)});
-  Entry& entry = *owner;
-  const Registration& op = entry.op;
-  if (!entries_.emplace(std::pair(op.domain, op.name), std::move(owner)).second) {
-    throw Error("two kernels for " + op.name);
-  }
+void Registry::add(const Registration& op) {
+  Entry& entry = *entries_.emplace_back(std::make_unique<Entry>(Entry{this, &op}));
   const abi::OrtEpApi* ep = abi::GetEpApi(api_);
   abi::OrtKernelDefBuilder* builder = nullptr;
   abi::OrtKernelDef* def = nullptr;
@@ -197,68 +188,21 @@ void Registry::add(Registration given) {
   abi::ReleaseKernelDefBuilder(ep, builder);
 }
 
-const Registry::Entry* Registry::find(const GraphNode& node) const {
-  const auto found = entries_.find({node.domain(), node.op});
-  return found != entries_.end() ? found->second.get() : nullptr;
-}
-
-std::string Registry::refuse(const GraphNode& node) const {
-  const Entry* entry = find(node);
-  if (entry == nullptr) return "no kernel for this operator";
-  const Registration& op = entry->op;
-  if (node.version < op.first || node.version > op.last) {
-    return "version " + std::to_string(node.version) + " of the operator is not known";
-  }
-  if (!op.types.empty() && std::find(op.types.begin(), op.types.end(), node.type()) == op.types.end()) {
-    return std::string("no kernel for ") + element_type_name(node.type());
-  }
-  for (size_t i = 0; i < node.inputs.size() && !op.host_inputs.empty(); ++i) {
-    for (const size_t host : op.host_inputs) {
-      // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
-      // the value, its own nodes on the CPU among them.
-      if (host != i && node.has_input(i) && node.has_input(host) &&
-          node.input_names()[host] == node.input_names()[i] && !host_input(node, i)) {
-        return "an input is read on the host and on the device";
-      }
-    }
-  }
-  if (!op.refuse) return "";
-  for (const Value& value : node.inputs) {
-    if (value.present && bytes_of(value.type) == 0) return "an input's type is not known";
-  }
-  return op.refuse(node);
-}
-
-const Registration* Registry::registration(const GraphNode& node) const {
-  const Entry* entry = find(node);
-  return entry != nullptr ? &entry->op : nullptr;
-}
-
-bool Registry::host_input(const GraphNode& node, size_t i) const {
-  const Entry* entry = find(node);
-  return entry != nullptr && contains(entry->op.host_inputs, i);
-}
-
-bool Registry::host_output(const GraphNode& node, size_t i) const {
-  const Entry* entry = find(node);
-  return entry != nullptr && contains(entry->op.host_outputs, i);
-}
-
 OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out) {
   const Entry& entry = *static_cast<const Entry*>(state);
   const abi::OrtApi24* api = entry.registry->api_;
-  std::string what = entry.op.name;
+  std::string what = entry.op->name;
   try {
     gpu::Device& device = entry.registry->device_;
     const gpu::OnDevice on(device);
-    const abi::NodeInfo node(api, info, entry.op.name);
+    const abi::NodeInfo node(api, info, entry.op->name);
     what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
     auto handle = std::make_unique<KernelHandle>(api, device, what);
-    handle->bound = {entry.op.create(node), node.name, node.inputs.size(), node.outputs.size(),
-                     entry.op.host_inputs};
+    handle->bound = {entry.op->create(node), node.name, node.inputs.size(), node.outputs.size(),
+                     entry.op->host_inputs};
     handle->bound.kernel->prepare(node);
-    if (entry.op.implementations.names.size() > 1) read_options(api, info, handle->bound);
-    for (const auto& load : entry.op.implementations.loads) load(device, handle->bound.libraries.get());
+    if (entry.op->implementations.names.size() > 1) read_options(api, info, handle->bound);
+    for (const auto& load : entry.op->implementations.loads) load(device, handle->bound.libraries.get());
     *out = handle.release();
     return nullptr;
   } catch (...) {

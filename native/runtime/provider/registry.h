@@ -1,15 +1,14 @@
-// Which nodes the provider takes, and the runtime's registry of their kernels.
+// The runtime's registry of the provider's kernels.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "device/device.h"
 #include "operators/table.h"
-#include "runtime/abi/graph.h"
+#include "runtime/abi/ort_ep.h"
+#include "runtime/provider/claims.h"
 
 namespace graphopt::provider {
 
@@ -33,29 +32,24 @@ class Registry {
   const abi::OrtApi24* api() const { return api_; }
   gpu::Device& device() const { return device_; }
 
-  // Why the provider has no kernel for a node; empty when it has one.
-  std::string refuse(const abi::GraphNode& node) const;
+  const Claims& claims() const { return claims_; }
   // Null when there is no kernel for it.
-  const Registration* registration(const abi::GraphNode& node) const;
-  // Whether the node reads input i, or writes output i, in host memory.
-  bool host_input(const abi::GraphNode& node, size_t i) const;
-  bool host_output(const abi::GraphNode& node, size_t i) const;
+  const Registration* registration(const NodeInGraph& node) const { return claims_.find(node); }
 
  private:
   struct Entry {
     const Registry* registry = nullptr;
-    Registration op;
+    const Registration* op = nullptr;
   };
 
-  void add(Registration op);
-  void add_memcpy(const char* name, bool from_host);
-  const Entry* find(const abi::GraphNode& node) const;
+  void add(const Registration& op);
   static abi::OrtStatus* create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out);
 
   const abi::OrtApi24* api_;
   gpu::Device& device_;
   abi::OrtKernelRegistry* registry_ = nullptr;
-  std::map<std::pair<std::string, std::string>, std::unique_ptr<Entry>> entries_;  // by domain and name
+  Claims claims_;
+  std::vector<std::unique_ptr<Entry>> entries_;
 };
 
 }  // namespace graphopt::provider

@@ -1,0 +1,130 @@
+"""What the runtime's CPU provider takes: its own registry of kernels is asked, and for our operators ours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+
+from graphopt.errors import one_line
+from graphopt.ops import DOMAIN, OPS
+from graphopt.runtime.sessions import import_onnxruntime
+
+_WITHOUT_END = 2**31 - 1
+
+
+class CpuKernels:
+    """Kernels of the installed runtime.
+
+    Attributes:
+        unknown: why it can't be asked; "" where it can. onnxruntime-rocm tells nothing where ROCm is not installed.
+
+    Raises:
+        RuntimeMissingError: no ONNX Runtime.
+    """
+
+    def __init__(self) -> None:
+        import_onnxruntime()
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+        self._kernels: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        self.unknown = ""
+        try:
+            told = state.get_all_opkernel_def()
+        except RuntimeError as error:
+            told, self.unknown = [], one_line(error)
+        for kernel in told:
+            if kernel.provider == "CPUExecutionProvider":
+                self._kernels[kernel.domain, kernel.op_name].append(kernel)
+        self._schemas: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for schema in state.get_all_operator_schema():
+            self._schemas[schema.domain, schema.name].append(schema)
+
+    def version(self, node: ir.Node, opset: int) -> int:
+        """Of the node's operator in an opset; 0 where the runtime does not know the operator."""
+        schema = self._schema(node, opset)
+        return 0 if schema is None else int(schema.since_version)
+
+    def _schema(self, node: ir.Node, opset: int) -> Any:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        known = [s for s in self._schemas[domain, node.op_type] if s.since_version <= opset]
+        return max(known, key=lambda s: s.since_version, default=None)
+
+    def refuse(self, node: ir.Node, opset: int) -> tuple[str, str]:
+        """Why it has no kernel for a node ("" where it has one), and what is to be said of one that it has."""
+        if self.unknown:
+            return "", ""
+        if node.domain == DOMAIN:
+            op = OPS.get(node.op_type)
+            return ("", "" if op is not None and op.cpu_kernel else "by its definition")
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = self._schema(node, opset)
+        if schema is None:
+            return "this runtime does not know the operator", ""
+        known = [k for k in self._kernels[domain, node.op_type] if _fits(k.version_range, schema.since_version)]
+        if any(self._takes(k, schema, node, {}) for k in known):
+            return "", ""
+        # The runtime puts Casts around what it has in float32 only.
+        if any(self._takes(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
+            return "", "in float32, between Casts that the runtime adds"
+        inside = self._definition(node, domain, opset)
+        if inside and all(not self.refuse(n, opset)[0] for n in inside):
+            return "", "by its definition"
+        if not known:
+            return f"no kernel for version {schema.since_version} of the operator", ""
+        types = ", ".join(dict.fromkeys(v.dtype.name.lower() for v in node.inputs if v is not None and v.dtype))
+        return f"no kernel for {types or 'its types'}", ""
+
+    def _definition(self, node: ir.Node, domain: str, opset: int) -> list[ir.Node]:
+        """The nodes by which the operator is defined; none where it is not, or not for such a node."""
+        if domain:
+            return []
+        inputs, outputs = (
+            [onnx.ValueInfoProto() if v is None else ir.serde.serialize_value(v) for v in values]
+            for values in (node.inputs, node.outputs)
+        )
+        proto = ir.serde.serialize_node(node)
+        graph = onnx.helper.make_graph([proto], "node", [v for v in inputs if v.name], [v for v in outputs if v.name])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        try:
+            model = onnx.inliner.inline_selected_functions(model, [("", node.op_type)], inline_schema_functions=True)
+            model = onnx.shape_inference.infer_shapes(model)
+        except Exception:  # onnx has no class for what it can't infer or inline
+            return []
+        nodes = [n for n in ir.serde.deserialize_model(model).graph if n.op_type != "Constant"]
+        # The runtime takes a definition only as long as none of its operators has changed since it was written.
+        schema: Any = onnx.defs.get_schema(node.op_type, opset)
+        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        written = max((v for v in versions if v <= opset), default=0)
+        if not written:
+            return []
+        since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
+        return [] if any(a != b for a, b in since) else nodes
+
+    def _takes(self, kernel: Any, schema: Any, node: ir.Node, instead: dict[str, str]) -> bool:
+        """Whether the types of a node's values are those of a kernel."""
+        for values, formal in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
+            for i, value in enumerate(values):
+                if value is None or value.type is None or not formal:
+                    continue
+                parameter = formal[min(i, len(formal) - 1)]
+                for name in (parameter.typeStr, parameter.name):
+                    allowed = kernel.type_constraints.get(name)
+                    given = _type_name(value)
+                    if allowed and given and instead.get(given, given) not in allowed:
+                        return False
+        return True
+
+
+def _fits(kernel: tuple[int, int], since: int) -> bool:
+    first, last = kernel
+    return first == since or (first < since <= last and last != _WITHOUT_END)
+
+
+def _type_name(value: ir.Value) -> str:
+    if not isinstance(value.type, ir.TensorType):
+        return ""
+    return f"tensor({value.type.dtype.name.lower()})"

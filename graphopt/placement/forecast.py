@@ -1,0 +1,269 @@
+"""Which nodes of a model a provider will take, and why not the others.
+
+What is asked, so that the answer is the provider's own: for `graphopt` the native library, which answers by the table
+and the rules of the provider; for `cpu` the runtime's registry of kernels; for `migraphx` and `hip-ep` the lists of
+operators that they publish, at a named commit (`peers/`).
+
+A runtime simplifies a model before it asks providers: nodes whose inputs never change are computed once, functions are
+inlined. So is done here; what else it fuses or drops is not foreseen, and the nodes of the file are what is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as ir_passes
+
+from graphopt.errors import OptionError, RuntimeMissingError
+from graphopt.graph import inference, reading, traversal
+from graphopt.graph.editor import Editor
+from graphopt.ops import DOMAIN
+from graphopt.ops.schema import Array
+from graphopt.placement import ours, peers
+from graphopt.placement.cpu import CpuKernels
+from graphopt.remarks import node_label
+from graphopt.targets.target import Target
+
+PROVIDERS = ("graphopt", "cpu", *peers.NAMES)
+# Where a node ends that none takes, and one that is computed while the session is made.
+NOWHERE, ONCE = "none", "constant"
+# onnxruntime's MIGraphX provider gives a graph with more nodes that it lacks to the CPU as a whole.
+_MOST_LACKING = 10
+_RANDOM = frozenset("RandomUniform RandomNormal RandomUniformLike RandomNormalLike Multinomial Bernoulli".split())
+# Larger constants are no axes, sizes or limits.
+_MOST_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class PlacedNode:
+    """A node of the model.
+
+    Attributes:
+        name: the node's, or what stands for it.
+        op: its operator, with the domain where it is not ONNX's.
+        body: the node whose body it is in; "" in the main graph.
+        provider: who takes it: the one that was asked about, "cpu", "none", or "constant": it is computed while the
+            session is made.
+        reason: why the provider that was asked about does not, or what is to be said of it all the same.
+    """
+
+    name: str
+    op: str
+    body: str
+    provider: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes of one operator that are placed for one reason."""
+
+    provider: str
+    op: str
+    reason: str
+    names: tuple[str, ...]
+
+
+@dataclass
+class Forecast:
+    """What a provider will take of a model.
+
+    Attributes:
+        provider: a word of PROVIDERS.
+        nodes: all of the model and of its bodies.
+        source: where the answer comes from.
+        notes: what else is to be known.
+    """
+
+    provider: str
+    nodes: list[PlacedNode] = field(default_factory=list)
+    source: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(n.provider for n in self.nodes)
+
+    def groups(self) -> list[Group]:
+        """What the provider does not take, or takes with something to say; the largest first."""
+        found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for n in self.nodes:
+            if n.reason:
+                found[n.provider, n.op, n.reason].append(n.name)
+        groups = [Group(*key, tuple(names)) for key, names in found.items()]
+        return sorted(groups, key=lambda g: (g.provider != NOWHERE, -len(g.names)))
+
+    def answer(self) -> str:
+        """In one line, as `bench --placement` says what happened."""
+        counts = self.counts
+        run = len(self.nodes) - counts[ONCE]
+        line = f"{counts[self.provider]} of {run} nodes on {self.provider}"
+        for other in ("cpu", NOWHERE):
+            if other != self.provider and counts[other]:
+                kinds = Counter(n.op for n in self.nodes if n.provider == other)
+                said = ", ".join(f"{op} {n}" for op, n in kinds.most_common(5)) + (", .." if len(kinds) > 5 else "")
+                line += f"; {'CPU' if other == 'cpu' else 'nowhere'}: {counts[other]} ({said})"
+        return line + (f"; {counts[ONCE]} computed once" if counts[ONCE] else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "provider": self.provider,
+            "source": self.source,
+            "counts": dict(self.counts),
+            "notes": self.notes,
+            "nodes": [
+                {"name": n.name, "op": n.op, "body": n.body, "provider": n.provider, "reason": n.reason}
+                for n in self.nodes
+            ],
+        }
+
+
+def forecast(
+    model: Any, provider: str = "graphopt", *, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> Forecast:
+    """Says of each node which provider takes it.
+
+    Args:
+        model: in any form that `optimize` takes.
+        provider: "graphopt", "cpu", "migraphx" or "hip-ep"; what it leaves goes to the CPU where that has a kernel.
+        input_shapes: fixes the dimensions of inputs.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        OptionError: an unknown provider, or an unknown input.
+        RuntimeMissingError: what has to be asked is not installed.
+    """
+    if provider not in PROVIDERS:
+        raise OptionError(f"nothing is known of the provider '{provider}'; choose {', '.join(PROVIDERS)}")
+    source = reading.load(model)
+    work = source.model
+    if input_shapes:
+        inference.set_input_shapes(work, input_shapes)
+    # Beside other providers our library is not registered, and the runtime inlines our operators, too.
+    keeps = DOMAIN if provider in ("graphopt", "cpu") else None
+    ir_passes.InlinePass(criteria=lambda function: function.domain != keeps)(work)
+    with reading.blamed_on_the_model(source):
+        inference.infer(work)
+    found = Forecast(provider)
+    kernels = CpuKernels()
+    if kernels.unknown and provider == "cpu":
+        raise RuntimeMissingError(f"this onnxruntime does not tell which kernels it has: {kernels.unknown}")
+    editor = Editor(work, Target("cpu"))
+    peer = peers.read(provider) if provider in peers.NAMES else None
+    if peer is not None:
+        found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
+    else:
+        found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
+    imports = work.opset_imports
+    for graph, body in _graphs(work.graph):
+        constant, small = _constants(graph, editor)
+        folded = _folded(graph, constant)
+        nodes = [n for n in graph if n.op_type != "Constant" or n.domain]
+        once = [all(o in constant or o in folded for o in n.outputs) for n in nodes]
+        left = [n for n, known in zip(nodes, once, strict=True) if not known]
+        if provider == "graphopt":
+            versions = [_version(n, imports.get(n.domain, 1)) for n in left]
+            reasons = iter(ours.refusals(left, versions, constant, small, folded))
+        elif peer is not None:
+            reasons = iter([peer.refuse(n) for n in left])
+        else:
+            reasons = iter([""] * len(left))
+        for node, known in zip(nodes, once, strict=True):
+            op = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+            if known:
+                found.nodes.append(PlacedNode(node_label(node), op, body, ONCE))
+                continue
+            reason = next(reasons)
+            if provider != "cpu" and not reason:
+                limits = peer is not None and peer.has_limits(node)
+                said = "its list names limits of the operator" if limits else ""
+                found.nodes.append(PlacedNode(node_label(node), op, body, provider, said))
+                continue
+            lacking, said = kernels.refuse(node, imports.get(node.domain, 1))
+            where = NOWHERE if lacking else "cpu"
+            text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
+            found.nodes.append(PlacedNode(node_label(node), op, body, where, text))
+    if kernels.unknown:
+        found.notes.append("whether the CPU provider has kernels for the rest is not known: this runtime does not tell")
+    _add_notes(found)
+    return found
+
+
+def _add_notes(found: Forecast) -> None:
+    if found.provider == "migraphx" and found.counts["cpu"] > _MOST_LACKING:
+        found.notes.append(
+            f"onnxruntime's MIGraphX provider gives a graph with more than {_MOST_LACKING} nodes that it lacks to the "
+            "CPU as a whole"
+        )
+    if found.counts[NOWHERE]:
+        found.notes.append("a session cannot be made: no provider has a kernel for some nodes")
+
+
+def _graphs(graph: ir.Graph, body: str = "") -> Iterator[tuple[ir.Graph, str]]:
+    yield graph, body
+    for node in graph:
+        for inner in traversal.bodies(node):
+            yield from _graphs(inner, node_label(node))
+
+
+def _version(node: ir.Node, opset: int) -> int:
+    """Of the node's operator, as the runtime counts it."""
+    try:
+        return int(
+            onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain).since_version
+        )
+    except onnx.defs.SchemaError:
+        return 1  # operators of others than ONNX have one version
+
+
+def _constants(graph: ir.Graph, editor: Editor) -> tuple[set[ir.Value], dict[ir.Value, Array]]:
+    """The values that a runtime knows before the first run, and the numbers of small ones."""
+    constant: set[ir.Value] = set()
+    small: dict[ir.Value, Array] = {}
+    for node in graph:
+        for value in node.inputs:
+            tensor = editor.tensor(value)
+            if value is None or tensor is None:
+                continue
+            constant.add(value)
+            if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
+                small[value] = editor.constant(value)  # type: ignore[assignment]
+        if _is_computed_once(node, constant):
+            constant.update(node.outputs)
+            for value in node.outputs:
+                elements = editor.shapes.elements(value)
+                if elements is not None and elements.integers is not None:
+                    numbers = np.array(elements.integers, elements.dtype.numpy())
+                    small[value] = numbers.reshape(elements.items.shape)
+    return constant, small
+
+
+def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Results of BatchNormalization that the runtime folds into the convolution before it, and the convolution's."""
+    folded = {}
+    for node in graph:
+        if node.op_type != "BatchNormalization" or node.domain or any(v not in constant for v in node.inputs[1:]):
+            continue
+        x = node.inputs[0]
+        producer = None if x is None else x.producer()
+        if x is None or producer is None or producer.op_type != "Conv" or x.is_graph_output() or len(x.uses()) != 1:
+            continue
+        if all(v in constant for v in producer.inputs[1:] if v is not None) and len(node.outputs) == 1:
+            folded[node.outputs[0]] = x
+    return folded
+
+
+def _is_computed_once(node: ir.Node, constant: set[ir.Value]) -> bool:
+    if traversal.bodies(node) or node.op_type in _RANDOM:
+        return False
+    inputs = [v for v in node.inputs if v is not None]
+    if node.op_type == "Shape" and node.domain == "" and inputs[0].shape is not None and inputs[0].shape.is_static():
+        return True
+    return all(v in constant for v in inputs) and bool(inputs or node.op_type == "Constant")

@@ -1,0 +1,147 @@
+"""What our provider takes: the native library is asked, which answers by the table that the provider uses.
+
+The structs are those of native/runtime/provider/forecast.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.errors import RuntimeMissingError
+from graphopt.ops.schema import Array
+from graphopt.runtime.sessions import library_path
+
+# What the session's option of that name is by default.
+MIN_NODES = 2
+
+
+class _Value(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("is_constant", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("kind", ctypes.c_int32),
+        ("f", ctypes.c_float),
+        ("i", ctypes.c_int64),
+        ("s", ctypes.c_char_p),
+        ("ints", ctypes.POINTER(ctypes.c_int64)),
+        ("count", ctypes.c_size_t),
+    )
+
+
+class _Node(ctypes.Structure):
+    _fields_ = (
+        ("op", ctypes.c_char_p),
+        ("domain", ctypes.c_char_p),
+        ("version", ctypes.c_int32),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("inputs", ctypes.POINTER(_Value)),
+        ("outputs", ctypes.POINTER(_Value)),
+    )
+
+
+class _Writer:
+    """Fills the structs, and keeps alive what they point to."""
+
+    def __init__(
+        self, constant: Collection[ir.Value], small: Mapping[ir.Value, Array], same: Mapping[ir.Value, ir.Value]
+    ) -> None:
+        self._constant, self._small, self._same = constant, small, same
+        self._kept: list[Any] = []
+
+    def node(self, node: ir.Node, version: int) -> _Node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        return _Node(
+            node.op_type.encode(),
+            domain.encode(),
+            version,
+            self._array(_Attribute, [self._attribute(a) for a in node.attributes.values() if not a.is_ref()]),
+            self._array(_Value, [self._value(v) for v in node.inputs]),
+            self._array(_Value, [self._value(v) for v in node.outputs]),
+        )
+
+    def _array(self, kind: Any, items: Sequence[Any]) -> Any:
+        """It ends with an item of zeros."""
+        array = (kind * (len(items) + 1))(*items)
+        self._kept.append(array)
+        return array
+
+    def _ints(self, numbers: Sequence[int]) -> Any:
+        return self._array(ctypes.c_int64, numbers)
+
+    def _value(self, value: ir.Value | None) -> _Value:
+        if value is None or not value.name:
+            return _Value(b"", 0, -1, None, 0, None)
+        dtype = 0 if value.dtype is None else int(value.dtype)
+        dims = None if value.shape is None else [d if isinstance(d, int) else -1 for d in value.shape]
+        data = None
+        if value in self._small:
+            array = np.ascontiguousarray(self._small[value])
+            self._kept.append(array)
+            dtype, dims = int(ir.DataType.from_numpy(array.dtype)), list(array.shape)
+            data = array.ctypes.data
+        name = self._same.get(value, value).name or ""
+        rank = -1 if dims is None else len(dims)
+        is_constant = int(value in self._constant)
+        return _Value(name.encode(), dtype, rank, self._ints(dims or []), is_constant, data)
+
+    def _attribute(self, attribute: ir.Attr) -> _Attribute:
+        found = _Attribute(name=attribute.name.encode(), kind=int(attribute.type))
+        if attribute.type == ir.AttributeType.FLOAT:
+            found.f = attribute.as_float()
+        elif attribute.type == ir.AttributeType.INT:
+            found.i = attribute.as_int()
+        elif attribute.type == ir.AttributeType.STRING:
+            found.s = attribute.as_string().encode()
+        elif attribute.type == ir.AttributeType.INTS:
+            numbers = attribute.as_ints()
+            found.ints, found.count = self._ints(numbers), len(numbers)
+        return found
+
+
+def refusals(
+    nodes: Sequence[ir.Node],
+    versions: Sequence[int],
+    constant: Collection[ir.Value],
+    small: Mapping[ir.Value, Array],
+    same: Mapping[ir.Value, ir.Value],
+) -> list[str]:
+    """Why our provider would leave each of a graph's nodes to others; "" where it takes the node.
+
+    Args:
+        nodes: in topological order.
+        versions: of their operators.
+        constant: values that never change.
+        small: the numbers of small ones.
+        same: values of nodes that are left out, and what stands in their place.
+
+    Raises:
+        RuntimeMissingError: no native library, or one that lacks the question.
+    """
+    path = library_path()
+    function = getattr(ctypes.CDLL(str(path)), "GraphoptForecast", None)
+    if function is None:
+        raise RuntimeMissingError(f"{path} is older than this graphopt: install graphopt again")
+    function.restype = ctypes.c_int
+    writer = _Writer(constant, small, same)
+    array = (_Node * len(nodes))(*(writer.node(n, v) for n, v in zip(nodes, versions, strict=True)))
+    reasons = (ctypes.c_char_p * max(len(nodes), 1))()
+    failed = function(array, ctypes.c_size_t(len(nodes)), ctypes.c_size_t(MIN_NODES), reasons)
+    texts = [(r or b"").decode() for r in reasons[: len(nodes)]]
+    if failed:
+        raise RuntimeMissingError(f"{path}: {texts[0] if texts else 'it failed'}")
+    return texts

@@ -1,0 +1,137 @@
+#include "runtime/provider/claims.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "runtime/name_patterns.h"
+
+namespace graphopt::provider {
+namespace {
+
+using Nodes = std::vector<const NodeInGraph*>;
+
+bool contains(const std::vector<size_t>& numbers, size_t i) {
+  return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
+}
+
+bool is_disabled(const NodeInGraph& node, const std::vector<std::string>& patterns) {
+  return node.domain() == kDomain &&
+         std::any_of(patterns.begin(), patterns.end(), [&](const auto& p) { return matches(p, node.op); });
+}
+
+// Whether everything that the node would read on the device is a value that shapes are made of.
+bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::set<std::string>& on_host) {
+  bool any = false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.has_input(i) || node.is_constant(i) || claims.host_input(node, i)) continue;
+    if (on_host.count(node.input_names()[i]) == 0) return false;
+    any = true;
+  }
+  return any;
+}
+
+// Groups of neighbouring nodes that are too small to pay for copies.
+void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& refusals) {
+  std::vector<size_t> group(nodes.size());
+  for (size_t i = 0; i < group.size(); ++i) group[i] = i;
+  const auto root = [&group](size_t i) {
+    while (group[i] != i) i = group[i] = group[group[i]];
+    return i;
+  };
+  std::map<std::string, size_t> producer;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!refusals[i].empty()) continue;
+    for (const std::string& name : nodes[i]->input_names()) {
+      const auto found = producer.find(name);
+      if (found != producer.end()) group[root(i)] = root(found->second);
+    }
+    for (const std::string& name : nodes[i]->output_names()) producer[name] = i;
+  }
+  std::map<size_t, size_t> sizes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (refusals[i].empty()) ++sizes[root(i)];
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
+    refusals[i] = "fewer than " + std::to_string(least) + " neighbouring nodes, not worth the copies";
+  }
+}
+
+}  // namespace
+
+Claims::Claims(Table table) : table_(std::move(table)) {
+  for (const Registration& op : table_) {
+    if (!by_name_.emplace(std::pair(op.domain, op.name), &op).second) {
+      throw Error("two kernels for " + op.name);
+    }
+  }
+}
+
+const Registration* Claims::find(const NodeInGraph& node) const {
+  const auto found = by_name_.find({node.domain(), node.op});
+  return found != by_name_.end() ? found->second : nullptr;
+}
+
+std::string Claims::refuse(const NodeInGraph& node) const {
+  const Registration* found = find(node);
+  if (found == nullptr) return "no kernel for this operator";
+  const Registration& op = *found;
+  if (node.version < op.first || node.version > op.last) {
+    return "version " + std::to_string(node.version) + " of the operator is not known";
+  }
+  if (!op.types.empty() && std::find(op.types.begin(), op.types.end(), node.type()) == op.types.end()) {
+    return std::string("no kernel for ") + element_type_name(node.type());
+  }
+  for (size_t i = 0; i < node.inputs.size() && !op.host_inputs.empty(); ++i) {
+    for (const size_t host : op.host_inputs) {
+      // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
+      // the value, its own nodes on the CPU among them.
+      if (host != i && node.has_input(i) && node.has_input(host) &&
+          node.input_names()[host] == node.input_names()[i] && !contains(op.host_inputs, i)) {
+        return "an input is read on the host and on the device";
+      }
+    }
+  }
+  if (!op.refuse) return "";
+  for (const Value& value : node.inputs) {
+    if (!value.present || bytes_of(value.type) != 0) continue;
+    return value.type == ElementType::kUndefined ? "an input's type is not known"
+                                                 : "no kernel for the type of an input";
+  }
+  return op.refuse(node);
+}
+
+bool Claims::host_input(const NodeInGraph& node, size_t i) const {
+  const Registration* op = find(node);
+  return op != nullptr && contains(op->host_inputs, i);
+}
+
+bool Claims::host_output(const NodeInGraph& node, size_t i) const {
+  const Registration* op = find(node);
+  return op != nullptr && contains(op->host_outputs, i);
+}
+
+std::vector<std::string> disabled_everywhere() {
+  const char* list = std::getenv("GRAPHOPT_DISABLE");
+  return split_patterns(list != nullptr ? list : "");
+}
+
+std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const ChoiceOptions& options) {
+  std::vector<std::string> refusals(nodes.size());
+  std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    refusals[i] = is_disabled(node, options.disabled) ? "it is disabled" : claims.refuse(node);
+    if (refusals[i].empty() && computes_shapes(claims, node, on_host)) refusals[i] = "it computes a shape";
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const bool host =
+          refusals[i].empty() ? claims.host_output(node, k) : computes_shapes(claims, node, on_host);
+      if (host) on_host.insert(node.output_names()[k]);
+    }
+  }
+  drop_lonely(nodes, options.min_nodes, refusals);
+  return refusals;
+}
+
+}  // namespace graphopt::provider

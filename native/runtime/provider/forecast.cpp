@@ -1,0 +1,101 @@
+#include "runtime/provider/forecast.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "operators/kernels.h"
+
+namespace graphopt::provider::forecast {
+namespace {
+
+class ForecastNode final : public NodeInGraph {
+ public:
+  explicit ForecastNode(const forecast::Node& node) : attributes_(node.attributes) {
+    op = node.op;
+    domain_ = node.domain;
+    version = node.version;
+    for (const forecast::Value* v = node.inputs; v->name != nullptr; ++v) {
+      add(*v, inputs, input_names_);
+      constant_.push_back(v->is_constant != 0);
+      data_.push_back(v->data);
+    }
+    for (const forecast::Value* v = node.outputs; v->name != nullptr; ++v) add(*v, outputs, output_names_);
+  }
+
+  std::optional<Tensor> constant(size_t i) const override {
+    if (!has_input(i) || data_[i] == nullptr || !inputs[i].shape) return std::nullopt;
+    Tensor tensor;
+    tensor.data = const_cast<void*>(data_[i]);
+    tensor.type = inputs[i].type;
+    tensor.shape = *inputs[i].shape;
+    return tensor;
+  }
+  std::optional<float> find_float(const char* name) const override {
+    const Attribute* a = find(name, Attribute::kFloat);
+    return a != nullptr ? std::optional(a->f) : std::nullopt;
+  }
+  std::optional<int64_t> find_int(const char* name) const override {
+    const Attribute* a = find(name, Attribute::kInt);
+    return a != nullptr ? std::optional(a->i) : std::nullopt;
+  }
+  std::optional<std::vector<int64_t>> find_ints(const char* name) const override {
+    const Attribute* a = find(name, Attribute::kInts);
+    if (a == nullptr) return std::nullopt;
+    return std::vector<int64_t>(a->ints, a->ints + a->count);
+  }
+  std::optional<std::string> find_string(const char* name) const override {
+    const Attribute* a = find(name, Attribute::kString);
+    return a != nullptr ? std::optional<std::string>(a->s) : std::nullopt;
+  }
+
+ private:
+  static void add(const forecast::Value& v, std::vector<graphopt::Value>& values, std::vector<std::string>& names) {
+    names.emplace_back(v.name);
+    graphopt::Value& value = values.emplace_back();
+    value.present = *v.name != '\0';
+    value.type = static_cast<ElementType>(v.type);
+    if (v.rank < 0 || static_cast<size_t>(v.rank) > Shape::kMaxRank) return;
+    value.shape.emplace(static_cast<size_t>(v.rank));
+    std::copy(v.dims, v.dims + v.rank, value.shape->data());
+  }
+  const Attribute* find(const char* name, int32_t kind) const {
+    for (const Attribute* a = attributes_; a->name != nullptr; ++a) {
+      if (a->kind == kind && std::strcmp(a->name, name) == 0) return a;
+    }
+    return nullptr;
+  }
+
+  const Attribute* attributes_;
+  std::vector<const void*> data_;
+};
+
+std::vector<std::string> refusals_of(const forecast::Node* nodes, size_t count, size_t min_nodes) {
+  static const Claims& claims = *new Claims(provider_claims());
+  std::vector<ForecastNode> owned(nodes, nodes + count);
+  std::vector<const NodeInGraph*> in_graph;
+  for (const ForecastNode& node : owned) in_graph.push_back(&node);
+  ChoiceOptions options;
+  options.min_nodes = min_nodes;
+  options.disabled = disabled_everywhere();
+  return choose(claims, in_graph, options);
+}
+
+}  // namespace
+}  // namespace graphopt::provider::forecast
+
+// Why our provider would leave each of the nodes of a graph, in topological order, to others: reasons[i] is
+// empty where it takes the node. The texts are the calling thread's until its next call. 0, or 1 when a node
+// can't be judged: then reasons[0] says why.
+extern "C" __attribute__((visibility("default"))) int GraphoptForecast(
+    const graphopt::provider::forecast::Node* nodes, size_t count, size_t min_nodes, const char** reasons) {
+  thread_local std::vector<std::string> texts;
+  try {
+    texts = graphopt::provider::forecast::refusals_of(nodes, count, min_nodes);
+    for (size_t i = 0; i < count; ++i) reasons[i] = texts[i].c_str();
+    return 0;
+  } catch (const std::exception& e) {
+    texts = {e.what()};
+    if (count > 0) reasons[0] = texts[0].c_str();
+    return 1;
+  }
+}

@@ -1,0 +1,41 @@
+// Which nodes of a graph a provider takes, asked before there is a session: `graphopt explain --provider`. A
+// graph is handed over as plain C structs (graphopt/placement/ours.py has the same).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/provider/claims.h"
+
+namespace graphopt::provider::forecast {
+
+// An input or output, which ends where name is null. A name is empty where the node leaves the value out.
+struct Value {
+  const char* name;
+  int32_t type;         // of ElementType; 0: not known
+  int32_t rank;         // -1: not known
+  const int64_t* dims;  // -1 where one is not known
+  int32_t is_constant;
+  const void* data;  // of a constant, as far as it is handed over
+};
+
+// It ends where name is null.
+struct Attribute {
+  enum Kind : int32_t { kFloat = 1, kInt = 2, kString = 3, kInts = 7 };  // numbers of ONNX's AttributeProto
+  const char* name;
+  int32_t kind;
+  float f;
+  int64_t i;
+  const char* s;
+  const int64_t* ints;
+  size_t count;
+};
+
+struct Node {
+  const char *op, *domain;
+  int32_t version;
+  const Attribute* attributes;
+  const Value *inputs, *outputs;
+};
+
+}  // namespace graphopt::provider::forecast

@@ -1,0 +1,86 @@
+"""Makes the tables of what other providers take, for `graphopt explain --provider`, out of their published lists.
+
+python scripts/peer_operators.py MIGRAPHX HIP_EP
+
+with checkouts of github.com/ROCm/AMDMIGraphX and of github.com/ROCm/hip-ep.
+
+Only facts carry over: names of operators, the types that are listed for them, and whether limits are. Of MIGraphX those
+are the table of docs/dev/onnx_operators.rst, and for operators of com.microsoft, which that table lacks, the names that
+its parsers register.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from graphopt.placement.peers import FOLDER
+
+MIGRAPHX = ("https://github.com/ROCm/AMDMIGraphX", "docs/dev/onnx_operators.rst")
+HIP_EP = ("https://github.com/ROCm/hip-ep", "docs/supported-operations.md")
+TYPES = {"FP8": "float8e4m3fnuz", "FP16": "float16", "FP32": "float", "FP64": "double", "BFLOAT16": "bfloat16"}
+
+
+def git(checkout: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def source(checkout: Path, repository: str, path: str) -> dict[str, Any]:
+    commit, date = git(checkout, "log", "-1", "--format=%H %cs", "HEAD").split()
+    return {"repository": repository, "commit": commit, "date": date, "list": path}
+
+
+def migraphx(checkout: Path) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    name = ""
+    for line in git(checkout, "show", f"HEAD:{MIGRAPHX[1]}").splitlines():
+        if line.startswith("+"):
+            name = ""
+        if not line.startswith("|"):
+            continue
+        first, supported, types, limits = (cell.strip() for cell in line.strip("|").split("|"))
+        if first and not name:
+            name = first
+            table[name] = {"taken": supported == "✅", "types": [], "limits": False}
+        if name:
+            table[name]["types"] += [TYPES.get(t, t.lower()) for t in re.findall(r"\w+", types)]
+            table[name]["limits"] |= bool(limits)
+    table.pop("Operator", None)
+    parsed = set()
+    for path in git(checkout, "ls-tree", "--name-only", "HEAD", "src/onnx/").split():
+        text = git(checkout, "show", f"HEAD:{path}") if re.search(r"/parse_\w+\.cpp$", path) else ""
+        for body in re.findall(r"operators\(\)\s*const[^{]*\{\s*return\s*\{(.*?)\};", text, re.S):
+            parsed |= set(re.findall(r'\{\s*"(\w+)"', body))
+    for operator in sorted(parsed - set(table)):
+        table[operator] = {"taken": True, "types": [], "limits": False}
+    return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
+
+
+def hip_ep(checkout: Path) -> dict[str, Any]:
+    table = {}
+    for line in git(checkout, "show", f"HEAD:{HIP_EP[1]}").splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        # "Add", "BiasGelu (`com.microsoft`)", "Where / Select"
+        found = re.fullmatch(r"((?:[A-Z]\w+)(?:\s*[/,]\s*[A-Z]\w+)*)(?:\s*\(`([\w.]+)`.*\))?", cells[0])
+        if not line.startswith("|") or len(cells) < 2 or found is None or cells[0] == "Operation":
+            continue
+        domain = f"{found[2]}::" if found[2] not in (None, "ai.onnx") else ""
+        for name in re.findall(r"\w+", found[1]):
+            table[domain + name] = {"taken": True, "types": [], "limits": False}
+    return {**source(checkout, *HIP_EP), "any_domain": False, "operators": dict(sorted(table.items()))}
+
+
+def main() -> None:
+    for name, content in (("migraphx", migraphx(Path(sys.argv[1]))), ("hip-ep", hip_ep(Path(sys.argv[2])))):
+        rows = ",\n".join(f'    "{op}": {json.dumps(facts)}' for op, facts in content.pop("operators").items())
+        head = json.dumps(content, indent=2).removesuffix("\n}")
+        (FOLDER / f"{name}.json").write_text(f'{head},\n  "operators": {{\n{rows}\n  }}\n}}\n')
+        print(f"{name}: {rows.count(chr(10)) + 1} operators at {content['commit'][:10]}")
+
+
+if __name__ == "__main__":
+    main()

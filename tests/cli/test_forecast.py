@@ -1,0 +1,104 @@
+"""`explain --provider`: which nodes a provider will take, and why not the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import pytest
+
+from graphopt.errors import OptionError
+from graphopt.placement import forecast
+from graphopt.placement.peers import NAMES, read
+from models.decoder import decoder
+from tests.rewriting import model_from_text
+
+Command = Callable[..., Any]
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
+# Of one node each; some of them have no kernel in some runtime.
+NODES = {
+    "Relu": "y = Relu (x)",
+    "Gelu": "y = Gelu (x)",
+    "Softplus": "y = Softplus (x)",
+    "Mod": "y = Mod <fmod = 1> (x, x)",
+    "Round": "y = Round (x)",
+    "ThresholdedRelu": "y = ThresholdedRelu (x)",
+    "GlobalLpPool": "y = GlobalLpPool (x)",
+    "CumSum": "axis = Constant <value_int = 0> ()  y = CumSum (x, axis)",
+    "DepthToSpace": "y = DepthToSpace <blocksize = 2> (x)",
+    "Mish": "y = Mish (x)",
+}
+
+
+# onnxruntime-rocm tells which kernels it has where ROCm is installed.
+tells = pytest.mark.skipif("ROCMExecutionProvider" in ort.get_available_providers(), reason="the runtime does not tell")
+
+
+@tells
+@pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32", "bfloat16"])
+def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
+    """A node that nobody takes is one for which no session can be made, and the other way round."""
+    for name, text in NODES.items():
+        model = model_from_text(f"g ({dtype}[1, 4, 2, 2] x) => ({dtype}[a, b, c, d] y) {{ {text} }}", {}, opset=20)
+        said = forecast(model, "cpu")
+        assert all(n.provider in ("cpu", "constant", "none") for n in said.nodes)
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+            continue  # the operator has no such type at all
+        try:
+            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            made = True
+        except Exception:  # the runtime's exception classes share no public base
+            made = False
+        assert made == (said.counts["none"] == 0), (name, dtype, said.groups())
+
+
+def test_our_provider_answers_by_its_own_table() -> None:
+    text = "g (float[N, 4] x, int64[2] s) => (float[a, b] y) { t = Relu (x)  r = Reshape (t, s)  y = Abs (r) }"
+    model = model_from_text(text)
+    said = forecast(model, "graphopt")
+    assert [n.provider for n in said.nodes] == ["graphopt"] * 3
+    wide = model_from_text("g (double[N, 4] x) => (double[N, 4] y) { t = Relu (x)  y = Neg (t) }", {})
+    said = forecast(wide, "graphopt")
+    assert said.counts == {"cpu": 2} and all("type" in n.reason for n in said.nodes)
+
+
+def test_what_peers_publish() -> None:
+    for name in NAMES:
+        table = read(name)
+        assert table.repository.startswith("https://github.com/") and len(table.commit) == 40
+        assert len(table.operators) > 90 and table.operators["Conv"]["taken"]
+    model = decoder()
+    said = forecast(model, "migraphx")
+    assert said.counts["migraphx"] > 20 and "AMDMIGraphX at" in said.source
+    wide = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Det (x)  y = Add (x, t) }", {})
+    assert [n.provider for n in forecast(wide, "migraphx").nodes] == ["cpu", "migraphx"]
+    bits = model_from_text("g (int8[N, 4] x) => (bool[N, 4] y) { y = And (x, x) }", {})
+    assert "its list names no int8" in forecast(bits, "migraphx").nodes[0].reason
+    assert "does not name" in forecast(wide, "hip-ep").nodes[0].reason
+
+
+def test_command(graphopt_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Relu (x)  y = Det (t) }", {}), path)
+    shown = graphopt_command("explain", path, "--provider", "graphopt").stdout
+    assert "0 of 2 nodes on graphopt; CPU: 2 (Relu 1, Det 1)" in shown and "no kernel for this operator" in shown
+    data = json.loads(graphopt_command("explain", path, "--provider", "graphopt", "--json").stdout)
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    kind = next(k for k in schema["oneOf"] if k["properties"]["command"]["const"] == data["command"])
+    jsonschema.validate(data, {**kind, "$defs": schema["$defs"]})
+    wrong = graphopt_command("explain", path, "--provider", "tensorrt")
+    assert wrong.exit_code == 5 and "choose graphopt, cpu, migraphx, hip-ep" in wrong.stderr
+    assert (
+        "only --input-shape and --json" in graphopt_command("explain", path, "--provider", "cpu", "--skip", "x").stderr
+    )
+    with pytest.raises(OptionError):
+        forecast(path, "none")

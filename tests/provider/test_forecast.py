@@ -1,0 +1,49 @@
+"""What `explain --provider` says before any session is what a session then does."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import onnx
+import pytest
+
+import graphopt
+from graphopt.placement import forecast
+from models import ZOO
+from tests.provider.worker import PROVIDER, new_session
+
+Placed = dict[str, str]
+
+
+def placed(model: bytes) -> Placed:
+    """Node -> provider, of a session with all of the runtime's own optimizations."""
+    session = new_session(model, assignment=True, optimize=True)
+    parts = session.get_provider_graph_assignment_info()
+    return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
+
+
+def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
+    """What the forecast says otherwise of the nodes that the session still has."""
+    said = forecast(model, "graphopt")
+    words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
+    return [
+        f"{n.name} ({n.op}): said {n.provider} ({n.reason}), is {truth[n.name]}"
+        for n in said.nodes
+        if n.name in truth and n.provider != words[truth[n.name]]
+    ]
+
+
+# scripts/sweep asks all of them, at fixed shapes, too.
+EVERY = os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1"
+
+
+@pytest.mark.parametrize("dynamic", [False, True] if EVERY else [True])
+@pytest.mark.parametrize("name", list(ZOO) if EVERY else ["resnet18", "bert", "gpt2", "sd_block"])
+def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolExecutor) -> None:
+    original = ZOO[name](small=True, dynamic=dynamic)
+    optimized, _ = graphopt.optimize(original, target="cuda")
+    for model in (original, optimized):
+        truth = worker.submit(placed, model.SerializeToString()).result()
+        assert len(truth) > 5
+        assert differences(model, truth) == []
