@@ -5,56 +5,20 @@
 namespace graphopt::gpu {
 namespace {
 
-struct Cuda {
-  using Module = void*;
-  using Function = void*;
+struct Cuda : DriverFunctions {
   static constexpr Backend kBackend = Backend::kCuda;
-  static constexpr int kOutOfMemory = 2;
 
-  int (*module_load)(Module*, const void*);
-  int (*get_function)(Function*, Module, const char*);
-  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
-                void**);
-  int (*synchronize)(void*);
-  // A CUdeviceptr is an integer as wide as a pointer.
-  int (*malloc_)(void**, size_t);
-  int (*free_)(void*);
   int (*init)(unsigned);
-  int (*get_device)(int*);
-  int (*get_attribute)(int*, int, int);
   int (*set_function_attribute)(Function, int, int);
   int (*get_function_attribute)(int*, int, Function);
   int (*error_string)(int, const char**);
-  int (*get_device_count)(int*);
   int (*device_get)(int*, int);
-  int (*get_name)(char*, int, int);
-  int (*get_version)(int*);
   int (*retain_context)(void**, int);
   int (*set_context)(void*);
-  int (*synchronize_device)();
   int (*copy_)(void*, const void*, size_t, void*);
-  int (*stream_create)(void**, unsigned);
-  int (*stream_destroy)(void*);
-  int (*stream_wait_event)(void*, void*, unsigned);
-  int (*event_create)(void**, unsigned);
-  int (*event_destroy)(void*);
-  int (*event_record)(void*, void*);
-  int (*event_synchronize)(void*);
-  int (*event_query)(void*);
-  int (*malloc_pinned)(void**, size_t, unsigned);
   int (*get_context)(void**);
-  int (*get_bus_id)(char*, int, int);
-  int (*get_memory)(size_t*, int);
+  int (*graph_instantiate_)(void**, void*, unsigned long long);  // null in old drivers
 
-  int (*capture_begin)(void*, int);
-  int (*capture_end)(void*, void**);
-  int (*capture_state)(void*, int*);
-  int (*graph_instantiate_)(void**, void*, unsigned long long);
-  int (*graph_launch)(void*, void*);
-  int (*graph_destroy)(void*);
-  int (*graph_exec_destroy)(void*);
-
-  SharedLibrary library;
   std::mutex mutex;
   std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
 
@@ -63,7 +27,6 @@ struct Cuda {
     search.names = {"libcuda.so.1"};
     search.what = "the CUDA driver (libcuda)";
     library = find_library(search);
-    resolve(library.handle, "cuInit", init);
     resolve(library.handle, "cuCtxGetCurrent", get_context);
     resolve(library.handle, "cuDeviceGetPCIBusId", get_bus_id);
     resolve(library.handle, "cuDeviceTotalMem_v2", get_memory);
@@ -105,11 +68,7 @@ struct Cuda {
     resolve_if_there(library.handle, "cuGraphExecDestroy", graph_exec_destroy);
   }
 
-  bool has_graphs() const {
-    return capture_begin != nullptr && capture_end != nullptr && capture_state != nullptr &&
-           graph_instantiate_ != nullptr && graph_launch != nullptr && graph_destroy != nullptr &&
-           graph_exec_destroy != nullptr;
-  }
+  bool has_graphs() const { return has_common_graphs() && graph_instantiate_ != nullptr; }
   int graph_instantiate(void** ready, void* recorded) const { return graph_instantiate_(ready, recorded, 0); }
 
   void forget_error() const noexcept {}  // the driver API keeps none

@@ -31,6 +31,55 @@ void resolve_if_there(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
+// What is called alike in both, under names of its own in each. Whoever derives looks them up.
+struct DriverFunctions {
+  using Module = void*;
+  using Function = void*;
+  static constexpr int kOutOfMemory = 2;
+
+  int (*module_load)(Module*, const void*);
+  int (*get_function)(Function*, Module, const char*);
+  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                void**);
+  int (*synchronize)(void*);
+  int (*synchronize_device)();
+  // A CUdeviceptr is an integer as wide as a pointer.
+  int (*malloc_)(void**, size_t);
+  int (*free_)(void*);
+  int (*malloc_pinned)(void**, size_t, unsigned);
+  int (*get_device_count)(int*);
+  int (*get_device)(int*);
+  int (*get_attribute)(int*, int, int);
+  int (*get_name)(char*, int, int);
+  int (*get_bus_id)(char*, int, int);
+  int (*get_memory)(size_t*, int);
+  int (*get_version)(int*);
+  int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
+  int (*stream_wait_event)(void*, void*, unsigned);
+  int (*event_create)(void**, unsigned);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void*);
+  int (*event_synchronize)(void*);
+  int (*event_query)(void*);
+
+  // Null in old drivers.
+  int (*capture_begin)(void*, int);
+  int (*capture_end)(void*, void**);
+  int (*capture_state)(void*, int*);
+  int (*graph_launch)(void*, void*);
+  int (*graph_destroy)(void*);
+  int (*graph_exec_destroy)(void*);
+
+  SharedLibrary library;
+
+ protected:
+  bool has_common_graphs() const {
+    return capture_begin != nullptr && capture_end != nullptr && capture_state != nullptr &&
+           graph_launch != nullptr && graph_destroy != nullptr && graph_exec_destroy != nullptr;
+  }
+};
+
 // A recording, made ready to run. Driver supplies graph_launch and the functions that destroy one.
 template <class Driver>
 class DriverGraph final : public Graph {
@@ -116,7 +165,7 @@ class DriverDevice final : public Device {
     const OnDevice on(*this);
     for (const CodeObject& object : code_objects()) {
       if (object.arch != facts_.code) continue;
-      typename Driver::Module module{};
+      DriverFunctions::Module module{};
       driver_.check(driver_.module_load(&module, object.data), object.module);
       modules_[object.module] = module;
     }
@@ -225,7 +274,7 @@ class DriverDevice final : public Device {
       600;  // before HIP 7 it, too, is the thread's last error until the next call
 
   // Found by the address of its name, which plans have as a constant, in most calls.
-  typename Driver::Function function(const char* kernel) {
+  DriverFunctions::Function function(const char* kernel) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = by_address_.find(kernel);
     if (known != by_address_.end() && known->second->first == kernel) return known->second->second;
@@ -235,13 +284,13 @@ class DriverDevice final : public Device {
     return found->second;
   }
 
-  typename Driver::Function load(const char* kernel) {
+  DriverFunctions::Function load(const char* kernel) {
     const char* name = module_of(kernel);
     const auto module = modules_.find(name != nullptr ? name : "");
     if (module == modules_.end()) {
       throw std::runtime_error(std::string("no kernel ") + kernel + " for " + facts_.code);
     }
-    typename Driver::Function f{};
+    DriverFunctions::Function f{};
     driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
     driver_.prepare(f);
     return f;
@@ -260,10 +309,10 @@ class DriverDevice final : public Device {
   Driver& driver_;
   int number_ = 0;
   DeviceFacts facts_;
-  std::map<std::string, typename Driver::Module>
+  std::map<std::string, DriverFunctions::Module>
       modules_;  // by source file; never unloaded: the device lives as long as the process
   std::mutex mutex_;
-  using Functions = std::map<std::string, typename Driver::Function>;
+  using Functions = std::map<std::string, DriverFunctions::Function>;
   Functions functions_;
   std::unordered_map<const void*, typename Functions::value_type*> by_address_;
 };

@@ -8,51 +8,16 @@
 namespace graphopt::gpu {
 namespace {
 
-struct Hip {
-  using Module = void*;
-  using Function = void*;
+struct Hip : DriverFunctions {
   static constexpr Backend kBackend = Backend::kHip;
-  static constexpr int kOutOfMemory = 2;
 
-  int (*module_load)(Module*, const void*);
-  int (*get_function)(Function*, Module, const char*);
-  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
-                void**);
-  int (*synchronize)(void*);
-  int (*malloc_)(void**, size_t);
-  int (*free_)(void*);
-  int (*get_device_count)(int*);
-  int (*get_device)(int*);
   int (*set_device_)(int);
-  int (*get_attribute)(int*, int, int);
-  int (*synchronize_device)();
   int (*copy_)(void*, const void*, size_t, int, void*);
-  int (*stream_create)(void**, unsigned);
-  int (*stream_destroy)(void*);
-  int (*stream_wait_event)(void*, void*, unsigned);
-  int (*event_create)(void**, unsigned);
-  int (*event_destroy)(void*);
-  int (*event_record)(void*, void*);
-  int (*event_synchronize)(void*);
-  int (*event_query)(void*);
-  int (*malloc_pinned)(void**, size_t, unsigned);
-  int (*get_name)(char*, int, int);
-  int (*get_version)(int*);
-  int (*get_bus_id)(char*, int, int);
-  int (*get_memory)(size_t*, int);
   int (*get_properties)(void*, int);
   int (*get_last_error)();
   const char* (*error_string)(int);
+  int (*graph_instantiate_)(void**, void*, void**, char*, size_t);  // null in old drivers
 
-  int (*capture_begin)(void*, int);
-  int (*capture_end)(void*, void**);
-  int (*capture_state)(void*, int*);
-  int (*graph_instantiate_)(void**, void*, void**, char*, size_t);
-  int (*graph_launch)(void*, void*);
-  int (*graph_destroy)(void*);
-  int (*graph_exec_destroy)(void*);
-
-  SharedLibrary library;
   size_t arch_offset;  // in the properties of a device
 
   Hip() {
@@ -118,11 +83,7 @@ struct Hip {
     return all;
   }
 
-  bool has_graphs() const {
-    return capture_begin != nullptr && capture_end != nullptr && capture_state != nullptr &&
-           graph_instantiate_ != nullptr && graph_launch != nullptr && graph_destroy != nullptr &&
-           graph_exec_destroy != nullptr;
-  }
+  bool has_graphs() const { return has_common_graphs() && graph_instantiate_ != nullptr; }
   int graph_instantiate(void** ready, void* recorded) const {
     return graph_instantiate_(ready, recorded, nullptr, nullptr, 0);
   }

@@ -87,6 +87,32 @@ void check(int status, const char* what) {
   if (status != 0) throw std::runtime_error(std::string(what) + " failed, status " + std::to_string(status));
 }
 
+// What both libraries make of a problem.
+struct Described {
+  void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+  bool transposed = false;
+  size_t workspace = 0;
+};
+
+// A tensor's descriptor, by functions that both libraries have.
+template <class Library>
+void describe(const Library& library, int type, const Arrays::Dims& shape, int dims, bool channels_last,
+              void*& descriptor) {
+  check(library.create_tensor(&descriptor), Library::kCreateTensor);
+  check(library.set_tensor(descriptor, type, dims, shape.data(),
+                           Arrays::strides(shape, dims, channels_last).data()),
+        Library::kSetTensor);
+}
+
+// Those of all tensors but W.
+template <class Library>
+void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last, Described& c) {
+  describe(library, type, a.x, a.dims(), channels_last, c.x);
+  describe(library, type, a.y, a.dims(), channels_last, c.y);
+  describe(library, type, a.bias, 4, channels_last, c.bias);
+  describe(library, type, a.flat_y, 4, channels_last, c.flat_y);
+}
+
 // What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
 // each problem. They are kept, since making them costs more than the convolution of a small image.
 //
@@ -261,12 +287,11 @@ struct Cudnn {
   static constexpr const char* kName = "cuDNN";
   static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
   static constexpr bool kHasRelu = true;
-  struct Convolution {
-    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
+  static constexpr const char* kCreateTensor = "cudnnCreateTensorDescriptor";
+  static constexpr const char* kSetTensor = "cudnnSetTensorNdDescriptor";
+  struct Convolution : Described {
     void* relu = nullptr;
-    bool transposed = false;
     int algorithm = 0;
-    size_t workspace = 0;
   };
   // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
   struct Performance {
@@ -343,18 +368,9 @@ struct Cudnn {
                   kFma = 3, kMost = 8;
     const int type = half ? kHalf : kFloat;
     const Arrays a(p);
-    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
-      check(create_tensor(&descriptor), "cudnnCreateTensorDescriptor");
-      check(set_tensor(descriptor, type, dims, shape.data(),
-                       Arrays::strides(shape, dims, p.channels_last).data()),
-            "cudnnSetTensorNdDescriptor");
-    };
     Convolution c;
     c.transposed = p.transposed;
-    tensor(c.x, a.x, a.dims());
-    tensor(c.y, a.y, a.dims());
-    tensor(c.bias, a.bias, 4);
-    tensor(c.flat_y, a.flat_y, 4);
+    describe_tensors(*this, type, a, p.channels_last, c);
     check(create_filter(&c.w), "cudnnCreateFilterDescriptor");
     check(set_filter(c.w, type, p.channels_last ? kNhwc : kNchw, a.dims(), a.w.data()),
           "cudnnSetFilterNdDescriptor");
@@ -419,11 +435,10 @@ struct Miopen {
   static constexpr const char* kName = "MIOpen";
   static constexpr bool kBesideRuns = true;
   static constexpr bool kHasRelu = false;
-  struct Convolution {
-    void *x = nullptr, *w = nullptr, *y = nullptr, *bias = nullptr, *flat_y = nullptr, *conv = nullptr;
-    bool transposed = false;
+  static constexpr const char* kCreateTensor = "miopenCreateTensorDescriptor";
+  static constexpr const char* kSetTensor = "miopenSetTensorDescriptor";
+  struct Convolution : Described {
     uint64_t solution = 0;
-    size_t workspace = 0;
   };
   // miopenConvSolution_t
   struct Solution {
@@ -506,19 +521,10 @@ struct Miopen {
     constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
     const int type = half ? kHalf : kFloat;
     const Arrays a(p);
-    const auto tensor = [&](void*& descriptor, const Arrays::Dims& shape, int dims) {
-      check(create_tensor(&descriptor), "miopenCreateTensorDescriptor");
-      check(set_tensor(descriptor, type, dims, shape.data(),
-                       Arrays::strides(shape, dims, p.channels_last).data()),
-            "miopenSetTensorDescriptor");
-    };
     Convolution c;
     c.transposed = p.transposed;
-    tensor(c.x, a.x, a.dims());
-    tensor(c.y, a.y, a.dims());
-    tensor(c.w, a.w, a.dims());
-    tensor(c.bias, a.bias, 4);
-    tensor(c.flat_y, a.flat_y, 4);
+    describe_tensors(*this, type, a, p.channels_last, c);
+    describe(*this, type, a.w, a.dims(), p.channels_last, c.w);
     check(create_conv(&c.conv), "miopenCreateConvolutionDescriptor");
     check(set_conv(c.conv, a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
           "miopenInitConvolutionNdDescriptor");

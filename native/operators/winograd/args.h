@@ -8,6 +8,11 @@ namespace graphopt::hip {
 
 constexpr int kWinogradThreads = 256;  // of the transforms
 
+// What is read of an image of X, and how many zeros are in front of it.
+struct PaddedImage {
+  int32_t C, H, W, pad_top, pad_left;
+};
+
 // W [M, C, 3, 3] -> U [t, rows, columns], zeros around.
 struct WinogradFilterArgs {
   static constexpr int kSlots = 2;
@@ -31,7 +36,7 @@ struct WinogradInputArgs {
   static constexpr int kSlots = 2;
   In x;
   Out v;
-  int32_t C, H, W, pad_top, pad_left;
+  PaddedImage image;
   Tiles tiles;
   Divisor stride;
 };
@@ -77,7 +82,9 @@ struct ImplicitProductArgs {
   static constexpr int kSlots = 5;
   In u, x, bias, residual;  // residual may be null
   Out y;
-  int32_t M, C, H, W, pad_top, pad_left, rows, columns;
+  int32_t M;
+  PaddedImage image;
+  int32_t rows, columns;
   uint32_t pixels;
   Divisor per_image, across;
   Activation act;

@@ -135,7 +135,7 @@ template <class T, int kOut>
 DEVICE void winograd_input(const WinogradInputArgs& args) {
   const T* x = args.x;
   float* v = args.v;
-  const int32_t C = args.C, H = args.H, W = args.W;
+  const int32_t C = args.image.C, H = args.image.H, W = args.image.W;
   const Tiles& tiles = args.tiles;
   const Divisor& stride = args.stride;
   constexpr int kIn = kOut + 2;
@@ -146,7 +146,7 @@ DEVICE void winograd_input(const WinogradInputArgs& args) {
   float d[kIn][kIn];
   if (p < tiles.count) {
     const TileAt tile = tile_at(tiles, p);
-    const int top = tile.row * kOut - args.pad_top, left = tile.column * kOut - args.pad_left;
+    const int top = tile.row * kOut - args.image.pad_top, left = tile.column * kOut - args.image.pad_left;
     const T* image = x + (static_cast<size_t>(tile.n) * static_cast<size_t>(C) + c) *
                              (static_cast<size_t>(H) * static_cast<size_t>(W));
     UNROLL for (int r = 0; r < kIn; ++r) {
@@ -281,7 +281,7 @@ DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds
   const float* u = args.u;
   const T *x = args.x, *bias = args.bias, *residual = args.residual;
   T* y = args.y;
-  const int32_t M = args.M, C = args.C, H = args.H, W = args.W, columns = args.columns;
+  const int32_t M = args.M, C = args.image.C, H = args.image.H, W = args.image.W, columns = args.columns;
   const uint32_t pixels = args.pixels;
   const Divisor &per_image = args.per_image, &across = args.across;
   const int first_m = block_y() * Gemm::kM;
@@ -301,8 +301,8 @@ DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds
     const uint32_t n = first_n + static_cast<uint32_t>(thread_x() % kAcross * 4 + j);
     const TileAt at = pixel_at(n < pixels ? n : 0);
     image[j] = x + static_cast<size_t>(at.n) * static_cast<size_t>(C) * plane;
-    top[j] = n < pixels ? at.row - args.pad_top : -4;  // outside for every tap
-    left[j] = at.column - args.pad_left;
+    top[j] = n < pixels ? at.row - args.image.pad_top : -4;  // outside for every tap
+    left[j] = at.column - args.image.pad_left;
   }
   Gemm gemm;
   gemm.run_packs(

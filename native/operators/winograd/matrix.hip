@@ -35,7 +35,7 @@ DEVICE void matrix_filter(const MatrixFilterArgs& args) {
 DEVICE void matrix_pack(const MatrixPackArgs& args) {
   const half_t* x = args.x;
   half_t* packed = args.packed;
-  const int32_t C = args.C, H = args.H, W = args.W;
+  const int32_t C = args.image.C, H = args.image.H, W = args.image.W;
   const Divisor &pixels = args.pixels, &across = args.across, &parts = args.parts;
   const uint32_t i =
       static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
@@ -43,8 +43,8 @@ DEVICE void matrix_pack(const MatrixPackArgs& args) {
   const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
   const uint32_t n = divide(line, parts), part = line - n * parts.d;
   const uint32_t row = divide(pixel, across);
-  const int h = static_cast<int>(row) - args.pad_top,
-            w = static_cast<int>(pixel - row * across.d) - args.pad_left;
+  const int h = static_cast<int>(row) - args.image.pad_top,
+            w = static_cast<int>(pixel - row * across.d) - args.image.pad_left;
   const bool inside = h >= 0 && h < H && w >= 0 && w < W;
   const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
   const auto first = static_cast<int>(part * 16);

@@ -3,6 +3,7 @@
 
 #include "device/args.h"
 #include "operators/activation.h"
+#include "operators/winograd/args.h"
 
 namespace graphopt::hip {
 
@@ -24,7 +25,7 @@ struct MatrixPackArgs {
   static constexpr int kSlots = 2;
   In x;
   Out packed;
-  int32_t C, H, W, pad_top, pad_left;
+  PaddedImage image;
   uint32_t total;
   Divisor pixels, across, parts;
 };

@@ -148,6 +148,12 @@ int64_t chunk_tiles(const ConvolutionProblem& p, ConvAlgorithm algorithm, int64_
   return std::min(tiles, round_up(divide_up(tiles, divide_up(tiles, chunk)), 128));  // chunks of one size
 }
 
+hip::PaddedImage image_of(const ConvolutionProblem& p) {
+  to_u31(p.H() * p.W());
+  return {to_i31(p.C), to_i31(p.H()), to_i31(p.W()), static_cast<int32_t>(p.pad[1]),
+          static_cast<int32_t>(p.pad[2])};
+}
+
 Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   Plan plan;
@@ -155,17 +161,12 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   const Packed x = packed(p);
   const uint32_t pixels = to_u31(p.N * p.OH() * p.OW()), image = to_u31(x.H * x.W * x.C);
   to_u31(x.elements);
-  to_u31(p.H() * p.W());
   plan.workspace = {x.elements * 2};
   const uint32_t parts = to_u31(x.elements / 16);
   hip::MatrixPackArgs pack = {};
   pack.x = input(0);
   pack.packed = workspace(0);
-  pack.C = to_i31(p.C);
-  pack.H = to_i31(p.H());
-  pack.W = to_i31(p.W());
-  pack.pad_top = static_cast<int32_t>(p.pad[1]);
-  pack.pad_left = static_cast<int32_t>(p.pad[2]);
+  pack.image = image_of(p);
   pack.total = parts;
   pack.pixels = make_divisor(x.H * x.W);
   pack.across = make_divisor(x.W);
@@ -312,10 +313,8 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
   if (w.columns % tile.m() != 0)
     throw std::invalid_argument("the tile is too tall for these output channels");
   const Buffer residual = p.has_residual ? input(3) : no_buffer();
-  const auto M = to_i31(p.M), C = to_i31(p.C);
-  const auto H = to_i31(p.H()), W = to_i31(p.W());
-  to_u31(p.H() * p.W());
-  const auto top = static_cast<int32_t>(p.pad[1]), left = static_cast<int32_t>(p.pad[2]);
+  const auto M = to_i31(p.M);
+  const hip::PaddedImage image = image_of(p);
   const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);
 
   if (choice.algorithm == ConvAlgorithm::kImplicit) {
@@ -326,11 +325,7 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
     args.residual = residual;
     args.y = output(0);
     args.M = M;
-    args.C = C;
-    args.H = H;
-    args.W = W;
-    args.pad_top = top;
-    args.pad_left = left;
+    args.image = image;
     args.rows = rows;
     args.columns = columns;
     args.pixels = to_u31(p.N * OH * OW);
@@ -357,11 +352,7 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
     hip::WinogradInputArgs in = {};
     in.x = input(0);
     in.v = workspace(0);
-    in.C = C;
-    in.H = H;
-    in.W = W;
-    in.pad_top = top;
-    in.pad_left = left;
+    in.image = image;
     in.tiles = part;
     in.stride = make_divisor(stride);
     plan.launch(names(choice.algorithm, half).input,
@@ -371,7 +362,7 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
     product.v = workspace(0);
     product.z = workspace(1);
     product.M = M;
-    product.C = C;
+    product.C = image.C;
     product.rows = rows;
     product.columns = columns;
     product.stride = static_cast<int32_t>(stride);
