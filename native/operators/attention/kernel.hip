@@ -664,82 +664,144 @@ DEVICE float probability(float score, float shift, float exponent) {
 
 DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentionValueKeys; }
 
-// kPlain: scores are scale Q K^T, causal or not, and scale > 0.
-template <class T, class P, bool kPlain>
-DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
-  const T *q = args.q, *k = args.k, *v = args.v;
-  const AttentionLayout& layout = args.layout;
-  const AttentionSizes& sizes = layout.sizes;
-  const AttentionScores& settings = layout.scores;
-  const int32_t flags = settings.flags;
-  const bool causal = (flags & kAttentionCausal) != 0;
-  const auto rows = static_cast<int>(sizes.rows);
+// A row of a work-group: a query of one of the heads that share K and V.
+struct AttentionRow {
+  int head, query;
+};
 
-  // Work-groups go to the dies in turn; those that share K and V should meet in one L2.
-  auto id = static_cast<uint32_t>(block_x());
-  if (id < layout.groups_of_die * layout.dies.d) {
-    const uint32_t turn = divide(id, layout.dies);
-    id = (id - turn * layout.dies.d) * layout.groups_of_die + turn;
-  }
-  uint32_t rest = divide(id, layout.splits);
-  const auto split = static_cast<int>(id - rest * layout.splits.d);
-  const uint32_t all_heads = divide(rest, layout.row_blocks);
-  auto row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
-  if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // long ones first
-  id = (all_heads * layout.row_blocks.d + static_cast<uint32_t>(row_block)) * layout.splits.d +
-       static_cast<uint32_t>(split);
-  const uint32_t batch = divide(all_heads, layout.heads);
-  const auto b = static_cast<int64_t>(batch), head = static_cast<int64_t>(all_heads - batch * layout.heads.d);
-  const int first_row = row_block * P::kBlockRows;
-  const int64_t first_head = head * static_cast<int64_t>(divide(sizes.rows, layout.queries));
+// What a work-group computes: rows of one image and one head of K and V, over some of the keys.
+template <class P>
+struct AttentionPlace {
+  const AttentionLayout& layout;
+  int64_t b, head;         // of K and V
+  int64_t first_head;      // of Q
+  uint32_t all_heads, id;  // (b, head) as one number; the work-group's, where they are in order
+  int rows, first_row;     // of all rows that share K and V
+  int ahead,
+      first_hidden;  // key - query of the last one seen; the first one that causality hides of some row
+  int begin, end;    // keys
+  bool causal;
 
-  struct Row {
-    int head, query;
-  };
-  const auto row_at = [&](int r) {
+  DEVICE AttentionRow row_at(int r) const {
     const uint32_t h = divide(static_cast<uint32_t>(r), layout.queries);
-    return Row{static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
-  };
-
-  // The keys of this work-group, and the queries that bound what causality hides.
-  const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
-  const Row low = row_at(first_row), high = row_at(last_row);
-  const bool one_head = low.head == high.head;
-  const int ahead = sizes.T - sizes.S;
-  const int first_hidden = (one_head ? low.query : 0) + ahead + 1;  // for some row
-  const int begin = split * sizes.split_keys;
-  int end = min_int(begin + sizes.split_keys, sizes.T);
-  if ((flags & kAttentionSkips) != 0) {
-    end = min_int(end, (one_head ? high.query : sizes.S - 1) + ahead + 1);
+    return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
+  DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
 
-  const bool vector_k = (flags & kAttentionVectorK) != 0, vector_v = (flags & kAttentionVectorV) != 0;
-  const T* all_keys = k + b * layout.k.b + head * layout.k.h;
-  const T* all_values = v + b * layout.v.b + head * layout.v.h;
-  const auto keys_from = [&](int t) {
-    return Block<T>{all_keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, sizes.T - t,
-                    sizes.D};
-  };
-  const auto values_from = [&](int t) {
-    return Block<T>{all_values + int64_t{t} * layout.v.row, layout.v.row, layout.v.column, sizes.T - t,
-                    sizes.Dv};
-  };
+  DEVICE explicit AttentionPlace(const AttentionLayout& of)
+      : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
+    const AttentionSizes& sizes = layout.sizes;
+    // Work-groups go to the dies in turn; those that share K and V should meet in one L2.
+    id = static_cast<uint32_t>(block_x());
+    if (id < layout.groups_of_die * layout.dies.d) {
+      const uint32_t turn = divide(id, layout.dies);
+      id = (id - turn * layout.dies.d) * layout.groups_of_die + turn;
+    }
+    const uint32_t rest = divide(id, layout.splits);
+    const auto split = static_cast<int>(id - rest * layout.splits.d);
+    all_heads = divide(rest, layout.row_blocks);
+    auto row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
+    if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // long ones first
+    id = (all_heads * layout.row_blocks.d + static_cast<uint32_t>(row_block)) * layout.splits.d +
+         static_cast<uint32_t>(split);
+    const uint32_t batch = divide(all_heads, layout.heads);
+    b = static_cast<int64_t>(batch);
+    head = static_cast<int64_t>(all_heads - batch * layout.heads.d);
+    first_row = row_block * P::kBlockRows;
+    first_head = head * static_cast<int64_t>(divide(sizes.rows, layout.queries));
 
-  // All copies at once: the first block of K, then Q.
-  typename P::Staged staged;
-  if (vector_k && begin < end) {
-    if constexpr (!P::kDirectKeys) {
-      P::load_keys(staged, keys_from(begin), thread_x());
-    } else if constexpr (P::kDirectQueries) {
-      P::copy_keys(lds, keys_from(begin), thread_x());
+    // The keys of this work-group, and the queries that bound what causality hides.
+    const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
+    const AttentionRow low = row_at(first_row), high = row_at(last_row);
+    const bool one_head = low.head == high.head;
+    ahead = sizes.T - sizes.S;
+    first_hidden = (one_head ? low.query : 0) + ahead + 1;
+    begin = split * sizes.split_keys;
+    end = min_int(begin + sizes.split_keys, sizes.T);
+    if ((layout.scores.flags & kAttentionSkips) != 0) {
+      end = min_int(end, (one_head ? high.query : sizes.S - 1) + ahead + 1);
     }
   }
+};
+
+// K and V on their way to LDS, a block at a time: begun while something else is computed, finished before a
+// barrier.
+template <class T, class P>
+struct AttentionKeys {
+  const AttentionLayout& layout;
+  typename P::Lds& lds;
+  const T *keys, *values;
+  bool vector_k, vector_v;
+  typename P::Staged staged;
+
+  DEVICE AttentionKeys(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
+      : layout(args.layout),
+        lds(to),
+        vector_k((layout.scores.flags & kAttentionVectorK) != 0),
+        vector_v((layout.scores.flags & kAttentionVectorV) != 0) {
+    const T *k = args.k, *v = args.v;
+    keys = k + place.b * layout.k.b + place.head * layout.k.h;
+    values = v + place.b * layout.v.b + place.head * layout.v.h;
+  }
+
+  DEVICE Block<T> keys_from(int t) const {
+    return {keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, layout.sizes.T - t,
+            layout.sizes.D};
+  }
+  DEVICE Block<T> values_from(int t) const {
+    return {values + int64_t{t} * layout.v.row, layout.v.row, layout.v.column, layout.sizes.T - t,
+            layout.sizes.Dv};
+  }
+
+  DEVICE void begin_keys(int t, int thread) {
+    if (!vector_k) return;
+    if constexpr (P::kDirectKeys) {
+      P::copy_keys(lds, keys_from(t), thread);
+    } else {
+      P::load_keys(staged, keys_from(t), thread);
+    }
+  }
+  DEVICE void finish_keys(int t, int thread) {
+    if (!vector_k) {
+      copy_elements<P>(keys_from(t), (layout.scores.flags & kAttentionKeyMajorK) != 0,
+                       [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
+    } else if constexpr (P::kDirectKeys) {
+      wait_for_copies();
+    } else {
+      P::store_keys(lds, staged, thread);
+    }
+  }
+  DEVICE void begin_values(int t, int thread) {
+    if (!vector_v) return;
+    if constexpr (P::kDirectValues) {
+      P::copy_values(lds, values_from(t), thread);
+    } else {
+      P::load_values(staged, values_from(t), thread);
+    }
+  }
+  DEVICE void finish_values(int t, int thread) {
+    if (!vector_v) {
+      copy_elements<P>(values_from(t), false,
+                       [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
+    } else if constexpr (P::kDirectValues) {
+      wait_for_copies();
+    } else {
+      P::store_values(lds, staged, thread);
+    }
+  }
+};
+
+// Q of all rows, where products.take_queries finds it.
+template <class T, class P>
+DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
+  const AttentionLayout& layout = place.layout;
+  const int32_t D = layout.sizes.D, flags = layout.scores.flags;
   NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
     const int r = P::query_row(at), d = P::query_d(at);
-    const bool inside = first_row + r < rows && d < sizes.D;
-    const Row row = row_at(min_int(first_row + r, rows - 1));
-    const T* p =
-        q + b * layout.q.b + (first_head + row.head) * layout.q.h + int64_t{row.query} * layout.q.row;
+    const bool inside = place.first_row + r < place.rows && d < D;
+    const AttentionRow row = place.row_or_last(r);
+    const T* p = q + place.b * layout.q.b + (place.first_head + row.head) * layout.q.h +
+                 int64_t{row.query} * layout.q.row;
     if constexpr (P::kDirectQueries) {
       if ((flags & kAttentionVectorQ) != 0) {
         P::copy_query(lds, r, d, inside ? p + d : p, inside);
@@ -752,15 +814,193 @@ DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
         pack = load_pack(p + d);
       } else {
         UNROLL for (int e = 0; e < P::kSize; ++e) {
-          if (d + e < sizes.D) pack.v[e] = p[int64_t{d + e} * layout.q.column];
+          if (d + e < D) pack.v[e] = p[int64_t{d + e} * layout.q.column];
         }
       }
     }
     P::store_query(lds, r, d, pack);
   }
+}
+
+// From products of the keys from t on to scores.
+template <class T, class P>
+DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
+                          const AttentionExtras<T>& extras, int t) {
+  const AttentionSizes& sizes = place.layout.sizes;
+  const int32_t flags = place.layout.scores.flags;
+  const int next = t + P::kKeys;
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));
+    const int left = sizes.T - t;
+    const float scale = extras.scale;
+    P::each_of(scores, slot, [&](int, float s) { return s * scale; });
+    if ((flags & kAttentionSoftcap) != 0) {
+      const float cap = extras.softcap, inverse = extras.inverse_softcap;
+      P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
+    }
+    if ((flags & kAttentionBias) != 0) {
+      const AttentionExtra<T>& extra = extras.bias;
+      const T* bias = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
+      });
+    }
+    if (place.causal && next > place.first_hidden) {
+      const int seen = row.query + place.ahead + 1 - t;
+      P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
+    }
+    if ((flags & kAttentionMask) != 0) {
+      const AttentionExtra<uint8_t>& extra = extras.mask;
+      const uint8_t* mask = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      const float masked = extras.mask_value;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
+      });
+    }
+    if (next > sizes.T) {
+      P::each_of(scores, slot, [&](int key, float s) { return key < left ? s : -infinity(); });
+    }
+  }
+}
+
+// The same where scores are the products, their scale in the exponent.
+template <class P>
+DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
+  const int32_t T = place.layout.sizes.T;
+  const int next = t + P::kKeys;
+  if (!((place.causal && next > place.first_hidden) || next > T)) return;
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const AttentionRow row = place.row_or_last(P::row(slot));
+    const int seen = min_int(T, place.causal ? row.query + place.ahead + 1 : T) - t;
+    P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
+  }
+}
+
+// Of the keys so far, for each row of a work-item.
+template <class P>
+struct AttentionSoftmax {
+  float highest[P::kSlots], sum[P::kSlots];
+
+  DEVICE AttentionSoftmax() {
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      highest[slot] = -infinity();
+      sum[slot] = 0;
+    }
+  }
+
+  // Scores become probabilities, and what was computed with an older highest score is brought to the new one.
+  template <class T>
+  DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
+    float most[P::kSlots], factor[P::kSlots];
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
+    P::each(scores, [&](int slot, int, float s) {
+      most[slot] = max_float(most[slot], s);
+      return s;
+    });
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = P::row_max(most[slot]);
+      // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
+      // follow.
+      const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
+      factor[slot] = power<T>(highest[slot], shift, exponent);
+      highest[slot] = most[slot];
+      most[slot] = shift;
+      sum[slot] *= factor[slot];
+    }
+    P::each(scores, [&](int slot, int, float s) {
+      const float p = probability<T>(s, most[slot], exponent);
+      sum[slot] += p;
+      return p;
+    });
+    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+  }
+};
+
+// What fused_attention_combine_* merges.
+template <class T, class P>
+DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
+                        const AttentionSoftmax<P>& softmax) {
+  float* partial = extras.partial + static_cast<size_t>(place.id) * (P::kBlockRows * P::kHead);
+  float* statistics = extras.statistics + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const int r = P::row(slot);
+    if (place.first_row + r >= place.rows) continue;
+    statistics[2 * r] = softmax.highest[slot];
+    statistics[2 * r + 1] = softmax.sum[slot];
+    products.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
+  }
+}
+
+// Put together in LDS, so that it leaves in whole vectors.
+template <class T, class P>
+DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
+                         const AttentionSoftmax<P>& softmax) {
+  const AttentionSizes& sizes = place.layout.sizes;
+  const int32_t flags = place.layout.scores.flags;
+  barrier();
+  T* const output = P::output_at(lds);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const int r = P::row(slot);
+    lds.sum[r] = softmax.sum[slot];
+    const float inverse = 1.0f / softmax.sum[slot];
+    products.each_output_of(slot, [&](int column, float o) {
+      output[r * P::kOutputStride + column] = from_float<T>(o * inverse);
+    });
+  }
+  if ((flags & kAttentionFound) != 0) {
+    const int parts = value_parts(sizes.T);
+    const int32_t* found =
+        lds.extras.found + static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
+    for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
+      lds.last[d] = last_found(found, parts, sizes.Dv, d);
+    }
+  }
+  barrier();
+  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
+    const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
+    if (place.first_row + r >= place.rows || d >= sizes.Dv) continue;
+    Pack<T> pack = load_pack(output + r * P::kOutputStride + d);
+    const AttentionRow row = place.row_at(place.first_row + r);
+    const int from = first_unread(lds.sum[r], row.query + place.ahead + 1, sizes.T, flags);
+    if (from == 0) pack = {};
+    if ((flags & kAttentionFound) != 0) {
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (d + e < sizes.Dv && lds.last[d + e] >= from) {
+          pack.v[e] = from_float<T>(not_a_number());
+        }
+      }
+    }
+    const AttentionStrides& to = lds.extras.strides;
+    T* o = lds.extras.o + place.b * to.b + (place.first_head + row.head) * to.h +
+           int64_t{row.query} * to.row + int64_t{d} * to.column;
+    if ((flags & kAttentionVectorO) != 0) {
+      store_pack(o, pack);
+    } else {
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (d + e < sizes.Dv) o[int64_t{e} * to.column] = pack.v[e];
+      }
+    }
+  }
+}
+
+// kPlain: scores are scale Q K^T, causal or not, and scale > 0.
+template <class T, class P, bool kPlain>
+DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+  const AttentionLayout& layout = args.layout;
+  const AttentionScores& settings = layout.scores;
+  const AttentionPlace<P> place(layout);
+  AttentionKeys<T, P> keys(args, place, lds);
+
+  // All copies at once: the first block of K, then Q.
+  if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
+    keys.begin_keys(place.begin, thread_x());
+  }
+  load_queries<T, P>(args.q, place, lds);
   if (thread_x() == 0) {
-    lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, b),
-                  AttentionExtra<uint8_t>::of(args.mask, layout.mask, b),
+    lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, place.b),
+                  AttentionExtra<uint8_t>::of(args.mask, layout.mask, place.b),
                   settings.scale,
                   settings.softcap,
                   settings.inverse_softcap,
@@ -775,199 +1015,38 @@ DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
   barrier();
   P products;
   products.take_queries(lds);
-
-  float highest[P::kSlots], sum[P::kSlots];
-  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-    highest[slot] = -infinity();
-    sum[slot] = 0;
-  }
+  AttentionSoftmax<P> softmax;
   barrier();
-
-  // K and V of a block on their way to LDS: begun while something else is computed, finished before a
-  // barrier.
-  const auto begin_keys = [&](int t, int thread) {
-    if (!vector_k) return;
-    if constexpr (P::kDirectKeys) {
-      P::copy_keys(lds, keys_from(t), thread);
-    } else {
-      P::load_keys(staged, keys_from(t), thread);
-    }
-  };
-  const auto finish_keys = [&](int t, int thread) {
-    if (!vector_k) {
-      copy_elements<P>(keys_from(t), (flags & kAttentionKeyMajorK) != 0,
-                       [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
-    } else if constexpr (P::kDirectKeys) {
-      wait_for_copies();
-    } else {
-      P::store_keys(lds, staged, thread);
-    }
-  };
-  const auto begin_values = [&](int t, int thread) {
-    if (!vector_v) return;
-    if constexpr (P::kDirectValues) {
-      P::copy_values(lds, values_from(t), thread);
-    } else {
-      P::load_values(staged, values_from(t), thread);
-    }
-  };
-  const auto finish_values = [&](int t, int thread) {
-    if (!vector_v) {
-      copy_elements<P>(values_from(t), false,
-                       [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
-    } else if constexpr (P::kDirectValues) {
-      wait_for_copies();
-    } else {
-      P::store_values(lds, staged, thread);
-    }
-  };
-  if (begin < end) {
-    if constexpr (P::kDirectKeys && !P::kDirectQueries) begin_keys(begin, thread_x());
-    finish_keys(begin, thread_x());
+  if (place.begin < place.end) {
+    if constexpr (P::kDirectKeys && !P::kDirectQueries) keys.begin_keys(place.begin, thread_x());
+    keys.finish_keys(place.begin, thread_x());
   }
 
-  for (int t = begin; t < end; t += P::kKeys) {
+  for (int t = place.begin; t < place.end; t += P::kKeys) {
     const int thread = opaque(thread_x());
     const int next = t + P::kKeys;
     barrier();
-    begin_values(t, thread);
-
+    keys.begin_values(t, thread);
     typename P::Scores scores;
-    products.multiply_keys(lds, scores, sizes.D);
-
-    if constexpr (!kPlain) {
-      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-        const Row row = row_at(opaque(min_int(first_row + P::row(slot), rows - 1)));
-        const int left = sizes.T - t;
-        const float scale = lds.extras.scale;
-        P::each_of(scores, slot, [&](int, float s) { return s * scale; });
-        if ((flags & kAttentionSoftcap) != 0) {
-          const float cap = lds.extras.softcap, inverse = lds.extras.inverse_softcap;
-          P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
-        }
-        if ((flags & kAttentionBias) != 0) {
-          const AttentionExtra<T>& extra = lds.extras.bias;
-          const T* bias = extra.at(first_head + row.head, row.query, t);
-          const int last = opaque(left) - 1, column = extra.column;
-          P::each_of(scores, slot, [&](int key, float s) {
-            return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
-          });
-        }
-        if (causal && next > first_hidden) {
-          const int seen = row.query + ahead + 1 - t;
-          P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
-        }
-        if ((flags & kAttentionMask) != 0) {
-          const AttentionExtra<uint8_t>& extra = lds.extras.mask;
-          const uint8_t* mask = extra.at(first_head + row.head, row.query, t);
-          const int last = opaque(left) - 1, column = extra.column;
-          const float masked = lds.extras.mask_value;
-          P::each_of(scores, slot, [&](int key, float s) {
-            return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
-          });
-        }
-        if (next > sizes.T) {
-          P::each_of(scores, slot, [&](int key, float s) { return key < left ? s : -infinity(); });
-        }
-      }
-    }
-    if (kPlain && ((causal && next > first_hidden) || next > sizes.T)) {
-      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-        const Row row = row_at(min_int(first_row + P::row(slot), rows - 1));
-        const int seen = min_int(sizes.T, causal ? row.query + ahead + 1 : sizes.T) - t;
-        P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
-      }
-    }
-
-    float most[P::kSlots], factor[P::kSlots];
-    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
-    P::each(scores, [&](int slot, int, float s) {
-      most[slot] = max_float(most[slot], s);
-      return s;
-    });
-    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-      most[slot] = P::row_max(most[slot]);
-      // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
-      // follow.
-      const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
-      factor[slot] = power<T>(highest[slot], shift, settings.exponent);
-      highest[slot] = most[slot];
-      most[slot] = shift;
-      sum[slot] *= factor[slot];
-    }
-    P::each(scores, [&](int slot, int, float s) {
-      const float p = probability<T>(s, most[slot], settings.exponent);
-      sum[slot] += p;
-      return p;
-    });
-    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
-
-    finish_values(t, thread);
-    barrier();
-    if (next < end) begin_keys(next, thread);
-    products.multiply_values(lds, scores);
-    if (next < end) finish_keys(next, thread);
-  }
-
-  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) sum[slot] = P::row_sum(sum[slot]);
-
-  if ((flags & kAttentionSplit) != 0) {
-    float* partial = lds.extras.partial + static_cast<size_t>(id) * (P::kBlockRows * P::kHead);
-    float* statistics = lds.extras.statistics + static_cast<size_t>(id) * (P::kBlockRows * 2);
-    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-      const int r = P::row(slot);
-      if (first_row + r >= rows) continue;
-      statistics[2 * r] = highest[slot];
-      statistics[2 * r + 1] = sum[slot];
-      products.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
-    }
-    return;
-  }
-
-  // Put together in LDS, so that it leaves in whole vectors.
-  barrier();
-  T* const output = P::output_at(lds);
-  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-    const int r = P::row(slot);
-    lds.sum[r] = sum[slot];
-    const float inverse = 1.0f / sum[slot];
-    products.each_output_of(slot, [&](int column, float o) {
-      output[r * P::kOutputStride + column] = from_float<T>(o * inverse);
-    });
-  }
-  if ((flags & kAttentionFound) != 0) {
-    const int parts = value_parts(sizes.T);
-    const int32_t* found =
-        lds.extras.found + static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
-    for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
-      lds.last[d] = last_found(found, parts, sizes.Dv, d);
-    }
-  }
-  barrier();
-  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
-    const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
-    if (first_row + r >= rows || d >= sizes.Dv) continue;
-    Pack<T> pack = load_pack(output + r * P::kOutputStride + d);
-    const Row row = row_at(first_row + r);
-    const int from = first_unread(lds.sum[r], row.query + ahead + 1, sizes.T, flags);
-    if (from == 0) pack = {};
-    if ((flags & kAttentionFound) != 0) {
-      UNROLL for (int e = 0; e < P::kSize; ++e) {
-        if (d + e < sizes.Dv && lds.last[d + e] >= from) {
-          pack.v[e] = from_float<T>(not_a_number());
-        }
-      }
-    }
-    const AttentionStrides& to = lds.extras.strides;
-    T* o = lds.extras.o + b * to.b + (first_head + row.head) * to.h + int64_t{row.query} * to.row +
-           int64_t{d} * to.column;
-    if ((flags & kAttentionVectorO) != 0) {
-      store_pack(o, pack);
+    products.multiply_keys(lds, scores, layout.sizes.D);
+    if constexpr (kPlain) {
+      finish_plain_scores<P>(scores, place, t);
     } else {
-      UNROLL for (int e = 0; e < P::kSize; ++e) {
-        if (d + e < sizes.Dv) o[int64_t{e} * to.column] = pack.v[e];
-      }
+      finish_scores<T, P>(scores, place, lds.extras, t);
     }
+    softmax.template add<T>(scores, products, settings.exponent);
+    keys.finish_values(t, thread);
+    barrier();
+    if (next < place.end) keys.begin_keys(next, thread);
+    products.multiply_values(lds, scores);
+    if (next < place.end) keys.finish_keys(next, thread);
+  }
+
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
+  if ((settings.flags & kAttentionSplit) != 0) {
+    store_split<T, P>(place, lds.extras, products, softmax);
+  } else {
+    store_output<T, P>(place, lds, products, softmax);
   }
 }
 

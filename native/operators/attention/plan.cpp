@@ -2,6 +2,7 @@
 #include <iterator>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "operators/attention/args.h"
 #include "operators/attention/op.h"
@@ -31,108 +32,199 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
          s.row < (int64_t{1} << 31) / rows;
 }
 
+// Which kernel, and what it takes at a time.
+struct Choice {
+  size_t bucket = 0;  // of kAttentionHeads
+  bool matrix = false, plain = false, many = false;
+  AttentionShape shape;
+
+  int head() const { return hip::kAttentionHeads[bucket]; }
+};
+
+size_t bucket_of(int64_t widest) {
+  for (size_t bucket = 0; bucket < std::size(hip::kAttentionHeads); ++bucket) {
+    if (hip::kAttentionHeads[bucket] >= widest) return bucket;
+  }
+  throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
+}
+
+Choice choose(const AttentionProblem& p, bool half, const DeviceFacts& device,
+              std::optional<AttentionRows> wanted) {
+  const Architecture& arch = architecture(device.arch);
+  Choice c;
+  c.bucket = bucket_of(std::max(p.D, p.Dv));
+  c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
+  c.plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
+  const auto shape_of = [&](AttentionRows r) {
+    return hip::attention_shape(c.matrix, arch.wave, kernel_lds(arch), c.head(), half ? 2 : 4, c.plain, r);
+  };
+  // Rows that the busiest compute unit multiplies.
+  const auto busiest = [&](AttentionRows r) {
+    const int64_t block_rows = shape_of(r).block_rows();
+    const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, block_rows);
+    return divide_up(groups, device.compute_units) * block_rows;
+  };
+  // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
+  c.many = hip::attention_has_many(c.matrix, c.head()) &&
+           (wanted ? *wanted == AttentionRows::kMany
+                   : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
+  c.shape = shape_of(c.many ? AttentionRows::kMany : AttentionRows::kFew);
+  return c;
+}
+
+hip::AttentionScores scores_of(const AttentionProblem& p, const Choice& choice, bool half, bool aligned) {
+  constexpr float kLog2E = 1.44269504f;
+  const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
+  const int64_t pack = half ? 8 : 4, keys = choice.shape.keys;
+  const std::pair<bool, int32_t> flags[] = {
+      {p.causal, hip::kAttentionCausal},
+      {p.guard, hip::kAttentionGuard},
+      {skips, hip::kAttentionSkips},
+      {p.has_bias, hip::kAttentionBias},
+      {p.has_mask, hip::kAttentionMask},
+      {p.softcap != 0.0f, hip::kAttentionSoftcap},
+      {aligned && vectors(p.q, p.D, 1, pack), hip::kAttentionVectorQ},
+      {aligned && vectors(p.k, p.D, keys, pack), hip::kAttentionVectorK},
+      {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
+      {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
+      {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
+      {p.guard || (skips && p.S > 1), hip::kAttentionFound},
+  };
+  hip::AttentionScores scores{
+      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, choice.plain ? p.scale * kLog2E : kLog2E, 0};
+  for (const auto& [holds, flag] : flags) {
+    if (holds) scores.flags |= flag;
+  }
+  return scores;
+}
+
+// How many parts the keys are split into, and the keys of one.
+struct Splits {
+  int64_t count, keys;
+};
+
+// Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
+// that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
+// keys, so that it is worth its share of the merge.
+Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
+  constexpr int64_t kLeastBlocks = 4;
+  const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
+  const int64_t blocks = divide_up(p.T, shape.keys);
+  int64_t splits = 1;
+  if (groups * 2 <= (few_rows ? 4 : 1) * units) {
+    splits =
+        std::min(divide_up((few_rows ? 4 : 2) * units, groups), std::max<int64_t>(blocks / kLeastBlocks, 1));
+  }
+  const int64_t keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
+  return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
+}
+
+hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSizes& sizes,
+                               const hip::AttentionScores& scores, int64_t row_blocks, int64_t splits,
+                               uint32_t grid, const DeviceFacts& device) {
+  hip::AttentionLayout layout = {};
+  layout.q = strides(p.q);
+  layout.k = strides(p.k);
+  layout.v = strides(p.v);
+  layout.o = strides(p.o);
+  layout.bias = strides(p.bias);
+  layout.mask = strides(p.mask);
+  layout.sizes = sizes;
+  layout.queries = make_divisor(p.S);
+  layout.row_blocks = make_divisor(row_blocks);
+  layout.heads = make_divisor(p.H / p.group);
+  layout.splits = make_divisor(splits);
+  layout.dies = make_divisor(device.xcds);
+  layout.groups_of_die = grid / static_cast<uint32_t>(device.xcds);
+  layout.scores = scores;
+  return layout;
+}
+
+// What passes from kernel to kernel; no_buffer() where it does not.
+struct Scratch {
+  Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
+};
+
+// Looks for values that are not finite.
+void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
+                   Buffer found) {
+  const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys), heads = p.H / p.group;
+  if (parts == 0) return;
+  const int32_t pack = half ? 8 : 4;
+  int32_t across = 1;
+  while (across * pack < p.Dv) across *= 2;
+  hip::AttentionValuesArgs args = {};
+  args.v = input(2);
+  args.found = found;
+  args.strides = layout.v;
+  args.keys = layout.sizes.T;
+  args.Dv = layout.sizes.Dv;
+  args.across = across;
+  args.vectors = (layout.scores.flags & hip::kAttentionVectorV) != 0;
+  args.parts = make_divisor(parts);
+  args.heads = make_divisor(heads);
+  plan.launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
+              {to_u31(p.B * heads * parts)}, hip::kAttentionThreads, args);
+}
+
+// Merges what the splits have left.
+void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout,
+                    const Scratch& scratch, const Choice& choice, bool half, int64_t splits) {
+  const int64_t heads = p.H / p.group, rows = p.group * p.S;
+  hip::AttentionCombineArgs args = {};
+  args.partial = scratch.partial;
+  args.statistics = scratch.statistics;
+  args.found = scratch.found;
+  args.o = output(0);
+  args.strides = layout.o;
+  args.sizes = layout.sizes;
+  args.columns = make_divisor(p.Dv);
+  args.rows = make_divisor(rows);
+  args.queries = make_divisor(p.S);
+  args.heads = make_divisor(heads);
+  args.splits = static_cast<int32_t>(splits);
+  args.block_rows = static_cast<int32_t>(choice.shape.block_rows());
+  args.head_size = choice.head();
+  args.total = to_u31(p.B * heads * rows * p.Dv);
+  args.exponent = layout.scores.exponent;
+  args.flags = layout.scores.flags;
+  plan.launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
+              {to_u31(divide_up(args.total, hip::kAttentionThreads))}, hip::kAttentionThreads, args);
+}
+
 }  // namespace
 
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<AttentionRows> wanted) {
   Plan plan;
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
-  const int64_t widest = std::max(p.D, p.Dv);
-  size_t bucket = 0;
-  while (bucket < std::size(hip::kAttentionHeads) && hip::kAttentionHeads[bucket] < widest) ++bucket;
-  if (bucket == std::size(hip::kAttentionHeads)) {
-    throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
-  }
-
-  const int head = hip::kAttentionHeads[bucket];
-  const Architecture& arch = architecture(device.arch);
-  const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
-  const int element = half ? 2 : 4;
-  const bool plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
-  const int64_t pack = 16 / element, heads = p.H / p.group, rows = p.group * p.S;
-  const int64_t units = device.compute_units;
-  const auto shape_of = [&](AttentionRows r) {
-    return hip::attention_shape(matrix, arch.wave, kernel_lds(arch), head, element, plain, r);
-  };
-  // Rows that the busiest compute unit multiplies.
-  const auto busiest = [&](AttentionRows r) {
-    const int64_t block_rows = shape_of(r).block_rows();
-    return divide_up(p.B * heads * divide_up(rows, block_rows), units) * block_rows;
-  };
-  // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
-  const bool has_many = hip::attention_has_many(matrix, head);
-  const bool many =
-      has_many && (wanted ? *wanted == AttentionRows::kMany
-                          : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
-  const AttentionShape shape = shape_of(many ? AttentionRows::kMany : AttentionRows::kFew);
-  const int64_t row_blocks = divide_up(rows, shape.block_rows());
-
-  const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
-  constexpr float kLog2E = 1.44269504f;
-  hip::AttentionScores scores{
-      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, plain ? p.scale * kLog2E : kLog2E, 0};
-  if (p.causal) scores.flags |= hip::kAttentionCausal;
-  if (p.guard) scores.flags |= hip::kAttentionGuard;
-  if (skips) scores.flags |= hip::kAttentionSkips;
-  if (p.has_bias) scores.flags |= hip::kAttentionBias;
-  if (p.has_mask) scores.flags |= hip::kAttentionMask;
-  if (p.softcap != 0.0f) scores.flags |= hip::kAttentionSoftcap;
-  if (aligned && vectors(p.q, p.D, 1, pack)) scores.flags |= hip::kAttentionVectorQ;
-  if (aligned && vectors(p.k, p.D, shape.keys, pack)) scores.flags |= hip::kAttentionVectorK;
-  if (aligned && vectors(p.v, p.Dv, shape.keys, pack)) scores.flags |= hip::kAttentionVectorV;
-  if (aligned && vectors(p.o, p.Dv, 1, pack)) scores.flags |= hip::kAttentionVectorO;
-  if (p.k.row < p.k.col) scores.flags |= hip::kAttentionKeyMajorK;
-
-  // Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
-  // that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
-  // keys, so that it is worth its share of the merge.
-  constexpr int64_t kLeastBlocks = 4;
-  const int64_t groups = p.B * heads * row_blocks;
-  const bool few_rows = rows * 4 <= shape.block_rows();
-  const int64_t blocks = divide_up(p.T, shape.keys);
-  const int64_t most = std::max<int64_t>(blocks / kLeastBlocks, 1);
-  int64_t splits = 1;
-  if (groups * 2 <= (few_rows ? 4 : 1) * units) {
-    splits = std::min(divide_up((few_rows ? 4 : 2) * units, groups), most);
-  }
-  const int64_t split_keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
-  splits = std::max<int64_t>(divide_up(p.T, split_keys), 1);
-
+  const Choice choice = choose(p, half, device, wanted);
+  const AttentionShape& shape = choice.shape;
+  const int64_t heads = p.H / p.group, rows = p.group * p.S;
+  const int64_t row_blocks = divide_up(rows, shape.block_rows()), groups = p.B * heads * row_blocks;
+  const Splits splits = split(p, shape, groups, device.compute_units);
+  hip::AttentionScores scores = scores_of(p, choice, half, aligned);
+  if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
   const hip::AttentionSizes sizes{to_u31(rows), to_i31(p.S),  to_i31(p.T),
-                                  to_i31(p.D),  to_i31(p.Dv), to_i31(split_keys)};
-  Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
+                                  to_i31(p.D),  to_i31(p.Dv), to_i31(splits.keys)};
+  const uint32_t grid = to_u31(groups * splits.count);
+
+  const hip::AttentionLayout layout = layout_of(p, sizes, scores, row_blocks, splits.count, grid, device);
+
+  Scratch scratch;
   const auto take = [&](int64_t bytes) {
     plan.workspace.push_back(bytes);
     return workspace(static_cast<uint8_t>(plan.workspace.size() - 1));
   };
-  if (p.guard || (skips && p.S > 1)) {
+  if ((scores.flags & hip::kAttentionFound) != 0) {
     const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
-    scores.flags |= hip::kAttentionFound;
-    found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
-    int32_t across = 1;
-    while (across * pack < p.Dv) across *= 2;
-    if (parts > 0) {
-      hip::AttentionValuesArgs args = {};
-      args.v = input(2);
-      args.found = found;
-      args.strides = strides(p.v);
-      args.keys = sizes.T;
-      args.Dv = sizes.Dv;
-      args.across = across;
-      args.vectors = (scores.flags & hip::kAttentionVectorV) != 0;
-      args.parts = make_divisor(parts);
-      args.heads = make_divisor(heads);
-      plan.launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
-                  {to_u31(p.B * heads * parts)}, hip::kAttentionThreads, args);
-    }
+    scratch.found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
+    launch_values(plan, p, layout, half, scratch.found);
   }
-  if (splits > 1) {
-    scores.flags |= hip::kAttentionSplit;
-    partial = take(groups * splits * shape.block_rows() * head * 4);
-    statistics = take(groups * splits * shape.block_rows() * 2 * 4);
+  if (splits.count > 1) {
+    scratch.partial = take(groups * splits.count * shape.block_rows() * choice.head() * 4);
+    scratch.statistics = take(groups * splits.count * shape.block_rows() * 2 * 4);
   }
-
-  const uint32_t grid = to_u31(groups * splits);
   hip::AttentionArgs args = {};
   args.q = input(0);
   args.k = input(1);
@@ -140,50 +232,19 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.bias = p.has_bias ? input(3) : no_buffer();
   args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer();
   args.o = output(0);
-  args.partial = partial;
-  args.statistics = statistics;
-  args.found = found;
-  args.layout.q = strides(p.q);
-  args.layout.k = strides(p.k);
-  args.layout.v = strides(p.v);
-  args.layout.o = strides(p.o);
-  args.layout.bias = strides(p.bias);
-  args.layout.mask = strides(p.mask);
-  args.layout.sizes = sizes;
-  args.layout.queries = make_divisor(p.S);
-  args.layout.row_blocks = make_divisor(row_blocks);
-  args.layout.heads = make_divisor(heads);
-  args.layout.splits = make_divisor(splits);
-  args.layout.dies = make_divisor(device.xcds);
-  args.layout.groups_of_die = grid / static_cast<uint32_t>(device.xcds);
-  args.layout.scores = scores;
-  Launch& launch = plan.launch(many ? kManyRows[plain][bucket] : kKernels[plain][half][bucket], {grid},
-                               static_cast<uint32_t>(shape.waves * arch.wave), args);
+  args.partial = scratch.partial;
+  args.statistics = scratch.statistics;
+  args.found = scratch.found;
+  args.layout = layout;
+  const Architecture& arch = architecture(device.arch);
+  Launch& launch = plan.launch(
+      choice.many ? kManyRows[choice.plain][choice.bucket] : kKernels[choice.plain][half][choice.bucket],
+      {grid}, static_cast<uint32_t>(shape.waves * arch.wave), args);
   // device/platform.h, LARGE_SHARED
-  if (arch.matrix == hip::Matrix::kMma)
-    launch.lds = static_cast<uint32_t>(shape.lds_bytes(matrix, true, element));
-
-  if (splits > 1) {
-    hip::AttentionCombineArgs combine = {};
-    combine.partial = partial;
-    combine.statistics = statistics;
-    combine.found = found;
-    combine.o = output(0);
-    combine.strides = strides(p.o);
-    combine.sizes = sizes;
-    combine.columns = make_divisor(p.Dv);
-    combine.rows = make_divisor(rows);
-    combine.queries = make_divisor(p.S);
-    combine.heads = make_divisor(heads);
-    combine.splits = static_cast<int32_t>(splits);
-    combine.block_rows = static_cast<int32_t>(shape.block_rows());
-    combine.head_size = head;
-    combine.total = to_u31(p.B * heads * rows * p.Dv);
-    combine.exponent = scores.exponent;
-    combine.flags = scores.flags;
-    plan.launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
-                {to_u31(divide_up(combine.total, hip::kAttentionThreads))}, hip::kAttentionThreads, combine);
+  if (arch.matrix == hip::Matrix::kMma) {
+    launch.lds = static_cast<uint32_t>(shape.lds_bytes(choice.matrix, true, half ? 2 : 4));
   }
+  if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
   return plan;
 }
 
