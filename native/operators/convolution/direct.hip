@@ -11,14 +11,48 @@
 
 namespace graphopt::hip {
 
+// The pixels of Y of a work-item: the image of X that each reads, from where on each axis, and where it goes,
+// null for what is none.
+template <class T>
+struct ConvolutionPixels {
+  static constexpr int kPixels = kConvolutionPixels;
+  const T* image[kPixels];
+  T* to[kPixels];
+  int at_a[kPixels], at_b[kPixels], at_c[kPixels];
+
+  DEVICE ConvolutionPixels(const ConvolutionArgs& args, int group) {
+    const T* x = args.x;
+    T* y = args.y;
+    const ConvolutionAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
+    UNROLL for (int j = 0; j < kPixels; ++j) {
+      const uint32_t n =
+          (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(j)) * kConvolutionThreads +
+          static_cast<uint32_t>(thread_x());
+      const uint32_t pixel = n < args.pixels ? n : 0;
+      const uint32_t i = divide(pixel, args.per_image), in_image = pixel - i * args.per_image.d;
+      const uint32_t p = divide(in_image, args.per_plane), in_plane_at = in_image - p * args.per_plane.d;
+      const uint32_t q = divide(in_plane_at, args.across), r = in_plane_at - q * args.across.d;
+      const size_t number =
+          static_cast<size_t>(i) * static_cast<size_t>(args.groups) + static_cast<size_t>(group);
+      image[j] = x + number * static_cast<size_t>(args.C) * args.in_plane;
+      to[j] = n < args.pixels
+                  ? y + number * static_cast<size_t>(args.M) * args.out_plane +
+                        static_cast<uint32_t>(args.strides.first_pixel) + p * static_cast<uint32_t>(a.out) +
+                        q * static_cast<uint32_t>(b.out) + r * static_cast<uint32_t>(c.out)
+                  : nullptr;
+      at_a[j] = static_cast<int>(p) * a.step + a.first;
+      at_b[j] = static_cast<int>(q) * b.step + b.first;
+      at_c[j] = static_cast<int>(r) * c.step + c.first;
+    }
+  }
+};
+
 template <int kFilters, class T>
 DEVICE void convolution(const ConvolutionArgs& args) {
-  const T *x = args.x, *w = args.w, *bias = args.bias;
-  T* y = args.y;
+  const T *w = args.w, *bias = args.bias;
   const int32_t M = args.M, C = args.C;
   const ConvolutionAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
   const ConvolutionStrides& strides = args.strides;
-  const Divisor &per_image = args.per_image, &per_plane = args.per_plane, &across = args.across;
   constexpr int kPixels = kConvolutionPixels;
   const int group = block_z(), first_m = block_y() * kFilters;
   const T* filters = w + static_cast<ptrdiff_t>(group) * strides.group + strides.first_tap;
@@ -27,29 +61,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
     // In vector registers: there are too few scalar ones for eight addresses of W.
     filter[f] = opaque((first_m + f < M ? first_m + f : M - 1) * strides.filter);
   }
-  const T* image[kPixels];
-  T* to[kPixels];
-  int at_a[kPixels], at_b[kPixels], at_c[kPixels];
-  UNROLL for (int j = 0; j < kPixels; ++j) {
-    const uint32_t n =
-        (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(j)) * kConvolutionThreads +
-        static_cast<uint32_t>(thread_x());
-    const uint32_t pixel = n < args.pixels ? n : 0;
-    const uint32_t i = divide(pixel, per_image), in_image = pixel - i * per_image.d;
-    const uint32_t p = divide(in_image, per_plane), in_plane_at = in_image - p * per_plane.d;
-    const uint32_t q = divide(in_plane_at, across), r = in_plane_at - q * across.d;
-    const size_t number =
-        static_cast<size_t>(i) * static_cast<size_t>(args.groups) + static_cast<size_t>(group);
-    image[j] = x + number * static_cast<size_t>(C) * args.in_plane;
-    to[j] = n < args.pixels
-                ? y + number * static_cast<size_t>(M) * args.out_plane +
-                      static_cast<uint32_t>(strides.first_pixel) + p * static_cast<uint32_t>(a.out) +
-                      q * static_cast<uint32_t>(b.out) + r * static_cast<uint32_t>(c.out)
-                : nullptr;
-    at_a[j] = static_cast<int>(p) * a.step + a.first;
-    at_b[j] = static_cast<int>(q) * b.step + b.first;
-    at_c[j] = static_cast<int>(r) * c.step + c.first;
-  }
+  const ConvolutionPixels<T> pixels(args, group);
   const auto inside = [](int at, int32_t size) {
     return static_cast<uint32_t>(at) < static_cast<uint32_t>(size);
   };
@@ -61,9 +73,9 @@ DEVICE void convolution(const ConvolutionArgs& args) {
         // Rows of X that this tap reads, from the element on that tap 0 of the last axis reads.
         const T* row[kPixels];
         UNROLL for (int j = 0; j < kPixels; ++j) {
-          const int p = at_a[j] + s * a.tap, q = at_b[j] + t * b.tap;
-          const bool in_rows = to[j] != nullptr && inside(p, a.in) && inside(q, b.in);
-          row[j] = in_rows ? image[j] + static_cast<size_t>(channel) * args.in_plane +
+          const int p = pixels.at_a[j] + s * a.tap, q = pixels.at_b[j] + t * b.tap;
+          const bool in_rows = pixels.to[j] != nullptr && inside(p, a.in) && inside(q, b.in);
+          row[j] = in_rows ? pixels.image[j] + static_cast<size_t>(channel) * args.in_plane +
                                  static_cast<size_t>(p * b.in + q) * static_cast<size_t>(c.in)
                            : nullptr;
         }
@@ -72,7 +84,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
         for (int u = 0; u < c.taps; ++u) {
           float value[kPixels];
           UNROLL for (int j = 0; j < kPixels; ++j) {
-            const int r = at_c[j] + u * c.tap;
+            const int r = pixels.at_c[j] + u * c.tap;
             value[j] = row[j] != nullptr && inside(r, c.in) ? to_float(row[j][r]) : 0.0f;
           }
           UNROLL for (int f = 0; f < kFilters; ++f) {
@@ -90,8 +102,8 @@ DEVICE void convolution(const ConvolutionArgs& args) {
     if (m >= M) break;
     const float first = bias != nullptr ? to_float(bias[group * M + m]) : 0.0f;
     UNROLL for (int j = 0; j < kPixels; ++j) {
-      if (to[j] != nullptr) {
-        to[j][static_cast<size_t>(m) * args.out_plane] = from_float<T>(sum[j][f] + first);
+      if (pixels.to[j] != nullptr) {
+        pixels.to[j][static_cast<size_t>(m) * args.out_plane] = from_float<T>(sum[j][f] + first);
       }
     }
   }

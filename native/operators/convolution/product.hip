@@ -54,82 +54,90 @@ struct ConvPixel {
   }
 };
 
-template <class Product, class T>
-DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
-  const T *x = args.x, *w = args.w, *bias = args.bias;
-  T* y = args.y;
-  const int32_t M = args.M, C = args.C, H = args.H, W = args.W;
+// Of pixel n of Y, counted over the images.
+template <class T>
+DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
+  const T* x = args.x;
   const ConvWindow& p = args.window;
-  const uint32_t pixels = args.pixels;
-  const Divisor &per_image = args.per_image, &across = args.across, &taps = args.taps;
-  constexpr int kSize = Pack<T>::kSize;
-  const int group = block_z();
-  const int first_m = block_y() * Product::kM;
-  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
-  const int K = C * static_cast<int>(taps.d);
-  const OperandLayout layout = {K, 1, args.packs_of_w};
-  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
-      w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
-              static_cast<size_t>(K),
-      layout, M - first_m, K);
+  const uint32_t at = n < args.pixels ? n : 0;
+  const uint32_t i = divide(at, args.per_image), rest = at - i * args.per_image.d;
+  const uint32_t row = divide(rest, args.across);
+  ConvPixel<T> pixel;
+  pixel.top = static_cast<int>(row) * p.stride_h - p.top;
+  pixel.left = static_cast<int>(rest - row * args.across.d) * p.stride_w - p.left;
+  pixel.at =
+      x +
+      (static_cast<ptrdiff_t>(i) * args.groups + group) * static_cast<ptrdiff_t>(args.C) * args.H * args.W +
+      static_cast<ptrdiff_t>(pixel.top) * args.W + pixel.left;
+  if (n >= args.pixels) pixel.top = -(1 << 30);  // outside for every tap
+  return pixel;
+}
 
-  const auto pixel_at = [&](uint32_t n) {
-    const uint32_t at = n < pixels ? n : 0;
-    const uint32_t i = divide(at, per_image), rest = at - i * per_image.d;
-    const uint32_t row = divide(rest, across);
-    ConvPixel<T> pixel;
-    pixel.top = static_cast<int>(row) * p.stride_h - p.top;
-    pixel.left = static_cast<int>(rest - row * across.d) * p.stride_w - p.left;
-    pixel.at = x + (static_cast<ptrdiff_t>(i) * args.groups + group) * static_cast<ptrdiff_t>(C) * H * W +
-               static_cast<ptrdiff_t>(pixel.top) * W + pixel.left;
-    if (n >= pixels) pixel.top = -(1 << 30);  // outside for every tap
-    return pixel;
-  };
-  // The pixels that this work-item gathers stay the same for every k. Rows of lines take kSize taps of one
-  // pixel, rows of k one tap of kSize pixels.
-  constexpr int kPixels = Product::kByLine ? 1 : kSize, kAcross = Product::kN / kPixels;
-  constexpr int kPacks = Product::kN * Product::kDepth / kSize / Product::kThreads;
+// The patches that a work-item gathers: of the same pixels for every k. Rows of lines take kSize taps of one
+// pixel, rows of k one tap of kSize pixels.
+template <class Product, class T>
+struct ConvPatches {
+  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kPixels = Product::kByLine ? 1 : kSize, kAcross = Product::kN / kPixels;
+  static constexpr int kPacks = Product::kN * Product::kDepth / kSize / Product::kThreads;
   static_assert(Product::kThreads % kAcross == 0, "whole rows of pixels");
-  const int column = thread_x() % kAcross * kPixels;
-  ConvPixel<T> pixel[kPixels];
-  UNROLL for (int j = 0; j < kPixels; ++j) pixel[j] = pixel_at(first_n + static_cast<uint32_t>(column + j));
-  const int first_row = kAcross % kWave == 0 ? same_in_wave(thread_x() / kAcross) : thread_x() / kAcross;
-  const auto row_of = [&](int i) { return i * (Product::kThreads / kAcross) + first_row; };
 
+  const ConvArgs& args;
+  int depth, column, first_row;
+  ConvPixel<T> pixel[kPixels];
   Pack<T> patches[kPacks];
-  Product product;
-  product.run(
-      lds, K,
-      [&](int first_k, int) {
-        filters.load(first_k);
-        UNROLL for (int i = 0; i < kPacks; ++i) {
-          const int k = first_k + row_of(i) * (kSize / kPixels);
-          ConvTap tap(k, taps, args.kernel_w, p, H, W);
-          UNROLL for (int j = 0; j < kSize; ++j) {
-            if constexpr (Product::kByLine) {
-              patches[i].v[j] = pixel[0].load(tap, k + j < K, H, W);
-              tap.next(p, H, W);
-            } else {
-              patches[i].v[j] = pixel[j].load(tap, k < K, H, W);
-            }
-          }
+
+  DEVICE ConvPatches(const ConvArgs& of, int group, uint32_t first_n, int K)
+      : args(of), depth(K), column(thread_x() % kAcross * kPixels) {
+    UNROLL for (int j = 0; j < kPixels; ++j) {
+      pixel[j] = conv_pixel<T>(args, group, first_n + static_cast<uint32_t>(column + j));
+    }
+    first_row = kAcross % kWave == 0 ? same_in_wave(thread_x() / kAcross) : thread_x() / kAcross;
+  }
+  DEVICE int row_of(int i) const { return i * (Product::kThreads / kAcross) + first_row; }
+
+  DEVICE void load(int first_k) {
+    const int32_t H = args.H, W = args.W;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int k = first_k + row_of(i) * (kSize / kPixels);
+      ConvTap tap(k, args.taps, args.kernel_w, args.window, H, W);
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if constexpr (Product::kByLine) {
+          patches[i].v[j] = pixel[0].load(tap, k + j < depth, H, W);
+          tap.next(args.window, H, W);
+        } else {
+          patches[i].v[j] = pixel[j].load(tap, k < depth, H, W);
         }
-      },
-      [&](int buffer) {
-        filters.store(lds.a[buffer]);
-        UNROLL for (int i = 0; i < kPacks; ++i) {
-          if constexpr (Product::kByLine) {
-            store_pack(&lds.b[buffer][column][row_of(i) * kSize], patches[i]);
-          } else {
-            UNROLL for (int j = 0; j < kSize; j += 4) {
-              const Pack<T>& q = patches[i];
-              const Pack<float> four = {
-                  {to_float(q.v[j]), to_float(q.v[j + 1]), to_float(q.v[j + 2]), to_float(q.v[j + 3])}};
-              store_pack(&lds.b[buffer][row_of(i)][column + j], four);
-            }
-          }
+      }
+    }
+  }
+
+  DEVICE void store(typename Product::Lds& lds, int buffer) const {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if constexpr (Product::kByLine) {
+        store_pack(&lds.b[buffer][column][row_of(i) * kSize], patches[i]);
+      } else {
+        UNROLL for (int j = 0; j < kSize; j += 4) {
+          const Pack<T>& q = patches[i];
+          const Pack<float> four = {
+              {to_float(q.v[j]), to_float(q.v[j + 1]), to_float(q.v[j + 2]), to_float(q.v[j + 3])}};
+          store_pack(&lds.b[buffer][row_of(i)][column + j], four);
         }
-      });
+      }
+    }
+  }
+};
+
+// Y from the sums of a tile that begins at filter first_m and pixel first_n.
+template <class Product, class T>
+DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t first_n, Product& product,
+                       typename Product::Lds& lds) {
+  constexpr int kSize = Pack<T>::kSize;
+  const T* bias = args.bias;
+  T* y = args.y;
+  const int32_t M = args.M;
+  const uint32_t pixels = args.pixels;
+  const Divisor& per_image = args.per_image;
   product.template each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
     m += first_m;
     const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
@@ -152,6 +160,34 @@ DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
       }
     }
   });
+}
+
+template <class Product, class T>
+DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
+  const T* w = args.w;
+  const int32_t M = args.M;
+  const int group = block_z();
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  const int K = args.C * static_cast<int>(args.taps.d);
+  const OperandLayout layout = {K, 1, args.packs_of_w};
+  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
+      w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
+              static_cast<size_t>(K),
+      layout, M - first_m, K);
+  ConvPatches<Product, T> patches(args, group, first_n, K);
+  Product product;
+  product.run(
+      lds, K,
+      [&](int first_k, int) {
+        filters.load(first_k);
+        patches.load(first_k);
+      },
+      [&](int buffer) {
+        filters.store(lds.a[buffer]);
+        patches.store(lds, buffer);
+      });
+  store_conv<Product, T>(args, group, first_m, first_n, product, lds);
 }
 
 }  // namespace graphopt::hip

@@ -62,32 +62,41 @@ DEVICE void matrix_pack(const MatrixPackArgs& args) {
   }
 }
 
+// U and the patches on their way to LDS, a step of the product at a time.
 template <class Product>
-DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
-  const half_t *u = args.u, *packed = args.packed, *bias = args.bias, *residual = args.residual;
-  half_t* y = args.y;
-  const int32_t M = args.M, channels = args.channels;
-  const uint32_t line = args.line, pixels = args.pixels;
-  const Divisor &per_image = args.per_image, &across = args.across;
-  using Tile = typename Product::Tile;
-  const int first_m = block_y() * Product::kM;
-  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
-  const int row = thread_x() / Product::kAcross, column = thread_x() % Product::kAcross * 8;
-
-  const int depth = 9 * channels;
-  const half_t* a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
+struct MatrixOperands {
+  typename Product::Lds& lds;
+  const half_t *a, *packed;
+  uint32_t line;
+  int row, column, channels, depth;
   uint32_t b[Product::kPacksB];
-  UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-    uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
-    n = n < pixels ? n : pixels - 1;  // their sums are not stored
-    const uint32_t at = divide(n, per_image), rest = n - at * per_image.d, h = divide(rest, across);
-    b[i] = at * args.image + h * line + (rest - h * across.d) * static_cast<uint32_t>(channels);
+  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
+  int k, channel, tap = 0;
+  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
+
+  DEVICE MatrixOperands(const MatrixProductArgs& args, int first_m, uint32_t first_n,
+                        typename Product::Lds& to)
+      : lds(to),
+        line(args.line),
+        row(thread_x() / Product::kAcross),
+        column(thread_x() % Product::kAcross * 8),
+        channels(args.channels),
+        depth(9 * args.channels),
+        k(column),
+        channel(column) {
+    const half_t* u = args.u;
+    a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
+    packed = args.packed;
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
+      n = n < args.pixels ? n : args.pixels - 1;  // their sums are not stored
+      const uint32_t at = divide(n, args.per_image), rest = n - at * args.per_image.d,
+                     h = divide(rest, args.across);
+      b[i] = at * args.image + h * line + (rest - h * args.across.d) * static_cast<uint32_t>(channels);
+    }
   }
 
-  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
-  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
-  int k = column, channel = column, tap = 0;
-  const auto begin = [&](int, int buffer) {
+  DEVICE void begin(int buffer) {
     while (channel >= channels) {
       channel -= channels;
       ++tap;
@@ -117,8 +126,9 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
         staged_b[i] = load_pack(from);
       }
     }
-  };
-  const auto finish = [&](int buffer) {
+  }
+
+  DEVICE void finish(int buffer) {
     if constexpr (kCopiesToLds) {
       wait_for_copies();
     } else {
@@ -129,10 +139,24 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
         store_pack(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], staged_b[i]);
       }
     }
-  };
+  }
+};
 
+template <class Product>
+DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
+  const half_t *bias = args.bias, *residual = args.residual;
+  half_t* y = args.y;
+  const int32_t M = args.M;
+  const uint32_t pixels = args.pixels;
+  const Divisor& per_image = args.per_image;
+  using Tile = typename Product::Tile;
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  MatrixOperands<Product> operands(args, first_m, first_n, lds);
   Product product;
-  product.run(lds, depth, begin, finish);
+  product.run(
+      lds, operands.depth, [&](int, int buffer) { operands.begin(buffer); },
+      [&](int buffer) { operands.finish(buffer); });
 
   product.each([&](const auto& m, const auto& n, float (&values)[Tile::kSums]) {
     size_t at[Tile::kSums];

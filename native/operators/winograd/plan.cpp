@@ -301,89 +301,98 @@ Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgo
   return plan;
 }
 
+namespace {
+
+Buffer residual_of(const ConvolutionProblem& p) { return p.has_residual ? input(3) : no_buffer(); }
+
+Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShape& w, const TileShape& tile) {
+  Plan plan;
+  hip::ImplicitProductArgs args = {};
+  args.u = weights();
+  args.x = input(0);
+  args.bias = input(2);
+  args.residual = residual_of(p);
+  args.y = output(0);
+  args.M = to_i31(p.M);
+  args.image = image_of(p);
+  args.rows = static_cast<int32_t>(w.rows);
+  args.columns = static_cast<int32_t>(w.columns);
+  args.pixels = to_u31(p.N * p.OH() * p.OW());
+  args.per_image = make_divisor(p.OH() * p.OW());
+  args.across = make_divisor(p.OW());
+  args.act = p.act;
+  plan.launch(tile.implicit[half],
+              {to_u31(divide_up(args.pixels, tile.n())), to_u31(divide_up(p.M, tile.m()))}, tile.threads(),
+              args);
+  return plan;
+}
+
+// Transforms, multiplies and transforms back some of the tiles.
+void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames& kernels,
+                  const WeightShape& w, const TileShape& tile, const hip::Tiles& tiles, bool vectors) {
+  const int64_t stride = round_up(tiles.count, 4);
+  hip::WinogradInputArgs in = {};
+  in.x = input(0);
+  in.v = workspace(0);
+  in.image = image_of(p);
+  in.tiles = tiles;
+  in.stride = make_divisor(stride);
+  plan.launch(kernels.input, {to_u31(divide_up(to_u31(p.C * stride), hip::kWinogradThreads))},
+              hip::kWinogradThreads, in);
+  hip::WinogradProductArgs product = {};
+  product.u = weights();
+  product.v = workspace(0);
+  product.z = workspace(1);
+  product.M = to_i31(p.M);
+  product.C = to_i31(p.C);
+  product.rows = static_cast<int32_t>(w.rows);
+  product.columns = static_cast<int32_t>(w.columns);
+  product.stride = static_cast<int32_t>(stride);
+  plan.launch(tile.winograd,
+              {to_u31(divide_up(stride, tile.n())), to_u31(divide_up(p.M, tile.m())),
+               static_cast<uint32_t>(w.positions)},
+              tile.threads(), product);
+  hip::WinogradOutputArgs out = {};
+  out.z = workspace(1);
+  out.bias = input(2);
+  out.residual = residual_of(p);
+  out.y = output(0);
+  out.M = to_i31(p.M);
+  out.OH = static_cast<int32_t>(p.OH());
+  out.OW = static_cast<int32_t>(p.OW());
+  out.tiles = tiles;
+  out.stride = make_divisor(stride);
+  out.vectors = vectors;
+  out.act = p.act;
+  plan.launch(kernels.output, {to_u31(divide_up(to_u31(p.M * stride), hip::kWinogradThreads))},
+              hip::kWinogradThreads, out);
+}
+
+}  // namespace
+
 Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
                         const DeviceFacts& device) {
   Plan plan;
-  const int64_t OH = p.OH(), OW = p.OW();
-  if (p.N * p.M * OH * OW == 0) return plan;
+  const int64_t OW = p.OW();
+  if (p.N * p.M * p.OH() * OW == 0) return plan;
   if (p.C == 0) throw std::invalid_argument("a convolution without input channels");
   if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice, device);
   const WeightShape w = weight_shape(p, choice.algorithm);
   const TileShape& tile = shape(choice.tile);
   if (w.columns % tile.m() != 0)
     throw std::invalid_argument("the tile is too tall for these output channels");
-  const Buffer residual = p.has_residual ? input(3) : no_buffer();
-  const auto M = to_i31(p.M);
-  const hip::PaddedImage image = image_of(p);
-  const auto rows = static_cast<int32_t>(w.rows), columns = static_cast<int32_t>(w.columns);
+  if (choice.algorithm == ConvAlgorithm::kImplicit) return implicit_conv_plan(p, half, w, tile);
 
-  if (choice.algorithm == ConvAlgorithm::kImplicit) {
-    hip::ImplicitProductArgs args = {};
-    args.u = weights();
-    args.x = input(0);
-    args.bias = input(2);
-    args.residual = residual;
-    args.y = output(0);
-    args.M = M;
-    args.image = image;
-    args.rows = rows;
-    args.columns = columns;
-    args.pixels = to_u31(p.N * OH * OW);
-    args.per_image = make_divisor(OH * OW);
-    args.across = make_divisor(OW);
-    args.act = p.act;
-    plan.launch(tile.implicit[half],
-                {to_u31(divide_up(args.pixels, tile.n())), to_u31(divide_up(p.M, tile.m()))}, tile.threads(),
-                args);
-    return plan;
-  }
-
-  const bool four = choice.algorithm == ConvAlgorithm::kWinograd4;
   const TileGrid tiles = tile_grid(p, choice.algorithm);
   to_u31(tiles.count);
   hip::Tiles part = {0, 0, make_divisor(tiles.down * tiles.across), make_divisor(tiles.across)};
   const int64_t chunk = std::min(choice.chunk, tiles.count), widest = round_up(chunk, 4);
   plan.workspace = {w.positions * p.C * widest * 4, w.positions * p.M * widest * 4};
-  const auto across = OW % 4 == 0 && aligned;
+  const bool vectors = choice.algorithm == ConvAlgorithm::kWinograd4 && OW % 4 == 0 && aligned;
   for (int64_t first = 0; first < tiles.count; first += chunk) {
     part.first = static_cast<uint32_t>(first);
     part.count = static_cast<uint32_t>(std::min(chunk, tiles.count - first));
-    const int64_t stride = round_up(part.count, 4);
-    hip::WinogradInputArgs in = {};
-    in.x = input(0);
-    in.v = workspace(0);
-    in.image = image;
-    in.tiles = part;
-    in.stride = make_divisor(stride);
-    plan.launch(names(choice.algorithm, half).input,
-                {to_u31(divide_up(to_u31(p.C * stride), hip::kWinogradThreads))}, hip::kWinogradThreads, in);
-    hip::WinogradProductArgs product = {};
-    product.u = weights();
-    product.v = workspace(0);
-    product.z = workspace(1);
-    product.M = M;
-    product.C = image.C;
-    product.rows = rows;
-    product.columns = columns;
-    product.stride = static_cast<int32_t>(stride);
-    plan.launch(tile.winograd,
-                {to_u31(divide_up(stride, tile.n())), to_u31(divide_up(p.M, tile.m())),
-                 static_cast<uint32_t>(w.positions)},
-                tile.threads(), product);
-    hip::WinogradOutputArgs out = {};
-    out.z = workspace(1);
-    out.bias = input(2);
-    out.residual = residual;
-    out.y = output(0);
-    out.M = M;
-    out.OH = static_cast<int32_t>(OH);
-    out.OW = static_cast<int32_t>(OW);
-    out.tiles = part;
-    out.stride = make_divisor(stride);
-    out.vectors = four && across;
-    out.act = p.act;
-    plan.launch(names(choice.algorithm, half).output,
-                {to_u31(divide_up(to_u31(p.M * stride), hip::kWinogradThreads))}, hip::kWinogradThreads, out);
+    launch_tiles(plan, p, names(choice.algorithm, half), w, tile, part, vectors);
   }
   return plan;
 }
