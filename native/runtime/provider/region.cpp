@@ -139,7 +139,7 @@ struct Region::Source {
   const GraphNode* node = nullptr;
   const Registration* op = nullptr;
   std::optional<Tail> tail;
-  size_t siblings = 1;
+  Siblings members;                                         // of the region's nodes, itself first
   bool last = false;                                        // its kernel is one for channels last
   std::vector<std::pair<const GraphNode*, size_t>> inputs;  // of which node, and its number there
 };
@@ -205,7 +205,7 @@ class Region::Values {
   // Whether a step is to be one for channels last. `written`: the node that writes what it comes to.
   bool lies_last(const Source& source, const GraphNode& written) const {
     const GraphNode& node = *source.node;
-    if (source.siblings > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
+    if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
         node.inputs.empty() || !has_layouts(node.inputs[0])) {
       return false;
     }
@@ -288,6 +288,94 @@ Region::~Region() {
   }
 }
 
+// Which nodes are one step.
+struct Region::Groups {
+  std::vector<Fusion> fusions;
+  std::vector<const Fusion*> ends;      // of each node, the one that stands where it stood: its last
+  std::map<size_t, Siblings> siblings;  // by the first, where they stand
+  std::vector<bool> covered;            // nodes that are part of others' steps
+};
+
+Region::Groups Region::group(const std::vector<GraphNode>& nodes,
+                             const std::vector<std::string>& outputs) const {
+  Groups groups;
+  groups.ends.resize(nodes.size());
+  groups.covered.resize(nodes.size());
+  const auto takes_tail = [this](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_with_tail;
+  };
+  groups.fusions = find_tails(nodes, outputs, takes_tail);
+  for (const Fusion& fusion : groups.fusions) {
+    count_region(RegionEvent::kFused);
+    groups.covered[fusion.head] = true;
+    for (const size_t i : fusion.others) groups.covered[i] = true;
+    groups.ends[fusion.others.back()] = &fusion;
+  }
+  const auto takes_siblings = [&](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_siblings && options_.implementation < 0;
+  };
+  for (Siblings& found : find_siblings(nodes, outputs, takes_siblings)) {
+    count_region(RegionEvent::kFused);
+    for (size_t k = 1; k < found.size(); ++k) groups.covered[found[k]] = true;
+    groups.siblings.emplace(found.front(), std::move(found));
+  }
+  return groups;
+}
+
+// What node i stands for.
+Region::Source Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
+  const Fusion* fusion = groups.ends[i];
+  const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
+  const auto family = groups.siblings.find(i);
+  Source source;
+  source.node = &node;
+  source.op = registry_.registration(node);
+  if (source.op == nullptr) throw Error("no kernel for node '" + node.name + "' (" + node.op + ")");
+  source.members = family != groups.siblings.end() ? family->second : Siblings{i};
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    source.inputs.emplace_back(&node, k);
+    for (size_t m = 1; k > 0 && m < source.members.size(); ++m) {
+      source.inputs.emplace_back(&nodes[source.members[m]], k);
+    }
+  }
+  if (fusion != nullptr) {
+    source.tail = fusion->tail;
+    if (fusion->tail.has_residual) {
+      source.inputs.resize(source.op->residual, {nullptr, 0});
+      source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
+    }
+  }
+  return source;
+}
+
+// Its kernel comes when the constants are there (create_kernels).
+Region::Step Region::step_of(const Source& source, Values& known, std::vector<Source>& sources) {
+  const Registration& op = *source.op;
+  Step step;
+  step.op = source.node->op;
+  step.name = source.node->name;
+  step.reuse = op.reuse;
+  step.siblings = source.members.size() > 1;
+  if (!op.implementations.names.empty()) step.only = options_.implementation;
+  for (const auto& load : op.implementations.loads) load(device_, options_.libraries.get());
+  for (const auto& [of, k] : source.inputs) {
+    Operand& operand = step.inputs.emplace_back();
+    if (of == nullptr || !of->has_input(k)) continue;
+    const bool last = source.last && has_layouts(of->inputs[k]);
+    if (known.has(of->input_names()[k])) {
+      operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
+    } else if (of->is_constant(k)) {
+      operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
+      operand.last = last;
+    } else {
+      throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
+    }
+  }
+  return step;
+}
+
 void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   const gpu::OnDevice on(device_);
   const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph);
@@ -306,85 +394,20 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
           nodes.back().name + "'";
 
   Values known(*this, inputs, outputs);
-  // A node with its tail stands where the last of that stood.
-  std::vector<const Fusion*> ends(nodes.size());
-  std::vector<bool> covered(nodes.size());
-  const auto takes_tail = [this](const GraphNode& node) {
-    const Registration* op = registry_.registration(node);
-    return op != nullptr && op->create_with_tail;
-  };
-  const std::vector<Fusion> fusions = find_tails(nodes, outputs, takes_tail);
-  for (const Fusion& fusion : fusions) {
-    count_region(RegionEvent::kFused);
-    covered[fusion.head] = true;
-    for (const size_t i : fusion.others) covered[i] = true;
-    ends[fusion.others.back()] = &fusion;
-  }
-  // Siblings stand where the first of them stood.
-  const auto takes_siblings = [&](const GraphNode& node) {
-    const Registration* op = registry_.registration(node);
-    return op != nullptr && op->create_siblings && options_.implementation < 0;
-  };
-  std::map<size_t, Siblings> siblings;  // by the first
-  for (Siblings& found : find_siblings(nodes, outputs, takes_siblings)) {
-    count_region(RegionEvent::kFused);
-    for (size_t k = 1; k < found.size(); ++k) covered[found[k]] = true;
-    siblings.emplace(found.front(), std::move(found));
-  }
+  const Groups groups = group(nodes, outputs);
   const bool channels_last = wants_channels_last(nodes);
   std::vector<Source> sources;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (covered[i] && ends[i] == nullptr) continue;
-    const Fusion* fusion = ends[i];
-    const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
-    const Registration* op = registry_.registration(node);
-    if (op == nullptr) throw Error("no kernel for node '" + node.name + "' (" + node.op + ")");
-    const auto family = siblings.find(i);
-    const Siblings members = family != siblings.end() ? family->second : Siblings{i};
-    Source source;
-    source.node = &node;
-    source.op = op;
-    source.siblings = members.size();
-    for (size_t k = 0; k < node.inputs.size(); ++k) {
-      source.inputs.emplace_back(&node, k);
-      for (size_t m = 1; k > 0 && m < members.size(); ++m) source.inputs.emplace_back(&nodes[members[m]], k);
-    }
-    if (fusion != nullptr) {
-      source.tail = fusion->tail;
-      if (fusion->tail.has_residual) {
-        source.inputs.resize(op->residual, {nullptr, 0});
-        source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
-      }
-    }
+    if (groups.covered[i] && groups.ends[i] == nullptr) continue;
+    Source source = source_of(nodes, groups, i);
     source.last = channels_last && known.lies_last(source, nodes[i]);
-    Step step;
-    step.op = node.op;
-    step.name = node.name;
-    step.reuse = op->reuse;
-    step.siblings = members.size() > 1;
-    if (!op->implementations.names.empty()) step.only = options_.implementation;
-    for (const auto& load : op->implementations.loads) load(device_, options_.libraries.get());
-    for (const auto& [of, k] : source.inputs) {
-      Operand& operand = step.inputs.emplace_back();
-      if (of == nullptr || !of->has_input(k)) continue;
-      const bool last = source.last && has_layouts(of->inputs[k]);
-      if (known.has(of->input_names()[k])) {
-        operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
-      } else if (of->is_constant(k)) {
-        operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
-        operand.last = last;
-      } else {
-        throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
-      }
-    }
-    std::vector<const GraphNode*> writers = {&nodes[i]};
-    for (size_t m = 1; m < members.size(); ++m) writers.push_back(&nodes[members[m]]);
+    Step step = step_of(source, known, sources);
     const bool last = source.last;
+    const Siblings writers = source.members;
     steps_.push_back(std::move(step));
     sources.push_back(std::move(source));
-    for (const GraphNode* writer : writers) {
-      for (size_t k = 0; k < writer->output_names().size(); ++k) {
-        const std::string& name = writer->output_names()[k];
+    for (const size_t writer : writers) {
+      for (const std::string& name : nodes[writer].output_names()) {
         steps_.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
       }
     }
@@ -398,6 +421,12 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   for (const std::string& name : outputs) {
     if (!known.is_written(name)) throw Error("the region does not write its output '" + name + "'");
   }
+  find_lifetimes();
+  add_constants(sources);
+  create_kernels(sources);
+}
+
+void Region::find_lifetimes() {
   for (size_t s = 0; s < steps_.size(); ++s) {
     for (const int v : steps_[s].outputs) {
       if (v >= 0) values_[static_cast<size_t>(v)].first = values_[static_cast<size_t>(v)].last = s;
@@ -406,8 +435,9 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
       if (operand.kind == Operand::Kind::kValue) values_[operand.index].last = s;
     }
   }
+}
 
-  add_constants(sources);
+void Region::create_kernels(const std::vector<Source>& sources) {
   for (size_t s = 0; s < steps_.size(); ++s) {
     const Source& source = sources[s];
     if (source.node == nullptr) continue;  // a change of layout
@@ -417,12 +447,13 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
       if (operand.kind == Operand::Kind::kConstant) constants[i] = constants_[operand.index];
     }
     const RegionNode node(*source.node, std::move(constants));
+    const size_t siblings = source.members.size();
     try {
       steps_[s].kernel = source.last && source.op->create_channels_last
                              ? source.op->create_channels_last(node, source.tail)
-                         : source.tail         ? source.op->create_with_tail(node, *source.tail)
-                         : source.siblings > 1 ? source.op->create_siblings(node, source.siblings)
-                                               : source.op->create(node);
+                         : source.tail  ? source.op->create_with_tail(node, *source.tail)
+                         : siblings > 1 ? source.op->create_siblings(node, siblings)
+                                        : source.op->create(node);
       steps_[s].kernel->prepare(node);
     } catch (const std::exception& e) {
       throw Error(node.op + " (" + element_type_name(node.type()) + ") node '" + node.name +
@@ -536,6 +567,175 @@ std::string Region::describe(const Step& step, const Call& call) const {
          text_of(call.inputs);
 }
 
+// Where the values of a plan are: which share bytes.
+class Region::Placement {
+ public:
+  Placement(const Region& region, RegionPlan& plan)
+      : region_(region),
+        plan_(plan),
+        storage_of_(region.values_.size(), -1),
+        offset_of_(region.values_.size()),
+        fixed_(region.values_.size()),
+        constant_(region.values_.size()) {
+    plan.output_shapes.resize(region.outputs_);
+    plan.bytes.resize(region.inputs_ + region.outputs_);
+    for (size_t s = 0; s < region.steps_.size(); ++s) {
+      for (size_t i = 0; i < region.steps_[s].outputs.size(); ++i) {
+        if (region.steps_[s].outputs[i] >= 0) place_output(s, i);
+      }
+    }
+  }
+
+  // Gives each storage and each workspace its bytes, and the plan their addresses.
+  void fill() {
+    // Outputs of the same storage as another are none of it: each storage is at most one output.
+    std::vector<Lifetime> lives;
+    for (Storage& storage : storages_) {
+      if (storage.output >= 0) continue;
+      storage.number = lives.size();
+      lives.push_back(storage.life);
+    }
+    size_t workspace = lives.size();
+    for (size_t s = 0; s < region_.steps_.size(); ++s) {
+      const size_t bytes = plan_.calls[s].workspace_bytes;
+      if (bytes > 0) lives.push_back({bytes, s, s});
+    }
+    arena_ = lay_out(lives);
+    plan_.fullest = arena_.fullest;
+    plan_.arena_bytes = arena_.bytes;
+    plan_.arena_bytes_with_copies = arena_.bytes;
+    for (const size_t bytes : plan_.bytes) {
+      plan_.copies.push_back(plan_.arena_bytes_with_copies);
+      plan_.arena_bytes_with_copies += round_up(bytes);
+    }
+    for (size_t s = 0; s < region_.steps_.size(); ++s) {
+      const Step& step = region_.steps_[s];
+      Call& call = plan_.calls[s];
+      for (size_t i = 0; i < call.inputs.size(); ++i) {
+        if (step.inputs[i].kind != Operand::Kind::kNone) address(call.inputs[i], step.inputs[i]);
+      }
+      for (size_t i = 0; i < call.outputs.size(); ++i) {
+        const int v = step.outputs[i];
+        if (v >= 0) address(call.outputs[i], {Operand::Kind::kValue, static_cast<size_t>(v)});
+      }
+      if (call.workspace_bytes > 0) {
+        add_slot(&call.workspace, Address::Base::kArena, 0, arena_.offsets[workspace++]);
+      }
+    }
+  }
+
+ private:
+  // Values that share bytes: a value in the arena or an output, with what is a view of it or written over it.
+  struct Storage {
+    Lifetime life;
+    int output = -1;
+    bool siblings = false;  // several, one behind another
+    size_t number = 0;      // in the arena
+  };
+  Storage& storage(int number) { return storages_[static_cast<size_t>(number)]; }
+
+  void place_output(size_t s, size_t i) {
+    const Step& step = region_.steps_[s];
+    const auto v = static_cast<size_t>(step.outputs[i]);
+    const Written& value = region_.values_[v];
+    const Tensor& tensor = plan_.calls[s].outputs[i];
+    if (value.output >= 0) {
+      const auto output = static_cast<size_t>(value.output);
+      plan_.output_shapes[output] = tensor.shape;
+      plan_.bytes[region_.inputs_ + output] = bytes_of(tensor);
+    }
+    const Operand first = step.inputs.empty() ? Operand() : step.inputs[0];
+    const int first_storage = first.kind == Operand::Kind::kValue ? storage_of_[first.index] : -1;
+    int shared = -1;
+    if (i == 0 && step.reuse == Reuse::kAlias) {
+      if (first_storage < 0 && value.output < 0 && see_through(v, first)) return;
+      if (first_storage >= 0 &&
+          (value.output < 0 || (storage(first_storage).output < 0 && !storage(first_storage).siblings))) {
+        shared = first_storage;
+        offset_of_[v] = offset_of_[first.index];
+      }
+    }
+    if (i == 0 && step.reuse == Reuse::kInplace && first_storage >= 0 && is_free(first_storage, s, tensor)) {
+      shared = first_storage;
+    }
+    if (i > 0 && step.siblings) {
+      shared = storage_of_[static_cast<size_t>(step.outputs[0])];
+      offset_of_[v] = storage(shared).life.bytes;
+      storage(shared).life.bytes += round_up(bytes_of(tensor));
+    } else if (shared < 0) {
+      shared = static_cast<int>(storages_.size());
+      const size_t bytes = bytes_of(tensor);
+      storages_.push_back({{step.siblings ? round_up(bytes) : bytes, s, s}, -1, step.siblings});
+    }
+    storage(shared).life.last = std::max(storage(shared).life.last, value.last);
+    if (value.output >= 0) storage(shared).output = value.output;
+    storage_of_[v] = shared;
+  }
+
+  // A value that is a view of what has no storage.
+  bool see_through(size_t v, const Operand& of) {
+    switch (of.kind) {
+      case Operand::Kind::kInput:
+        fixed_[v] = {Address::Base::kInput, static_cast<uint32_t>(of.index), 0};
+        return true;
+      case Operand::Kind::kConstant:
+        constant_[v] = region_.constants_[of.index].data;
+        return true;
+      case Operand::Kind::kValue:  // a view of a view
+        fixed_[v] = fixed_[of.index];
+        constant_[v] = constant_[of.index];
+        return true;
+      case Operand::Kind::kNone:
+        break;
+    }
+    return false;
+  }
+
+  // Whether a step may write its output over its first input.
+  bool is_free(int number, size_t s, const Tensor& tensor) {
+    const Step& step = region_.steps_[s];
+    const Storage& of = storage(number);
+    bool alone = of.life.last == s && of.output < 0 && of.life.bytes == bytes_of(tensor);
+    for (size_t k = 1; k < step.inputs.size() && alone; ++k) {
+      const Operand& other = step.inputs[k];
+      alone = other.kind != Operand::Kind::kValue || storage_of_[other.index] != number;
+    }
+    return alone;
+  }
+
+  void add_slot(void** pointer, Address::Base base, size_t index, size_t offset) {
+    plan_.slots.push_back({pointer, {base, static_cast<uint32_t>(index), offset}});
+  }
+
+  void address(Tensor& tensor, const Operand& operand) {
+    if (tensor.place == Place::kHost || operand.kind == Operand::Kind::kConstant) return;
+    if (operand.kind == Operand::Kind::kInput) {
+      add_slot(&tensor.data, Address::Base::kInput, operand.index, 0);
+      return;
+    }
+    const int number = storage_of_[operand.index];
+    if (number < 0) {
+      tensor.data = constant_[operand.index];
+      const Address& fixed = fixed_[operand.index];
+      if (fixed.base != Address::Base::kNone) plan_.slots.push_back({&tensor.data, fixed});
+    } else if (storage(number).output >= 0) {
+      add_slot(&tensor.data, Address::Base::kOutput, static_cast<size_t>(storage(number).output), 0);
+    } else if (bytes_of(tensor) > 0) {
+      add_slot(&tensor.data, Address::Base::kArena, 0,
+               arena_.offsets[storage(number).number] + offset_of_[operand.index]);
+    }
+  }
+
+  const Region& region_;
+  RegionPlan& plan_;
+  std::vector<Storage> storages_;
+  std::vector<int> storage_of_;
+  std::vector<size_t> offset_of_;  // in it
+  std::vector<Address> fixed_;     // of values without storage: views of inputs
+  std::vector<void*> constant_;    // or of constants
+  ArenaLayout arena_;
+};
+
 RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                         const RegionPlan* refused) const {
   RegionPlan plan;
@@ -576,144 +776,9 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     }
   }
   for (const Tensor& t : inputs) plan.bytes.push_back(bytes_of(t));
-  lay_out_tensors(plan);
+  Placement(*this, plan).fill();
   count_region(RegionEvent::kPlanned);
   return plan;
-}
-
-void Region::lay_out_tensors(RegionPlan& plan) const {
-  // Values that share bytes: a value in the arena or an output, with what is a view of it or written over it.
-  struct Storage {
-    Lifetime life;
-    int output = -1;
-    bool siblings = false;  // several, one behind another
-  };
-  std::vector<Storage> storages;
-  std::vector<int> storage_of(values_.size(), -1);
-  std::vector<size_t> offset_of(values_.size());  // in it
-  std::vector<Address> fixed(values_.size());     // of values without storage: views of inputs
-  std::vector<void*> constant(values_.size());    // or of constants
-  plan.output_shapes.resize(outputs_);
-  plan.bytes.resize(inputs_ + outputs_);
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    const Step& step = steps_[s];
-    const Call& call = plan.calls[s];
-    const Operand first = step.inputs.empty() ? Operand() : step.inputs[0];
-    const int first_storage = first.kind == Operand::Kind::kValue ? storage_of[first.index] : -1;
-    for (size_t i = 0; i < step.outputs.size(); ++i) {
-      if (step.outputs[i] < 0) continue;
-      const auto v = static_cast<size_t>(step.outputs[i]);
-      const Written& value = values_[v];
-      const Tensor& tensor = call.outputs[i];
-      if (value.output >= 0) {
-        const auto output = static_cast<size_t>(value.output);
-        plan.output_shapes[output] = tensor.shape;
-        plan.bytes[inputs_ + output] = bytes_of(tensor);
-      }
-      int shared = -1;
-      if (i == 0 && step.reuse == Reuse::kAlias) {
-        if (first_storage >= 0) {
-          const Storage& storage = storages[static_cast<size_t>(first_storage)];
-          if (value.output < 0 || (storage.output < 0 && !storage.siblings)) {
-            shared = first_storage;
-            offset_of[v] = offset_of[first.index];
-          }
-        } else if (value.output < 0 && first.kind == Operand::Kind::kInput) {
-          fixed[v] = {Address::Base::kInput, static_cast<uint32_t>(first.index), 0};
-          continue;
-        } else if (value.output < 0 && first.kind == Operand::Kind::kConstant) {
-          constant[v] = constants_[first.index].data;
-          continue;
-        } else if (value.output < 0 && first.kind == Operand::Kind::kValue) {  // a view of a view
-          fixed[v] = fixed[first.index];
-          constant[v] = constant[first.index];
-          continue;
-        }
-      }
-      if (i == 0 && step.reuse == Reuse::kInplace && first_storage >= 0) {
-        const Storage& storage = storages[static_cast<size_t>(first_storage)];
-        bool alone = storage.life.last == s && storage.output < 0 && storage.life.bytes == bytes_of(tensor);
-        for (size_t k = 1; k < step.inputs.size() && alone; ++k) {
-          const Operand& other = step.inputs[k];
-          alone = other.kind != Operand::Kind::kValue || storage_of[other.index] != first_storage;
-        }
-        if (alone) shared = first_storage;
-      }
-      if (i > 0 && step.siblings) {
-        shared = storage_of[static_cast<size_t>(step.outputs[0])];
-        Storage& storage = storages[static_cast<size_t>(shared)];
-        offset_of[v] = storage.life.bytes;
-        storage.life.bytes += round_up(bytes_of(tensor));
-      } else if (shared < 0) {
-        shared = static_cast<int>(storages.size());
-        const size_t bytes = bytes_of(tensor);
-        storages.push_back({{step.siblings ? round_up(bytes) : bytes, s, s}, -1, step.siblings});
-      }
-      Storage& storage = storages[static_cast<size_t>(shared)];
-      storage.life.last = std::max(storage.life.last, value.last);
-      if (value.output >= 0) storage.output = value.output;
-      storage_of[v] = shared;
-    }
-  }
-
-  // Outputs of the same storage as another are none of it: each storage is at most one output.
-  std::vector<Lifetime> lives;
-  std::vector<size_t> life_of(storages.size());
-  for (size_t i = 0; i < storages.size(); ++i) {
-    if (storages[i].output >= 0) continue;
-    life_of[i] = lives.size();
-    lives.push_back(storages[i].life);
-  }
-  const size_t tensors = lives.size();
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    if (plan.calls[s].workspace_bytes > 0) lives.push_back({plan.calls[s].workspace_bytes, s, s});
-  }
-  const ArenaLayout layout = lay_out(lives);
-  plan.fullest = layout.fullest;
-  plan.arena_bytes = layout.bytes;
-  plan.arena_bytes_with_copies = layout.bytes;
-  for (const size_t bytes : plan.bytes) {
-    plan.copies.push_back(plan.arena_bytes_with_copies);
-    plan.arena_bytes_with_copies += round_up(bytes);
-  }
-
-  const auto place = [&](Tensor& tensor, const Operand& operand) {
-    if (tensor.place == Place::kHost || operand.kind == Operand::Kind::kConstant) return;
-    if (operand.kind == Operand::Kind::kInput) {
-      plan.slots.push_back({&tensor.data, {Address::Base::kInput, static_cast<uint32_t>(operand.index), 0}});
-      return;
-    }
-    const int storage = storage_of[operand.index];
-    if (storage < 0) {
-      tensor.data = constant[operand.index];
-      if (fixed[operand.index].base != Address::Base::kNone) {
-        plan.slots.push_back({&tensor.data, fixed[operand.index]});
-      }
-    } else if (storages[static_cast<size_t>(storage)].output >= 0) {
-      plan.slots.push_back({&tensor.data,
-                            {Address::Base::kOutput,
-                             static_cast<uint32_t>(storages[static_cast<size_t>(storage)].output), 0}});
-    } else if (bytes_of(tensor) > 0) {
-      plan.slots.push_back(
-          {&tensor.data,
-           {Address::Base::kArena, 0,
-            layout.offsets[life_of[static_cast<size_t>(storage)]] + offset_of[operand.index]}});
-    }
-  };
-  size_t workspace = tensors;
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    Call& call = plan.calls[s];
-    for (size_t i = 0; i < call.inputs.size(); ++i) {
-      if (steps_[s].inputs[i].kind != Operand::Kind::kNone) place(call.inputs[i], steps_[s].inputs[i]);
-    }
-    for (size_t i = 0; i < call.outputs.size(); ++i) {
-      const int v = steps_[s].outputs[i];
-      if (v >= 0) place(call.outputs[i], {Operand::Kind::kValue, static_cast<size_t>(v)});
-    }
-    if (call.workspace_bytes > 0) {
-      plan.slots.push_back({&call.workspace, {Address::Base::kArena, 0, layout.offsets[workspace++]}});
-    }
-  }
 }
 
 bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,

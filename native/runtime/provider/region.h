@@ -75,22 +75,28 @@ class Region final : public abi::OrtNodeComputeInfo {
     int only = -1;
   };
   struct Source;
+  struct Groups;
   struct Written {
     size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
     int output = -1;             // of the region
   };
 
   class Values;
+  class Placement;
 
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused);
   bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
+  Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
+  Source source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
+  Step step_of(const Source& source, Values& known, std::vector<Source>& sources);
+  void find_lifetimes();
   void add_constants(const std::vector<Source>& sources);
+  void create_kernels(const std::vector<Source>& sources);
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;
   // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
   RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                   const RegionPlan* refused) const;
-  void lay_out_tensors(RegionPlan& plan) const;
   // This and the next: false when a library has refused, and the region is to be planned again.
   bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                    void* stream) const;
