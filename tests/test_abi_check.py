@@ -102,6 +102,6 @@ def test_a_wrong_declaration_is_named(right: str, wrong: str, named: str, folder
 def test_a_name_without_an_entry_is_a_problem() -> None:
     (path,) = (p for p, text in sources().items() if any("hipMalloc" in names for _, names, _ in lookups(text)))
     text = path.read_text()
-    at = text.index("struct Hip {") + len("struct Hip {")
+    at = text.index("{", text.index("struct Hip ")) + 1
     assert "kNew" in unknown({path: f"{text[:at]}\n  static constexpr int kNew = 3;{text[at:]}"})[0]
     assert "vkCreate" in unknown({path: f'{text}\nvoid f() {{ resolve(library, "vkCreate", create); }}'})[0]

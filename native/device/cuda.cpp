@@ -7,6 +7,7 @@ namespace {
 
 struct Cuda : DriverFunctions {
   static constexpr Backend kBackend = Backend::kCuda;
+  static constexpr int kOutOfMemory = 2;
 
   int (*init)(unsigned);
   int (*set_function_attribute)(Function, int, int);

@@ -35,7 +35,6 @@ void resolve_if_there(void* library, const char* name, Function*& function) {
 struct DriverFunctions {
   using Module = void*;
   using Function = void*;
-  static constexpr int kOutOfMemory = 2;
 
   int (*module_load)(Module*, const void*);
   int (*get_function)(Function*, Module, const char*);

@@ -10,6 +10,7 @@ namespace {
 
 struct Hip : DriverFunctions {
   static constexpr Backend kBackend = Backend::kHip;
+  static constexpr int kOutOfMemory = 2;
 
   int (*set_device_)(int);
   int (*copy_)(void*, const void*, size_t, int, void*);
