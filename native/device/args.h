@@ -82,7 +82,6 @@ constexpr bool are_slots(const size_t (&offsets)[kCount]) {
 }
 
 // --- What arguments are made of
-// -------------------------------------------------------------------------------
 
 // n / d for n < 2^31 without a division (divide in device/platform.h; device/launch.h makes it): Granlund and
 // Montgomery, "Division by invariant integers using multiplication", 1994.

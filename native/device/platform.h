@@ -1,8 +1,9 @@
 // One language for the device kernels on three compilers: clang for AMD (-x hip, device only, without ROCm's
 // headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
-// (host/hip_on_cpu.h).
+// (device/emulator/hip_on_cpu.h).
 //
-// A kernel is   KERNEL(name, max_threads, Args, x, y) { ... }
+// A kernel is
+//   KERNEL(name, max_threads, Args, x, y) { ... }
 // where Args is a struct of device/args.h, of which x and y are all slots, in order; its body reads `args`.
 // KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit
 // of an NVIDIA GPU at the same time. It may use
@@ -20,10 +21,11 @@
 //                               from it is not kept in registers all along
 //   same_in_wave(i)             i, which is the same in all lanes: what is computed from it is scalar
 //   keep_order()                no load is moved across: bounds how many wait in registers
-//   copy_to_lds(to, from, inside), wait_for_copies()   a copy of 16 bytes (zeros unless `inside`) that goes
-//   on
-//                               beside the work-item, and the end of its copies; for kCopiesToLds
-//   half_t, Pack<T>, load_pack, store_pack        16-byte vectors of float or half_t
+//   copy_to_lds(to, from, inside), wait_for_copies()
+//                               a copy of 16 bytes (zeros unless `inside`) that goes on beside the work-item,
+//                               and the end of its copies; for kCopiesToLds
+//   half_t, Pack<T>, load_pack, store_pack
+//                               16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
 #pragma once
 
@@ -51,7 +53,6 @@
 #include "device/traits.h"
 
 // --- Kernels and LDS
-// -----------------------------------------------------------------------------------------
 
 #if GRAPHOPT_ON_AMD
 #define DEVICE __device__ __forceinline__

@@ -4,10 +4,10 @@
 #pragma once
 
 // Matrix instructions, in device code:
-//   GRAPHOPT_MFMA           CDNA: 64 lanes, fp32 += fp16 x fp16 (16x16x16) and fp32 += fp32 x fp32 (16x16x4)
-//   GRAPHOPT_WMMA_GFX11     RDNA3: 32 lanes, fp32 += fp16 x fp16 (16x16x16), operands duplicated across
-//   half-waves GRAPHOPT_WMMA_GFX12     RDNA4: the same product, operands not duplicated GRAPHOPT_MMA_SM80
-//   NVIDIA: warp-level mma.sync, fp32 += fp16 x fp16 (16x8x16)
+//   GRAPHOPT_MFMA        CDNA: 64 lanes, fp32 += fp16 x fp16 (16x16x16) and fp32 += fp32 x fp32 (16x16x4)
+//   GRAPHOPT_WMMA_GFX11  RDNA3: 32 lanes, fp32 += fp16 x fp16 (16x16x16), operands duplicated across half-waves
+//   GRAPHOPT_WMMA_GFX12  RDNA4: the same product, operands not duplicated
+//   GRAPHOPT_MMA_SM80    NVIDIA: warp-level mma.sync, fp32 += fp16 x fp16 (16x8x16)
 // None of them: products run on the vector unit. Of gfx9 those before CDNA have none.
 #if defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx906__)
 #define GRAPHOPT_MFMA 1

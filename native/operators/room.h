@@ -22,7 +22,6 @@ using gpu::Program;
 using gpu::Ref;
 
 // --- On the CPU
-// -------------------------------------------------------------------------------------------------
 
 template <class Op>
 class CpuKernel : public Kernel {
@@ -108,7 +107,6 @@ const T* data(const Call& call, size_t i) {
 }
 
 // --- On a GPU
-// ---------------------------------------------------------------------------------------------------
 
 // One node's work in one call.
 template <class P>
@@ -183,7 +181,6 @@ Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type);
 Ref set_output(Call& call, size_t i, const Shape& shape);
 
 // --- The table
-// --------------------------------------------------------------------------------------------------
 
 // What rooms put their kernels into (kernels.cpp).
 class Kernels {

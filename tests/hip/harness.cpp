@@ -1,4 +1,4 @@
-// A C interface to plans and devices, for scripts and tests (scripts/gpu_harness.py). Not part of the
+// A C interface to plans and devices, for scripts and tests (tests/hip/harness.py). Not part of the
 // library.
 //
 // Functions that can fail return null or non-zero and leave the message in graphopt_error().

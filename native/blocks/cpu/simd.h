@@ -40,7 +40,6 @@ inline void store_aligned(float* x, Vec v) { *reinterpret_cast<AlignedVec*>(x) =
 inline Vec splat(float x) { return x - Vec{}; }
 
 // --- Lanes
-// ----------------------------------------------------------------------------------------------------
 
 // Lane i of the result is lane index(i) of a and, from kWidth on, of b.
 template <class Index, int... kLanes>
@@ -185,7 +184,6 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
 }
 
 // --- float and float16, whole vectors and parts
-// ---------------------------------------------------------------
 
 inline Vec load_as_float(const float* x) { return load(x); }
 inline Vec load_as_float(const half* x) {

@@ -1,4 +1,4 @@
-// Scheduler of host/hip_on_cpu.h and the entry points through which tests launch kernels.
+// Scheduler of hip_on_cpu.h and the entry points through which tests launch kernels.
 //
 // Fibers are made with ucontext and switched with _setjmp/_longjmp, because swapcontext enters the kernel for
 // the signal mask each time.

@@ -1,6 +1,6 @@
 // Matrix products and convolutions by the vendor's libraries, opened with dlopen: cuBLAS, cuBLASLt and cuDNN;
-// rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem, the
-// kernels of operators/matmul/plan.h and operators/convolution/plan.h run.
+// rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem,
+// kernels of our own run (operators/matmul/op.h, operators/convolution/op.h).
 //
 // A call that fails while its stream is recorded (Device::begin_capture) is not held against the library.
 //

@@ -3,8 +3,8 @@
 //
 // FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group takes a block of query
 // rows of one key/value head (rows of all query heads that share it) and walks over the keys in blocks:
-//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far) -> O = O exp(old - new highest) + p
-//   V
+//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
+//   -> O = O exp(old - new highest) + p V
 // A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
 // not leave the registers (tile.h), on the vector unit it passes through LDS of the wave. The next block of K
 // or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied.
@@ -89,7 +89,6 @@ struct AttentionExtras {
 };
 
 // --- On the matrix units
-// -----------------------------------------------------------------------------------------
 
 template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds>
 struct MatrixAttention {
@@ -356,7 +355,6 @@ struct MatrixAttention {
 };
 
 // --- On the vector unit
-// ------------------------------------------------------------------------------------------
 
 // A wave is kDown x 8 work-items: the one at (down, across) has kSlots neighbouring rows, the keys and output
 // columns in groups of four (two, one) that are 8 groups apart.
@@ -612,7 +610,6 @@ struct VectorAttention {
 };
 
 // --- What is common
-// ---------------------------------------------------------------------------------------------
 
 // Copies a block element by element: any strides.
 template <class P, class T, class Store>

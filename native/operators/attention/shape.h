@@ -1,4 +1,4 @@
-// The shape of a work-group of FusedAttention (fused_attention.hip) for an architecture, which its launch
+// The shape of a work-group of FusedAttention (kernel.hip) for an architecture, which its launch
 // plan (operators/attention/plan.cpp) must know too.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Conv and ConvTranspose of up to three spatial axes, with any kernel size, stride, padding, dilation and
 // number of groups, in float32: a work-item sums kFilters filters over kPixels pixels, each value of W in
-// kPixels and each of X in kFilters multiplications. What neither the vendor's library nor conv.hip takes.
+// kPixels and each of X in kFilters multiplications. What neither the vendor's library nor product.hip takes.
 //
 // Of a transposed convolution one launch writes every stride-th output of each axis: those read X at distance
 // 1 with the same taps of W, and no product with the zeros between is made (operators/convolution/plan.cpp).

@@ -4,8 +4,8 @@
 //
 // 2 N OH OW M C taps FLOPs against (N C H W + N M OH OW) elements: bound by arithmetic from about 32 channels
 // on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
-// element at a time. The product is that of gemm.hip. scripts/gpu_bench.py sets it beside cuDNN. Launch:
-// operators/matmul/plan.cpp.
+// element at a time. The product is that of operators/matmul/kernel.hip. scripts/gpu_bench.py sets it beside
+// cuDNN. Launch: operators/convolution/plan.cpp.
 #include "blocks/gpu/product_tiles.h"
 #include "device/platform.h"
 #include "operators/convolution/product_args.h"

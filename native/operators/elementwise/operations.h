@@ -1,4 +1,4 @@
-// What elementwise.hip computes, for the kernel and for its launch plan.
+// What kernel.hip computes, for the kernel and for its launch plan.
 #pragma once
 
 #include "operators/activation.h"

@@ -5,10 +5,9 @@
 // = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
 // of lanes of a vector:
 //
-//   v [kAlpha^2][K / L][tiles][L]           input, transformed; one vector holds L channels of one tile
-//   u [M / panel][kAlpha^2][K][panel]       weights, transformed; a panel is kPanel vectors of output
-//   channels o [kAlpha^2][tiles][panel]              one panel of products, read back while it is in the
-//   second-level cache
+//   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
+//   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
+//   o [kAlpha^2][tiles][panel]         one panel of products, read back while in the second-level cache
 #include "operators/winograd/cpu.h"
 
 #include <algorithm>
@@ -23,7 +22,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// --- Tiles -----------------------------------------------------------------------------------------------
+// --- Tiles
 
 constexpr int64_t L = kWidth;
 #if defined(__AVX512F__)
@@ -35,7 +34,7 @@ constexpr int kMaxRows = 4;
 #endif
 constexpr int kPanel = 2;
 
-// --- Algorithms ------------------------------------------------------------------------------------------
+// --- Algorithms
 
 // kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
 // +-2.
@@ -102,7 +101,7 @@ struct F4x4 {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// --- Weights ---------------------------------------------------------------------------------------------
+// --- Weights
 
 // [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart.
 template <class A, class T>
@@ -154,7 +153,7 @@ void prepare(const ConvolutionProblem& p, const T* w, float* u) {
   }
 }
 
-// --- Input -----------------------------------------------------------------------------------------------
+// --- Input
 
 // Tiles [begin, end) of a problem in the order image, row of tiles, column of tiles, and where their data
 // are.
@@ -270,7 +269,7 @@ void gather_input(const ConvolutionProblem& p, const Geometry& g, const T* x, in
   });
 }
 
-// --- Matrix product --------------------------------------------------------------------------------------
+// --- Matrix product
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
 // apart. Fetches other calls' operands into the second-level cache: at next_a what is shaped like a, and from
@@ -343,7 +342,7 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
   }
 }
 
-// --- Output ----------------------------------------------------------------------------------------------
+// --- Output
 
 template <class T>
 struct Output {
@@ -444,7 +443,7 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
                });
 }
 
-// --- The whole -------------------------------------------------------------------------------------------
+// --- The whole
 
 constexpr int64_t kLocalBytes = 512 << 10;  // v of a lane's own tiles: half of a second-level cache
 constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: part of a last-level cache

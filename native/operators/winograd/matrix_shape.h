@@ -1,4 +1,4 @@
-// What the kernels of the convolution on the matrix units (matrix_conv.hip) and their launch plan
+// What the kernels of the convolution on the matrix units (matrix.hip) and their launch plan
 // (operators/winograd/plan.cpp) share.
 #pragma once
 

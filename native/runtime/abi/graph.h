@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "operators/node_in_graph.h"
 #include "runtime/abi/kernel.h"
 #include "runtime/abi/ort_ep.h"
-#include "operators/node_in_graph.h"
 
 namespace graphopt::abi {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "operators/table.h"
 #include "operators/node_in_graph.h"
+#include "operators/table.h"
 
 namespace graphopt::provider {
 

@@ -49,7 +49,8 @@ class ForecastNode final : public NodeInGraph {
   }
 
  private:
-  static void add(const forecast::Value& v, std::vector<graphopt::Value>& values, std::vector<std::string>& names) {
+  static void add(const forecast::Value& v, std::vector<graphopt::Value>& values,
+                  std::vector<std::string>& names) {
     names.emplace_back(v.name);
     graphopt::Value& value = values.emplace_back();
     value.present = *v.name != '\0';

@@ -4,8 +4,7 @@
 // Environment, read once:
 //   STAND_IN_KERNELS     the library with the kernels for waves of 32
 //   STAND_IN_KERNELS_64  for waves of 64, which devices of gfx9 have
-//   STAND_IN_DEVICES     the architecture of each device, separated by commas; none when it is not set. A
-//   driver
+//   STAND_IN_DEVICES     the architecture of each device, separated by commas; none when it is not set. A driver
 //                        has those of its own kind (kArchitectures). After a slash the generic target whose
 //                        code runs there too, if the driver knows generic targets.
 //   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
