@@ -26,7 +26,7 @@ TRAINED = {
     "ppocr_rec": "PP-OCRv4's text recognizer, trained",
     "paraphrase": "MiniLM, a BERT of 3 layers, trained",
 }
-UNTRAINED = {"resnet18": "ResNet-18", "vit": "ViT-B/16", "sd_block": "a block of Stable Diffusion's U-Net"}
+UNTRAINED = {"resnet18": "ResNet-18", "vit": "ViT-B/16"}
 
 
 def main(out: Path) -> None:

@@ -51,11 +51,27 @@ class Engine:
     def command(self) -> tuple[list[str], dict[str, str]]:
         """The command and its environment."""
         python, folder, port = sys.executable, str(self.folder), str(self.port)
-        ray = f"from graphopt.serving.engines.ray import application as a; import ray, time; from ray import serve; \
-ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False); \
-serve.start(http_options={{'host': '127.0.0.1', 'port': {port}}}); \
-app = a({{'folder': {folder!r}}}); \
-serve.run(app, name='graphopt'); time.sleep(1e6)"
+        # What `serve run serve.yaml` does. Each step gives itself 30 or 60 s, whatever else the machine does, so it is
+        # tried again.
+        ray = f"""
+import json, sys, time, ray
+from ray.serve._private.api import serve_start
+from ray.serve.schema import ServeDeploySchema
+http = {{"host": "127.0.0.1", "port": {port}}}
+config = json.load(open({folder!r} + "/serve.yaml")) | {{"http_options": http}}
+for step in (
+    lambda: ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True),
+    lambda: serve_start(http_options=http),
+    lambda: serve_start(http_options=http).deploy_apps(ServeDeploySchema(**config), _blocking=True),
+    lambda: time.sleep(1e6),
+):
+    while True:
+        try:
+            step()
+            break
+        except Exception as error:
+            print(error, file=sys.stderr, flush=True)
+"""
         commands: Mapping[str, list[str]] = {
             "mlserver": [python, "-c", "from mlserver.cli import main; main()", "start", folder],
             "litserve": [
@@ -87,6 +103,7 @@ serve.run(app, name='graphopt'); time.sleep(1e6)"
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
             "RAY_prestart_worker_first_driver": "0",
+            "RAY_worker_niceness": "0",
         }
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return commands[self.name], os.environ | settings | {"PYTHONPATH": paths}

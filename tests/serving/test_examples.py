@@ -1,0 +1,82 @@
+"""What examples/serving/ has for the engines of scripts/sweep serving: started as its README says, and asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.hip.harness import ROOT
+from tests.serving.engine import SECONDS_TO_START, free_port
+from tests.serving.zoo import feeds_of, run, save
+
+# Module, options, path, and whether the Open Inference Protocol is spoken there.
+EXAMPLES = {
+    "litserve": (("litserve_app.py", "model.onnx"), "/predict", False),
+    "bentoml": (
+        ("-m", "bentoml", "serve", "bentoml_app:Model", "--host", "127.0.0.1", "--port", "PORT"),
+        "/predict",
+        False,
+    ),
+    "kserve": (("kserve_app.py", "--http_port", "PORT", "--enable_grpc", "false"), "/v2/models/model/infer", True),
+}
+NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "").split()
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} & {*EXAMPLES}))
+def test_example(name: str, tmp_path: Path) -> None:
+    command, path, protocol = EXAMPLES[name]
+    port = str(free_port())
+    source = (ROOT / "examples" / "serving" / f"{name}_app.py").read_text()
+    (tmp_path / f"{name}_app.py").write_text(source.replace("port=8000", f"port={port}"))
+    shutil.copy(save("resnet18", tmp_path / "small.onnx"), tmp_path / "model.onnx")
+    feeds = feeds_of("resnet18", 2, 0)
+    (wanted,) = run(tmp_path / "model.onnx", feeds).values()
+    body: dict[str, Any] = {"x": feeds["input"].tolist()}
+    if protocol:
+        numbers = feeds["input"].reshape(-1).tolist()
+        body = {"inputs": [{"name": "input", "shape": [2, 3, 32, 32], "datatype": "FP32", "data": numbers}]}
+    server = subprocess.Popen(
+        [sys.executable, *(port if word == "PORT" else word for word in command)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    try:
+        answer = ask(f"http://127.0.0.1:{port}{path}", body)
+    finally:
+        os.killpg(server.pid, 15)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, 9)
+    if protocol:
+        answer = np.reshape(answer["outputs"][0]["data"], answer["outputs"][0]["shape"])
+    elif isinstance(answer, dict):
+        answer = answer["y"]
+    np.testing.assert_allclose(answer, wanted, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+def ask(url: str, body: Any) -> Any:
+    """Until there is an answer."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    deadline = time.monotonic() + SECONDS_TO_START
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from None
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
