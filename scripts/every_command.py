@@ -8,6 +8,7 @@ The files are the models of ONNX's backend tests: those that the package onnx br
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import random
 import sys
@@ -45,6 +46,7 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
             code = 0
         except SystemExit as exit_:
             code = int(exit_.code or 0)
+    gc.collect()  # the command line leaves that to the end of its process
     return code, out.getvalue(), err.getvalue()
 
 
@@ -58,7 +60,9 @@ def main() -> int:
     chosen = random.Random(seed).sample(sorted(corpus), min(count, len(corpus)))
     codes: Counter[tuple[str, int]] = Counter()
     bad = 0
-    for case in chosen:
+    for i, case in enumerate(chosen, 1):
+        if sys.stderr.isatty():
+            print(f"{i} of {len(chosen)}: {case}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             places = {what: Path(folder) / f"{what}.onnx" for what in ("model", "out", "lowered")}
             places["model"].write_bytes(corpus[case])

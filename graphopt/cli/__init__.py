@@ -62,6 +62,9 @@ def main() -> None:
         sys.exit(_show_usage(error))
     except GraphoptError as error:
         _fail(str(error), error.exit_code)
+    except MemoryError as error:
+        what = f" ({error})" if str(error) else ""
+        _fail(f"not enough memory{what}: give smaller sizes (--dim, --input-shape) or more", GraphoptError.exit_code)
     except OSError as error:  # a report, a cache: models have messages of their own
         _fail(str(error), ModelSaveError.exit_code)
     except (KeyboardInterrupt, typer.Abort):

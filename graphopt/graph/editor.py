@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -58,7 +59,7 @@ class Editor:
                 self._collect_names(graphs)
         self._collect_names(self._own_graphs)
         self._functions = {f.graph for f in model.functions.values()}
-        self._by_operator: dict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
+        self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
 
     def _collect_names(self, graphs: Iterable[ir.Graph]) -> None:
         for graph in graphs:
@@ -77,13 +78,15 @@ class Editor:
 
     def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
         """All nodes of these operators (domain, op_type), in the order of the graphs; see `ANY` for a whole domain."""
-        if self._by_operator is None:
-            self._by_operator = {}
-            for place, node in enumerate(n for graph in self._own_graphs for n in graph):
-                self._by_operator.setdefault((node.domain, node.op_type), []).append((place, node))
-                if node.domain:
-                    self._by_operator.setdefault((node.domain, ANY), []).append((place, node))
-        found = [self._by_operator[o] for o in operators if o in self._by_operator]
+        index = self._by_operator
+        if index is None:
+            self._by_operator = index = defaultdict(list)
+            for place, node in enumerate(chain.from_iterable(self._own_graphs)):
+                domain = node.domain
+                index[domain, node.op_type].append((place, node))
+                if domain:
+                    index[domain, ANY].append((place, node))
+        found = [index[o] for o in operators if o in index]
         return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
 
     def changed(self) -> None:
@@ -175,7 +178,8 @@ class Editor:
         if value.shape is None:
             tensor = self.tensor(value)
             return None if tensor is None else tensor_dims(tensor)
-        return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        # A list: a generator takes twice as long, and every candidate asks for several.
+        return tuple([d if isinstance(d, int) else d.value for d in value.shape])
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         if value is None:

@@ -124,12 +124,13 @@ def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | 
             if tensor is None or value.is_graph_input():
                 continue
             held = tensor_dims(tensor)
-            if value.shape is not None and _dims(value.shape) != held:
+            if value.shape is not None and tuple(value.shape) != held:
                 _put(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
-        for value in (*graph.inputs, *(o for node in graph for o in node.outputs)):
+        described = [v for v in graph.inputs if v.type is not None or v.shape is not None]
+        for node in graph:
+            described += [v for v in node.outputs if v.type is not None or v.shape is not None]
+        for value in described:
             type_, shape = value.type, value.shape
-            if type_ is None and shape is None:
-                continue
             if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
                 if not (value.is_graph_input() or value.is_graph_output()):
                     value.type = type_ = None  # runtimes refuse to read it
@@ -151,6 +152,10 @@ def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | 
 
 def _type_microsoft(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
     """Types of what ONNX Runtime's operators give: onnx's inference does not know them, and goes on from there."""
+    if not any(
+        MICROSOFT in imports for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
+    ):
+        return
     for graph in graphs(model):
         for node in graph:
             if node.domain != MICROSOFT or not node.outputs or node.op_type not in _FLOAT_RESULT:
@@ -163,7 +168,7 @@ def _type_microsoft(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProto
 
 
 def _dims(shape: ir.Shape) -> tuple[int | str | None, ...]:
-    return tuple(d if isinstance(d, int) else d.value for d in shape)
+    return tuple([d if isinstance(d, int) else d.value for d in shape])
 
 
 def _put(

@@ -22,7 +22,6 @@ from graphopt.graph.traversal import (
     graphs,
     tensor_bytes,
     tensor_dims,
-    with_subgraphs,
 )
 
 # A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
@@ -121,7 +120,8 @@ def _has_external_data(model: ir.Model) -> bool:
 
 def _serialize(model: ir.Model) -> onnx.ModelProto:
     """The model as a message; its initializers lose the type and shape that their tensors have, too."""
-    for graph in graphs(model):
+    every = list(graphs(model))
+    for graph in every:
         for value in graph.initializers.data.values():
             if not (value.is_graph_input() or value.is_graph_output()):
                 # onnx_ir would write them into value_info, where exporters have none of them.
@@ -130,7 +130,7 @@ def _serialize(model: ir.Model) -> onnx.ModelProto:
         message = ir.serde.serialize_model(model)
     except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold
         raise ModelLoadError(f"the model cannot be written as ONNX: {cause(error)}") from None
-    if any(graph is not model.graph for graph in with_subgraphs(model.graph)):
+    if len(every) > 1 + len(model.functions):
         _describe_captures(model.graph, message.graph)
     return message
 

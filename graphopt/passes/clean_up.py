@@ -101,13 +101,14 @@ class _CleanUp:
         for node in graph:
             if self._compute(node):
                 continue
-            if node.op_type == "If" and node.domain == "" and self._branches.take(node):
+            op = node.op_type
+            if op == "If" and node.domain == "" and self._branches.take(node):
                 self.done["If of a constant condition, its branch put in its place"] += 1
                 self.computed = True
                 continue
-            if node.op_type == "Range" and node.domain == "":
+            if op == "Range" and node.domain == "":
                 self._read_scalars(node)
-            same = _unchanged(node, self.editor)
+            same = _unchanged(node, self.editor) if op in CANDIDATES else None
             if same is not None and self.editor.bypass(node, same):
                 self.done[f"{node.op_type} that changes nothing, removed"] += 1
                 continue
@@ -308,8 +309,8 @@ CANDIDATES = frozenset(
 
 
 def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """The input that the node's only read output always equals, or None."""
-    if node.op_type not in CANDIDATES or node.domain != "" or not node.inputs or node.inputs[0] is None:
+    """The input that the only read output of a node of CANDIDATES always equals, or None."""
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
     if any(a.is_ref() for a in node.attributes.values()) or any(
         use_count(o) or o.is_graph_output() for o in node.outputs[1:]

@@ -89,10 +89,11 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
     x, w = node.inputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     assert x is not None and w is not None
-    rank = editor.shapes.rank(w)
+    sizes = editor.shapes.dims(w)
+    rank = editor.shapes.rank(w) if sizes is None else len(sizes)
     if rank is None or not 3 <= rank <= 5:
         raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
-    dims = [d.value for d in editor.shapes.dims(w) or ()]
+    dims = [d.value for d in sizes or ()]
     if any(d is None for d in dims):
         raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
     M, C, *kernel = (d for d in dims if d is not None)

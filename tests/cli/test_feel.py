@@ -103,6 +103,16 @@ def test_ctrl_c_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
+def test_too_little_memory_is_one_line() -> None:
+    code = "import sys\nfrom graphopt import cli\nfrom graphopt.cli.root import app\n"
+    code += "@app.command()\ndef fill() -> None:\n    bytearray(1 << 62)\n"
+    code += "sys.argv = ['graphopt', 'fill']\ncli.main()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    wanted = "graphopt: not enough memory: give smaller sizes (--dim, --input-shape) or more\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
+
+
+@pytest.mark.once
 def test_shell_completion() -> None:
     environment = {**os.environ, "_GRAPHOPT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     for words, wanted in (("graphopt optimize --tun", "--tune"), ("graphopt optimize --only win", "winograd_conv")):
