@@ -141,3 +141,54 @@ def test_links_lead_somewhere() -> None:
             if not known or (anchor and place.suffix == ".md" and anchor not in anchors(place)):
                 lost.append(f"{page.name}: {target}")
     assert len(PAGES) > 60 and not lost
+
+
+# What stands in pages and comments and is no file of this repository: made when it is built or installed, a place for a
+# name, of other projects.
+MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/report/refusals", "graphopt/weights"}
+OTHERS = {
+    "docs/ContribOperators.md",
+    "docs/dev/onnx_operators.rst",
+    "docs/supported-operations.md",
+    "float16.py",
+    "hip_error.cpp",
+    "hip_graph.cpp",
+    "rocsettings.cpp",
+    "target_properties.cpp",
+    "tensile_host.cpp",
+}
+TREES = "graphopt|native|tests|scripts|docs|models|examples"
+
+
+@pytest.mark.once
+def test_files_that_are_named_exist() -> None:
+    """Paths anywhere in the repository's texts, and names of source files in its pages and comments."""
+    root = DOCS.parent
+    places = {p.relative_to(root).as_posix(): p for tree in TREES.split("|") for p in (root / tree).rglob("*")}
+    texts = [p for p in places.values() if p.suffix in {".py", ".md", ".h", ".cpp", ".hip", ".txt"}]
+    texts += [p for p in (root / "scripts").iterdir() if p.is_file() and not p.suffix]
+    texts += [root / "README.md", root / "CONTRIBUTING.md", root / "pyproject.toml"]
+    known = {*places, *TREES.split("|"), *(p.name for p in places.values()), *MADE, *OTHERS}
+    missing = []
+    for text in texts:
+        for number, line in enumerate(text.read_text(errors="replace").splitlines(), 1):
+            named = re.findall(rf"(?<![\w/.*{{}}<>-])((?:{TREES})/[\w./-]*\w)(?![\w/*{{<(\[-])", line)
+            comment = line if text.suffix == ".md" else line.partition("#" if text.suffix == ".py" else "//")[2]
+            named += re.findall(r"(?<![\w./*<>-])(\w+\.(?:py|cpp|hip|h|cc))\b(?!\()", comment)
+            wrong = [n for n in named if "ROOM" not in n and not {n, f"{n}.py"} & known]
+            missing += [f"{text.relative_to(root)}:{number}: {name}" for name in wrong]
+    assert len(texts) > 500 and not missing
+
+
+@pytest.mark.once
+def test_one_minimum_of_cmake() -> None:
+    root = DOCS.parent
+    said = {
+        "README.md": r"cmake (\d+\.\d+)",
+        "pyproject.toml": r"^cmake\.version = \">=(.*)\"$",
+        "docs/native_library.md": r"CMake (\d+\.\d+)",
+        "scripts/demo": r"cmake (\d+\.\d+)",
+        "native/CMakeLists.txt": r"^cmake_minimum_required\(VERSION (.*)\)$",
+    }
+    found = {file: set(re.findall(rule, (root / file).read_text(), re.M)) for file, rule in said.items()}
+    assert all(len(versions) == 1 for versions in found.values()) and len(set.union(*found.values())) == 1
