@@ -2,12 +2,13 @@
 
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
+    FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
 
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes: a node
 rounds its own factors, their products are exact in float32, and so are sums as far as float32 is. Statistics,
 residual sums, activations and the interface lose nothing, and there is no range to leave: bfloat16 has float32's.
 
-Conditions: as in `feed_forward`, float32 only, and a body needs opset 13. Attention keeps its products in float32.
+Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ NAME = "bfloat16"
 SUFFIX = "Bf16"
 # Of a weight: below, a call costs more than the product (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
+# Of an attention: below, K and V are read for so few products that rounding them costs what is saved.
+FEWEST_QUERIES = 16
 # Nodes between two convolutions: a written-out activation.
 MAX_ACTIVATION = 3
 
@@ -131,6 +134,58 @@ class Convolutions(Pass[Convolution]):
         return emit_conv(match.name, match, editor, match.rest)
 
 
+@dataclass(frozen=True)
+class AttentionMatch:
+    """A FusedAttention. `name`: the operator that takes its place."""
+
+    node: ir.Node
+    name: str
+
+
+class Attention(Pass[AttentionMatch]):
+    """Attention. `keep`: nodes and operators that stay in float32."""
+
+    name = f"{NAME}_attention"
+    equation = "FusedAttention<form> -> FusedAttention<form>Bf16"
+    numerics = Numerics.BF16
+    anchors = frozenset((DOMAIN, name) for name in OPS if name.startswith("FusedAttention") and SUFFIX not in name)
+
+    def __init__(self, keep: Collection[str]) -> None:
+        self.keep = frozenset(keep)
+
+    def match(self, node: ir.Node, editor: Editor) -> AttentionMatch:
+        return AttentionMatch(node, node.op_type + SUFFIX)
+
+    def legal(self, match: AttentionMatch, editor: Editor) -> None:
+        node = match.node
+        if self.keep & {node_label(node), node.op_type}:
+            raise Refusal(Code.KEPT, "as asked", node)
+        if match.name not in OPS:
+            raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", node)
+        q = node.inputs[0]
+        assert q is not None
+        editor.require_op(match.name, q, node)
+        if (dtype := editor.dtype(q)) != ir.DataType.FLOAT:
+            raise Refusal(Code.WRONG_DTYPE, f"{q.name} is {dtype}", node)
+
+    def candidate(self, match: AttentionMatch, editor: Editor) -> Candidate:
+        node = match.node
+        q, k = node.inputs[0], node.inputs[1]
+        assert q is not None and k is not None
+        dims = editor.shapes.dims(q)
+        queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
+        few = queries is not None and queries < FEWEST_QUERIES
+        doubt = f"rounding keys and values costs more than {queries} queries gain" if few else ""
+        return editor.candidate(match.name, (q, k), node.outputs[0], node, doubt)
+
+    def rewrite(self, match: AttentionMatch, editor: Editor) -> str:
+        node = match.node
+        inputs = [v for v in node.inputs if v is not None]
+        new = editor.emit(match.name, inputs, {n: a.value for n, a in node.attributes.items()}, anchor=node)
+        editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+        return "products in bfloat16"
+
+
 def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
     shape = editor.shapes.dims(node.inputs[1]) if (node.domain, node.op_type) == ("", "Conv") else None
     return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
@@ -168,7 +223,7 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
         OptionError: a name in `keep` that no node has.
     """
     require_known(editor, keep)
-    return pipeline.run(editor, [Products(keep), Convolutions(keep), FuseEpilogue()])
+    return pipeline.run(editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue()])
 
 
 __all__ = ["NAME", "convert"]

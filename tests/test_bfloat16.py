@@ -229,3 +229,57 @@ def test_beside_depthwise_convolutions_stays_the_layout_of_the_runtime() -> None
     assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
     details = [r.detail for r in report.remarks if r.pass_name.startswith("bfloat16")]
     assert [d.split()[0] for d in details] == ["beside", "beside"]
+
+
+ATTENTION = """g (float[2, 3, 20, 24] q, float[2, 3, 33, 24] k, float[2, 3, 33, 40] v) => (float[2, 3, 20, 40] o) {
+  kt = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt)
+  scaled = Mul(s, c) p = Softmax<axis = -1>(scaled) o = MatMul(p, v)
+}"""
+
+
+def attention(scale: float = 0.2, **sizes: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    text = ATTENTION
+    for name, size in sizes.items():
+        text = text.replace(name, str(size))
+    model = model_from_text(text, {"c": np.asarray(scale, np.float32)})
+    rng = np.random.default_rng(5)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    return model, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_attention_rounds_what_it_multiplies(library: bool) -> None:
+    before, feeds = attention()
+    after, report = convert(before)
+    assert names(after) == ["FusedAttentionBf16"]
+    assert report.numerics == "bf16"
+    q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
+    scaled = (feeds["q"] * np.float32(0.2)).astype(np.float64)
+    s = rounded(scaled) @ np.swapaxes(rounded(k), -1, -2)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    (got,) = run(after, feeds, library=library)
+    # Of the probabilities, which are rounded, too, or a multiple of them.
+    bound = 2.0**-8 * (p @ np.abs(rounded(v))) + 1e-5
+    assert np.all(np.abs(got - p @ rounded(v)) <= bound)
+    exact = np.exp(0.2 * q @ np.swapaxes(k, -1, -2))
+    assert np.abs(got - exact / exact.sum(-1, keepdims=True) @ v).max() > 1e-4  # and something is rounded
+    assert verify(before, after, effort="quick")
+    # Of one key alone the probability is 1, and V's numbers show their rounding exactly.
+    one, few = attention(**{"33": 1})
+    np.testing.assert_array_equal(
+        run(convert(one)[0], few, library=library)[0], np.broadcast_to(rounded(few["v"]), (2, 3, 20, 40))
+    )
+
+
+def test_attention_that_stays() -> None:
+    decode, _ = attention(**{"20": 1})
+    after, report = convert(decode)
+    assert names(after) == ["FusedAttention"] and "than 1 queries gain" in refusals(report)["NO_GAIN"]
+    after, report = convert(attention()[0], keep_float=["FusedAttention"])
+    assert names(after) == ["FusedAttention"] and refusals(report) == {"KEPT": "as asked"}
+    capped = ATTENTION.replace(
+        "p = Softmax<axis = -1>(scaled)", "t = Tanh(scaled) u = Mul(t, c) p = Softmax<axis = -1>(u)"
+    )
+    after, report = convert(model_from_text(capped, {"c": np.asarray(3.0, np.float32)}))
+    assert names(after) == ["FusedAttentionSoftcap"] and "UNSUPPORTED_OP" in refusals(report)

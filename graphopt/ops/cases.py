@@ -28,6 +28,8 @@ ACTIVATION_ATTRIBUTES = {
 # after every step.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2}
 WINOGRAD_TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
+# A probability next to the middle between two numbers of bfloat16 becomes either, and kernels round the exponentials.
+ROUNDED_SOFTMAX_TOLERANCE = {"float32": 1.5e-2}
 
 
 @dataclass
@@ -55,7 +57,10 @@ class Case:
         return worst
 
     def tolerance(self, dtype: str) -> float:
-        return (WINOGRAD_TOLERANCE if self.spec.name.startswith("WinogradConv") else TOLERANCE)[dtype]
+        name = self.spec.name
+        if name.startswith("FusedAttention") and name.endswith("Bf16"):
+            return ROUNDED_SOFTMAX_TOLERANCE[dtype]
+        return (WINOGRAD_TOLERANCE if name.startswith("WinogradConv") else TOLERANCE)[dtype]
 
     def reference(self) -> tuple[Array, ...]:
         return self._reference

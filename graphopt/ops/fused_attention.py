@@ -1,5 +1,9 @@
 """FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V in one node.
 
+FusedAttention[Bias][Mask][Causal][Guard]Bf16, for CPUs alone: scale Q, K, the probabilities and V are rounded to
+bfloat16, to nearest and ties to even, where they are multiplied. Products, sums, the softmax and all tensors are float;
+a kernel may round the exponentials in place of the probabilities, which are the same numbers but for a factor.
+
 The perms are Transpose perms: q_perm takes Q to [B, H, S, D], k_perm takes K to [B, H, D, T], v_perm takes V to
 [B, H, T, Dv], o_perm is applied to [B, H, S, Dv]. Rank 3 drops H, rank 2 drops B too. float and float16; the softmax
 is computed in float32 at least. docs/ops.md has the equations.
@@ -11,12 +15,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, dim, ints, number, widen
+from graphopt.ops.schema import (
+    CAST_BFLOAT16_OPSET,
+    Array,
+    Dialect,
+    OpSpec,
+    attribute,
+    bfloat16,
+    cast_like,
+    dim,
+    ints,
+    number,
+    round_to_bfloat16,
+    widen,
+)
 
 MIN_ATTENTION_OPSET = 11  # Range, and Softmax along a negative axis
 SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap")
@@ -32,11 +49,12 @@ class Variant:
     gqa: bool = False
     guard: bool = False
     softcap: bool = False
+    brain: bool = False
 
     @property
     def name(self) -> str:
         flags = (self.bias, self.mask, self.causal, self.gqa, self.guard, self.softcap)
-        return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on)
+        return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on) + ("Bf16" if self.brain else "")
 
 
 def _body(v: Variant, dialect: Dialect) -> str:
@@ -53,6 +71,9 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
         body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
         body += "s_shape = Concat <axis: int = 0> (q_0, q_1, q_2, kv_len)\ns_dot = Reshape(s_folded, s_shape)\n"
+    elif v.brain:
+        body += round_to_bfloat16("q_rounded", "q_scaled") + round_to_bfloat16("k_rounded", "k_heads")
+        body += round_to_bfloat16("v_rounded", "v_heads") + "s_dot = MatMul(q_rounded, k_rounded)\n"
     else:
         body += "s_dot = MatMul(q_scaled, k_heads)\n"
     score = "s_dot"
@@ -82,6 +103,9 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += "p_nan = IsNaN(p_float)\np_zero = Constant <value: tensor = float {0.0}> ()\n"
         body += "p_guarded = Where(p_nan, p_zero, p_float)\n"
         p = "p_guarded"
+    if v.brain:
+        body += round_to_bfloat16("p_rounded", p) + "o_heads = MatMul(p_rounded, v_rounded)\n"
+        return body + "O = Transpose <perm: ints = @o_perm> (o_heads)"
     body += cast_like("p", p, "V", dialect)
     if v.gqa:
         body += "p_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, kv_len)\n"
@@ -122,6 +146,8 @@ def _spec(v: Variant) -> OpSpec:
             group = q_heads.shape[1] // k_heads.shape[1]
             k_heads = np.repeat(k_heads, group, axis=1)
             v_heads = np.repeat(v_heads, group, axis=1)
+        if v.brain:
+            q_heads, k_heads, v_heads = (bfloat16(x) for x in (q_heads, k_heads, v_heads))
         s = q_heads @ k_heads
         if v.softcap:
             s = softcap * np.tanh(s / softcap)
@@ -135,6 +161,8 @@ def _spec(v: Variant) -> OpSpec:
         p = _softmax(s)
         if v.guard:
             p = np.where(np.isnan(p), 0.0, p)
+        if v.brain:
+            p = bfloat16(p)
         return (np.transpose(p @ v_heads, o_perm),)
 
     attributes = {"scale": ir.AttributeType.FLOAT}
@@ -149,10 +177,13 @@ def _spec(v: Variant) -> OpSpec:
         outputs=("O",),
         attributes=attributes,
         body=lambda dialect: _body(v, dialect),
-        min_opset=MIN_ATTENTION_OPSET,
+        min_opset=max(MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET) if v.brain else MIN_ATTENTION_OPSET,
         reference=reference,
-        summary="O = softmax(scale Q K^T + ...) V",
+        summary=f"O = softmax(scale Q K^T + ...) V{' with products in bfloat16' if v.brain else ''}",
+        gpu_kernel=not v.brain,
+        float32_only=v.brain,
     )
 
 
-SPECS = tuple(_spec(Variant(*flags)) for flags in itertools.product((False, True), repeat=len(SUFFIXES)))
+VARIANTS = tuple(Variant(*flags) for flags in itertools.product((False, True), repeat=len(SUFFIXES)))
+SPECS = tuple(_spec(v) for v in (*VARIANTS, *(replace(v, brain=True) for v in VARIANTS if not (v.gqa or v.softcap))))

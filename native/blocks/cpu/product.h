@@ -83,6 +83,22 @@ struct Brain {
 #endif
 };
 
+// The words of 2 kWidth neighbouring numbers, of which a has the first half.
+inline Words neighbours(Vec a, Vec b) {
+#if defined(__AVX512BF16__)
+  return (Words)_mm512_cvtne2ps_pbh(b, a);
+#else
+  alignas(64) float numbers[2 * kWidth], low[kWidth], high[kWidth];
+  store_aligned(numbers, a);
+  store_aligned(numbers + kWidth, b);
+  for (int i = 0; i < kWidth; ++i) {
+    low[i] = numbers[2 * i];
+    high[i] = numbers[2 * i + 1];
+  }
+  return Brain::join(load_aligned(low), load_aligned(high));
+#endif
+}
+
 // The words of one row's next kWidth steps, which are kWidth kDepth numbers at x, of which n are there; zeros
 // stand for the others.
 template <class E, class T>
@@ -91,19 +107,7 @@ inline Words row_words(const T* x, int64_t n) {
   if constexpr (E::kDepth == 1) {
     return reinterpret_cast<Words>(a);
   } else {
-    const Vec b = load_range(x + kWidth, 0, n - kWidth);
-#if defined(__AVX512BF16__)
-    return (Words)_mm512_cvtne2ps_pbh(b, a);
-#else
-    alignas(64) float numbers[2 * kWidth], low[kWidth], high[kWidth];
-    store_aligned(numbers, a);
-    store_aligned(numbers + kWidth, b);
-    for (int i = 0; i < kWidth; ++i) {
-      low[i] = numbers[2 * i];
-      high[i] = numbers[2 * i + 1];
-    }
-    return E::join(load_aligned(low), load_aligned(high));
-#endif
+    return neighbours(a, load_range(x + kWidth, 0, n - kWidth));
   }
 }
 

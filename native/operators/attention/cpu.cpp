@@ -8,6 +8,9 @@
 //   V
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
+// In bfloat16 the same products multiply words of two neighbouring numbers (blocks/cpu/product.h): along D of
+// Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers.
+//
 // No result depends on the number of lanes (see Plan).
 #include <algorithm>
 #include <atomic>
@@ -17,6 +20,7 @@
 #include <utility>
 
 #include "blocks/cpu/exp.h"
+#include "blocks/cpu/product.h"
 #include "blocks/cpu/simd.h"
 #include "blocks/cpu/workspace.h"
 #include "operators/attention/op.h"
@@ -24,8 +28,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-inline int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+inline int64_t divide_up(int64_t x, int64_t by) { return ceil_div(x, by); }
 
 // --- Tiles ---
 
@@ -93,6 +96,22 @@ enum class Result {
   kAdd,    // C = C * per_row[row] + P
 };
 
+// How the numbers of A and B are multiplied where those of B are T. Of Word, each stands for two of bfloat16,
+// in A too, whatever its type says.
+template <class T>
+struct Factors {
+  static Vec spread(const float* a) { return splat(*a); }
+  static Vec load(const T* b) { return load_as_float(b); }
+  static Vec multiply_add(Vec a, Vec b, Vec sum) { return sum + a * b; }
+};
+template <>
+struct Factors<Word> {
+  using Aliased = Word __attribute__((may_alias));
+  static Words spread(const float* a) { return *reinterpret_cast<const Aliased*>(a) - Words{}; }
+  static Words load(const Word* b) { return *reinterpret_cast<const UnalignedWords*>(b); }
+  static Vec multiply_add(Words a, Words b, Vec sum) { return Brain::multiply_add(a, b, sum); }
+};
+
 // P [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth].
 template <int kRows, int kVectors, Result kResult, class T>
 void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
@@ -104,14 +123,14 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
     for (int j = 0; j < kVectors; ++j) sum[i][j] = Vec{};
   }
   for (int64_t step = 0; step < k; ++step, b += ldb) {
-    Vec row[kVectors];
+    decltype(Factors<T>::load(b)) row[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = load_as_float(b + j * kWidth);
+    for (int j = 0; j < kVectors; ++j) row[j] = Factors<T>::load(b + j * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const Vec x = splat(a[i * lda + step]);
+      const auto x = Factors<T>::spread(a + i * lda + step);
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sum[i][j] += x * row[j];
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = Factors<T>::multiply_add(x, row[j], sum[i][j]);
     }
   }
 #pragma GCC unroll 8
@@ -135,22 +154,25 @@ constexpr int kHalfRows = 8;
 
 // multiply for kHalfRows rows and two and a half vectors, D=40 above all: rows share their half vectors two
 // by two. The last half of a row of B equals the half before it, and so does that of C.
-template <bool kAdd>
-void multiply_half(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
+template <bool kAdd, class T>
+void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor) {
+  using F = Factors<T>;
+  using Lanes = decltype(F::load(b));
   Vec sum[kHalfRows][2], shared[kHalfRows / 2];
 #pragma GCC unroll 8
   for (int i = 0; i < kHalfRows; ++i) sum[i][0] = sum[i][1] = shared[i / 2] = Vec{};
   for (int64_t step = 0; step < k; ++step, b += ldb) {
-    const Vec first = load(b), second = load(b + kWidth), half = load(b + 2 * kWidth);
+    const Lanes first = F::load(b), second = F::load(b + kWidth), half = F::load(b + 2 * kWidth);
 #pragma GCC unroll 4
     for (int i = 0; i < kHalfRows; i += 2) {
-      const Vec x = splat(a[i * lda + step]), y = splat(a[(i + 1) * lda + step]);
-      sum[i][0] += x * first;
-      sum[i][1] += x * second;
-      sum[i + 1][0] += y * first;
-      sum[i + 1][1] += y * second;
-      shared[i / 2] += _mm512_mask_blend_ps(0xff00, x, y) * half;
+      const Lanes x = F::spread(a + i * lda + step), y = F::spread(a + (i + 1) * lda + step);
+      sum[i][0] = F::multiply_add(x, first, sum[i][0]);
+      sum[i][1] = F::multiply_add(x, second, sum[i][1]);
+      sum[i + 1][0] = F::multiply_add(y, first, sum[i + 1][0]);
+      sum[i + 1][1] = F::multiply_add(y, second, sum[i + 1][1]);
+      const auto both = (Lanes)_mm512_mask_blend_ps(0xff00, (__m512)x, (__m512)y);
+      shared[i / 2] = F::multiply_add(both, half, shared[i / 2]);
     }
   }
 #pragma GCC unroll 8
@@ -286,6 +308,68 @@ void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, 
   }
 }
 
+// Number i of `n`, which lie `stride` apart, and those behind it; zeros behind the last.
+template <class T>
+inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
+  if (stride == 1) return load_range(x, 0, n);
+  alignas(64) float numbers[kWidth] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(kWidth, n); ++i) numbers[i] = static_cast<float>(x[i * stride]);
+  return load_aligned(numbers);
+}
+
+// pack_keys in words: [D / 2, width of the panel].
+template <class T>
+void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, Word* packed) {
+  const int64_t steps = divide_up(D, 2);
+  for (int64_t first = 0; first < n; first += kPanel) {
+    const int64_t keys = std::min(kPanel, n - first), width = round_up(keys, kWidth);
+    for (int64_t j = 0; j < width; j += kWidth) {
+      const int64_t count = std::min<int64_t>(kWidth, keys - j);
+      const T* x = k + (first + j) * row_stride;
+      Word* to = packed + first * steps + j;
+      if (col_stride != 1) {
+        for (int64_t step = 0; step < steps; ++step, to += width) {
+          const T* y = x + 2 * step * col_stride;
+          const Vec low = load_apart(y, row_stride, count);
+          const Vec high = 2 * step + 1 < D ? load_apart(y + col_stride, row_stride, count) : Vec{};
+          *reinterpret_cast<UnalignedWords*>(to) = Brain::join(low, high);
+        }
+        continue;
+      }
+      for (int64_t step = 0; step < steps; step += kWidth) {
+        Vec r[kWidth];
+        for (int i = 0; i < kWidth; ++i) {
+          r[i] = i < count
+                     ? reinterpret_cast<Vec>(row_words<Brain>(x + i * row_stride + 2 * step, D - 2 * step))
+                     : Vec{};
+        }
+        transpose<kWidth / 2>(r);
+        for (int64_t i = 0; i < std::min<int64_t>(kWidth, steps - step); ++i, to += width) {
+          *reinterpret_cast<UnalignedWords*>(to) = reinterpret_cast<Words>(r[i]);
+        }
+      }
+    }
+  }
+}
+
+// pack_values in words: [n / 2, width].
+template <class T>
+void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
+                      int64_t width, Word* packed) {
+  constexpr int64_t kHalf = kWidth / 2;
+  for (int64_t j = 0; j < n; j += 2, packed += width) {
+    for (int64_t c = 0; c < width; c += kWidth) {
+      const T* x = v + j * row_stride + c * col_stride;
+      const Vec low = load_apart(x, col_stride, Dv - c);
+      const Vec high = j + 1 < n ? load_apart(x + row_stride, col_stride, Dv - c) : Vec{};
+      *reinterpret_cast<UnalignedWords*>(packed + c) = Brain::join(low, high);
+    }
+    if (width - Dv >= kHalf) {
+      std::memcpy(packed + width - kHalf, packed + width - 2 * kHalf, kHalf * sizeof(Word));
+    }
+  }
+}
+
 // The sum of 0 * V over n keys into poison [width], and whether that has a NaN: keys with probability 0 add
 // this to O, and it is NaN in the columns where V has a NaN or an infinity.
 template <class T>
@@ -294,6 +378,21 @@ bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float*
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
     for (int64_t j = 0; j < n; ++j) sum += load_as_float(v + j * row_stride + c) * 0.0f;
+    store(poison + c, sum);
+    any |= sum_of(sum) != 0.0f;
+  }
+  return any;
+}
+
+bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
+  bool any = false;
+  const Words high = Words{} + 0xffff0000u;
+  for (int64_t c = 0; c < width; c += kWidth) {
+    Vec sum{};
+    for (int64_t j = 0; j < divide_up(n, 2); ++j) {
+      const Words pair = Factors<Word>::load(v + j * width + c);
+      sum += reinterpret_cast<Vec>(pair << 16) * 0.0f + reinterpret_cast<Vec>(pair & high) * 0.0f;
+    }
     store(poison + c, sum);
     any |= sum_of(sum) != 0.0f;
   }
@@ -413,8 +512,8 @@ struct Plan {
     row_items = divide_up(rows, item_rows);
     items = p.B * heads * row_items * chunks;
     lanes = std::min(lanes, items);
-    keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1);
-    const bool whole_values = p.v.col == 1 && p.Dv == value_width;
+    keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
+    const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
     final_products = !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && p.softcap == 0.0f;
     half_vector =
@@ -623,15 +722,29 @@ struct Attention {
         }
       }
     } else {
-      if (!block.keys_packed) pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
+      if (!block.keys_packed) {
+        if (p.bfloat16) {
+          pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, words(w.k));
+        } else {
+          pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
+        }
+      }
       block.keys_packed = true;
       if (most_known) std::fill_n(w.most, rows * kWidth, -infinity);
       const auto multiply =
           most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
+      const auto multiply_pairs =
+          most_known ? multiply_rows<Result::kMost, Word> : multiply_rows<Result::kStore, Word>;
       for (int64_t j = 0; j < n; j += kPanel) {
         const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
         const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
         prefetch_rows(b, row_at(head, r0 + i0), rows, block.first + j, std::min(kPanel, n - j));
+        if (p.bfloat16) {
+          const int64_t steps = divide_up(p.D, 2);
+          multiply_pairs(rows, vectors, w.q, plan.query_width, words(w.k) + j * steps, width, steps,
+                         w.scores + j, plan.score_stride, w.most);
+          continue;
+        }
         multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
                  plan.score_stride, w.most);
       }
@@ -659,6 +772,7 @@ struct Attention {
         rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; },
         [&](int64_t i) {
           float* s = w.scores + i * plan.score_stride;
+          if (p.bfloat16) return exp_pairs(s, shifts[i], padded);
           Vec total{};
           for (int64_t j = 0; j < padded; j += kWidth) {
             const Vec e = exp_nonpositive(load(s + j) - shifts[i]);
@@ -670,17 +784,43 @@ struct Attention {
     for (int64_t i = 0; i < rows; i += kWidth) {
       store(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
-    if (plan.values_in_place) {
+    if (p.bfloat16) {
+      add_values(w, rows, divide_up(n, 2), block.fresh, words(w.v), plan.value_width, out);
+    } else if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
       add_values(w, rows, n, block.fresh, w.v, plan.value_width, out);
     }
   }
 
+  // The scores of a row as exponentials, in words at its beginning; the lanes of the result sum them up.
+  static Vec exp_pairs(float* s, float shift, int64_t padded) {
+    Vec total{};
+    for (int64_t j = 0; j < padded; j += 2 * kWidth) {
+      const Vec a = exp_nonpositive(load(s + j) - shift);
+      const Vec b = j + kWidth < padded ? exp_nonpositive(load(s + j + kWidth) - shift) : Vec{};
+      total += a + b;
+      *reinterpret_cast<UnalignedWords*>(s + j / 2) = neighbours(a, b);
+    }
+    return total;
+  }
+
+  // What lies there is read and written as vectors, which may alias.
+  static Word* words(float* x) { return reinterpret_cast<Word*>(x); }
+
   // w.q = scale * `rows` rows of Q
   void load_queries(const Scratch& w, int64_t b, Row row, int64_t rows) const {
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* x = w.q + i * plan.query_width;
+      if (p.bfloat16) {
+        const T* from = q + b * p.q.b + row.h * p.q.h + row.s * p.q.row;
+        for (int64_t d = 0; d < p.D; d += 2 * kWidth) {
+          const Vec low = load_apart(from + d * p.q.col, p.q.col, p.D - d);
+          const Vec high = load_apart(from + (d + kWidth) * p.q.col, p.q.col, p.D - d - kWidth);
+          *reinterpret_cast<UnalignedWords*>(x + d / 2) = neighbours(p.scale * low, p.scale * high);
+        }
+        continue;
+      }
       copy_row(q + b * p.q.b + row.h * p.q.h + row.s * p.q.row, p.q.col, p.D, p.scale, x);
     }
   }
@@ -693,9 +833,9 @@ struct Attention {
       const int64_t vectors = divide_up(std::min(kPanel, plan.value_width - c), kWidth);
       int64_t i = 0;
 #if defined(__AVX512F__)
-      if constexpr (std::is_same_v<V, float>) {
+      if constexpr (!std::is_same_v<V, half>) {
         if (plan.half_vector && vectors == 3) {
-          const auto half = fresh ? multiply_half<false> : multiply_half<true>;
+          const auto half = fresh ? multiply_half<false, V> : multiply_half<true, V>;
           for (; i + kHalfRows <= rows; i += kHalfRows) {
             half(w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
                  out + i * plan.value_width + c, plan.value_width, w.factor + i);
@@ -721,11 +861,14 @@ struct Attention {
                   first == t0,
                   false,
                   false};
-      if (!plan.values_in_place) {
+      if (p.bfloat16) {
+        pack_value_pairs(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, words(w.v));
+      } else if (!plan.values_in_place) {
         pack_values(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, w.v);
       }
       if (p.guard || p.causal) {
-        block.poisoned = plan.values_in_place
+        block.poisoned = p.bfloat16 ? sum_pair_poison(words(w.v), block.n, plan.value_width, w.block_poison)
+                         : plan.values_in_place
                              ? sum_poison(block.v, p.v.row, block.n, plan.value_width, w.block_poison)
                              : sum_poison(w.v, plan.value_width, block.n, plan.value_width, w.block_poison);
         for (int64_t c = 0; c < plan.value_width; ++c) w.result.poison[c] += w.block_poison[c];

@@ -107,10 +107,20 @@ std::vector<FusedAttentionOp> FusedAttentionOp::all() {
   return ops;
 }
 
+std::vector<FusedAttentionOp> FusedAttentionOp::all_bfloat16() {
+  std::vector<FusedAttentionOp> ops;
+  for (FusedAttentionOp op : all()) {
+    if (op.gqa_ || op.softcap_) continue;
+    op.bfloat16_ = true;
+    ops.push_back(op);
+  }
+  return ops;
+}
+
 std::string FusedAttentionOp::name() const {
   return std::string("FusedAttention") + (bias_ ? "Bias" : "") + (mask_ ? "Mask" : "") +
          (causal_ ? "Causal" : "") + (gqa_ ? "Gqa" : "") + (guard_ ? "Guard" : "") +
-         (softcap_ ? "Softcap" : "");
+         (softcap_ ? "Softcap" : "") + (bfloat16_ ? "Bf16" : "");
 }
 
 std::vector<Operand> FusedAttentionOp::inputs() const {
@@ -203,6 +213,7 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const
   p.has_mask = mask_;
   p.causal = causal_;
   p.guard = guard_;
+  p.bfloat16 = bfloat16_;
   p.scale = scale_;
   p.softcap = softcap_value_;
   if (mask_) p.mask_value = mask_value_;
@@ -238,7 +249,7 @@ void FusedAttentionOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class FusedAttentionKernel final : public CpuKernel<FusedAttentionOp> {
+class FusedAttentionCpu final : public CpuKernel<FusedAttentionOp> {
  public:
   using CpuKernel::CpuKernel;
   bool run(Call& call) const override {
@@ -269,7 +280,9 @@ constexpr Implementation<GpuWork<AttentionProblem>> kImplementations[] = {
 }  // namespace
 
 void add_attention(Kernels& kernels) {
-  kernels.add_cpu<FusedAttentionOp, FusedAttentionKernel>();
+  kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>();
+  kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
+                                                       FusedAttentionOp::all_bfloat16());
   kernels.add_gpu<FusedAttentionOp, GpuKernel<FusedAttentionOp, kImplementations>>(Where::kGpu);
 }
 

@@ -1,4 +1,5 @@
-// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V.
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, and
+// FusedAttention[Bias][Mask][Causal][Guard]Bf16, whose products have factors rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ struct AttentionProblem {
   bool has_mask = false;  // bool tensor, true keeps
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
   bool guard = false;     // NaN probabilities become 0
+  // scale Q, K, the exponentials and V are rounded to bfloat16 where they are multiplied. On the CPU alone.
+  bool bfloat16 = false;
   float scale = 1.0f;
   float softcap = 0.0f;  // 0: none
   float mask_value = -std::numeric_limits<float>::infinity();
@@ -38,6 +41,7 @@ struct AttentionProblem {
 class FusedAttentionOp final : public Operator<AttentionProblem> {
  public:
   static std::vector<FusedAttentionOp> all();
+  static std::vector<FusedAttentionOp> all_bfloat16();
   std::string name() const override;
   std::vector<Operand> inputs() const override;
   void read(const Node& node) override;
@@ -50,6 +54,7 @@ class FusedAttentionOp final : public Operator<AttentionProblem> {
   Resolved resolve(const Shapes& inputs) const;
 
   bool bias_ = false, mask_ = false, causal_ = false, gqa_ = false, guard_ = false, softcap_ = false;
+  bool bfloat16_ = false;
   float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
   std::vector<int64_t> q_perm_, k_perm_, v_perm_, o_perm_;
 };
@@ -60,11 +65,12 @@ namespace graphopt::cpu {
 
 // T is float or graphopt::half; accumulation and softmax in float. bias and mask are null unless the problem
 // has them.
-GRAPHOPT_CPU_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t lanes), (p, lanes))
-GRAPHOPT_CPU_KERNEL(void, fused_attention,
-                    (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
-                     const bool* mask, T* o, Parallel& parallel, void* workspace),
-                    (p, q, k, v, bias, mask, o, parallel, workspace))
+GRAPHOPT_PRODUCT_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t lanes),
+                        (p, lanes))
+GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
+                        (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
+                         const bool* mask, T* o, Parallel& parallel, void* workspace),
+                        (p, q, k, v, bias, mask, o, parallel, workspace))
 
 }  // namespace graphopt::cpu
 
