@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
@@ -72,6 +73,7 @@ def lower(
     if to == "standard":
         with reading.blamed_on_the_model(source):
             _define(work, done)
+    _write_constants_as_tensors(work)
     if opset is not None and opset != work.opset_imports.get("", opset):
         work = _converted(work, opset)
     done.opset = work.opset_imports.get("", 0)
@@ -84,6 +86,19 @@ def _inline(work: ir.Model) -> None:
     for identifier in [i for i, f in work.functions.items() if f.domain == DOMAIN]:
         del work.functions[identifier]
     work.opset_imports.pop(DOMAIN, None)
+
+
+def _write_constants_as_tensors(work: ir.Model) -> None:
+    """Constants as plain numbers are newer than those as tensors: not all engines read them in all opsets."""
+    for graph in traversal.graphs(work):
+        for node in graph:
+            if node.domain or node.op_type != "Constant" or len(node.attributes) != 1:
+                continue
+            attribute = next(iter(node.attributes.values()))
+            dtype = {"value_float": np.float32, "value_int": np.int64}.get(attribute.name.removesuffix("s"))
+            if dtype is not None and not attribute.is_ref():
+                del node.attributes[attribute.name]
+                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array(attribute.value, dtype)))
 
 
 def _define(work: ir.Model, done: Lowered) -> None:

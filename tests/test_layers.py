@@ -82,6 +82,7 @@ BUILT_ON = {
     "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
+    "row_norm": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")
 

@@ -32,11 +32,12 @@ from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, run_case, run_cases
 from graphopt.checking.unseen import unseen
 from graphopt.checking.winograd import approximated
+from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
-from graphopt.graph import inference, reading
+from graphopt.graph import inference, reading, traversal
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.progress import Progress, Steps
-from graphopt.runtime.sessions import CPU, provider_name
+from graphopt.runtime.sessions import CPU, import_onnxruntime, provider_name
 
 Tolerance = float | Mapping[str, float]
 
@@ -316,6 +317,7 @@ def verify(
     report = VerifyReport(fixed=fixed_sizes(before_proto, after_proto))
     classes = [*pair.rewritten.classes.values(), *([Numerics.APPROXIMATE] if pair.rewritten.approximated else [])]
     report.numerics = max(classes, default=Numerics.EXACT).name.lower()
+    report.notes += _windows(before_ir, after_ir)
 
     wishes = _wishes(before_proto, report.fixed, effort, sizes or {}, ranges or {})
     wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
@@ -515,6 +517,18 @@ def _run_at_default_level(
         else:
             kept.append(run)
     return kept
+
+
+def _windows(before: ir.Model, after: ir.Model) -> list[str]:
+    """What is to be known where one side has windows of attention that this runtime computes in another way."""
+    counts = [sum(has_window(node) for graph in traversal.graphs(m) for node in graph) for m in (before, after)]
+    version = import_onnxruntime().__version__
+    if counts[0] == counts[1] or tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
+        return []
+    return [
+        f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
+        f"{version}, and BEFORE has {counts[0]} of them where AFTER has {counts[1]}: they may differ by that key"
+    ]
 
 
 def _is_far(found: Deviation) -> bool:

@@ -128,6 +128,7 @@ SPECS = (
         lambda c: {"Y": _reference(c["X"])},
         _draw_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
+        on_provider="elementwise",
         form="Gelu",
     ),
     ContribOp(
@@ -139,6 +140,7 @@ SPECS = (
         lambda c: {"C": _reference(c["A"] + c["B"])},
         _draw_bias_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
+        on_provider="elementwise",
         form="Add, Gelu",
     ),
     ContribOp(
@@ -150,6 +152,7 @@ SPECS = (
         lambda c: {"Y": _fast_reference(c["X"] + c.inputs.get("bias", np.zeros(1)))},
         _draw_fast_gelu,
         stays_on_cpu="its kernel takes 0.4 of the definition's time",
+        on_provider="elementwise",
         form="Gelu (tanh)",
     ),
     ContribOp(
@@ -161,6 +164,7 @@ SPECS = (
         lambda c: {"Y": c["X"] / (1.0 + np.exp(-c.attribute("alpha") * c["X"]))},
         _draw_quick_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
+        on_provider="unary",
         form="x Sigmoid(alpha x)",
     ),
     ContribOp(

@@ -24,6 +24,14 @@ from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
+# The runtime whose kernel is known to let a window of n tokens see n of them; that of 1.22 lets it see n + 1.
+WINDOW_AS_DEFINED = (1, 31)
+
+
+def has_window(node: ir.Node) -> bool:
+    """Whether a GroupQueryAttention lets its queries see the last keys alone."""
+    window = node.attributes.get("local_window_size")
+    return node.op_type == "GroupQueryAttention" and window is not None and window.as_int() > 0
 
 
 def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
@@ -240,8 +248,8 @@ def _draw(rng: np.random.Generator) -> Case:
         inputs["head_sink"] = normal(rng, N)
         attributes.pop("smooth_softmax", None)
     outputs = ("output", "present_key", "present_value")
-    # The kernel of 1.22 lets a window of n tokens see n + 1, and knows no head_sink.
-    kernel = (1, 31) if "local_window_size" in attributes or "head_sink" in inputs else (0, 0)
+    # The kernel of 1.22 knows no head_sink.
+    kernel = WINDOW_AS_DEFINED if "local_window_size" in attributes or "head_sink" in inputs else (0, 0)
     constants = frozenset({"cos_cache", "sin_cache", "head_sink"})
     return Case(inputs, attributes, outputs, constants, dims=dims, kernel=kernel)
 
@@ -290,6 +298,7 @@ SPECS = (
         _draw,
         stays_on_cpu="its kernel writes into the cache, the definition copies it",
         stays_on_gpu="its definition copies the whole cache at every step",
+        on_provider="group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",
         refuses="quantized caches; caches that drop tokens; scores before the softmax as an output",
     ),

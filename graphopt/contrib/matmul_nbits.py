@@ -174,6 +174,7 @@ SPECS = (
         _draw,
         stays_on_cpu="its kernel reads packed weights, the definition unpacks them",
         stays_on_gpu="its definition unpacks whole weights",
+        on_provider="matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",
         refuses="bits other than 2, 4, 8; prepacked weights",
     ),

@@ -119,6 +119,7 @@ SPECS = (
         _define_matmul,
         _matmul_reference,
         lambda rng: _draw_matmul(rng, batches=True),
+        on_provider="matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(
@@ -129,6 +130,7 @@ SPECS = (
         _define_matmul,
         _matmul_reference,
         lambda rng: _draw_matmul(rng, batches=False),
+        on_provider="matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(

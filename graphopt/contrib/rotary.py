@@ -152,6 +152,7 @@ SPECS = (
         _reference,
         _draw,
         stays_on_cpu="its kernel takes 0.2 of the definition's time",
+        on_provider="rotary",
         form="Gather, Split, Mul, Add",
         refuses="packed batches; a scale",
     ),

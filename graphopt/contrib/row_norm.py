@@ -170,6 +170,7 @@ SPECS = (
         lambda w, call: _define_skip(w, call, rms=False),
         lambda call: _skip_reference(call, rms=False),
         lambda rng: _draw_skip(rng, rms=False),
+        on_provider="row_norm",
         form="FusedLayerNormAdd[Sum]",
     ),
     ContribOp(
@@ -180,6 +181,7 @@ SPECS = (
         lambda w, call: _define_skip(w, call, rms=True),
         lambda call: _skip_reference(call, rms=True),
         lambda rng: _draw_skip(rng, rms=True),
+        on_provider="row_norm",
         form="FusedRmsNormAdd[Sum]",
     ),
     ContribOp(
@@ -190,6 +192,7 @@ SPECS = (
         _define_simplified,
         _simplified_reference,
         _draw_simplified,
+        on_provider="row_norm",
         form="FusedRmsNorm",
         refuses="an axis before the last; types that differ",
         domain="",

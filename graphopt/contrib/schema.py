@@ -104,6 +104,8 @@ class ContribOp:
         refuses: what of the schema has no definition, for the documentation; "" where nothing.
         stays_on_cpu: why the runtime's own kernel is the better choice there; "" where the definition is.
         stays_on_gpu: the same for GPUs.
+        on_provider: the folder of native/operators whose kernels compute a node that stays, on our provider; "" where
+            there are none.
         quantized: it computes with integers where its definition has floats, so that a pass leaves it.
         domain: of the operator; runtimes have one in ONNX's own.
     """
@@ -119,6 +121,7 @@ class ContribOp:
     refuses: str = ""
     stays_on_cpu: str = ""
     stays_on_gpu: str = ""
+    on_provider: str = ""
     quantized: bool = False
     domain: str = DOMAIN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphopt.contrib import CONTRIB
+from graphopt.contrib import CONTRIB, ContribOp
 
 PAGE = Path(__file__).parents[2] / "docs" / "contrib.md"
 # Neither runtime's CPU provider has a kernel: the reference alone, written from the schema's text, is the truth.
@@ -21,6 +21,19 @@ def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
     return WITHOUT_KERNEL if runtime >= (1, 31) else WITHOUT_KERNEL | WITHOUT_KERNEL_IN_1_22
 
 
+def on_provider(op: ContribOp) -> str:
+    """What computes it on our provider."""
+    if op.on_provider:
+        return f"operators/{op.on_provider}"
+    return "the CPU's kernel" if op.stays_on_gpu else "as what it is read as"
+
+
+def tests(op: ContribOp) -> str:
+    """The files that hold it, in tests/."""
+    files = ["contrib/test_definitions.py", "contrib/test_openvino.py"]
+    return ", ".join([*files, "provider/test_contrib.py"] if op.on_provider else files)
+
+
 def rows() -> list[str]:
     """A line of Markdown for each operator."""
     lines = []
@@ -35,7 +48,9 @@ def rows() -> list[str]:
             op.form,
             "stays: " + op.stays_on_cpu if op.stays_on_cpu else "read",
             "stays: " + op.stays_on_gpu if op.stays_on_gpu else "read",
+            on_provider(op),
             truth,
+            tests(op),
             op.refuses or "",
         )
         lines.append("| " + " | ".join(cells) + " |")

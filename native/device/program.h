@@ -28,7 +28,7 @@ struct Ref {
 
 class Program {
  public:
-  static constexpr size_t kMostInputs = 5, kMostOutputs = 2;
+  static constexpr size_t kMostInputs = 8, kMostOutputs = 2;
 
   // The addresses of one step's memory, in the order in which it was named.
   struct Addresses {

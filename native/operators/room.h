@@ -233,6 +233,14 @@ class Kernels {
     return r;
   }
 
+  // One of ONNX Runtime's own operators; all of them have one version.
+  template <class K, class... Args>
+  Registration& add_microsoft(const char* name, Args... args) {
+    Registration& r = add_onnx<K>(name, 1, 1, args...);
+    r.domain = kMicrosoft;
+    return r;
+  }
+
   // The last one that was added has a kernel for what follows it, too: a K, made of a node, the device and
   // the tail, whose residual is input `residual`.
   template <class K>

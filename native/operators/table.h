@@ -16,6 +16,7 @@
 namespace graphopt {
 
 constexpr const char* kDomain = "com.graphopt";
+constexpr const char* kMicrosoft = "com.microsoft";  // of ONNX Runtime's own operators
 
 enum class Operand {
   kTensor,  // of the operator's element type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,18 +20,23 @@ TOKENS = 64
 PROMPT = [[5, 17, 80, 3], [44, 2, 2, 61]]
 
 
-def generate(model: onnx.ModelProto) -> list[list[int]]:
-    """Greedily, with the cache from step to step."""
+def generate(model: onnx.ModelProto, steps: int = TOKENS) -> list[list[int]]:
+    """The tokens of a session on the CPU."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.register_custom_ops_library(str(library_path()))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return tokens_of(session, steps)
+
+
+def tokens_of(session: Any, steps: int = TOKENS) -> list[list[int]]:
+    """Greedily, with the cache from step to step."""
     outputs = [o.name for o in session.get_outputs()]
     ids = np.array(PROMPT)
     B = len(ids)
     cache = {i.name: np.zeros((B, 2, 0, 16), np.float32) for i in session.get_inputs() if "past" in i.name}
     tokens: list[list[int]] = []
-    for step in range(TOKENS):
+    for step in range(steps):
         mask = np.ones((B, len(PROMPT[0]) + step), np.int64)
         results = session.run(None, {"input_ids": ids, "attention_mask": mask, **cache})
         found = dict(zip(outputs, results, strict=True))

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
+from graphopt.checking.verify import verify
 from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import REQUIRED, formal
 from graphopt.contrib.table import PAGE, without_kernel
@@ -69,3 +70,17 @@ def test_facts_are_those_of_the_runtime_s_schemas() -> None:
                 value = value.decode() if isinstance(value, bytes) else value
                 mine = op.attributes[name]
                 assert mine == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), (op.name, name)
+
+
+def test_verify_names_the_key_that_windows_differ_by() -> None:
+    op = CONTRIB["com.microsoft", "GroupQueryAttention"]
+    draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))
+    drawn = (c for c in draws if c.attributes.get("local_window_size") == 1 and "head_sink" not in c.inputs)
+    case = next(c for c in drawn if c.inputs["query"].shape[1] > 1)
+    case.attributes.pop("smooth_softmax", None)
+    model = model_of(op, case, 17)
+    standard, refused = lowered(model)
+    assert not refused
+    report = verify(model, standard, inputs={n: x for n, x in case.inputs.items() if n not in case.constants})
+    told = [n for n in report.notes if "sees n keys" in n]
+    assert report.equal == (RUNTIME >= (1, 31)) and len(told) == (RUNTIME < (1, 31))

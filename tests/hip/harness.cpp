@@ -15,13 +15,16 @@
 #include "operators/elementwise/op.h"
 #include "operators/gather/op.h"
 #include "operators/group_norm/op.h"
+#include "operators/group_query_attention/op.h"
 #include "operators/linear/op.h"
 #include "operators/logic/op.h"
 #include "operators/matmul/op.h"
+#include "operators/matmul_nbits/op.h"
 #include "operators/movement/op.h"
 #include "operators/pool/op.h"
 #include "operators/reduction/op.h"
 #include "operators/resize/op.h"
+#include "operators/rotary/op.h"
 #include "operators/row_norm/op.h"
 #include "operators/scale_shift/op.h"
 #include "operators/softmax/op.h"
@@ -201,6 +204,45 @@ EXPORT Plan* graphopt_elementwise_plan(const DeviceFacts*, int half, int32_t op,
     problem.b = read_shape(shapes);
     problem.mask = read_shape(shapes);
     return elementwise_plan(problem, half != 0, true);
+  });
+}
+
+// `sizes`: B, S, N, H, half, positions; `flags`: heads_first, one_id, interleaved.
+EXPORT Plan* graphopt_rotary_plan(const DeviceFacts*, int half, const int64_t* sizes, const int* flags) {
+  return guarded([&] {
+    return rotary_plan({sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], flags[0] != 0,
+                        flags[1] != 0, flags[2] != 0},
+                       half != 0);
+  });
+}
+
+// `flags`: has_points, packed_points, has_groups, has_bias.
+EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
+                                        int bits, int64_t size, const int* flags) {
+  return guarded([&] {
+    return matmul_nbits_plan(
+        {M, N, K, bits, size, flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0}, half != 0,
+        device->wave);
+  });
+}
+
+// `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys;
+// `flags`: first, packed, causal, smooth, interleaved, has_ids, has_sink. `part`: of GqaPart, 3: the
+// attention.
+EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int64_t* sizes, const int* flags,
+                               float scale, float softcap) {
+  return guarded([&] {
+    GqaProblem p;
+    int64_t* const to[] = {&p.B,          &p.S,           &p.N,        &p.G,         &p.H,
+                           &p.length,     &p.past_length, &p.half,     &p.positions, &p.window,
+                           &p.bias_batch, &p.bias_heads,  &p.bias_keys};
+    for (int64_t* size : to) *size = *sizes++;
+    bool* const set[] = {&p.first, &p.packed, &p.causal, &p.smooth, &p.interleaved, &p.has_ids, &p.has_sink};
+    for (bool* flag : set) *flag = *flags++ != 0;
+    p.scale = scale;
+    p.softcap = softcap;
+    return part == 3 ? gqa_attention_plan(p, false, half != 0)
+                     : gqa_heads_plan(p, static_cast<GqaPart>(part), half != 0);
   });
 }
 

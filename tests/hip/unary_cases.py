@@ -23,6 +23,7 @@ OPS: dict[str, Callable[[Array], Array]] = {
     "Round": np.round,
     "Softsign": lambda x: np.asarray(x / (1 + np.abs(x))),
     "ThresholdedRelu": lambda x: np.where(x > float(np.float32(ALPHA)), x, 0),
+    "QuickGelu": lambda x: np.asarray(x / (1 + np.exp(-float(np.float32(ALPHA)) * x))),
 }
 
 

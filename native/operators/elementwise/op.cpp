@@ -50,6 +50,27 @@ class Gelu final : public gpu::DeviceKernel {
   bool tanh_;
 };
 
+// Gelu(A + B), or of A alone where B is left out; with one of the activations for Gelu.
+class BiasGelu final : public gpu::DeviceKernel {
+ public:
+  BiasGelu(const Node&, gpu::Device& device, hip::ElementwiseOp op) : DeviceKernel(device), op_(op) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    if (!call.has_input(1)) return plan_unary(call, program, op_, 0, 0);
+    const Tensor &a = call.input(0), &b = call.input(1);
+    const Ref y = set_output(call, 0, a.shape);
+    program.launch(gpu::add_plan(a.shape, b.shape, is_half(a), call.aligned()),
+                   {Ref::input(0), Ref::input(1)}, {y});
+    ElementwiseProblem gelu;
+    gelu.op = op_;
+    gelu.a = gelu.y = a.shape;
+    program.launch(gpu::elementwise_plan(gelu, is_half(a), call.aligned()), {y}, {y});
+  }
+
+  hip::ElementwiseOp op_;
+};
+
 // Limits that are left out are none.
 class Clip final : public gpu::DeviceKernel {
  public:
@@ -144,6 +165,9 @@ void add_elementwise(Kernels& kernels) {
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
   kernels.add_onnx<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace).lies(alike);
+  kernels.add_microsoft<Gelu>("Gelu").refused(floats).reuses(Reuse::kInplace);
+  kernels.add_microsoft<BiasGelu>("BiasGelu", hip::kGeluOp).refused(floats);
+  kernels.add_microsoft<BiasGelu>("FastGelu", hip::kGeluTanhOp).refused(floats);
   kernels.add_onnx<Clip>("Clip", 11, 13)
       .refused(floats)
       .reuses(Reuse::kInplace)

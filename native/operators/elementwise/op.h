@@ -21,4 +21,7 @@ Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned
 // y = x, repeated along its axes of size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 
+// y = a + b, of which b is repeated along its axes of size 1; y has a's shape.
+Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
+
 }  // namespace graphopt::gpu

@@ -36,6 +36,15 @@ Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
   return plan;
 }
 
+Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned) {
+  ElementwiseProblem p;
+  p.op = hip::kAddOp;
+  p.binary = true;
+  p.a = p.y = a;
+  p.b = b;
+  return elementwise_plan(p, half, aligned);
+}
+
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned) {
   ElementwiseProblem p;
   p.a = x;

@@ -57,18 +57,28 @@ class ProductKernel : public gpu::DeviceKernel {
   Choice choice_;
 };
 
+// MatMul and FusedMatMul, which has alpha, transA and transB.
 class MatMul final : public ProductKernel {
  public:
-  using ProductKernel::ProductKernel;
+  MatMul(const Node& node, gpu::Device& device)
+      : ProductKernel(node, device),
+        alpha_(node.find_float("alpha").value_or(1.0f)),
+        transpose_a_(node.find_int("transA").value_or(0) != 0),
+        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor &a = call.input(0), &b = call.input(1);
-    // A vector is a matrix with one row, or one column, that the result lacks.
+    // A vector is a matrix with one row, or one column, that the result lacks, and its own transpose.
     const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
     if (a.shape.rank() == 0 || b.shape.rank() == 0) throw Error("A and B must have rank 1 or more");
-    const Shape as = row ? Shape{1, a.shape[0]} : a.shape, bs = column ? Shape{b.shape[0], 1} : b.shape;
+    Shape as = row ? Shape{1, a.shape[0]} : a.shape, bs = column ? Shape{b.shape[0], 1} : b.shape;
     GemmProblem p;
+    p.alpha = alpha_;
+    p.transpose_a = transpose_a_ && !row;
+    p.transpose_b = transpose_b_ && !column;
+    if (p.transpose_a) std::swap(as[as.rank() - 1], as[as.rank() - 2]);
+    if (p.transpose_b) std::swap(bs[bs.rank() - 1], bs[bs.rank() - 2]);
     p.M = as[as.rank() - 2];
     p.K = as[as.rank() - 1];
     p.N = bs[bs.rank() - 1];
@@ -84,7 +94,7 @@ class MatMul final : public ProductKernel {
     if (!column) y[d++] = p.N;
     p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
     p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
-    if (b_batch.elements() == 1 &&
+    if (b_batch.elements() == 1 && !p.transpose_a &&
         a_batch.elements() == p.batch.elements()) {  // one B: all rows in one product
       p.M *= a_batch.elements();
       p.batch = Shape();
@@ -104,7 +114,17 @@ class MatMul final : public ProductKernel {
     for (int64_t& s : strides) s *= factor;
     return strides;
   }
+
+  float alpha_;
+  bool transpose_a_, transpose_b_;
 };
+
+std::string refuse_fused_matmul(const Node& node) {
+  if (node.find_int("transBatchA").value_or(0) != 0 || node.find_int("transBatchB").value_or(0) != 0) {
+    return "its batches stand between rows and columns";
+  }
+  return refuse_mixed_floats(node);
+}
 
 class Gemm final : public ProductKernel {
  public:
@@ -148,6 +168,9 @@ class Gemm final : public ProductKernel {
 void add_matmul(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
   kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(floats).chooses(described(kProducts));
+  for (const char* name : {"FusedMatMul", "TransposeMatMul"}) {
+    kernels.add_microsoft<MatMul>(name).refused(refuse_fused_matmul).chooses(described(kProducts));
+  }
   kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(floats).chooses(described(kProducts));
 }
 

@@ -19,6 +19,7 @@ struct RowNormProblem {
   bool rms = false;
   bool has_residual = false;
   bool writes_sum = false;  // S = X + R is a second output
+  bool has_beta = true;     // of a LayerNorm on a GPU
 };
 
 // FusedLayerNorm and FusedRmsNorm.

@@ -20,7 +20,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);
-  args.beta = p.rms ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
+  args.beta = p.rms || !p.has_beta ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
   args.D = to_u31(p.D);
   args.epsilon = p.epsilon;
   args.rms = p.rms;

@@ -7,7 +7,18 @@ namespace graphopt::hip {
 
 constexpr int kUnaryThreads = 256;  // with 16 bytes each
 
-enum class UnaryOp : int32_t { kSin, kCos, kTan, kSign, kCeil, kFloor, kRound, kSoftsign, kThresholdedRelu };
+enum class UnaryOp : int32_t {
+  kSin,
+  kCos,
+  kTan,
+  kSign,
+  kCeil,
+  kFloor,
+  kRound,
+  kSoftsign,
+  kThresholdedRelu,
+  kQuickGelu
+};
 
 struct UnaryArgs {
   static constexpr int kSlots = 2;
@@ -15,7 +26,7 @@ struct UnaryArgs {
   Out y;
   uint32_t total;
   UnaryOp op;
-  float alpha;      // of kThresholdedRelu
+  float alpha;      // of kThresholdedRelu and kQuickGelu
   int32_t vectors;  // both pointers are multiples of 16
 };
 static_assert(is_args<UnaryArgs>(32), "one layout for all compilers");

@@ -99,6 +99,8 @@ DEVICE float unary_one(UnaryOp op, float alpha, float x) {
       return round_even(x);
     case UnaryOp::kSoftsign:
       return x / (1.0f + magnitude_of(x));
+    case UnaryOp::kQuickGelu:
+      return x / (1.0f + exp_fast(-alpha * x));
     default:
       return x > alpha ? x : 0.0f;
   }

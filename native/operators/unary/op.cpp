@@ -8,8 +8,8 @@ namespace {
 
 class UnaryFunction final : public gpu::DeviceKernel {
  public:
-  UnaryFunction(const Node& node, gpu::Device& device, hip::UnaryOp op)
-      : DeviceKernel(device), op_(op), alpha_(node.find_float("alpha").value_or(1.0f)) {}
+  UnaryFunction(const Node& node, gpu::Device& device, hip::UnaryOp op, float alpha)
+      : DeviceKernel(device), op_(op), alpha_(node.find_float("alpha").value_or(alpha)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -26,10 +26,9 @@ class UnaryFunction final : public gpu::DeviceKernel {
 }  // namespace
 
 void add_unary(Kernels& kernels) {
+  const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
   const auto unary = [&](const char* name, int first, int last, hip::UnaryOp op) {
-    kernels.add_onnx<UnaryFunction>(name, first, last, op)
-        .refused([](const Node& node) { return refuse_mixed_floats(node); })
-        .reuses(Reuse::kInplace);
+    kernels.add_onnx<UnaryFunction>(name, first, last, op, 1.0f).refused(floats).reuses(Reuse::kInplace);
   };
   unary("Sin", 7, 22, hip::UnaryOp::kSin);
   unary("Cos", 7, 22, hip::UnaryOp::kCos);
@@ -40,6 +39,9 @@ void add_unary(Kernels& kernels) {
   unary("Round", 11, 22, hip::UnaryOp::kRound);
   unary("Softsign", 1, 22, hip::UnaryOp::kSoftsign);
   unary("ThresholdedRelu", 10, 22, hip::UnaryOp::kThresholdedRelu);
+  kernels.add_microsoft<UnaryFunction>("QuickGelu", hip::UnaryOp::kQuickGelu, 1.702f)
+      .refused(floats)
+      .reuses(Reuse::kInplace);
 }
 
 }  // namespace graphopt

@@ -1,0 +1,32 @@
+// GroupQueryAttention on a GPU: a cache of keys and values, and attention over it.
+#pragma once
+
+#include "device/launch.h"
+
+namespace graphopt::gpu {
+
+struct GqaProblem {
+  int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // tokens; query and key heads, and their numbers
+  int64_t length = 1;                         // of the cache that comes out
+  int64_t past_length = 0;                    // of the one that goes in
+  bool first = true;                          // there is nothing in it
+  bool packed = false;                        // Q, K and V are one tensor
+  bool causal = true, smooth = false, interleaved = false;
+  int64_t half = 0, positions = 0;  // of the caches of angles; 0: nothing is turned
+  bool has_ids = false;
+  int64_t window = 0;
+  float scale = 1, softcap = 0;
+  bool has_sink = false;
+  int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: there is no bias
+};
+
+enum class GqaPart { kQuery, kKey, kValue };
+
+// New tokens in the layout of the cache, behind what it holds: inputs x, past, cos, sin, lengths, ids; output
+// y. Of queries the new tokens alone. Throws std::invalid_argument.
+Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half);
+
+// Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else as the node has it.
+Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,30 @@
+// What matmul_nbits_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kNBitsThreads = 128;
+// Rows of A and columns of Y of one wave: few for decoding, where one row reads all weights, many for
+// prompts.
+constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
+constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
+
+// A [M, K]; B [N, blocks, size * bits / 8] bytes, the low bits of one first; scales and zero points [N,
+// blocks].
+struct NBitsArgs {
+  static constexpr int kSlots = 7;
+  In a;
+  Constant b, scales;
+  Constant points;  // bytes, packed like B row by row, or numbers of A's type; null: 2^(bits - 1)
+  Constant groups;  // int32_t: the block of each k, null where that is k / size
+  Constant bias;    // [N] or null
+  Out y;
+  int32_t M, N, K, bits, size, blocks;
+  int32_t row_bytes,
+      point_bytes;  // of a row of B, and of packed zero points; point_bytes 0: they are numbers
+};
+static_assert(is_args<NBitsArgs>(88), "one layout for all compilers");
+
+}  // namespace graphopt::hip

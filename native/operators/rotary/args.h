@@ -1,0 +1,26 @@
+// What rotary_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kRotaryThreads = 256;
+
+// X and Y [B, rows, columns, H]: rows are tokens and columns heads, or the other way round.
+struct RotaryArgs {
+  static constexpr int kSlots = 5;
+  In x, ids;    // ids: int64_t, [B, S], or the first position of every sequence
+  In cos, sin;  // [positions, half]
+  Out y;
+  uint32_t total;
+  Divisor head, columns, rows;
+  int32_t half;  // numbers of a head from 2 half on stay
+  int32_t positions;
+  int32_t tokens_inside;  // the columns are the tokens
+  int32_t one_id;
+  int32_t interleaved;  // the numbers of a pair stand beside each other, else half apart
+};
+static_assert(is_args<RotaryArgs>(104), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,30 @@
+#include "operators/rotary/args.h"
+#include "operators/rotary/op.h"
+
+namespace graphopt::gpu {
+
+Plan rotary_plan(const RotaryProblem& p, bool half) {
+  Plan plan;
+  const int64_t total = p.B * p.S * p.N * p.H;
+  if (total == 0) return plan;
+  hip::RotaryArgs args = {};
+  args.x = input(0);
+  args.ids = input(1);
+  args.cos = input(2);
+  args.sin = input(3);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.columns = make_divisor(p.heads_first ? p.S : p.N);
+  args.rows = make_divisor(p.heads_first ? p.N : p.S);
+  args.half = to_i31(p.half);
+  args.positions = to_i31(p.positions);
+  args.tokens_inside = p.heads_first;
+  args.one_id = p.one_id;
+  args.interleaved = p.interleaved;
+  plan.launch(half ? "rotary_f16" : "rotary_f32", {to_u31(divide_up(total, hip::kRotaryThreads))},
+              hip::kRotaryThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

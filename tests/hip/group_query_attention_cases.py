@@ -1,0 +1,145 @@
+"""GroupQueryAttention on the GPU: the cache, and attention over it, each launch for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphopt.contrib.rotary import rotate_reference
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan
+from tests.hip.movement_cases import int64s
+
+POSITIONS = 700
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One node. `held`: tokens in the cache; `lengths`: of each sequence, with the new tokens."""
+
+    B: int
+    S: int
+    N: int
+    G: int
+    H: int
+    length: int
+    past_length: int
+    lengths: tuple[int, ...]
+    half: int = 0
+    window: int = 0
+    first: bool = False
+    packed: bool = False
+    causal: bool = True
+    smooth: bool = False
+    interleaved: bool = False
+    ids: bool = False
+    sink: bool = False
+    bias: tuple[int, int, int] = (0, 0, 0)
+    softcap: float = 0.0
+
+    def plan(self, harness: Harness, facts: int, dtype: Any, part: int) -> Plan:
+        sizes = [
+            self.B,
+            self.S,
+            self.N,
+            self.G,
+            self.H,
+            self.length,
+            self.past_length,
+            self.half,
+            POSITIONS,
+            self.window,
+        ]
+        flags = (self.first, self.packed, self.causal, self.smooth, self.interleaved, self.ids, self.sink)
+        scale = c_float(1 / np.sqrt(self.H))
+        options = (c_int(part), int64s([*sizes, *self.bias]), (c_int * 7)(*flags), scale, c_float(self.softcap))
+        return harness.plan("gqa", facts, c_int(dtype == np.float16), *options)
+
+    @property
+    def begins(self) -> list[int]:
+        return [0 if self.first else n - self.S for n in self.lengths]
+
+
+SETTINGS = (
+    Setting(1, 4, 4, 2, 16, 4, 0, (4,), half=8, first=True),
+    Setting(2, 1, 4, 2, 16, 8, 7, (8, 6), half=4, interleaved=True),
+    Setting(2, 1, 6, 2, 32, 12, 12, (9, 5), half=16, ids=True, window=3),
+    Setting(1, 3, 2, 2, 64, 700, 700, (600,), smooth=True),
+    Setting(1, 5, 3, 1, 8, 9, 9, (7,), packed=True, half=4, softcap=2.0),
+    Setting(2, 2, 2, 1, 128, 20, 20, (5, 19), sink=True, bias=(1, 2, 19)),
+    Setting(1, 7, 8, 4, 256, 300, 293, (300,), bias=(1, 1, 300)),
+    Setting(2, 3, 2, 1, 20, 3, 0, (3, 2), first=True, causal=False, packed=True),
+)
+
+
+def lengths_of(s: Setting) -> Array:
+    return np.array([n - 1 for n in s.lengths], np.int32)
+
+
+def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
+    """Part 0: queries, turned; 1 and 2: the cache of keys and of values."""
+    rng = np.random.default_rng([s.B, s.S, s.H, part])
+    n = s.N if part == 0 else s.G
+    before = (0, s.N, s.N + s.G)[part] if s.packed else 0
+    row = s.N + 2 * s.G if s.packed else n
+    x = signed(rng, s.B, s.S, row * s.H, dtype=dtype)
+    past = signed(rng, s.B, s.G, max(s.past_length, 1), s.H, dtype=dtype)
+    cos, sin = (signed(rng, POSITIONS, max(s.half, 1), dtype=dtype) for _ in range(2))
+    begins = np.array(s.begins)
+    at = rng.integers(0, POSITIONS, (s.B, s.S)) if s.ids else begins[:, None] + np.arange(s.S)
+    new = x.reshape(s.B, s.S, row, s.H)[:, :, before : before + n].astype(np.float64)
+    if s.half and part != 2:
+        new = rotate_reference(new, cos[at].astype(np.float64), sin[at].astype(np.float64), s.interleaved)
+    new = new.transpose(0, 2, 1, 3)
+    if part == 0:
+        y = new
+    else:
+        y = np.zeros((s.B, n, s.length, s.H))
+        for b, begin in enumerate(begins):
+            y[b, :, :begin] = past[b, :, :begin]
+            y[b, :, begin : begin + s.S] = new[b]
+    inputs = [x, past, cos, sin, lengths_of(s), at.astype(np.int64)]
+    plan = lambda harness, facts: s.plan(harness, facts, dtype, part)  # noqa: E731
+    return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
+
+
+def attention(name: str, dtype: Any, s: Setting) -> Case:
+    rng = np.random.default_rng([s.B, s.S, s.H])
+    row = (s.N + 2 * s.G if s.packed else s.N) * s.H
+    query = signed(rng, s.B, s.S, row, dtype=dtype)
+    keys, values = (signed(rng, s.B, s.G, s.length, s.H, dtype=dtype) for _ in range(2))
+    bias = signed(rng, s.bias[0] or 1, s.bias[1] or 1, s.S, s.bias[2] or 1, dtype=dtype)
+    sink = signed(rng, s.N, dtype=dtype)
+    q = query.reshape(s.B, s.S, -1, s.H).astype(np.float64)
+    y = np.zeros((s.B, s.S, s.N, s.H))
+    for b, i, n in np.ndindex(s.B, s.S, s.N):
+        position = s.begins[b] + i
+        last = position + 1 if s.causal else s.lengths[b]
+        seen = slice(max(0, position - s.window + 1) if s.window else 0, last)
+        g = n * s.G // s.N
+        scores = keys[b, g, seen].astype(np.float64) @ q[b, i, n] / np.sqrt(s.H)
+        if s.softcap:
+            scores = s.softcap * np.tanh(scores / s.softcap)
+        if s.bias[2]:
+            scores = scores + bias[b % s.bias[0], n % s.bias[1], i, seen]
+        more = float(sink[n]) if s.sink else 0.0 if s.smooth else -np.inf
+        top = max(scores.max(), more)
+        e = np.exp(scores - top)
+        y[b, i, n] = e / (e.sum() + np.exp(more - top)) @ values[b, g, seen].astype(np.float64)
+    inputs = [query, keys, values, lengths_of(s), bias, sink]
+    plan = lambda harness, facts: s.plan(harness, facts, dtype, 3)  # noqa: E731
+    return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, s in enumerate(SETTINGS):
+            for part, what in enumerate(("queries", "keys", "values")):
+                if part or s.half:
+                    yield heads(f"gqa_{what}_{suffix}-{i}", dtype, s, part)
+            yield attention(f"gqa_{suffix}-{i}", dtype, s)

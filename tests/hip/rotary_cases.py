@@ -1,0 +1,46 @@
+"""RotaryEmbedding on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_int
+from typing import Any
+
+import numpy as np
+
+from graphopt.contrib.rotary import rotate_reference
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+from tests.hip.movement_cases import int64s
+
+POSITIONS = 40
+# B, S, N, H, half: of which some numbers of a head stay.
+SIZES = ((1, 5, 3, 16, 8), (2, 3, 1, 64, 16), (1, 33, 2, 6, 3), (3, 1, 4, 128, 64), (2, 7, 5, 10, 2))
+
+
+def case(name: str, dtype: Any, sizes: tuple[int, ...], heads_first: bool, one_id: bool, interleaved: bool) -> Case:
+    B, S, N, H, half = sizes
+    rng = np.random.default_rng(sizes)
+    x = signed(rng, B, S, N, H, dtype=dtype)
+    cos, sin = signed(rng, POSITIONS, half, dtype=dtype), signed(rng, POSITIONS, half, dtype=dtype)
+    ids = rng.integers(0, POSITIONS - S, 1) if one_id else rng.integers(0, POSITIONS, (B, S))
+    at = np.broadcast_to(ids[0] + np.arange(S), (B, S)) if one_id else ids
+    wide = [a.astype(np.float64) for a in (x, cos[at], sin[at])]
+    y = rotate_reference(wide[0], wide[1], wide[2], interleaved)
+    if heads_first:
+        x, y = (np.ascontiguousarray(a.transpose(0, 2, 1, 3)) for a in (x, y))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        flags = (c_int * 3)(heads_first, one_id, interleaved)
+        return harness.plan("rotary", facts, c_int(dtype == np.float16), int64s([*sizes, POSITIONS]), flags)
+
+    return Case(name, "RotaryEmbedding", [x, ids, cos, sin], [y], plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for i, sizes in enumerate(SIZES):
+            for heads_first in (False, True):
+                name = f"rotary_{suffix}-{'x'.join(map(str, sizes))}{'-heads_first' * heads_first}"
+                yield case(name, dtype, sizes, heads_first, i % 2 == 1, (i + heads_first) % 2 == 1)

@@ -1,0 +1,143 @@
+"""Operators of com.microsoft on the provider: drawn nodes against references and the runtime's own CPU kernels."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import graphopt
+from graphopt.contrib import CONTRIB, ContribOp
+from graphopt.contrib.schema import DOMAIN, Case
+from graphopt.placement import forecast
+from models.decoder import decoder
+from tests.contrib.nodes import disagreement, model_of, run_node
+from tests.contrib.test_decoder import TOKENS, generate, tokens_of
+from tests.hip.harness import ROOT
+from tests.provider.test_ops import ALONE
+from tests.provider.worker import PROVIDER, new_session, run
+
+TAKEN = [op for op in CONTRIB.values() if op.on_provider]
+SEEDS = range(8)
+EVERY = os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1"
+
+
+def halved(case: Case) -> Case:
+    case.inputs = {n: x.astype(np.float16) if x.dtype == np.float32 else x for n, x in case.inputs.items()}
+    case.tolerance = 1e-2
+    return case
+
+
+def test_the_table_says_what_the_library_has() -> None:
+    """The provider's column of docs/contrib.md, for all operators."""
+    found = set()
+    for op in CONTRIB.values():
+        for seed in range(3):
+            said = forecast(model_of(op, op.draw(np.random.default_rng(seed)), 17), "graphopt").nodes
+            asked = [n for n in said if n.provider != "constant"]
+            if asked and all("no kernel for this operator" not in n.reason for n in asked):
+                found.add(op.name)
+    assert found == {op.name for op in TAKEN}
+    for op in TAKEN:
+        assert (ROOT / "native" / "operators" / op.on_provider / "op.cpp").is_file()
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in TAKEN])
+def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
+    taken = 0
+    for seed in SEEDS:
+        case = op.draw(np.random.default_rng(seed))
+        if seed % 4 == 3:
+            case = halved(case)
+        model = model_of(op, case, 17)
+        feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
+        outcome = worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
+        if not outcome.on_device(op.name):
+            continue
+        taken += 1
+        got = dict(zip([o.name for o in model.graph.output], outcome.outputs, strict=True))
+        what = (seed, case.attributes, {n: x.shape for n, x in case.inputs.items()})
+        case.tolerance = max(case.tolerance, 2e-5)
+        assert disagreement(case, op.reference(op.call(case)), got) == "", what
+        truth = run_node(model, feeds) if case.kernel is not None else ""
+        if not isinstance(truth, str):
+            assert disagreement(case, truth, got) == "", what
+    assert taken >= 4, f"{taken} of {len(SEEDS)}"
+
+
+def generate_on_device(model: bytes, steps: int) -> tuple[list[list[int]], Counter[str]]:
+    """The tokens, and the operators that the provider was given."""
+    session = new_session(model, assignment=True)
+    parts = session.get_provider_graph_assignment_info()
+    given = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
+    return tokens_of(session, steps), given
+
+
+@pytest.mark.parametrize("bits", [4, 8] if EVERY else [4])
+def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecutor) -> None:
+    """With the cache from step to step, as it is and optimized; scripts/sweep asks for 64 of them."""
+    steps = TOKENS if EVERY else 6
+    model = decoder(bits=bits)
+    wanted = generate(model, steps)
+    optimized, _ = graphopt.optimize(model, target="cuda")
+    for form in (model, optimized):
+        kinds = Counter(n.op_type for n in form.graph.node if n.domain == DOMAIN)
+        tokens, given = worker.submit(generate_on_device, form.SerializeToString(), steps).result()
+        assert {op: given[op] for op in kinds} == kinds
+        assert tokens == wanted
+    assert set(kinds) == {"GroupQueryAttention", "MatMulNBits"}
+
+
+def test_past_and_present_in_one_place(worker: ProcessPoolExecutor) -> None:
+    """As genai binds them: the cache that comes out lies where the one that goes in does."""
+    assert worker.submit(_shared_cache).result() == ""
+
+
+def _shared_cache() -> str:
+    import onnxruntime as ort
+
+    op = CONTRIB[DOMAIN, "GroupQueryAttention"]
+    rng = np.random.default_rng(3)
+    B, S, N, G, H, held = 2, 1, 4, 2, 16, 12
+    inputs = {
+        "query": rng.normal(size=(B, S, N * H)).astype(np.float32),
+        "key": rng.normal(size=(B, S, G * H)).astype(np.float32),
+        "value": rng.normal(size=(B, S, G * H)).astype(np.float32),
+        "past_key": rng.normal(size=(B, G, held, H)).astype(np.float32),
+        "past_value": rng.normal(size=(B, G, held, H)).astype(np.float32),
+        "seqlens_k": np.array([7, 4], np.int32),
+        "total_sequence_length": np.array(8, np.int32),
+    }
+    case = Case(inputs, {"num_heads": N, "kv_num_heads": G}, ("output", "present_key", "present_value"))
+    session = new_session(model_of(op, case, 17).SerializeToString(), ALONE)
+    device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)
+    memory = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT)
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        if name.startswith("past"):
+            value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), np.float32, memory_info=memory)
+            value.update_inplace(array)
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(name.replace("past", "present"), value)
+        else:
+            binding.bind_cpu_input(name, array)
+    binding.bind_output("output")
+    session.run_with_iobinding(binding)
+    outputs = dict(zip(("present_key", "present_value", "output"), binding.copy_outputs_to_cpu(), strict=True))
+    want = dict(op.reference(op.call(case)))
+    case.tolerance = 1e-5
+    return disagreement(case, want, outputs)
+
+
+def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:
+    """With the node's name and what is wrong, and no crash."""
+    op = CONTRIB[DOMAIN, "MatMulNBits"]
+    case = op.draw(np.random.default_rng(0))
+    model = model_of(op, case, 17)
+    next(a for a in model.graph.node[0].attribute if a.name == "N").i += 1
+    feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
+    with pytest.raises(Exception, match="must have"):
+        worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
