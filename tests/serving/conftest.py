@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from graphopt.runtime.sessions import loads_providers
 from graphopt.serving.shared import FOLDER
+
+ENGINES = "GRAPHOPT_TEST_ENGINES"  # that scripts/sweep serving sets
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,9 +23,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs in .venv-ort need not run in .venv."""
-    if loads_providers():
-        return
+    """What runs in .venv-ort need not run in .venv, and what is of scripts/sweep runs there."""
     here = [item for item in items if Path(__file__).parent in item.path.parents]
+    if loads_providers():
+        here = [item for item in here if item.get_closest_marker("engines") and not os.environ.get(ENGINES)]
     config.hook.pytest_deselected(items=here)
     items[:] = [item for item in items if item not in here]

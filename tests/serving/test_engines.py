@@ -139,10 +139,11 @@ def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int],
     assert not only_new.difference(ask(engine.client(), "resnet", only_new.feeds, "2"))
 
 
+@pytest.mark.engines
 def test_model_replaced_worker_by_worker(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
     """Where an engine starts workers again, they are ended one after the other once the new file lies in place."""
-    if engine.name in ("mlserver", "kserve") or "GRAPHOPT_TEST_ENGINES" not in os.environ:
-        pytest.skip("for engines whose workers are started again; scripts/sweep serving runs it")
+    if engine.name in ("mlserver", "kserve"):
+        pytest.skip("MLServer loads a model again, and a KServe predictor is one process")
     new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
 
     def replace() -> None:

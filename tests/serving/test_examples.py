@@ -33,8 +33,11 @@ EXAMPLES = {
 NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "").split()
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} & {*EXAMPLES}))
+@pytest.mark.engines
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_example(name: str, tmp_path: Path) -> None:
+    if name not in NAMES:
+        pytest.skip("another engine is asked for")
     command, path, protocol = EXAMPLES[name]
     port = str(free_port())
     source = (ROOT / "examples" / "serving" / f"{name}_app.py").read_text()
