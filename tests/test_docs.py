@@ -175,6 +175,9 @@ def test_files_that_are_named_exist() -> None:
             named = re.findall(rf"(?<![\w/.*{{}}<>-])((?:{TREES})/[\w./-]*\w)(?![\w/*{{<(\[-])", line)
             comment = line if text.suffix == ".md" else line.partition("#" if text.suffix == ".py" else "//")[2]
             named += re.findall(r"(?<![\w./*<>-])(\w+\.(?:py|cpp|hip|h|cc))\b(?!\()", comment)
+            if text.suffix in {".h", ".cpp", ".hip"}:  # as its includes name files
+                inside = re.findall(r"(?<![\w./*-])((?:operators|device|blocks|runtime)/[\w/]+\.\w+)", comment)
+                named += [f"native/{name}" for name in inside]
             wrong = [n for n in named if "ROOM" not in n and not {n, f"{n}.py"} & known]
             missing += [f"{text.relative_to(root)}:{number}: {name}" for name in wrong]
     assert len(texts) > 500 and not missing

@@ -99,25 +99,6 @@ def native_layer(path: str) -> int:
 
 
 @pytest.mark.once
-def test_files_that_native_comments_name_are_there() -> None:
-    """By their path in the repository or in native/, or by a name. device/libraries/ names files of others, too."""
-    names = {
-        path.name for folder in ("native", "tests", "graphopt", "docs") for path in (ROOT.parent / folder).rglob("*")
-    }
-    seen = 0
-    for path in sorted(
-        p for p in NATIVE.rglob("*") if p.suffix in (".h", ".cpp", ".hip") and p.parent.name != "libraries"
-    ):
-        for comment in re.findall(r"//(.*)", path.read_text()):
-            for named in re.findall(r"(?<![\w./*-])[\w/-]+[.](?:h|cpp|hip|py|md)(?!\w)", comment):
-                places = [ROOT.parent / named, NATIVE / named, path.parent / named]
-                there = named in names or any(place.is_file() for place in places)
-                assert there, f"{path.relative_to(NATIVE)} names {named}"
-                seen += 1
-    assert seen > 50
-
-
-@pytest.mark.once
 def test_no_native_file_includes_a_layer_above() -> None:
     seen, built_on = set(), set()
     for path in sorted(NATIVE.rglob("*")):
