@@ -41,6 +41,8 @@ SUMS = frozenset(
     "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSum ReduceSumSquare Resize RoiAlign "
     "RotaryEmbedding Softmax Sub Sum Upsample".split()
 )
+# Their kernels may take the variance as a difference of two means.
+NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 # Approximated, with an error that is relative to 1 where the result is smaller.
 FUNCTIONS = frozenset(
     "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
@@ -267,7 +269,8 @@ class _Noise:
                 nodes.append(node)
                 continue
             kind = _Kind(noisy=bool(noisy_kinds), raw=bool(noisy_kinds) and all(k.raw for k in noisy_kinds))
-            if node.op_type == "LayerNormalization" and (written := self._written_out(node)) is not None:
+            if node.op_type in NORMS and (written := self._written_out(node)) is not None:
+                known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
                 nodes += written[:-1]
                 node = written[-1]
             if node.op_type in PRODUCTS and not self._is_coarse(node):
@@ -314,14 +317,16 @@ class _Noise:
                 return
 
     def _written_out(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """LayerNormalization over the last axis by the mean of the squares about the mean.
+        """LayerNormalization over the last axis, or a sum with it, by the mean of the squares about the mean.
 
         A runtime's kernel may take the difference of two means instead, which is another number where a row's mean is
         large against its spread, and the same one at every draw.
         """
         attributes = {a.name: a for a in node.attribute}
         axis = attributes["axis"].i if "axis" in attributes else -1
-        if node.domain not in ("", "ai.onnx") or axis != -1 or any(node.output[1:]):
+        skip = node.op_type == "SkipLayerNormalization"
+        domains = ("com.microsoft",) if skip else ("", "ai.onnx")
+        if node.domain not in domains or axis != -1 or any(node.output[1 : 3 if skip else None]):
             return None
         if self.types.get(node.output[0]) != TensorProto.FLOAT or self.types.get(node.input[0]) != TensorProto.FLOAT:
             return None
@@ -338,16 +343,23 @@ class _Noise:
             last = helper.make_tensor(f"{here}_last", TensorProto.INT64, [1], [-1])
             return add("ReduceMean", [x, add("Constant", [], f"{suffix}_axis", value=last)], suffix)
 
-        epsilon = attributes["epsilon"].f if "epsilon" in attributes else 1e-5
+        epsilon = attributes["epsilon"].f if "epsilon" in attributes else 1e-12 if skip else 1e-5
         least = helper.make_tensor(f"{here}_least", TensorProto.FLOAT, [], [epsilon])
         x, scale, *bias = node.input
+        if skip:
+            x, other, scale, *rest = node.input
+            bias, more = rest[:1], [name for name in rest[1:2] if name]
+            exact, x = add("Sum", [x, other, *more], "exact"), f"{here}_total"
+            nodes += self._rounding(exact, x, TensorProto.FLOAT, self.unit_of(node.output[0]), "Add", raw=False)
+            if any(node.output[3:]):
+                nodes.append(helper.make_node("Identity", [x], [node.output[3]]))
         centred = add("Sub", [x, mean(x, "mean")], "centred")
         variance = mean(add("Mul", [centred, centred], "square"), "variance")
         root = add("Sqrt", [add("Add", [variance, add("Constant", [], "epsilon", value=least)], "sum")], "root")
         scaled = add("Mul", [add("Div", [centred, root], "normal"), scale], "scaled")
         last_inputs = [scaled, bias[0]] if bias and bias[0] else [scaled]
         # Rounded as the norm itself is.
-        nodes.append(helper.make_node("Sum", last_inputs, node.output, name=node.name))
+        nodes.append(helper.make_node("Sum", last_inputs, node.output[:1], name=node.name))
         return nodes
 
     def _other_step(

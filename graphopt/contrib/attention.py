@@ -209,7 +209,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
             joined(w, call["past_key"], k, length),
             joined(w, call["past_value"], v, length),
         )
-    if "cache_indirection" in call:
+    if "cache_indirection" in call and "past_key" in call:  # all beams share what a cross attention reads
         k, v = (_of_beams(w, x, call["cache_indirection"]) for x in (k, v))
     mask = "key_padding_mask" if "key_padding_mask" in call else "mask_index"
     size = hidden[0] // N if hidden[0] is not None else None
@@ -364,7 +364,7 @@ def _multi_head_reference(call: Call[Array]) -> Mapping[str, Array]:
         shared = "past_sequence_length" in call and call.attributes.get("past_present_share_buffer", 1)
         length = int(call["past_sequence_length"].item()) if shared else None
         (k, kept_k), (v, kept_v) = _cached(call["past_key"], k, length), _cached(call["past_value"], v, length)
-    if "cache_indirection" in call:
+    if "cache_indirection" in call and "past_key" in call:
         table = call["cache_indirection"]
         beams = table.shape[1]
         k, v = k.copy(), v.copy()
@@ -510,7 +510,7 @@ def _draw_decoder(rng: np.random.Generator) -> Case:
         inputs["attention_bias"] = normal(rng, 1, N, 1, T)
     if rng.random() < 0.5:
         inputs["bias"] = normal(rng, 3 * D)
-    if form == "shared" and beams > 1:
+    if form != "self" and beams > 1:
         inputs["beam_width"] = np.array([beams], np.int32)
         inputs["cache_indirection"] = rng.integers(0, beams, (B // beams, beams, 7), np.int32)
     _draw_attributes(rng, attributes, causal=False)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.define import call_of, define
 from graphopt.contrib.schema import DOMAIN
+from graphopt.contrib.writer import Writer
+from graphopt.errors import one_line
 from graphopt.graph.editor import ANY, Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
@@ -52,7 +55,10 @@ class Contrib(Pass[ContribMatch]):
         if match.op.quantized and editor.target.device != "portable":
             raise Refusal(Code.QUANTIZED, match.op.stays_on_cpu, match.node)
         writer, _ = define(match.op, match.node, editor)
+        why = _contradiction(writer)
         writer.discard()
+        if why:
+            raise Refusal(Code.WRONG_SHAPE, f"its operands do not fit its definition: {why}", match.node)
 
     def candidate(self, match: ContribMatch, editor: Editor) -> Candidate | None:
         node, op = match.node, match.op
@@ -69,6 +75,21 @@ class Contrib(Pass[ContribMatch]):
         nodes = sum(n.op_type != "Constant" for n in writer.nodes)
         editor.replace([match.node], writer.nodes, outputs, anchor=match.node)
         return became(1, match.op.form or f"{nodes} nodes of standard ONNX")
+
+
+def _contradiction(writer: Writer) -> str:
+    """Why no runtime loads the nodes: it checks shapes of standard operators then, and of contrib ones when it runs."""
+    inside = set(writer.nodes)
+    values = dict.fromkeys(v for node in writer.nodes for v in node.inputs if v is not None)
+    given = [ir.serde.serialize_value(v) for v in values if v.producer() not in inside and v.type is not None]
+    nodes = [ir.serde.serialize_node(node) for node in writer.nodes]
+    graph = onnx.helper.make_graph(nodes, "definition", given, [])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", writer.opset)])
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        return one_line(error)
+    return ""
 
 
 def _with_cache(op: ContribOp, node: ir.Node) -> bool:

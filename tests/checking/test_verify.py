@@ -622,8 +622,9 @@ def test_a_body_without_its_bias_is_a_finding() -> None:
     assert not verify(before, after)
 
 
-@pytest.mark.parametrize("case", ["far from zero", "nearly constant"])
-def test_a_runtimes_norm_by_the_difference_of_squares(case: str) -> None:
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("case", ["far from zero", "whole numbers", "nearly constant"])
+def test_a_runtimes_norm_by_the_difference_of_squares(case: str, skip: bool) -> None:
     """What AFTER writes out is nearer to the truth than BEFORE's own kernel."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {n: rng.uniform(0.7, 1.3, 32).astype(np.float32) for n in ("scale", "bias")}
@@ -639,7 +640,33 @@ def test_a_runtimes_norm_by_the_difference_of_squares(case: str) -> None:
         values,
     )
     x = rng.standard_normal((40, 32)).astype(np.float32)
-    inputs = {"x": 20 + x if case == "far from zero" else 3 + np.float32(1e-2) * x}
+    # Whole numbers have no rounding of their own, which would stand for the kernel's.
+    rows = {
+        "far from zero": 20 + x,
+        "whole numbers": np.rint(1000 + 10 * x),
+        "nearly constant": 3 + np.float32(1e-2) * x,
+    }
+    inputs = {"x": rows[case]}
+    if skip:
+        sums = "z = Mul(x, half)", "o = Add(x, z)"
+        for model, at in ((before, 1), (after, 2)):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(-0.5), "half"))
+            added = onnx.parser.parse_graph(f"g (float[N, 32] x) => (float[N, 32] o) {{ {' '.join(sums[:at])} }}").node
+            nodes = [*added, *model.graph.node]
+            if model is after:
+                for node in nodes[at:]:
+                    node.input[:] = ["o" if name == "x" else name for name in node.input]
+            else:
+                norm = nodes[-1]
+                norm.CopyFrom(
+                    helper.make_node("SkipLayerNormalization", ["x", "z", "scale", "bias"], ["y", "", "", "o"])
+                )
+                norm.domain = "com.microsoft"
+                norm.attribute.append(helper.make_attribute("epsilon", 1e-5))
+                model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+            del model.graph.node[:]
+            model.graph.node.extend(nodes)
+            model.graph.output.append(helper.make_tensor_value_info("o", TensorProto.FLOAT, ["N", 32]))
     report = verify(before, after, inputs=inputs)
     assert report.equal, report.summary
 

@@ -109,6 +109,10 @@ def one(
         ("WRONG_AXIS", "SimplifiedLayerNormalization<axis = 1>(x, g)", {}),
         ("MIXED_DTYPE", "SimplifiedLayerNormalization(x, h)", {}),
         ("WRONG_RANK", "com.microsoft.Attention<num_heads = 4>(x, w, c, m)", {}),
+        # Runtimes load these, and refuse them when they run.
+        ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4>(x, narrow, c)", {}),
+        ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4>(x, w, short)", {}),
+        ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4, qkv_hidden_sizes = [8, 8, 8]>(x, w, c)", {}),
     ],
 )
 def test_refuses(code: str, node: str, arguments: Mapping[str, Any]) -> None:
@@ -116,6 +120,8 @@ def test_refuses(code: str, node: str, arguments: Mapping[str, Any]) -> None:
         "w": draw(D, 3 * D),
         "c": draw(3 * D),
         "h": draw(D).astype(np.float16),
+        "narrow": draw(D - 1, 3 * D),
+        "short": draw(3 * D - 1),
         "m": np.ones((1, 1, 5, 5), np.int32),
     }
     assert one(node, weights, **arguments).codes() == [code]

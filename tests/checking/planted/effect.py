@@ -1,8 +1,9 @@
 """How far a fault really moves the outputs, in units of what honest rounding does to them.
 
-ONNX Runtime runs everything, its optimizations off, on broad inputs (`subjects.inputs`). The honest error of a pair of
-files is what lies between them before a fault is planted, and what remains of changing every float weight and input
-by one unit in the last place of the pair's precision, whichever is more; it is known for each element of each output. A
+ONNX Runtime runs everything, its optimizations off, on broad inputs (`subjects.inputs`). The honest error of a pair
+of files is what lies between them before a fault is planted, and what remains of changing every float weight and
+input by one unit in the last place of the pair's precision, or in BEFORE each score that a softmax reads (which a
+mask of -10000 leaves with a unit of a thousandth), whichever is most; it is known for each element of each output. A
 fault's effect is judged for the whole output and for each slice along each axis, since a score of 0.5 beside a box of
 2,000 pixels has a scale of its own.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import graphopt
 from tests.checking.planted.registry import DOMAIN
@@ -50,6 +51,36 @@ def perturbed(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto
         if array.size > 8:
             moved = nudged(array, max(unit, float(np.finfo(array.dtype).eps)), rng)
             copy.graph.initializer[i].CopyFrom(numpy_helper.from_array(moved, copy.graph.initializer[i].name))
+    return copy
+
+
+def with_rounded_scores(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto:
+    """Every number that a Softmax of the main graph reads times about 1 + `unit`, 1 or 1 - `unit`, at random."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    # The lowest numbers, and infinities, stay: they mean "masked", and a product would leave their range.
+    copy.graph.initializer.append(numpy_helper.from_array(np.float32(1e30), "rounded_scores/bound"))
+    for i, node in enumerate(model.graph.node):
+        if node.op_type == "Softmax" and node.domain == "":
+            x, y = node.input[0], f"rounded_scores/{i}"
+            low, high = 1 - 1.5 * unit, 1 + 1.5 * unit
+            copy.graph.node.extend(
+                [
+                    helper.make_node(
+                        "RandomUniformLike", [x], [f"{y}/factor"], low=low, high=high, seed=float(seed + i)
+                    ),
+                    helper.make_node("Mul", [x, f"{y}/factor"], [f"{y}/moved"]),
+                    helper.make_node("Abs", [x], [f"{y}/size"]),
+                    helper.make_node("Less", [f"{y}/size", "rounded_scores/bound"], [f"{y}/near"]),
+                    helper.make_node("Where", [f"{y}/near", f"{y}/moved", x], [y]),
+                ]
+            )
+            node = copy.graph.node.add()
+            node.CopyFrom(model.graph.node[i])
+            node.input[0] = y
+        else:
+            copy.graph.node.add().CopyFrom(node)
     return copy
 
 
@@ -110,6 +141,12 @@ class Pair:
         original = session(before, False)
         based = {mode: session(base, mode) for mode in self.modes}
         shaken = [session(perturbed(base, self.unit, seed), self.modes[-1]) for seed in range(PERTURBATIONS)]
+        if not halves and any(n.op_type == "Softmax" for n in before.graph.node):
+            scores = [
+                session(with_rounded_scores(before, self.unit, 100 * seed), False) for seed in range(PERTURBATIONS)
+            ]
+        else:
+            scores = []
         rng = np.random.default_rng(1)
         for feeds in sets:
             try:
@@ -123,12 +160,14 @@ class Pair:
             for other in shaken:
                 near = {n: nudged(a, self.unit, rng) if _is_measured(a) else a for n, a in feeds.items()}
                 shaky.append(other.run(None, near))
+            rounded = [other.run(None, dict(feeds)) for other in scores]
             for mode in self.modes:
                 want = base_outputs[mode]
                 self._want[mode, k] = want
                 others = [first, *shaky, *base_outputs.values()]
                 self._honest[mode, k] = [
-                    np.max([distance(w, o[i]) for o in others], axis=0) for i, w in enumerate(want)
+                    np.max([distance(w, o[i]) for o in others] + [distance(first[i], o[i]) for o in rounded], axis=0)
+                    for i, w in enumerate(want)
                 ]
 
     def effect(self, faulty: onnx.ModelProto) -> float:
