@@ -11,12 +11,15 @@ engine took for a request, which other work on the machine changes little.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import graphopt
 from graphopt.serving.write import write

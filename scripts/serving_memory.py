@@ -18,6 +18,8 @@ from pathlib import Path
 
 import onnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import graphopt
 from graphopt.serving.write import write
 from models import ZOO
