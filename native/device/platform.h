@@ -27,6 +27,7 @@
 //   half_t, Pack<T>, load_pack, store_pack
 //                               16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
+//   atomic_exchange(p, value)   in global memory, among all work-items of the launch
 #pragma once
 
 #if defined(__AMDGCN__)
@@ -169,6 +170,10 @@ DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other one where one is NaN
 
+DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
+  return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 #elif GRAPHOPT_ON_NVIDIA
 
 typedef __half half_t;
@@ -206,6 +211,8 @@ DEVICE float rcp_fast(float x) {
 DEVICE float sqrt_exact(float x) { return __fsqrt_rn(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE float max_float(float a, float b) { return fmaxf(a, b); }
+
+DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return atomicExch(p, value); }
 
 #endif
 

@@ -12,8 +12,10 @@
 #include "operators/attention/op.h"
 #include "operators/cast/op.h"
 #include "operators/convolution/op.h"
+#include "operators/cumsum/op.h"
 #include "operators/elementwise/op.h"
 #include "operators/gather/op.h"
+#include "operators/generate/op.h"
 #include "operators/group_norm/op.h"
 #include "operators/group_query_attention/op.h"
 #include "operators/linear/op.h"
@@ -22,11 +24,13 @@
 #include "operators/matmul_nbits/op.h"
 #include "operators/movement/op.h"
 #include "operators/pool/op.h"
+#include "operators/quantize/op.h"
 #include "operators/reduction/op.h"
 #include "operators/resize/op.h"
 #include "operators/rotary/op.h"
 #include "operators/row_norm/op.h"
 #include "operators/scale_shift/op.h"
+#include "operators/scatter/op.h"
 #include "operators/softmax/op.h"
 #include "operators/unary/op.h"
 #include "operators/winograd/plan.h"
@@ -246,6 +250,65 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int
   });
 }
 
+// `shapes`: of y, a, b and mask, each a rank and its dims.
+EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_signed, int32_t op,
+                                 int32_t inputs, const int64_t* shapes) {
+  return guarded([&] {
+    WholeProblem problem;
+    problem.op = static_cast<WholeOp>(op);
+    problem.binary = inputs > 1;
+    problem.masked = inputs > 2;
+    problem.is_signed = is_signed != 0;
+    problem.bytes = bytes;
+    problem.y = read_shape(shapes);
+    problem.a = read_shape(shapes);
+    problem.b = read_shape(shapes);
+    problem.mask = read_shape(shapes);
+    return whole_plan(problem, true);
+  });
+}
+
+// `sizes`: outer, size, inner, and the places of a block; 0: a scale for each place, -1: one for all.
+EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half, int zero, int back,
+                                    const int64_t* sizes) {
+  return guarded([&] {
+    QuantizeProblem p;
+    p.outer = sizes[0];
+    p.size = sizes[1];
+    p.inner = sizes[2];
+    p.scales = sizes[3] < 0 ? Scales::kOne : sizes[3] == 0 ? Scales::kAxis : Scales::kBlocks;
+    if (sizes[3] > 0) p.block = sizes[3];
+    p.number = static_cast<ElementType>(number);
+    p.half = half != 0;
+    p.zero = zero != 0;
+    p.back = back != 0;
+    return quantize_plan(p, true);
+  });
+}
+
+EXPORT Plan* graphopt_range_plan(const DeviceFacts*, int32_t type, double start, double step, int64_t total) {
+  return guarded([&] {
+    RangeProblem p;
+    p.type = static_cast<ElementType>(type);
+    p.total = total;
+    p.start = static_cast<float>(start);
+    p.step = static_cast<float>(step);
+    p.whole_start = static_cast<int64_t>(start);
+    p.whole_step = static_cast<int64_t>(step);
+    return range_plan(p);
+  });
+}
+
+EXPORT Plan* graphopt_trilu_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns, int64_t k,
+                                 int64_t bytes, int upper) {
+  return guarded([&] { return trilu_plan({batch, rows, columns, k, upper != 0, bytes}, true); });
+}
+
+EXPORT Plan* graphopt_one_hot_plan(const DeviceFacts*, int64_t outer, int64_t depth, int64_t inner,
+                                   int32_t type, int64_t bytes) {
+  return guarded([&] { return one_hot_plan({outer, depth, inner, static_cast<IndexType>(type), bytes}); });
+}
+
 EXPORT Plan* graphopt_unary_plan(const DeviceFacts*, int half, int32_t op, float alpha, int64_t total,
                                  int aligned) {
   return guarded(
@@ -301,6 +364,61 @@ EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, 
 EXPORT Plan* graphopt_gather_plan(const DeviceFacts*, int64_t bytes, int narrow, int64_t outer, int64_t size,
                                   int64_t inner, int64_t indices) {
   return guarded([&] { return gather_plan({outer, size, inner, indices, bytes, narrow != 0}, true); });
+}
+
+// `numbers`: the shapes of x and of the indices, each a rank and its dims, and the axis.
+EXPORT Plan* graphopt_gather_elements_plan(const DeviceFacts*, int64_t bytes, int narrow,
+                                           const int64_t* numbers) {
+  return guarded([&] {
+    GatherElementsProblem p;
+    p.x = read_shape(numbers);
+    p.index = read_shape(numbers);
+    p.axis = static_cast<size_t>(*numbers);
+    p.bytes = bytes;
+    p.narrow = narrow != 0;
+    return gather_elements_plan(p);
+  });
+}
+
+// `numbers`: batch, rows, inner, then the indexed sizes, as a rank and its dims.
+EXPORT Plan* graphopt_gather_nd_plan(const DeviceFacts*, int64_t bytes, const int64_t* numbers) {
+  return guarded([&] {
+    GatherNDProblem p;
+    p.batch = *numbers++;
+    p.rows = *numbers++;
+    p.inner = *numbers++;
+    const Shape sizes = read_shape(numbers);
+    p.sizes.assign(sizes.data(), sizes.data() + sizes.rank());
+    p.bytes = bytes;
+    return gather_nd_plan(p, true);
+  });
+}
+
+// `numbers`: the sizes and the shape of the indices, each a rank and its dims, inner and the axis; -1:
+// ScatterND.
+EXPORT Plan* graphopt_scatter_plan(const DeviceFacts*, int32_t type, int64_t bytes, int narrow, int32_t how,
+                                   const int64_t* numbers) {
+  return guarded([&] {
+    ScatterProblem p;
+    p.sizes = read_shape(numbers);
+    p.indices = read_shape(numbers);
+    p.inner = numbers[0];
+    p.elements = numbers[1] >= 0;
+    if (p.elements) p.axis = static_cast<size_t>(numbers[1]);
+    p.type = static_cast<ElementType>(type);
+    p.bytes = bytes;
+    p.narrow = narrow != 0;
+    p.how = static_cast<ScatterHow>(how);
+    return scatter_plan(p, true);
+  });
+}
+
+EXPORT Plan* graphopt_cumsum_plan(const DeviceFacts* device, int32_t type, int64_t outer, int64_t size,
+                                  int64_t inner, int reverse, int exclusive) {
+  return guarded([&] {
+    return cumsum_plan({outer, size, inner, reverse != 0, exclusive != 0, static_cast<ElementType>(type)},
+                       *device);
+  });
 }
 
 EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from, int32_t to) {

@@ -126,6 +126,7 @@ def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
         if len(nodes) != 1 or nodes[0].op_type not in operators or nodes[0].domain:
             continue
         data: list[Any] = [to_array(d) if isinstance(d, TensorProto) else d for d in case.data_sets[0][0]]
+        data = [np.asarray(d) if isinstance(d, np.generic) else d for d in data]
         arrays = dict(zip([i.name for i in case.model.graph.input], data, strict=True))
         if not all(isinstance(a, np.ndarray) and a.dtype.type in TYPES.values() for a in arrays.values()):
             continue

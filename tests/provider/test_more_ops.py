@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.hip.case import compare, signed, tolerance_of
+from tests.hip import cumsum_cases, quantize_cases, scatter_cases, whole_cases
+from tests.hip.case import Case, compare, signed, tolerance_of
 from tests.provider.test_ops import ALONE, DTYPES
 from tests.provider.worker import Array, model_of, run
 
@@ -357,3 +358,174 @@ def test_conv(x: Any, w: Any, attributes: Any, bias: bool, dtype: Any, worker: P
         constants["b"] = random(w[0], dtype=dtype)
     node = helper.make_node("Conv", ["x", *constants], ["y"], **attributes)
     check(worker, node, {"x": random(*x, dtype=dtype)}, constants)
+
+
+@both
+@pytest.mark.parametrize("repeats", [(2, 1, 3), (1, 1, 1), (2, 3, 2), (0, 2, 1)])
+def test_tile(repeats: tuple[int, ...], dtype: Any, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Tile", ["x", "r"], ["y"])
+    check(worker, node, {"x": random(2, 3, 5, dtype=dtype)}, {"r": np.array(repeats)}, tolerance=0)
+
+
+def test_tile_of_many_axes(worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("Tile", ["x", "r"], ["y"])
+    x = np.arange(2 * 3 * 2 * 2 * 3).reshape(2, 3, 2, 2, 3)
+    check(worker, node, {"x": x, "r": np.array([2, 3, 2, 2, 2])}, tolerance=0)
+
+
+@both
+@pytest.mark.parametrize("op", ["DepthToSpace DCR", "DepthToSpace CRD", "SpaceToDepth"])
+def test_blocks_of_pixels(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    name, _, mode = op.partition(" ")
+    attributes: dict[str, Any] = {"mode": mode} if mode else {}
+    node = helper.make_node(name, ["x"], ["y"], blocksize=2, **attributes)
+    check(worker, node, {"x": random(2, 12, 4, 6, dtype=dtype)}, tolerance=0)
+
+
+@pytest.mark.parametrize("op", ["GatherElements", "GatherND"])
+def test_gather_by_element_and_by_tuple(op: str, worker: ProcessPoolExecutor) -> None:
+    """An index that is out of range gives zeros, as in Gather."""
+    index = np.array([[0, 2, -1], [1, 0, 9]]) if op == "GatherElements" else np.array([[0, 2], [1, -1], [1, 9]])
+    for x in (random(2, 3), np.arange(6).reshape(2, 3), np.arange(6, dtype=np.uint8).reshape(2, 3)):
+        attributes: dict[str, Any] = {"axis": 1} if op == "GatherElements" else {}
+        y = np.array([[x[0, 0], x[0, 2], x[0, 2]], [x[1, 1], x[1, 0], 0]], x.dtype)
+        expected = [y if op == "GatherElements" else np.array([x[0, 2], x[1, 2], 0], x.dtype)]
+        check(worker, helper.make_node(op, ["x", "i"], ["y"], **attributes), {"x": x, "i": index}, expected=expected)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in scatter_cases.cases() if c.name.endswith(("float32", "float32-1", "int64-3"))]
+)
+def test_scatter(case: Case, worker: ProcessPoolExecutor) -> None:
+    x, index, updates = case.inputs
+    how = case.name.split("_")[2]
+    attributes: dict[str, Any] = {"reduction": how}
+    for x_dims, dims, axis in scatter_cases.ELEMENTS:
+        if (case.op, x_dims, dims) == ("ScatterElements", x.shape, index.shape):
+            attributes["axis"] = axis
+    node = helper.make_node(case.op, ["x", "i", "u"], ["y"], **attributes)
+    check(worker, node, {"x": x, "i": index, "u": updates}, expected=case.outputs())
+
+
+def test_a_sum_of_scattered_floats_is_the_same_in_any_order(worker: ProcessPoolExecutor) -> None:
+    """1e8 and -1e8 swallow what is added between them, unless it is added in units that all of them have."""
+    x, updates = np.zeros(3, np.float32), np.array([1e8, 1, -1e8, 2, 0.5, 3e38, 3e38, -3e38], np.float32)
+    index = np.array([0, 0, 0, 0, 1, 2, 2, 2])
+    node = helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], reduction="add")
+    for order in (range(8), reversed(range(8)), (3, 0, 1, 6, 2, 4, 5, 7)):
+        chosen = list(order)
+        feeds = {"x": x, "i": index[chosen], "u": updates[chosen]}
+        check(worker, node, feeds, tolerance=0, expected=[np.array([3, 0.5, 3e38], np.float32)])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_cumsum(axis: int, worker: ProcessPoolExecutor) -> None:
+    for x in (random(3, 40, 5), random(3, 40, 5, dtype=np.float16), np.arange(24).reshape(2, 3, 4)):
+        for reverse, exclusive in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            node = helper.make_node("CumSum", ["x", "a"], ["y"], reverse=reverse, exclusive=exclusive)
+            expected = [cumsum_cases.sums(x, axis, bool(reverse), bool(exclusive))]
+            check(worker, node, {"x": x}, {"a": np.array(axis)}, expected=expected)
+
+
+@pytest.mark.parametrize("op", [op for op in whole_cases.OPS if not op.startswith(("Fmod", "Shift"))])
+def test_whole_numbers(op: str, worker: ProcessPoolExecutor) -> None:
+    """Of each type, broadcast."""
+    for dtype in whole_cases.TYPES[op == "Neg" :]:  # uint8 has no negative numbers
+        mask = (2, 1, 7) if op == "Where" else ()
+        case = whole_cases.case(op, dtype, op, (3, 2, 5, 7), () if op in whole_cases.UNARY else (5, 1), mask)
+        feeds = dict(zip("abm", case.inputs))
+        node = helper.make_node(op, ["m", "a", "b"] if op == "Where" else list(feeds), ["y"])
+        kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        model = model_of([node], feeds, ["y"], opset=18, out_types={"y": kind})
+        outcome = worker.submit(run, model, feeds, ALONE).result()
+        assert outcome.on_device(op) == 1, outcome.placement
+        np.testing.assert_array_equal(outcome.outputs[0], case.expected[0])
+
+
+def test_shifts_and_remainders(worker: ProcessPoolExecutor) -> None:
+    a, b = np.array([1, 200, 255, 7], np.uint8), np.array([7, 1, 3, 0], np.uint8)
+    for direction, expected in (("LEFT", a << b), ("RIGHT", a >> b)):
+        node = helper.make_node("BitShift", ["a", "b"], ["y"], direction=direction)
+        check(worker, node, {"a": a, "b": b}, tolerance=0, expected=[expected])
+    c, d = np.array([-7, 7, -7, 5, 3]), np.array([3, -3, -3, 5, -1])
+    for fmod, remainders in ((0, np.mod(c, d)), (1, np.fmod(c, d))):
+        node = helper.make_node("Mod", ["a", "b"], ["y"], fmod=fmod)
+        check(worker, node, {"a": c, "b": d}, tolerance=0, expected=[remainders])
+
+
+def test_a_division_by_zero_ends_no_process(worker: ProcessPoolExecutor) -> None:
+    least = np.iinfo(np.int64).min
+    feeds = {"a": np.array([5, least, least]), "b": np.array([0, -1, 0])}
+    check(worker, helper.make_node("Div", ["a", "b"], ["y"]), feeds, tolerance=0, expected=[np.array([0, least, 0])])
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("sizes", [quantize_cases.SIZES[i] for i in (0, 2, 5)])
+def test_quantization(sizes: tuple[int, int, int, int], back: bool, worker: ProcessPoolExecutor) -> None:
+    """One scale, one for each place along an axis, one for each block."""
+    for dtype in DTYPES:
+        for number in (np.uint8, np.int8) + ((np.int32,) if back else ()):
+            case = quantize_cases.case("q", dtype, number, sizes, back, has_zero=number != np.int32)
+            attributes: dict[str, Any] = {"axis": 1} if sizes[3] >= 0 else {}
+            if sizes[3] > 0:
+                attributes["block_size"] = sizes[3]
+            feeds = dict(zip("xsz", case.inputs))
+            node = helper.make_node(case.op, list(feeds), ["y"], **attributes)
+            kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(case.dtype)))
+            tolerance = tolerance_of(dtype) if back else 0
+            check(worker, node, feeds, None, tolerance, 21, kind, case.outputs())
+
+
+def test_quantization_cuts_off_and_rounds_halves_to_even(worker: ProcessPoolExecutor) -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, 1e9, -1e9, np.inf, -np.inf, 127.4, 127.5], np.float32)
+    y = np.array([0, 2, 2, 0, 127, -128, 127, -128, 127, 127], np.int8)
+    feeds: dict[str, Array] = {"x": x, "s": np.array(1, np.float32), "z": np.array(0, np.int8)}
+    check(worker, helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"]), feeds, None, 0, 21, TensorProto.INT8, [y])
+
+
+@pytest.mark.parametrize("numbers", [(0, 5, 1), (10, -3, -3), (3, 3, 1), (5, 0, 2), (1, 9, 3)])
+def test_range(numbers: tuple[int, int, int], worker: ProcessPoolExecutor) -> None:
+    for dtype in (np.float32, np.int32, np.int64):
+        feeds: dict[str, Array] = {name: np.array(n, dtype) for name, n in zip("abc", numbers)}
+        check(
+            worker,
+            helper.make_node("Range", ["a", "b", "c"], ["y"]),
+            feeds,
+            tolerance=0,
+            expected=[np.arange(*numbers)],
+        )
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+def test_triangles(upper: int, worker: ProcessPoolExecutor) -> None:
+    for x in (random(2, 5, 7), random(3, 3, dtype=np.float16), np.arange(16).reshape(4, 4), np.ones((4, 6), bool)):
+        for k in (None, -2, 0, 3, 2**40):
+            node = helper.make_node("Trilu", ["x"] if k is None else ["x", "k"], ["y"], upper=upper)
+            constants: dict[str, Array] = {} if k is None else {"k": np.array(k)}
+            cut = np.triu if upper else np.tril
+            expected = [cut(x, max(-9, min(9, k or 0)))]
+            check(worker, node, {"x": x}, constants, 0, expected=expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_one_hot(axis: int, worker: ProcessPoolExecutor) -> None:
+    node = helper.make_node("OneHot", ["i", "d", "v"], ["y"], axis=axis)
+    for dtype in (np.float32, np.int64, np.uint8):
+        kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        feeds: dict[str, Array] = {"i": np.array([[0, 2, -1], [4, -5, 1]]), "v": np.array([3, 7], dtype)}
+        check(worker, node, feeds, {"d": np.array(4)}, 0, out_type=kind)
+
+
+def test_dropout_that_does_not_train_is_nothing(worker: ProcessPoolExecutor) -> None:
+    x = random(3, 5)
+    check(
+        worker,
+        helper.make_node("Dropout", ["x", "r"], ["y"]),
+        {"x": x},
+        {"r": np.array(0.3, np.float32)},
+        0,
+        expected=[x],
+    )
+    constants: dict[str, Array] = {"r": np.array(0.3, np.float32), "t": np.array(True)}
+    model = model_of([helper.make_node("Dropout", ["x", "r", "t"], ["y"])], {"x": x}, ["y"], constants)
+    assert worker.submit(run, model, {"x": 0 * x}, ALONE).result().on_device("Dropout") == 0

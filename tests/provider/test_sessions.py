@@ -71,6 +71,27 @@ def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
     assert outcome.on_device("Relu") == 0
 
 
+def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
+    """A size that comes as an input, and axes that are counted: arithmetic that has kernels on the device."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Mul", ["size", "two"], ["doubled"]),
+        helper.make_node("Concat", ["doubled", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["a", "shape"], ["b"]),
+        helper.make_node("Shape", ["size"], ["count"]),
+        helper.make_node("Squeeze", ["count"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["axes"]),
+        helper.make_node("Unsqueeze", ["b", "axes"], ["c"]),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    constants = {name: np.array(value) for name, value in (("two", [2]), ("rest", [-1]), ("zero", 0), ("one", 1))}
+    feeds = {"x": signed(np.random.default_rng(0), 6, 8), "size": np.array([6])}
+    outcome = worker.submit(run, model_of(nodes, feeds, ["y"], constants), feeds).result()
+    assert [outcome.on_device(op) for op in ("Relu", "Reshape", "Unsqueeze", "Neg")] == [1, 1, 1, 1]
+    assert not [op for op in outcome.elsewhere if op.startswith("Memcpy")], outcome.placement
+    np.testing.assert_array_equal(outcome.outputs[0], -np.maximum(feeds["x"], 0).reshape(1, 12, 4))
+
+
 def _threads_and_sessions(model: bytes, x: Array) -> list[float]:
     sessions = [new_session(model) for _ in range(2)]
     errors: list[float] = []

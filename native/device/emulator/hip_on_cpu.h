@@ -115,4 +115,6 @@ inline float sqrt_exact(float x) { return std::sqrt(x); }
 inline float fused_multiply_add(float a, float b, float c) { return a * b + c; }
 inline float max_float(float a, float b) { return std::fmax(a, b); }
 
+inline uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return std::exchange(*p, value); }
+
 }  // namespace graphopt::hip

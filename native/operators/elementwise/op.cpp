@@ -2,6 +2,7 @@
 #include "operators/elementwise/op.h"
 
 #include <limits>
+#include <utility>
 
 #include "operators/room.h"
 
@@ -9,6 +10,7 @@ namespace graphopt {
 namespace {
 
 using gpu::ElementwiseProblem;
+using gpu::WholeOp;
 
 void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, float q) {
   const Tensor& x = call.input(0);
@@ -83,10 +85,61 @@ class Clip final : public gpu::DeviceKernel {
   }
 };
 
+bool is_signed(ElementType type) { return type != ElementType::kUint8 && type != ElementType::kBool; }
+
+// Of whole numbers.
+class WholeUnary final : public gpu::DeviceKernel {
+ public:
+  WholeUnary(const Node&, gpu::Device& device, WholeOp op) : DeviceKernel(device), op_(op) {}
+
+  static void plan_as(Call& call, Program& program, WholeOp op) {
+    const Tensor& x = call.input(0);
+    gpu::WholeProblem problem;
+    problem.op = op;
+    problem.is_signed = is_signed(x.type);
+    problem.bytes = bytes_of(x.type);
+    problem.a = problem.y = x.shape;
+    const Ref y = set_output(call, 0, x.shape);
+    program.launch(gpu::whole_plan(problem, call.aligned()), {Ref::input(0)}, {y});
+  }
+
+ private:
+  void plan(Call& call, Program& program) const override { plan_as(call, program, op_); }
+
+  WholeOp op_;
+};
+
+// Neg and Abs, of numbers of any type.
+class AnyUnary final : public gpu::DeviceKernel {
+ public:
+  AnyUnary(const Node&, gpu::Device& device, hip::ElementwiseOp op, WholeOp whole)
+      : DeviceKernel(device), op_(op), whole_(whole) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    if (is_float(call.input(0).type)) {
+      plan_unary(call, program, op_, 0, 0);
+    } else {
+      WholeUnary::plan_as(call, program, whole_);
+    }
+  }
+
+  hip::ElementwiseOp op_;
+  WholeOp whole_;
+};
+
+// What has a kernel for floats, for whole numbers, or for both.
+struct Operation {
+  hip::ElementwiseOp of_floats = hip::kCopyOp;
+  WholeOp of_whole = WholeOp::kNeg;
+};
+
 // Two inputs, or for Max and Min any number.
 class Binary final : public gpu::DeviceKernel {
  public:
-  Binary(const Node&, gpu::Device& device, hip::ElementwiseOp op) : DeviceKernel(device), op_(op) {}
+  Binary(const Node&, gpu::Device& device, Operation op) : DeviceKernel(device), op_(op) {}
+  Binary(const Node& node, gpu::Device& device, WholeOp (*op_of)(const Node&))
+      : DeviceKernel(device), op_{hip::kCopyOp, op_of(node)} {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -97,20 +150,36 @@ class Binary final : public gpu::DeviceKernel {
     Ref a = Ref::input(0);
     Shape of_a = call.input(0).shape;
     for (size_t i = 1; i < n || i == 1; ++i) {
-      ElementwiseProblem problem;
-      problem.a = of_a;
-      problem.y = shape;
-      problem.op = op_;
-      problem.b = n > 1 ? call.input(i).shape : of_a;
-      problem.binary = true;
-      program.launch(gpu::elementwise_plan(problem, is_half(call.input(0)), call.aligned()),
-                     {a, n > 1 ? Ref::input(i) : a}, {y});
+      const Shape of_b = n > 1 ? call.input(i).shape : of_a;
+      program.launch(step(call, of_a, of_b, shape), {a, n > 1 ? Ref::input(i) : a}, {y});
       a = y;
       of_a = shape;
     }
   }
 
-  hip::ElementwiseOp op_;
+  gpu::Plan step(const Call& call, const Shape& a, const Shape& b, const Shape& y) const {
+    const ElementType type = call.input(0).type;
+    if (is_float(type)) {
+      ElementwiseProblem problem;
+      problem.op = op_.of_floats;
+      problem.binary = true;
+      problem.a = a;
+      problem.b = b;
+      problem.y = y;
+      return gpu::elementwise_plan(problem, type == ElementType::kHalf, call.aligned());
+    }
+    gpu::WholeProblem problem;
+    problem.op = op_.of_whole;
+    problem.binary = true;
+    problem.is_signed = is_signed(type);
+    problem.bytes = bytes_of(type);
+    problem.a = a;
+    problem.b = b;
+    problem.y = y;
+    return gpu::whole_plan(problem, call.aligned());
+  }
+
+  Operation op_;
 };
 
 class Selection final : public gpu::DeviceKernel {
@@ -120,18 +189,70 @@ class Selection final : public gpu::DeviceKernel {
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor &mask = call.input(0), &a = call.input(1), &b = call.input(2);
-    ElementwiseProblem problem;
-    problem.op = hip::kWhereOp;
-    problem.masked = problem.binary = true;
-    problem.mask = mask.shape;
-    problem.a = a.shape;
-    problem.b = b.shape;
-    problem.y = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
-    const Ref y = set_output(call, 0, problem.y, a.type);
-    program.launch(gpu::elementwise_plan(problem, is_half(a), call.aligned()),
-                   {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
+    const Shape shape = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
+    const Ref y = set_output(call, 0, shape, a.type);
+    const auto described = [&](auto problem) {
+      problem.masked = problem.binary = true;
+      problem.mask = mask.shape;
+      problem.a = a.shape;
+      problem.b = b.shape;
+      problem.y = shape;
+      return problem;
+    };
+    gpu::Plan chosen;
+    if (is_float(a.type)) {
+      ElementwiseProblem problem;
+      problem.op = hip::kWhereOp;
+      chosen = gpu::elementwise_plan(described(problem), is_half(a), call.aligned());
+    } else {
+      gpu::WholeProblem problem;
+      problem.op = WholeOp::kWhere;
+      problem.bytes = bytes_of(a.type);
+      chosen = gpu::whole_plan(described(problem), call.aligned());
+    }
+    program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
   }
 };
+
+bool is_whole(ElementType type) {
+  return type == ElementType::kUint8 || type == ElementType::kInt8 || type == ElementType::kInt32 ||
+         type == ElementType::kInt64;
+}
+
+// Inputs from `first` on must be whole numbers of one type.
+std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
+  const ElementType type = node.inputs[first].type;
+  if (!is_whole(type)) return std::string("no kernel for ") + element_type_name(type);
+  for (size_t i = first; i < node.inputs.size(); ++i) {
+    if (node.inputs[i].type != type) return "inputs of two types";
+  }
+  return "";
+}
+
+std::string refuse_mixed(const Node& node) {
+  return is_whole(node.type()) ? refuse_mixed_whole(node) : refuse_mixed_floats(node);
+}
+
+std::string refuse_selection(const Node& node) {
+  const ElementType type = node.inputs[1].type;
+  if (is_float(type)) return refuse_mixed_floats(node, {0});
+  if (type == ElementType::kBool) return node.inputs[2].type == type ? "" : "inputs of two types";
+  return refuse_mixed_whole(node, 1);
+}
+
+WholeOp remainder_of(const Node& node) {
+  return node.find_int("fmod").value_or(0) != 0 ? WholeOp::kFmod : WholeOp::kMod;
+}
+
+WholeOp shift_of(const Node& node) {
+  return node.find_string("direction") == "LEFT" ? WholeOp::kShiftLeft : WholeOp::kShiftRight;
+}
+
+std::string refuse_shift(const Node& node) {
+  const std::string direction = node.find_string("direction").value_or("");
+  if (direction != "LEFT" && direction != "RIGHT") return "this direction is not known";
+  return refuse_mixed_whole(node);
+}
 
 }  // namespace
 
@@ -147,7 +268,21 @@ void add_elementwise(Kernels& kernels) {
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    kernels.add_onnx<Binary>(name, first, last, code).refused(floats).lies(alike);
+    kernels.add_onnx<Binary>(name, first, last, Operation{code}).refused(floats).lies(alike);
+  };
+  const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
+    kernels.add_onnx<Binary>(name, first, last, Operation{code, whole}).refused(refuse_mixed).lies(alike);
+  };
+  const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
+    kernels.add_onnx<AnyUnary>(name, first, last, code, whole)
+        .refused(refuse_mixed)
+        .reuses(Reuse::kInplace)
+        .lies(alike);
+  };
+  const auto whole_binary = [&](const char* name, int first, int last, WholeOp whole) {
+    kernels.add_onnx<Binary>(name, first, last, Operation{hip::kCopyOp, whole}).refused([](const Node& node) {
+      return refuse_mixed_whole(node);
+    });
   };
   unary("Relu", 6, 14, hip::kReluOp);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
@@ -159,8 +294,8 @@ void add_elementwise(Kernels& kernels) {
   unary("Log", 6, 13, hip::kLogOp);
   unary("Sqrt", 6, 13, hip::kSqrtOp);
   unary("Reciprocal", 6, 13, hip::kReciprocalOp);
-  unary("Neg", 6, 13, hip::kNegOp);
-  unary("Abs", 6, 13, hip::kAbsOp);
+  any_unary("Neg", 6, 13, hip::kNegOp, WholeOp::kNeg);
+  any_unary("Abs", 6, 13, hip::kAbsOp, WholeOp::kAbs);
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
@@ -173,17 +308,25 @@ void add_elementwise(Kernels& kernels) {
       .reuses(Reuse::kInplace)
       .reads_on_host({1, 2})
       .lies(alike);
-  binary("Add", 7, 14, hip::kAddOp);
-  binary("Sub", 7, 14, hip::kSubOp);
-  binary("Mul", 7, 14, hip::kMulOp);
-  binary("Div", 7, 14, hip::kDivOp);
+  any_binary("Add", 7, 14, hip::kAddOp, WholeOp::kAdd);
+  any_binary("Sub", 7, 14, hip::kSubOp, WholeOp::kSub);
+  any_binary("Mul", 7, 14, hip::kMulOp, WholeOp::kMul);
+  any_binary("Div", 7, 14, hip::kDivOp, WholeOp::kDiv);
   binary("Pow", 7, 15, hip::kPowOp);
   binary("PRelu", 7, 16, hip::kPReluOp);
-  binary("Max", 8, 13, hip::kMaxOp);
-  binary("Min", 8, 13, hip::kMinOp);
-  kernels.add_onnx<Selection>("Where", 9, 16).refused([](const Node& node) {
-    return refuse_mixed_floats(node, {0});
+  any_binary("Max", 8, 13, hip::kMaxOp, WholeOp::kMax);
+  any_binary("Min", 8, 13, hip::kMinOp, WholeOp::kMin);
+  kernels.add_onnx<Selection>("Where", 9, 16).refused(refuse_selection);
+  whole_binary("BitwiseAnd", 18, 18, WholeOp::kAnd);
+  whole_binary("BitwiseOr", 18, 18, WholeOp::kOr);
+  whole_binary("BitwiseXor", 18, 18, WholeOp::kXor);
+  kernels.add_onnx<WholeUnary>("BitwiseNot", 18, 18, WholeOp::kNot).refused([](const Node& node) {
+    return refuse_mixed_whole(node);
   });
+  kernels.add_onnx<Binary>("Mod", 10, 28, remainder_of).refused([](const Node& node) {
+    return refuse_mixed_whole(node);
+  });
+  kernels.add_onnx<Binary>("BitShift", 11, 28, shift_of).refused(refuse_shift);
 }
 
 }  // namespace graphopt

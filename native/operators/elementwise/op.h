@@ -3,6 +3,7 @@
 
 #include "blocks/gpu/walk_plan.h"
 #include "operators/elementwise/operations.h"
+#include "operators/elementwise/whole_args.h"
 #include "operators/tensor.h"
 
 namespace graphopt::gpu {
@@ -17,6 +18,19 @@ struct ElementwiseProblem {
 // Inputs a, b if any, mask if any; output y. `aligned`: all pointers are multiples of 16. Throws
 // std::invalid_argument.
 Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
+
+using hip::WholeOp;
+
+// As ElementwiseProblem, of whole numbers of `bytes` (1, 4 or 8) bytes.
+struct WholeProblem {
+  WholeOp op = WholeOp::kNeg;
+  bool masked = false, binary = false, is_signed = true;
+  int64_t bytes = 8;
+  Shape mask, a, b, y;
+};
+
+// As elementwise_plan.
+Plan whole_plan(const WholeProblem& problem, bool aligned);
 
 // y = x, repeated along its axes of size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);

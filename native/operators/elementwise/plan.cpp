@@ -45,6 +45,36 @@ Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned) {
   return elementwise_plan(p, half, aligned);
 }
 
+Plan whole_plan(const WholeProblem& p, bool aligned) {
+  const int64_t pack = 16 / p.bytes;
+  Plan plan;
+  if (p.y.elements() == 0) return plan;
+  enum { kY, kA, kB, kMask };
+  std::vector<std::vector<int64_t>> strides = {contiguous(p.y), broadcast(p.a, p.y)};
+  const std::vector<int64_t> none(p.y.rank(), 0);
+  strides.push_back(p.binary ? broadcast(p.b, p.y) : none);
+  strides.push_back(p.masked ? broadcast(p.mask, p.y) : none);
+  Walk walk(p.y, std::move(strides));
+  walk.simplify();
+  hip::WholeArgs args = {};
+  args.mask = p.masked ? input(2) : no_buffer();
+  args.a = input(0);
+  args.b = p.binary ? input(1) : no_buffer();
+  args.y = output(0);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.mask_strides = walk.strides(kMask);
+  args.a_strides = walk.strides(kA);
+  args.b_strides = walk.strides(kB);
+  args.op = p.op;
+  args.is_signed = p.is_signed;
+  args.vectors = aligned && walk.in_vectors(kY, pack, false) && walk.in_vectors(kA, pack, true) &&
+                 walk.in_vectors(kB, pack, true);
+  const char* name = p.bytes == 8 ? "whole_b64" : p.bytes == 4 ? "whole_b32" : "whole_b8";
+  plan.launch(name, {to_u31(divide_up(args.total, hip::kWholeThreads * pack))}, hip::kWholeThreads, args);
+  return plan;
+}
+
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned) {
   ElementwiseProblem p;
   p.a = x;

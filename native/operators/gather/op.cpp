@@ -1,4 +1,4 @@
-// Gather.
+// Gather, GatherElements and GatherND.
 #include "operators/gather/op.h"
 
 #include "operators/room.h"
@@ -33,12 +33,89 @@ class Gather final : public gpu::DeviceKernel {
   int64_t axis_;
 };
 
+class GatherElements final : public gpu::DeviceKernel {
+ public:
+  GatherElements(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &index = call.input(1);
+    if (index.shape.rank() != x.shape.rank()) throw Error("indices of another rank than the data");
+    gpu::GatherElementsProblem p;
+    p.x = x.shape;
+    p.index = index.shape;
+    p.axis = axis_of(axis_, x.shape.rank());
+    p.bytes = bytes_of(x.type);
+    p.narrow = index.type == ElementType::kInt32;
+    const Ref y = set_output(call, 0, index.shape);
+    program.launch(gpu::gather_elements_plan(p), {Ref::input(0), Ref::input(1)}, {y});
+  }
+
+  int64_t axis_;
+};
+
+class GatherND final : public gpu::DeviceKernel {
+ public:
+  GatherND(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), batch_dims_(node.find_int("batch_dims").value_or(0)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &index = call.input(1);
+    const size_t rank = x.shape.rank(), tuples = index.shape.rank();
+    if (tuples == 0) throw Error("indices without an axis");
+    const int64_t k = index.shape[tuples - 1];
+    if (batch_dims_ < 0 || batch_dims_ >= static_cast<int64_t>(tuples) || k < 0 ||
+        batch_dims_ + k > static_cast<int64_t>(rank)) {
+      throw Error("tuples of " + std::to_string(k) + " indices behind " + std::to_string(batch_dims_) +
+                  " axes do not fit " + x.shape.text());
+    }
+    const auto batch = static_cast<size_t>(batch_dims_), first = batch + static_cast<size_t>(k);
+    gpu::GatherNDProblem p;
+    for (size_t d = 0; d < batch; ++d) {
+      if (x.shape[d] != index.shape[d]) throw Error("data and indices differ in an axis of the batch");
+      p.batch *= x.shape[d];
+    }
+    p.sizes.assign(x.shape.data() + batch, x.shape.data() + first);
+    p.inner = x.shape.elements(first);
+    p.bytes = bytes_of(x.type);
+    Shape y(tuples - 1 + rank - first);
+    for (size_t d = 0; d + 1 < tuples; ++d) {
+      y[d] = index.shape[d];
+      if (d >= batch) p.rows *= index.shape[d];
+    }
+    for (size_t d = first; d < rank; ++d) y[tuples - 1 + d - first] = x.shape[d];
+    const Ref out = set_output(call, 0, y);
+    program.launch(gpu::gather_nd_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
+  }
+
+  int64_t batch_dims_;
+};
+
+std::string refuse_gather_elements(const Node& node) {
+  const auto& x = node.inputs[0].shape;
+  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : "";
+}
+
+// The length of a tuple must be known, as that of more than five is refused.
+std::string refuse_gather_nd(const Node& node) {
+  const auto& index = node.inputs[1].shape;
+  if (!index || index->rank() == 0) return "the rank of the indices is not known";
+  const int64_t k = (*index)[index->rank() - 1];
+  return k < 0 || k > static_cast<int64_t>(gpu::kMostAxes) ? "tuples of more than 5 indices" : "";
+}
+
 std::string refuse_gather(const Node& node) {
   return bytes_of(node.inputs[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
 }
 
 }  // namespace
 
-void add_gather(Kernels& kernels) { kernels.add_onnx<Gather>("Gather", 1, 13).refused(refuse_gather); }
+void add_gather(Kernels& kernels) {
+  kernels.add_onnx<Gather>("Gather", 1, 13).refused(refuse_gather);
+  kernels.add_onnx<GatherElements>("GatherElements", 11, 13).refused(refuse_gather_elements);
+  kernels.add_onnx<GatherND>("GatherND", 11, 13).refused(refuse_gather_nd);
+}
 
 }  // namespace graphopt

@@ -1,7 +1,7 @@
 // Gather on a GPU.
 #pragma once
 
-#include "device/launch.h"
+#include "blocks/gpu/walk_plan.h"
 #include "operators/tensor.h"
 
 namespace graphopt::gpu {
@@ -15,5 +15,24 @@ struct GatherProblem {
 
 // Inputs x, indices; output y. Throws std::invalid_argument.
 Plan gather_plan(const GatherProblem& p, bool aligned);
+
+// y[i] = x[i, with index[i] in place of i's place along `axis`]; elements of 1, 2, 4 or 8 bytes.
+struct GatherElementsProblem {
+  Shape x, index;
+  size_t axis = 0;
+  int64_t bytes = 4;
+  bool narrow = false;
+};
+// Inputs x, indices; output y of the shape of the indices. Throws std::invalid_argument.
+Plan gather_elements_plan(const GatherElementsProblem& p);
+
+// x [batch, sizes..., inner], indices [batch, rows, tuple], one number for each of the sizes.
+struct GatherNDProblem {
+  int64_t batch = 1, rows = 1, inner = 1;
+  std::vector<int64_t> sizes;
+  int64_t bytes = 4;
+};
+// Inputs x, indices; output y [batch, rows, inner]. Throws std::invalid_argument.
+Plan gather_nd_plan(const GatherNDProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

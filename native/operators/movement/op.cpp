@@ -1,4 +1,5 @@
-// Operators that move elements: Transpose, Slice, Concat, Split, Expand and Pad.
+// Operators that move elements: Transpose, Slice, Concat, Split, Expand, Tile, DepthToSpace, SpaceToDepth and
+// Pad.
 #include "operators/movement/op.h"
 
 #include <algorithm>
@@ -101,6 +102,112 @@ class Expand final : public gpu::DeviceKernel {
     strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 };
+
+// The repeats are input 1.
+class Tile final : public gpu::DeviceKernel {
+ public:
+  Tile(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const size_t rank = x.shape.rank();
+    const std::vector<int64_t> repeats = call.integers(1);
+    if (repeats.size() != rank) throw Error("there must be one repeat for each axis");
+    Shape y = x.shape;
+    std::vector<size_t> open;  // axes that are still to be repeated
+    for (size_t d = 0; d < rank; ++d) {
+      if (repeats[d] < 0 || repeats[d] > INT32_MAX) {
+        throw Error("a repeat of " + std::to_string(repeats[d]) + " is out of range");
+      }
+      y[d] *= repeats[d];
+      if (repeats[d] != 1) open.push_back(d);
+    }
+    const Ref out = set_output(call, 0, y);
+    Ref from = Ref::input(0);
+    if (y.elements() == 0) return;
+    if (open.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
+    // Two axes and what lies around them are five, which one copy walks; the last axes come first.
+    Shape now = x.shape;
+    while (!open.empty()) {
+      std::vector<size_t> chosen(open.end() - std::min<ptrdiff_t>(2, std::distance(open.begin(), open.end())),
+                                 open.end());
+      open.resize(open.size() - chosen.size());
+      const std::vector<int64_t> strides = gpu::contiguous(now);
+      StridedCopy copy;
+      copy.bytes = bytes_of(x.type);
+      copy.shape = Shape(rank + chosen.size());
+      size_t to = 0;
+      for (size_t d = 0; d < rank; ++d) {
+        if (std::find(chosen.begin(), chosen.end(), d) != chosen.end()) {
+          copy.shape[to++] = repeats[d];
+          copy.x_strides.push_back(0);
+        }
+        copy.shape[to++] = now[d];
+        copy.x_strides.push_back(strides[d]);
+      }
+      copy.y_strides = gpu::contiguous(copy.shape);
+      for (const size_t d : chosen) now[d] *= repeats[d];
+      const Ref next = open.empty() ? out : program.reserve(now.elements() * copy.bytes);
+      program.launch(gpu::strided_copy_plan(copy, call.aligned()), {from}, {next});
+      from = next;
+    }
+  }
+};
+
+// Channels to blocks of pixels: [N, block block C, H, W] to [N, C, H block, W block], the channels of a block
+// lying C apart (DCR) or side by side (CRD); and back.
+class BlockMove final : public gpu::DeviceKernel {
+ public:
+  BlockMove(const Node& node, gpu::Device& device, bool to_space)
+      : DeviceKernel(device),
+        block_(node.get_int("blocksize")),
+        to_space_(to_space),
+        side_by_side_(node.find_string("mode").value_or("DCR") == "CRD") {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    if (x.shape.rank() != 4) throw Error("the data must have four axes");
+    const int64_t N = x.shape[0], C = x.shape[1], H = x.shape[2], W = x.shape[3], b = block_;
+    Shape dims, y;
+    std::vector<size_t> perm;
+    if (to_space_) {
+      if (C % (b * b) != 0) throw Error("the channels are no multiple of a block's pixels");
+      const int64_t channels = C / (b * b);
+      dims = side_by_side_ ? Shape{N, channels, b, b, H, W} : Shape{N, b, b, channels, H, W};
+      perm = side_by_side_ ? std::vector<size_t>{0, 1, 4, 2, 5, 3} : std::vector<size_t>{0, 3, 4, 1, 5, 2};
+      y = {N, channels, H * b, W * b};
+    } else {
+      if (H % b != 0 || W % b != 0) throw Error("height or width is no multiple of a block's");
+      dims = {N, C, H / b, b, W / b, b};
+      perm = side_by_side_ ? std::vector<size_t>{0, 1, 3, 5, 2, 4} : std::vector<size_t>{0, 3, 5, 1, 2, 4};
+      y = {N, C * b * b, H / b, W / b};
+    }
+    const std::vector<int64_t> strides = gpu::contiguous(dims);
+    StridedCopy copy;
+    copy.bytes = bytes_of(x.type);
+    copy.shape = Shape(perm.size());
+    for (size_t d = 0; d < perm.size(); ++d) {
+      copy.shape[d] = dims[perm[d]];
+      copy.x_strides.push_back(strides[perm[d]]);
+    }
+    copy.y_strides = gpu::contiguous(copy.shape);
+    strided_copy(call, program, copy, 0, set_output(call, 0, y));
+  }
+
+  int64_t block_;
+  bool to_space_, side_by_side_;
+};
+
+std::string refuse_block_move(const Node& node) {
+  const int64_t block = node.find_int("blocksize").value_or(0);
+  if (block < 1 || block > 1024) return "a block of this size";
+  const std::string mode = node.find_string("mode").value_or("DCR");
+  if (mode != "DCR" && mode != "CRD") return "this mode is not known";
+  // One of its six axes always merges with its neighbour.
+  return bytes_of(node.inputs.front().type) == 8 ? "elements of 8 bytes" : "";
+}
 
 // Starts, ends, axes and steps are inputs 1 to 4.
 class Slice final : public gpu::DeviceKernel {
@@ -305,6 +412,9 @@ void add_movement(Kernels& kernels) {
   const auto small_output = [](const Node& node) { return refuse_many_axes(node.outputs.front()); };
   kernels.add_onnx<Transpose>("Transpose", 1, 25).refused(small_input);
   kernels.add_onnx<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
+  kernels.add_onnx<Tile>("Tile", 6, 13).reads_on_host({1});
+  kernels.add_onnx<BlockMove>("DepthToSpace", 1, 28, true).refused(refuse_block_move);
+  kernels.add_onnx<BlockMove>("SpaceToDepth", 1, 28, false).refused(refuse_block_move);
   kernels.add_onnx<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
   kernels.add_onnx<Concat>("Concat", 4, 13).lies([](const Node&) { return Layout::kFollows; });
   kernels.has_channels_last<Concat>();

@@ -32,6 +32,16 @@ class Identity final : public View {
   Shape shape(const Call& call) const override { return call.input(0).shape; }
 };
 
+std::string refuse_dropout(const Node& node) {
+  if (node.outputs.size() > 1 && node.outputs[1].present) return "its mask is wanted";
+  if (!node.has_input(2)) return "";
+  const auto training = node.constant(2);
+  if (!training || training->type != ElementType::kBool || training->shape.elements() != 1) {
+    return "whether it trains is not known";
+  }
+  return *training->as<bool>() ? "it trains" : "";
+}
+
 class Reshape final : public View {
  public:
   Reshape(const Node& node, gpu::Device& device)
@@ -184,6 +194,10 @@ class ShapeOf final : public Kernel {
 
 void add_shape(Kernels& kernels) {
   kernels.add_onnx<Identity>("Identity", 1, 25).reuses(Reuse::kAlias);
+  kernels.add_onnx<Identity>("Dropout", 7, 22)
+      .refused(refuse_dropout)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1, 2});
   kernels.add_onnx<Reshape>("Reshape", 5, 25).reuses(Reuse::kAlias).reads_on_host({1});
   kernels.add_onnx<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias);
   kernels.add_onnx<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});

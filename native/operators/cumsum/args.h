@@ -1,0 +1,38 @@
+// What cumsum_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kCumSumThreads = 256;
+constexpr int kCumSumElements = 4;  // neighbours, of a work-item
+constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
+
+// Of rows of `size` numbers side by side, each in parts of whole tiles: a work-group for each part.
+struct CumSumArgs {
+  static constexpr int kSlots = 4;
+  In x;
+  In starts;   // of each part; may be null: 0
+  Out y;       // may be null
+  Out totals;  // of each part; may be null
+  uint32_t size;
+  uint32_t part;  // numbers
+  Divisor parts;
+  int32_t reverse, exclusive;
+};
+static_assert(is_args<CumSumArgs>(64), "one layout for all compilers");
+
+// Along `size` of [outer, size, inner]: a work-item for each of the outer and inner places.
+struct CumSumLinesArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t lines;
+  Divisor inner;
+  uint32_t size;
+  int32_t reverse, exclusive;
+};
+static_assert(is_args<CumSumLinesArgs>(48), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,49 @@
+// What whole_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kWholeThreads = 256;  // with 16 bytes each
+
+enum class WholeOp : int32_t {
+  // of one input
+  kNeg,
+  kAbs,
+  kNot,
+  // of two
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,  // towards 0
+  kMax,
+  kMin,
+  kMod,   // with the sign of the divisor
+  kFmod,  // with the sign of the dividend
+  kAnd,
+  kOr,
+  kXor,
+  kShiftLeft,
+  kShiftRight,
+  // of a mask and two
+  kWhere,
+};
+
+// Element i of y from the elements of a, b and mask that i stands for.
+struct WholeArgs {
+  static constexpr int kSlots = 4;
+  In mask, a, b;  // mask and b may be null
+  Out y;
+  uint32_t total;
+  Axes axes;
+  Strides mask_strides, a_strides, b_strides;
+  WholeOp op;
+  int32_t is_signed;
+  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
+  // bytes.
+  int32_t vectors;
+};
+static_assert(is_args<WholeArgs>(160), "one layout for all compilers");
+
+}  // namespace graphopt::hip

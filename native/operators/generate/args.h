@@ -1,0 +1,49 @@
+// What range_*, trilu_* and one_hot_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kGenerateThreads = 256;
+constexpr int kGenerateElements = 4;  // of a work-item
+
+// y[i] = start + i step.
+struct RangeArgs {
+  static constexpr int kSlots = 1;
+  Out y;
+  uint32_t total;
+  float start, step;  // of floats
+  int32_t unused;
+  int64_t whole_start, whole_step;  // of whole numbers
+};
+static_assert(is_args<RangeArgs>(40), "one layout for all compilers");
+
+// y = x [batch, rows, columns] where a place is on the wanted side of diagonal k, else 0.
+struct TriluArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total;
+  Divisor columns, rows;
+  int32_t upper;
+  int64_t k;
+  int32_t vectors;  // both pointers are multiples of 16
+  int32_t unused;
+};
+static_assert(is_args<TriluArgs>(64), "one layout for all compilers");
+
+enum class IndexType : int32_t { kInt64, kInt32, kUint8, kFloat };
+
+// y [outer, depth, inner] = values[1] where depth's place is index [outer, inner], else values[0].
+struct OneHotArgs {
+  static constexpr int kSlots = 3;
+  In index, values;
+  Out y;
+  uint32_t total;
+  Divisor inner, depth;
+  IndexType type;
+};
+static_assert(is_args<OneHotArgs>(56), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,39 @@
+// Range, Trilu and OneHot on a GPU.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/generate/args.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+using hip::IndexType;
+
+// Of floats `start` and `step`, of whole numbers the others.
+struct RangeProblem {
+  ElementType type = ElementType::kFloat;
+  int64_t total = 0;
+  float start = 0, step = 1;
+  int64_t whole_start = 0, whole_step = 1;
+};
+// Output y. Throws std::invalid_argument.
+Plan range_plan(const RangeProblem& p);
+
+struct TriluProblem {
+  int64_t batch = 1, rows = 1, columns = 1;
+  int64_t k = 0;
+  bool upper = true;
+  int64_t bytes = 4;
+};
+// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+Plan trilu_plan(const TriluProblem& p, bool aligned);
+
+struct OneHotProblem {
+  int64_t outer = 1, depth = 1, inner = 1;
+  IndexType type = IndexType::kInt64;
+  int64_t bytes = 4;  // of a value
+};
+// Inputs indices, values; output y. Throws std::invalid_argument.
+Plan one_hot_plan(const OneHotProblem& p);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,31 @@
+// What quantize_* and dequantize_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kQuantizeThreads = 256;  // with 16 bytes of floats each
+
+// Which scale and zero point an element of x [outer, size, inner] has.
+enum class Scales : int32_t {
+  kOne,     // the only one
+  kAxis,    // that of its place along `size`
+  kBlocks,  // of [outer, blocks, inner], that of its block of places along `size`
+};
+
+struct QuantizeArgs {
+  static constexpr int kSlots = 4;
+  In x, scale, zero;  // zero may be null: 0
+  Out y;
+  uint32_t total;
+  Scales scales;
+  Divisor inner, size, block;
+  uint32_t blocks;
+  int32_t is_signed;  // of 8-bit numbers
+  int32_t vectors;    // all pointers are multiples of 16
+  int32_t unused;
+};
+static_assert(is_args<QuantizeArgs>(96), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,113 @@
+// QuantizeLinear and DequantizeLinear.
+#include "operators/quantize/op.h"
+
+#include "operators/room.h"
+
+namespace graphopt {
+namespace {
+
+using gpu::Scales;
+
+// Scale and zero point are inputs 1 and 2.
+class Quantize final : public gpu::DeviceKernel {
+ public:
+  Quantize(const Node& node, gpu::Device& device, bool back)
+      : DeviceKernel(device),
+        axis_(node.find_int("axis").value_or(1)),
+        block_(node.find_int("block_size").value_or(0)),
+        output_type_(static_cast<ElementType>(node.find_int("output_dtype").value_or(0))),
+        back_(back) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &scale = call.input(1);
+    gpu::QuantizeProblem p;
+    p.back = back_;
+    p.half = scale.type == ElementType::kHalf;
+    p.zero = call.has_input(2);
+    if (p.zero && call.input(2).shape != scale.shape) {
+      throw Error("scale " + scale.shape.text() + " and zero point " + call.input(2).shape.text() +
+                  " differ");
+    }
+    p.size = x.shape.elements();
+    const size_t rank = x.shape.rank();
+    if (block_ > 0) {
+      const size_t axis = split(x.shape, p);
+      Shape wanted = x.shape;
+      wanted[axis] = (wanted[axis] + block_ - 1) / block_;
+      if (scale.shape != wanted) throw Error("the scale must have the shape " + wanted.text());
+      p.scales = Scales::kBlocks;
+      p.block = block_;
+    } else if (scale.shape.elements() != 1 || scale.shape.rank() > 1) {
+      const size_t axis = split(x.shape, p);
+      if (scale.shape.rank() != 1 || scale.shape[0] != x.shape[axis]) {
+        throw Error("there must be one scale, or one for each place along the axis");
+      }
+      p.scales = Scales::kAxis;
+    } else if (rank == 0) {
+      p.size = 1;
+    }
+    p.number = back_ ? x.type : p.zero ? call.input(2).type : unsigned_unless_given();
+    const Ref y = set_output(call, 0, x.shape, back_ ? scale.type : p.number);
+    program.launch(gpu::quantize_plan(p, call.aligned()),
+                   {Ref::input(0), Ref::input(1), Ref::input(p.zero ? 2 : 1)}, {y});
+  }
+
+  size_t split(const Shape& x, gpu::QuantizeProblem& p) const {
+    const size_t axis = axis_of(axis_, x.rank());
+    p.outer = 1;
+    for (size_t d = 0; d < axis; ++d) p.outer *= x[d];
+    p.size = x[axis];
+    p.inner = x.elements(axis + 1);
+    return axis;
+  }
+
+  ElementType unsigned_unless_given() const {
+    return output_type_ == ElementType::kUndefined ? ElementType::kUint8 : output_type_;
+  }
+
+  int64_t axis_, block_;
+  ElementType output_type_;
+  bool back_;
+};
+
+bool is_byte(ElementType type) { return type == ElementType::kUint8 || type == ElementType::kInt8; }
+
+std::string refuse_block(const Node& node) {
+  const int64_t block = node.find_int("block_size").value_or(0);
+  return block < 0 || block > INT32_MAX ? "a block of this size" : "";
+}
+
+std::string refuse_quantize(const Node& node) {
+  const ElementType x = node.inputs[0].type;
+  if (!is_float(x)) return std::string("no kernel for ") + element_type_name(x);
+  if (node.inputs[1].type != x) return "data and scale of two types";
+  const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
+  if (node.has_input(2) ? !is_byte(node.inputs[2].type)
+                        : given != ElementType::kUndefined && !is_byte(given)) {
+    return "only to int8 and uint8";
+  }
+  const auto precision = static_cast<ElementType>(node.find_int("precision").value_or(0));
+  if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
+    return "another precision than float";
+  return refuse_block(node);
+}
+
+std::string refuse_dequantize(const Node& node) {
+  const ElementType x = node.inputs[0].type, scale = node.inputs[1].type;
+  if (!is_byte(x) && x != ElementType::kInt32) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_float(scale)) return "only scales of float and float16";
+  if (node.has_input(2) && node.inputs[2].type != x) return "data and zero point of two types";
+  const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
+  if (given != ElementType::kUndefined && given != scale) return "a result of another type than the scale";
+  return refuse_block(node);
+}
+
+}  // namespace
+
+void add_quantize(Kernels& kernels) {
+  kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false).refused(refuse_quantize);
+  kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true).refused(refuse_dequantize);
+}
+
+}  // namespace graphopt

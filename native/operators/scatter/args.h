@@ -1,0 +1,51 @@
+// What scatter_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kScatterThreads = 256;
+constexpr int kScatterElements = 4;  // of a work-item
+
+// What a target becomes of its own value and those that are scattered to it.
+enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
+
+struct ScatterClearArgs {
+  static constexpr int kSlots = 1;
+  Out first;
+  uint32_t targets;
+  int32_t unused;
+};
+static_assert(is_args<ScatterClearArgs>(16), "one layout for all compilers");
+
+// Lists of the updates of each target: first[target] and next[update] are 1 + an update, 0 at the end.
+struct ScatterLinkArgs {
+  static constexpr int kSlots = 3;
+  In index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
+  Out first, next;
+  uint32_t updates;
+  int32_t narrow;
+  // Of ScatterND: numbers in a tuple, sizes and strides of its axes, the first one first. Of ScatterElements
+  // `tuple` is 0, and sizes[0] and axis_stride are those of the one axis.
+  int32_t tuple;
+  int32_t axis_stride;
+  int32_t sizes[kMostAxes];
+  Strides strides;  // of targets; of ScatterElements of a walk over the updates, 0 along the axis
+  Axes axes;        // of that walk
+};
+static_assert(is_args<ScatterLinkArgs>(128), "one layout for all compilers");
+
+// y = x [targets, inner], with updates [updates, inner].
+struct ScatterApplyArgs {
+  static constexpr int kSlots = 5;
+  In x, updates, first, next;
+  Out y;
+  uint32_t total;
+  Divisor inner;
+  ScatterHow how;
+  int32_t unused;
+};
+static_assert(is_args<ScatterApplyArgs>(64), "one layout for all compilers");
+
+}  // namespace graphopt::hip

@@ -1,0 +1,223 @@
+// ScatterElements and ScatterND, with and without a reduction: the same bits in every run, whatever the order
+// in which work-items meet.
+//
+// Updates of one target are linked to a list, whose order is that of the race for it. Each target then takes
+// them: without a reduction the last update wins, as on the CPU; minima, maxima and sums and products of
+// whole numbers are the same in any order; floats are added as whole numbers of 40 bits in units that the
+// largest of them sets, which is the same in any order, too, and nearer to the sum than float is; products of
+// floats are made in the order of the updates. Bound by memory while targets have few updates each: x is read
+// and y written once. An index that is out of range is left out, where other devices can raise an error.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/scatter/args.h"
+
+namespace graphopt::hip {
+
+DEVICE uint32_t scatter_item(int k) {
+  return static_cast<uint32_t>(block_x()) * (kScatterThreads * kScatterElements) +
+         static_cast<uint32_t>(k * kScatterThreads + thread_x());
+}
+
+template <class T>
+DEVICE T add_in_any_order(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+  uint64_t sum = static_cast<uint64_t>(start);
+  for (uint32_t i = first; i != 0; i = next[i - 1]) sum += static_cast<uint64_t>(updates[(i - 1) * stride]);
+  return static_cast<T>(sum);
+}
+
+DEVICE uint32_t magnitude_bits(float x) { return bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
+// x in units of 2^-39 of the power of two at or below the largest number; `largest` is its exponent.
+DEVICE int64_t in_units(float x, uint32_t largest) {
+  const uint32_t bits = magnitude_bits(x), exponent = bits >> 23;
+  const uint32_t mantissa = exponent != 0 ? (bits & 0x7fffffu) | 0x800000u : bits;
+  const uint32_t shift = largest - (exponent != 0 ? exponent : 1);
+  const int64_t units = shift < 40 ? static_cast<int64_t>(static_cast<uint64_t>(mantissa) << 16 >> shift) : 0;
+  return x < 0 ? -units : units;
+}
+
+// 2^n for n from -126 to 127.
+DEVICE float power_of_two(int32_t n) { return bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
+
+template <class T>
+DEVICE float add_floats(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+  uint32_t largest = magnitude_bits(to_float(start));
+  for (uint32_t i = first; i != 0; i = next[i - 1]) {
+    const uint32_t bits = magnitude_bits(to_float(updates[(i - 1) * stride]));
+    largest = bits > largest ? bits : largest;
+  }
+  largest >>= 23;
+  if (largest == 0xff) {  // Infinities and NaN alone decide.
+    const auto alone = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
+    float sum = alone(to_float(start));
+    for (uint32_t i = first; i != 0; i = next[i - 1]) sum += alone(to_float(updates[(i - 1) * stride]));
+    return sum;
+  }
+  largest = largest != 0 ? largest : 1;
+  int64_t sum = in_units(to_float(start), largest);
+  for (uint32_t i = first; i != 0; i = next[i - 1])
+    sum += in_units(to_float(updates[(i - 1) * stride]), largest);
+  // A unit is 2^(largest - 127 - 23 - 16); in two factors, as one may be no float.
+  const int32_t n = static_cast<int32_t>(largest) - 166;
+  return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
+}
+
+DEVICE float product(float a, float b) { return a * b; }
+DEVICE uint64_t product(uint64_t a, uint64_t b) { return a * b; }
+DEVICE float widened(float x) { return x; }
+DEVICE float widened(half_t x) { return to_float(x); }
+DEVICE uint64_t widened(uint8_t x) { return x; }
+DEVICE uint64_t widened(int8_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
+DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
+DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
+
+// In the order of the updates, whatever that of the list is.
+template <class T>
+DEVICE T multiply(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+  auto y = widened(start);
+  uint32_t done = 0;
+  while (true) {
+    uint32_t least = 0;
+    for (uint32_t i = first; i != 0; i = next[i - 1]) {
+      if (i > done && (least == 0 || i < least)) least = i;
+    }
+    if (least == 0) return static_cast<T>(y);
+    y = product(y, widened(updates[(least - 1) * stride]));
+    done = least;
+  }
+}
+
+template <class T>
+struct Sum {
+  static DEVICE T of(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+    return add_in_any_order(start, updates, next, first, stride);
+  }
+};
+template <>
+struct Sum<float> {
+  static DEVICE float of(float start, const float* updates, const uint32_t* next, uint32_t first,
+                         size_t stride) {
+    return add_floats(start, updates, next, first, stride);
+  }
+};
+template <>
+struct Sum<half_t> {
+  static DEVICE half_t of(half_t start, const half_t* updates, const uint32_t* next, uint32_t first,
+                          size_t stride) {
+    return from_float<half_t>(add_floats(start, updates, next, first, stride));
+  }
+};
+
+// The smaller or larger one, and NaN when one of them is.
+template <class T>
+DEVICE T extreme(T a, T b, bool largest) {
+  if (a != a) return a;
+  return b != b || (largest ? b > a : b < a) ? b : a;
+}
+
+template <class T>
+DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
+  const T *x = args.x, *updates = args.updates;
+  const uint32_t *heads = args.first, *next = args.next;
+  T* y = args.y;
+  NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i >= args.total) return;
+    const uint32_t target = divide(i, args.inner), column = i - target * args.inner.d;
+    const size_t stride = args.inner.d;
+    const uint32_t first = heads[target];
+    T value = x[i];
+    if (args.how == ScatterHow::kAdd) {
+      if (first != 0) value = Sum<T>::of(value, updates + column, next, first, stride);
+    } else if (args.how == ScatterHow::kMul) {
+      value = multiply(value, updates + column, next, first, stride);
+    } else {
+      for (uint32_t j = first; j != 0; j = next[j - 1]) {
+        value = extreme(value, updates[(j - 1) * stride + column], args.how == ScatterHow::kMax);
+      }
+    }
+    y[i] = value;
+  }
+}
+
+// Without a reduction: the last update.
+template <class T>
+DEVICE void scatter_take(const ScatterApplyArgs& args) {
+  const T *x = args.x, *updates = args.updates;
+  const uint32_t *heads = args.first, *next = args.next;
+  T* y = args.y;
+  T value[kScatterElements];
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i >= args.total) continue;
+    const uint32_t target = divide(i, args.inner), column = i - target * args.inner.d;
+    uint32_t last = heads[target];
+    for (uint32_t j = last; j != 0; j = next[j - 1]) last = j > last ? j : last;
+    value[k] = last != 0 ? updates[static_cast<size_t>(last - 1) * args.inner.d + column] : x[i];
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i < args.total) y[i] = value[k];
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
+  uint32_t* first = args.first;
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i < args.targets) first[i] = 0;
+  }
+}
+
+KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, first, next) {
+  const int32_t* narrow = args.index;
+  const int64_t* wide = args.index;
+  uint32_t *first = args.first, *next = args.next;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kScatterThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.updates) return;
+  uint32_t target = 0;
+  bool inside = true;
+  if (args.tuple == 0) {
+    int64_t at = args.narrow != 0 ? narrow[i] : wide[i];
+    at = at < 0 ? at + args.sizes[0] : at;
+    inside = at >= 0 && at < args.sizes[0];
+    target = offset_of(i, args.axes, args.strides) +
+             static_cast<uint32_t>(at) * static_cast<uint32_t>(args.axis_stride);
+  } else {
+    const int64_t* tuple = wide + static_cast<size_t>(i) * static_cast<size_t>(args.tuple);
+    UNROLL for (int j = 0; j < kMostAxes; ++j) {
+      if (j >= args.tuple) break;
+      int64_t at = tuple[j];
+      at = at < 0 ? at + args.sizes[j] : at;
+      inside = inside && at >= 0 && at < args.sizes[j];
+      target += static_cast<uint32_t>(at) * static_cast<uint32_t>(args.strides.s[j]);
+    }
+  }
+  if (inside) next[i] = atomic_exchange(first + target, i + 1);
+}
+
+#define SCATTER_TAKE_KERNEL(T, suffix)                                                           \
+  KERNEL(scatter_take_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) { \
+    scatter_take<T>(args);                                                                       \
+  }
+
+SCATTER_TAKE_KERNEL(uint8_t, b8)
+SCATTER_TAKE_KERNEL(uint16_t, b16)
+SCATTER_TAKE_KERNEL(uint32_t, b32)
+SCATTER_TAKE_KERNEL(Bits128, b128)
+
+#define SCATTER_REDUCE_KERNEL(T, suffix)                                                           \
+  KERNEL(scatter_reduce_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) { \
+    scatter_reduce<T>(args);                                                                       \
+  }
+
+SCATTER_REDUCE_KERNEL(float, f32)
+SCATTER_REDUCE_KERNEL(half_t, f16)
+SCATTER_REDUCE_KERNEL(uint8_t, u8)
+SCATTER_REDUCE_KERNEL(int8_t, i8)
+SCATTER_REDUCE_KERNEL(int32_t, i32)
+SCATTER_REDUCE_KERNEL(int64_t, i64)

@@ -1,0 +1,112 @@
+// ScatterElements and ScatterND.
+#include "operators/scatter/op.h"
+
+#include <optional>
+
+#include "operators/room.h"
+
+namespace graphopt {
+namespace {
+
+using gpu::ScatterHow;
+
+std::optional<ScatterHow> how_of(const Node& node) {
+  const std::string how = node.find_string("reduction").value_or("none");
+  if (how == "none") return ScatterHow::kNone;
+  if (how == "add") return ScatterHow::kAdd;
+  if (how == "mul") return ScatterHow::kMul;
+  if (how == "min") return ScatterHow::kMin;
+  if (how == "max") return ScatterHow::kMax;
+  return std::nullopt;
+}
+
+void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
+  const Tensor& x = call.input(0);
+  p.type = x.type;
+  p.bytes = bytes_of(x.type);
+  p.narrow = call.input(1).type == ElementType::kInt32;
+  const Ref y = set_output(call, 0, x.shape);
+  program.launch(gpu::scatter_plan(p, call.aligned()), {Ref::input(0), Ref::input(1), Ref::input(2)}, {y});
+}
+
+class ScatterElements final : public gpu::DeviceKernel {
+ public:
+  ScatterElements(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)), how_(how_of(node).value()) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &index = call.input(1);
+    if (index.shape.rank() != x.shape.rank()) throw Error("indices of another rank than the data");
+    if (call.input(2).shape != index.shape) throw Error("there must be one update for each index");
+    gpu::ScatterProblem p;
+    p.elements = true;
+    p.sizes = x.shape;
+    p.indices = index.shape;
+    p.axis = axis_of(axis_, x.shape.rank());
+    p.how = how_;
+    plan_scatter(call, program, p);
+  }
+
+  int64_t axis_;
+  ScatterHow how_;
+};
+
+class ScatterND final : public gpu::DeviceKernel {
+ public:
+  ScatterND(const Node& node, gpu::Device& device) : DeviceKernel(device), how_(how_of(node).value()) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &index = call.input(1);
+    const size_t rank = x.shape.rank(), tuples = index.shape.rank();
+    if (tuples == 0) throw Error("indices without an axis");
+    const int64_t k = index.shape[tuples - 1];
+    if (k < 1 || k > static_cast<int64_t>(rank)) {
+      throw Error("tuples of " + std::to_string(k) + " indices do not fit " + x.shape.text());
+    }
+    const auto indexed = static_cast<size_t>(k);
+    Shape updates(tuples - 1 + rank - indexed);
+    for (size_t d = 0; d + 1 < tuples; ++d) updates[d] = index.shape[d];
+    for (size_t d = indexed; d < rank; ++d) updates[tuples - 1 + d - indexed] = x.shape[d];
+    if (call.input(2).shape != updates) throw Error("the updates must have the shape " + updates.text());
+    gpu::ScatterProblem p;
+    p.sizes = Shape(indexed);
+    for (size_t d = 0; d < indexed; ++d) p.sizes[d] = x.shape[d];
+    p.indices = index.shape;
+    p.inner = x.shape.elements(indexed);
+    p.how = how_;
+    plan_scatter(call, program, p);
+  }
+
+  ScatterHow how_;
+};
+
+std::string refuse_scatter(const Node& node) {
+  const auto how = how_of(node);
+  if (!how) return "this reduction is not known";
+  if (node.inputs[2].type != node.type()) return "data and updates of two types";
+  return node.type() == ElementType::kBool && *how != ScatterHow::kNone ? "a reduction of bool" : "";
+}
+
+std::string refuse_elements(const Node& node) {
+  const auto& x = node.inputs[0].shape;
+  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : refuse_scatter(node);
+}
+
+std::string refuse_nd(const Node& node) {
+  const auto& index = node.inputs[1].shape;
+  if (!index || index->rank() == 0) return "the rank of the indices is not known";
+  const int64_t k = (*index)[index->rank() - 1];
+  if (k < 0 || k > static_cast<int64_t>(gpu::kMostAxes)) return "tuples of more than 5 indices";
+  return refuse_scatter(node);
+}
+
+}  // namespace
+
+void add_scatter(Kernels& kernels) {
+  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18).refused(refuse_elements);
+  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_nd);
+}
+
+}  // namespace graphopt
