@@ -31,6 +31,42 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
+// Sizes, axes and positions that are made of inputs of the graph and of what the CPU computes anyway: on the
+// device their result would have to be copied back before the host reads it, and each such copy waits for all
+// that was enqueued.
+void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, std::vector<std::string>& refusals) {
+  std::map<std::string, size_t> producer;
+  std::vector<bool> possible(nodes.size());  // for the CPU, without a copy to it
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    possible[i] = std::all_of(node.outputs.begin(), node.outputs.end(), [](const Value& y) {
+      return !y.present || (bytes_of(y.type) > 0 && !is_float(y.type));
+    });
+    for (size_t k = 0; k < node.inputs.size() && possible[i]; ++k) {
+      if (!node.has_input(k) || node.is_constant(k)) continue;
+      const auto from = producer.find(node.input_names()[k]);
+      possible[i] = from == producer.end() || possible[from->second] || !refusals[from->second].empty();
+    }
+    for (const std::string& name : node.output_names()) producer[name] = i;
+  }
+  std::set<std::string> wanted;
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const NodeInGraph& node = *nodes[i];
+    const std::vector<std::string>& outputs = node.output_names();
+    bool on_device = false, read = false;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      on_device = on_device || !claims.host_output(node, k);
+      read = read || wanted.count(outputs[k]) > 0;
+    }
+    if (refusals[i].empty() && possible[i] && on_device && read)
+      refusals[i] = "its result is read on the host";
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (!node.has_input(k) || node.is_constant(k)) continue;
+      if (!refusals[i].empty() || claims.host_input(node, k)) wanted.insert(node.input_names()[k]);
+    }
+  }
+}
+
 // Groups of neighbouring nodes that are too small to pay for copies.
 void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& refusals) {
   std::vector<size_t> group(nodes.size());
@@ -130,6 +166,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
       if (host) on_host.insert(node.output_names()[k]);
     }
   }
+  leave_what_the_host_reads(claims, nodes, refusals);
   drop_lonely(nodes, options.min_nodes, refusals);
   return refusals;
 }
