@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import Any
 
@@ -117,6 +118,12 @@ class CpuKernels:
                     if allowed and given and instead.get(given, given) not in allowed:
                         return False
         return True
+
+
+@functools.cache
+def cpu_kernels() -> CpuKernels:
+    """Read once in a process."""
+    return CpuKernels()
 
 
 def _fits(kernel: tuple[int, int], since: int) -> bool:

@@ -26,7 +26,7 @@ from graphopt.graph.editor import Editor
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.placement import ours, peers
-from graphopt.placement.cpu import CpuKernels
+from graphopt.placement.cpu import cpu_kernels
 from graphopt.remarks import node_label
 from graphopt.targets.target import Target
 
@@ -152,7 +152,7 @@ def forecast(
     with reading.blamed_on_the_model(source):
         inference.infer(work)
     found = Forecast(provider)
-    kernels = CpuKernels()
+    kernels = cpu_kernels()
     if kernels.unknown and provider == "cpu":
         raise RuntimeMissingError(f"this onnxruntime does not tell which kernels it has: {kernels.unknown}")
     editor = Editor(work, Target("cpu"))
