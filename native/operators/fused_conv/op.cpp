@@ -27,6 +27,8 @@ void FusedConvOp::read(const Node& node) {
   require_sizes(axes, strides_, 1);
   require_sizes(axes, dilations_, 1);
   require_sizes(2 * axes, pads_, 0);
+  // An attribute of another type than it should have reads as none.
+  if (dilations_.empty() || pads_.empty()) throw Error("attributes 'dilations' and 'pads' hold no numbers");
   for (const auto* numbers : {&pads_, &strides_, &dilations_}) {
     for (const int64_t number : *numbers) {
       if (number > kLargest) throw Error("an attribute of the window is " + std::to_string(number));
