@@ -132,6 +132,16 @@ def test_reshape_and_expand_by_such_a_shape() -> None:
     check(model, {"x": draw(3, 4), "z": draw(1, 4)}, {"x": draw(1, 4), "z": draw(1, 4)})
 
 
+def test_an_output_that_declares_it_may_be_ours() -> None:
+    text = "g (float[N,4] x) => (float[N,4] y) { p = MatMul(x, w)  a = Add(p, b)  y = Relu(a) }"
+    model = parse(text, w=draw(4, 4), b=draw(4))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    found = check(model, {"x": draw(3, 4)})
+    assert operators(found["rocm"][0]) == operators(found["cuda"][0]) == ["LinearRelu"]
+    assert all(m.graph.output[0].type.tensor_type.shape.dim[0].dim_value == -1 for m, _ in found.values())
+
+
 def test_an_input_shape_fixes_it() -> None:
     model = parse(
         "g (float[N,4] x) => (int64[1] y) { s = Shape<start=0, end=1>(x)  y = Mul(s, ten) }", ten=np.array([10])

@@ -80,8 +80,11 @@ class Contrib(Pass[ContribMatch]):
 def _contradiction(writer: Writer) -> str:
     """Why no runtime loads the nodes: it checks shapes of standard operators then, and of contrib ones when it runs."""
     inside = set(writer.nodes)
-    values = dict.fromkeys(v for node in writer.nodes for v in node.inputs if v is not None)
-    given = [ir.serde.serialize_value(v) for v in values if v.producer() not in inside and v.type is not None]
+    read = dict.fromkeys(v for node in writer.nodes for v in node.inputs if v is not None)
+    outside = [v for v in read if v.producer() not in inside]
+    if any(v.type is None for v in outside):
+        return ""  # inference takes a value without a type for an error
+    given = [ir.serde.serialize_value(v) for v in outside]
     nodes = [ir.serde.serialize_node(node) for node in writer.nodes]
     graph = onnx.helper.make_graph(nodes, "definition", given, [])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", writer.opset)])
