@@ -139,6 +139,8 @@ def _checker(path: Path) -> str:
 
 def _difference(a: list[Any], b: list[Any], limit: float) -> str:
     for i, (want, got) in enumerate(zip(a, b, strict=True)):
+        if want is None:
+            continue  # a contrib kernel of the runtime that leaves out an output that its operator has
         if not isinstance(want, np.ndarray) or want.dtype.kind not in "fiubc":
             if str(want) != str(got):
                 return f"output {i} differs"
