@@ -66,7 +66,7 @@ def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict
     return {
         "name": f"{case.name}-{arch}",
         "op": case.op,
-        "dtype": str(case.dtype),
+        "dtype": str(case.dtypes[0]),
         "arch": arch,
         "code_object": f"{arch}/{code_object}",
         "buffers": buffers,

@@ -259,6 +259,7 @@ def bench_standard(r: Runner, copy: float) -> None:
     pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
     how, two = reduction_cases.NEAREST.index("linear"), ctypes.c_float(2)
     resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two)
+    columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), ctypes.c_int(0), ctypes.c_int(0))
     # name, plan, inputs, elements written
     rows: list[tuple[str, Plan, list[torch.Tensor], int]] = [
         ("Add", binary("Add", shape), [x, torch.randn_like(x)], x.numel()),
@@ -267,9 +268,13 @@ def bench_standard(r: Runner, copy: float) -> None:
         ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], x.numel()),
         ("Gather", plan("gather", i64(4), ctypes.c_int(0), i64(1), i64(P), i64(H * W), i64(P)), [x, index], x.numel()),
         ("Cast to float16", plan("cast", i64(x.numel()), i32(1), i32(10)), [x], x.numel() // 2),
-        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), ctypes.c_int(0)), [x], x.numel()),
-        ("ReduceMean, rows of 4096", plan("reduce", half, i64(P), i64(H * W), i64(1), i32(3)), [x], P),
-        ("ReduceMean, columns", plan("reduce", half, i64(64), i64(P // 64), i64(H * W), i32(3)), [x], 64 * H * W),
+        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), i64(1), ctypes.c_int(0)), [x], x.numel()),
+        ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], P),
+        ("ReduceMean, columns", plan("reduce", i32(1), i32(3), columns), [x], 64 * H * W),
+        ("ReduceLogSumExp, first and last", plan("reduce", i32(1), i32(9), int64s([3, P, H, W, 1, 0, 1])), [x], H),
+        ("Softmax, columns", plan("softmax", half, i64(P), i64(H), i64(W), ctypes.c_int(0)), [x], x.numel()),
+        ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 2 * P),
+        ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 128 * H * W),
         ("MaxPool 2x2", plan("pool", half, i32(0), pooled), [x], x.numel() // 4),
         ("Resize, linear, 2x", plan("resize", half, *resized), [x[: P // 4]], x.numel()),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ class Case:
         expected: float64 references of the outputs.
         plan: makes the plan for a device's facts.
         prepare: makes the plan that prepares weights, if the operator has any.
-        output_dtype: dtype of the outputs on the device; None for that of inputs[0].
+        output_dtype: dtype of the outputs on the device, or a tuple of one for each; None for that of inputs[0].
         tolerance: max |got - expected| <= tolerance RMS(expected).
         by_row: RMS is that of a row (of the last axis), not of the output: for rows of very different size, of which
             the large ones round to more than a small one's RMS.
@@ -40,13 +40,21 @@ class Case:
     by_row: bool = False
 
     @property
-    def dtype(self) -> Any:
-        return self.inputs[0].dtype if self.output_dtype is None else np.dtype(self.output_dtype)
+    def dtypes(self) -> list[Any]:
+        """Of each output."""
+        if isinstance(self.output_dtype, tuple):
+            return [np.dtype(d) for d in self.output_dtype]
+        one = self.inputs[0].dtype if self.output_dtype is None else np.dtype(self.output_dtype)
+        return [one] * len(self.expected)
 
     def outputs(self) -> list[Array]:
         """The expected outputs, rounded to the dtype that the device writes."""
         with np.errstate(over="ignore"):
-            return [e.astype(self.dtype) for e in self.expected]
+            return [e.astype(d) for e, d in zip(self.expected, self.dtypes, strict=True)]
+
+    def view(self, memory: list[Array]) -> list[Array]:
+        """The outputs in the bytes that the device wrote."""
+        return [m[: y.nbytes].view(y.dtype).reshape(y.shape) for m, y in zip(memory, self.outputs(), strict=True)]
 
     def check(self, got: list[Array]) -> str:
         """An empty string, or what is wrong."""

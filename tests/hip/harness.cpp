@@ -32,6 +32,7 @@
 #include "operators/scale_shift/op.h"
 #include "operators/scatter/op.h"
 #include "operators/softmax/op.h"
+#include "operators/top_k/op.h"
 #include "operators/unary/op.h"
 #include "operators/winograd/plan.h"
 
@@ -426,13 +427,33 @@ EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from,
       [&] { return cast_plan(total, static_cast<ElementType>(from), static_cast<ElementType>(to)); });
 }
 
-EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D, int log) {
-  return guarded([&] { return softmax_plan(rows, D, log != 0, half != 0, *device); });
+EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,
+                                   int64_t inner, int log) {
+  return guarded([&] { return softmax_plan(outer, D, inner, log != 0, half != 0, *device); });
 }
 
-EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int half, int64_t outer, int64_t R, int64_t inner,
-                                  int32_t how) {
-  return guarded([&] { return reduce_plan(outer, R, inner, static_cast<Reduction>(how), half != 0); });
+EXPORT Plan* graphopt_top_k_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int64_t K,
+                                 int32_t order, int smallest) {
+  return guarded(
+      [&] { return top_k_plan({outer, R, inner, K, static_cast<Ordered>(order), smallest != 0}); });
+}
+
+EXPORT Plan* graphopt_arg_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int32_t order,
+                               int smallest, int last) {
+  return guarded(
+      [&] { return arg_plan({outer, R, inner, static_cast<Ordered>(order), smallest != 0, last != 0}); });
+}
+
+// `numbers`: the shape of x as a rank and its dims, then for each axis whether it is reduced.
+EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how, const int64_t* numbers) {
+  return guarded([&] {
+    ReduceProblem p;
+    p.x = read_shape(numbers);
+    for (size_t d = 0; d < p.x.rank(); ++d) p.reduced.push_back(numbers[d] != 0);
+    p.how = static_cast<Reduction>(how);
+    p.type = static_cast<ElementType>(type);
+    return reduce_plan(p);
+  });
 }
 
 // `numbers`: planes, then of each axis its size in Y and the members of PoolAxis.

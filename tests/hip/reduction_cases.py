@@ -12,40 +12,104 @@ from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 from tests.hip.movement_cases import int64s
 
-ROWS = ((3, 7), (1, 1), (5, 64), (2, 1000), (4, 129), (9, 33), (2, 4100), (7, 256))
+# outer, D, inner
+SOFTMAXES = (
+    (3, 7, 1), (1, 1, 1), (5, 64, 1), (2, 1000, 1), (4, 129, 1), (9, 33, 1), (2, 4100, 1), (7, 256, 1),
+    (3, 7, 5), (1, 1, 3), (2, 21, 64), (1, 300, 7), (4, 5, 100), (2, 9, 33), (1, 1000, 2), (5, 8, 32),
+)  # fmt: skip
 
 
-def softmax(name: str, dtype: Any, rows: int, D: int, log: bool) -> Case:
-    x = (2 * signed(np.random.default_rng([rows, D]), rows, D) + 3).astype(dtype)
-    wide = x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True)
-    y = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+def softmax(name: str, dtype: Any, sizes: tuple[int, int, int], log: bool) -> Case:
+    x = (2 * signed(np.random.default_rng(sizes), *sizes) + 3).astype(dtype)
+    wide = x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True)
+    y = wide - np.log(np.exp(wide).sum(1, keepdims=True))
     half = c_int(dtype == np.float16)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("softmax", facts, half, c_int64(rows), c_int64(D), c_int(log))
+        return harness.plan("softmax", facts, half, *map(c_int64, sizes), c_int(log))
 
     return Case(name, "Softmax", [x], [y if log else np.exp(y)], plan, tolerance_of(dtype))
 
 
-REDUCTIONS = ("Sum", "Max", "Min", "Mean")
-# outer, R, inner
-REDUCED = (
-    (3, 7, 1), (1, 1, 1), (5, 256, 1), (2, 1000, 1), (4, 255, 1), (9, 33, 1), (2, 4100, 1), (7, 49, 1),
-    (3, 7, 5), (1, 1, 3), (2, 60, 64), (1, 300, 7), (4, 5, 100), (9, 3, 33), (2, 2, 500), (1, 17, 2),
+REDUCTIONS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
+# Shapes, and which axes are reduced: rows, columns, and both in turn.
+REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
+    ((3, 7), ".R"), ((1, 1), ".R"), ((5, 256), ".R"), ((2, 1000), ".R"), ((4, 255), ".R"), ((9, 33), ".R"),
+    ((2, 4100), ".R"), ((7, 7, 7), ".RR"), ((1, 300), ".R"), ((6, 64), ".R"),
+    ((3, 7, 5), ".R."), ((7, 3), "R."), ((2, 60, 64), ".R."), ((300, 7), "R."), ((4, 5, 100), ".R."),
+    ((9, 3, 33), ".R."), ((2, 2, 500), ".R."), ((17, 2), "R."), ((2, 3, 4, 9), ".RR."), ((40, 3), "R."),
+    ((3, 4, 5), "R.R"), ((2, 5, 7, 9), "R.RR"), ((4, 3, 50), "R.R"), ((5, 2, 3, 4), "R.R."), ((2, 33, 257), "R.R"),
+    ((3, 2, 2, 2, 6), "R.R.R"), ((2, 3, 5, 4), ".R.R"), ((8, 9, 1, 3), "R.RR"), ((6, 1, 7, 2), "RR.R"),
+    ((3, 3, 3, 3), "R.R."), ((2, 2, 4, 2, 3), "R.R.R"), ((5, 6, 70), "R.R"), ((9, 2, 11, 3), "R.R."),
+    ((4, 2, 3, 5), "R.R."), ((7, 3, 5, 2), "R.R."), ((2, 4, 3, 2), "R.R."),
+    ((3, 5, 2, 7), "R.R."), ((2, 3, 4, 3), "R.R."),
 )  # fmt: skip
+ONNX_TYPES = {np.float32: 1, np.float16: 10, np.int32: 6, np.int64: 7}
 
 
-def reduce(name: str, dtype: Any, sizes: tuple[int, int, int], how: str) -> Case:
-    # Values that do not cancel: the error of a sum is measured against its result.
-    x = (signed(np.random.default_rng(sizes), *sizes) + 2).astype(dtype)
+def reduced_in_float64(x: Array, axes: tuple[int, ...], how: str) -> Array:
     wide = x.astype(np.float64)
-    y = {"Sum": wide.sum(1), "Max": wide.max(1), "Min": wide.min(1), "Mean": wide.mean(1)}[how]
-    numbers = [c_int64(n) for n in sizes]
+    if how == "LogSumExp":
+        return np.asarray(np.log(np.exp(wide).sum(axes)))
+    y = {
+        "Sum": lambda: wide.sum(axes),
+        "Max": lambda: wide.max(axes),
+        "Min": lambda: wide.min(axes),
+        "Mean": lambda: wide.mean(axes),
+        "Prod": lambda: wide.prod(axes),
+        "L1": lambda: np.abs(wide).sum(axes),
+        "L2": lambda: np.sqrt((wide**2).sum(axes)),
+        "SumSquare": lambda: (wide**2).sum(axes),
+        "LogSum": lambda: np.log(wide.sum(axes)),
+    }[how]()
+    return np.asarray(y)
+
+
+def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) -> Case:
+    rng = np.random.default_rng(shape)
+    axes = tuple(d for d, c in enumerate(which) if c == "R")
+    count = int(np.prod([shape[d] for d in axes]))
+    if how == "Prod":  # of about 1
+        x = np.exp(signed(rng, *shape) / np.sqrt(count)) * np.where(rng.random(shape) < 0.5, -1, 1)
+        if dtype in (np.int32, np.int64):
+            x = np.where(rng.random(shape) < 5 / count, 3, np.sign(x))
+    elif how in ("Sum", "Mean", "LogSum"):  # values that do not cancel: a sum's error is measured against it
+        x = np.abs(signed(rng, *shape)) + 1
+    else:
+        x = 2 * signed(rng, *shape)
+    if dtype in (np.int32, np.int64) and how != "Prod":
+        x = 9 * x
+    x = np.ascontiguousarray(x.astype(dtype))
+    y = reduced_in_float64(x, axes, how)
+    if how == "Mean" and dtype in (np.int32, np.int64):
+        y = np.trunc(y)
+    numbers = int64s([len(shape), *shape, *(c == "R" for c in which)])
+    codes = (c_int32(ONNX_TYPES[dtype]), c_int32(REDUCTIONS.index(how)))
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("reduce", facts, c_int(dtype == np.float16), *numbers, c_int32(REDUCTIONS.index(how)))
+        return harness.plan("reduce", facts, *codes, numbers)
 
-    return Case(name, "Reduce" + how, [x], [y], plan, tolerance_of(dtype))
+    exact = dtype in (np.int32, np.int64)
+    return Case(name, "Reduce" + how, [x], [y], plan, 0 if exact else tolerance_of(dtype))
+
+
+def overflowing(name: str, how: str) -> Case:
+    """What does not fit float16, or the exponential of a float, in between only."""
+    x = np.full((2, 3, 4), 300 if how == "L2" else 90, np.float16 if how == "L2" else np.float32)
+    x[1] = -x[1]
+    if how == "LogSumExp":
+        x[0, 1], x[0, 2, 0], x[1, 1] = -np.inf, np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            y = np.logaddexp.reduce(np.logaddexp.reduce(x.astype(np.float64), 2), 0)
+    else:
+        y = np.sqrt((x.astype(np.float64) ** 2).sum((0, 2)))
+    numbers = int64s([3, 2, 3, 4, 1, 0, 1])
+    codes = (c_int32(ONNX_TYPES[x.dtype.type]), c_int32(REDUCTIONS.index(how)))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("reduce", facts, *codes, numbers)
+
+    return Case(name, "Reduce" + how, [x], [y], plan, tolerance_of(x.dtype))
 
 
 # H, W, kernel, strides, pads (top, left, bottom, right), dilations
@@ -161,14 +225,26 @@ def resize(
     return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))
 
 
+WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare")
+
+
 def cases() -> Iterator[Case]:
+    for j, integer in enumerate((np.int32, np.int64)):
+        for i, (shape, which) in enumerate(REDUCED[j::2]):
+            how = WITH_INTEGERS[i % len(WITH_INTEGERS)]
+            size = "x".join(map(str, shape))
+            yield reduce(f"reduce_{how.lower()}_{integer.__name__}-{size}_{which}", integer, shape, which, how)
+    for how in ("L2", "LogSumExp"):
+        yield overflowing(f"reduce_{how.lower()}_overflowing", how)
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
-        for i, (rows, D) in enumerate(ROWS):
-            yield softmax(f"softmax{'_log' if i % 2 else ''}_{suffix}-{rows}x{D}", dtype, rows, D, i % 2 == 1)
-        for i, reduced in enumerate(REDUCED):
-            how = REDUCTIONS[i % 4]
-            yield reduce(f"reduce_{how.lower()}_{suffix}-{'x'.join(map(str, reduced))}", dtype, reduced, how)
+        for i, sizes in enumerate(SOFTMAXES):
+            size = "x".join(map(str, sizes))
+            yield softmax(f"softmax{'_log' if i % 2 else ''}_{suffix}-{size}", dtype, sizes, i % 2 == 1)
+        for i, (shape, which) in enumerate(REDUCED):
+            how = REDUCTIONS[i % len(REDUCTIONS)]
+            size = "x".join(map(str, shape))
+            yield reduce(f"reduce_{how.lower()}_{suffix}-{size}_{which}", dtype, shape, which, how)
         for i, window in enumerate(WINDOWS):
             mode = POOLS[i % 3]
             size = "x".join(map(str, window[0]))
@@ -177,6 +253,6 @@ def cases() -> Iterator[Case]:
             for j, how in enumerate(NEAREST):
                 if (i + j) % 2:
                     continue
-                sizes = SIZES[(i + j) // 2 % len(SIZES)]
-                size = "x".join(map(str, sizes))
-                yield resize(f"resize_{coordinates}_{how}_{suffix}-{size}", dtype, sizes, coordinates, how)
+                extent = SIZES[(i + j) // 2 % len(SIZES)]
+                size = "x".join(map(str, extent))
+                yield resize(f"resize_{coordinates}_{how}_{suffix}-{size}", dtype, extent, coordinates, how)

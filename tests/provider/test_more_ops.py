@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.hip import cumsum_cases, quantize_cases, scatter_cases, whole_cases
 from tests.hip.case import Case, compare, signed, tolerance_of
+from tests.hip.reduction_cases import reduced_in_float64
 from tests.provider.test_ops import ALONE, DTYPES
 from tests.provider.worker import Array, model_of, run
 
@@ -243,7 +244,79 @@ def test_layer_normalization(dtype: Any, worker: ProcessPoolExecutor) -> None:
     check(worker, node, {"x": x}, {"scale": scale, "shift": shift}, expected=[y])
 
 
-REDUCTIONS = (([-1], 1), ([2, 3], 1), ([1], 0), ([0, 1], 0), (None, 1), ([1, 2, 3], 0))
+@both
+@pytest.mark.parametrize(("op", "axis", "opset"), [("Softmax", 1, 18), ("LogSoftmax", -3, 13), ("Softmax", 1, 11)])
+def test_softmax_over_any_axis(op: str, axis: int, opset: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """Below opset 13 all axes from it on."""
+    x = (3 * random(2, 5, 7, 6)).astype(dtype)
+    axes = (1, 2, 3) if opset < 13 else (axis,)
+    wide = x.astype(np.float64) - x.astype(np.float64).max(axes, keepdims=True)
+    y = wide - np.log(np.exp(wide).sum(axes, keepdims=True))
+    node = helper.make_node(op, ["x"], ["y"], axis=axis)
+    check(worker, node, {"x": x}, opset=opset, expected=[y if op == "LogSoftmax" else np.exp(y)])
+
+
+ORDERED = (np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8)
+
+
+@pytest.mark.parametrize(("largest", "axis", "k"), [(1, -1, 4), (0, 1, 2), (1, 0, 0)])
+@pytest.mark.parametrize("dtype", ORDERED)
+def test_top_k(dtype: Any, largest: int, axis: int, k: int, worker: ProcessPoolExecutor) -> None:
+    x = np.random.default_rng(3).integers(0, 9, (3, 5, 8)).astype(dtype)  # many are equal
+    order = np.argsort(x.astype(np.float64) * (-1 if largest else 1), axis=axis, kind="stable")
+    which = np.take(order, np.arange(k), axis=axis)
+    node = helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=axis, largest=largest)
+    constants = {"k": np.array([k])}
+    types = {"y": helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), "i": TensorProto.INT64}
+    outcome = worker.submit(run, model_of([node], {"x": x}, ["y", "i"], constants, 18, types), {"x": x}, ALONE).result()
+    assert outcome.on_device("TopK") == 1
+    np.testing.assert_array_equal(outcome.outputs[0], np.take_along_axis(x, which, axis))
+    np.testing.assert_array_equal(outcome.outputs[1], which)
+
+
+@pytest.mark.parametrize(("op", "last"), [("ArgMax", 0), ("ArgMax", 1), ("ArgMin", 0), ("ArgMin", 1)])
+@pytest.mark.parametrize("dtype", ORDERED)
+def test_arg(dtype: Any, op: str, last: int, worker: ProcessPoolExecutor) -> None:
+    x = np.random.default_rng(4).integers(0, 5, (3, 20, 4)).astype(dtype)
+    axis = 1 if last else -1
+    find = np.argmax if op == "ArgMax" else np.argmin
+    y = x.shape[axis] - 1 - find(np.flip(x, axis), axis) if last else find(x, axis)
+    node = helper.make_node(op, ["x"], ["y"], axis=axis, keepdims=last, select_last_index=last)
+    expected = [np.expand_dims(y, axis) if last else y]
+    check(worker, node, {"x": x}, tolerance=0, out_type=TensorProto.INT64, expected=expected)
+
+
+def test_what_top_k_and_arg_refuse(worker: ProcessPoolExecutor) -> None:
+    feeds: dict[str, Array] = {"x": np.ones((2, 3), np.float32), "k": np.array([4])}
+    model = model_of([helper.make_node("TopK", ["x", "k"], ["y", "i"])], feeds, ["y"])
+    with pytest.raises(Exception, match="K is 4 of 3 numbers"):
+        worker.submit(run, model, feeds, ALONE).result()
+    none = np.ones((2, 0), np.float32)
+    model = model_of([helper.make_node("ArgMax", ["x"], ["y"], axis=1)], {"x": none}, ["y"], out_types={"y": 7})
+    with pytest.raises(Exception, match="no largest"):
+        worker.submit(run, model, {"x": none}, ALONE).result()
+
+
+# ONNX's own tests of these are of double or of one axis.
+MORE_REDUCTIONS = ("Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
+
+
+@pytest.mark.parametrize("axes", [[0, 2], [1]])
+@pytest.mark.parametrize("how", MORE_REDUCTIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.int64])
+def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExecutor) -> None:
+    integer = np.issubdtype(dtype, np.integer)
+    if integer and how in ("L2", "LogSum", "LogSumExp"):
+        return  # the runtime's
+    x = np.random.default_rng(5).integers(1, 3, (2, 3, 4, 2)).astype(dtype) if integer else random(2, 3, 4, 2)
+    x = (np.abs(x) + 0.5 if how == "LogSum" else x).astype(dtype)
+    node = helper.make_node("Reduce" + how, ["x", "axes"], ["y"], keepdims=int(axes != [1]))
+    y = reduced_in_float64(x, tuple(axes), how)
+    y = y if axes == [1] else np.asarray(np.expand_dims(y, axes))
+    check(worker, node, {"x": x}, {"axes": np.array(axes)}, tolerance=0 if integer else None, expected=[y])
+
+
+REDUCTIONS = (([-1], 1), ([2, 3], 1), ([1], 0), ([0, 1], 0), (None, 1), ([1, 2, 3], 0), ([0, 2], 1), ([1, 3], 0))
 
 
 @both
@@ -471,7 +544,7 @@ def test_quantization(sizes: tuple[int, int, int, int], back: bool, worker: Proc
                 attributes["block_size"] = sizes[3]
             feeds = dict(zip("xsz", case.inputs))
             node = helper.make_node(case.op, list(feeds), ["y"], **attributes)
-            kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(case.dtype)))
+            kind = int(helper.np_dtype_to_tensor_dtype(case.dtypes[0]))
             tolerance = tolerance_of(dtype) if back else 0
             check(worker, node, feeds, None, tolerance, 21, kind, case.outputs())
 

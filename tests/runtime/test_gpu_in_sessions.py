@@ -91,7 +91,7 @@ def model(op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[i
     if op.startswith("ScaleShift"):
         axes = (inputs[0].ndim - 2) * (1,)
         inputs[1], inputs[2] = (v.reshape(v.shape + axes) for v in inputs[1:3])
-    element = helper.np_dtype_to_tensor_dtype(case.dtype)
+    element = helper.np_dtype_to_tensor_dtype(case.dtypes[0])
     names, outputs = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(len(case.expected))]
     graph = helper.make_graph(
         [helper.make_node(op, names, outputs, "the_node", domain=DOMAIN, **attributes)],

@@ -7,29 +7,38 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-enum class Reduction : int32_t { kSum, kMax, kMin, kMean };
+// How numbers are joined, what is done to each before, and to the result.
+enum class Join : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
+enum class Before : int32_t { kNothing, kAbsolute, kSquare };
+enum class After : int32_t { kNothing, kRoot, kLog };
+
+struct ReduceHow {
+  Join join;
+  Before before;
+  After after;
+  float scale;      // of the result, before `after`: 1 / R for a mean
+  int64_t divisor;  // of integers in its place
+};
 
 // x [rows, R], a work-group for each row.
 struct ReduceRowsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
+  ReduceHow how;
   uint32_t R;
-  Reduction how;  // kSum for a mean
-  float scale;    // of the result: 1 / R for a mean
 };
-static_assert(is_args<ReduceRowsArgs>(32), "one layout for all compilers");
+static_assert(is_args<ReduceRowsArgs>(48), "one layout for all compilers");
 
 // x [outer, R, inner], a work-item for each of the `total` elements of y.
 struct ReduceColumnsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
+  ReduceHow how;
   uint32_t total, R;
   Divisor inner;
-  Reduction how;
-  float scale;
 };
-static_assert(is_args<ReduceColumnsArgs>(48), "one layout for all compilers");
+static_assert(is_args<ReduceColumnsArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

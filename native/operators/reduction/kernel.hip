@@ -1,4 +1,4 @@
-// ReduceMean, ReduceSum, ReduceMax and ReduceMin of x [outer, R, inner] over R, in float32.
+// Reductions of x [outer, R, inner] over R: of float and float16 in float32, of integers in their own type.
 //
 // Bound by memory: X is read once, for one FLOP an element. Rows (inner is 1) take a work-group each, columns
 // a work-item each, so that neighbours read neighbours. scripts/gpu_bench.py sets both beside a copy.
@@ -8,38 +8,184 @@
 
 namespace graphopt::hip {
 
-DEVICE float reduce_two(Reduction how, float a, float b) {
-  if (how == Reduction::kSum) return a + b;
-  const bool first = how == Reduction::kMax ? a > b : a < b;
-  return first || a != a ? a : b;
+// What has been joined so far. Of floats: of LogSumExp the largest number and the sum of exp(x - largest).
+struct FloatJoined {
+  float value, sum;
+};
+
+DEVICE FloatJoined none_of_floats(Join join) {
+  switch (join) {
+    case Join::kProduct:
+      return {1.0f, 0.0f};
+    case Join::kMin:
+      return {infinity(), 0.0f};
+    case Join::kSum:
+      return {0.0f, 0.0f};
+    default:
+      return {-infinity(), 0.0f};
+  }
 }
 
-// What a reduction over no elements gives.
-DEVICE float reduce_none(Reduction how) {
-  return how == Reduction::kSum ? 0.0f : how == Reduction::kMax ? -infinity() : infinity();
+DEVICE float weight(float x, float largest) { return x == largest ? 1.0f : exp_fast(x - largest); }
+
+DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& b) {
+  switch (join) {
+    case Join::kSum:
+      return {a.value + b.value, 0.0f};
+    case Join::kProduct:
+      return {a.value * b.value, 0.0f};
+    case Join::kLogSumExp: {
+      const float largest = a.value > b.value ? a.value : b.value;
+      return {largest, a.sum * weight(a.value, largest) + b.sum * weight(b.value, largest)};
+    }
+    default: {
+      const bool first = join == Join::kMax ? a.value > b.value : a.value < b.value;
+      return {first || a.value != a.value ? a.value : b.value, 0.0f};  // NaN stays
+    }
+  }
+}
+
+DEVICE FloatJoined with_one(Join join, const FloatJoined& joined, float x) {
+  if (join != Join::kLogSumExp) return join_two(join, joined, {x, 0.0f});
+  // NaN is larger than nothing: it is in the sum alone.
+  return join_two(join, joined, x == x ? FloatJoined{x, 1.0f} : FloatJoined{-infinity(), x});
+}
+
+DEVICE float before_joining(Before before, float x) {
+  return before == Before::kSquare ? x * x : before == Before::kAbsolute && x < 0.0f ? -x : x;
+}
+
+DEVICE float log_of(float x) { return 0.69314718f * log2_fast(x); }
+
+DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
+  if (how.join == Join::kLogSumExp) return joined.value + log_of(joined.sum);
+  const float value = joined.value * how.scale;
+  return how.after == After::kRoot ? sqrt_exact(value) : how.after == After::kLog ? log_of(value) : value;
+}
+
+// All threads' numbers, in all of them.
+struct FloatLds {
+  WaveSums first, second;
+  float values[kReduceThreads];
+};
+
+DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
+  switch (join) {
+    case Join::kSum:
+      return {group_sum(x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kMax:
+      return {group_max(x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kMin:
+      return {-group_max(-x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kLogSumExp: {
+      const float largest = group_max(x.value, lds.first, kReduceThreads);
+      return {largest, group_sum(x.sum * weight(x.value, largest), lds.second, kReduceThreads)};
+    }
+    default:
+      break;
+  }
+  lds.values[thread_x()] = x.value;
+  for (int half = kReduceThreads / 2; half > 0; half /= 2) {
+    barrier();
+    if (thread_x() < half) lds.values[thread_x()] *= lds.values[thread_x() + half];
+  }
+  barrier();
+  return {lds.values[0], 0.0f};
+}
+
+template <class From, class To>
+DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
+  const From* x = args.x;
+  To* y = args.y;
+  const uint32_t R = args.R;
+  const ReduceHow& how = args.how;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * R;
+  FloatJoined joined = none_of_floats(how.join);
+  for (auto i = static_cast<uint32_t>(thread_x()); i < R; i += kReduceThreads) {
+    joined = with_one(how.join, joined, before_joining(how.before, to_float(x[row + i])));
+  }
+  joined = join_group(how.join, joined, lds);
+  if (thread_x() == 0) y[block_x()] = from_float<To>(result_of(how, joined));
+}
+
+template <class From, class To>
+DEVICE void reduce_column(const ReduceColumnsArgs& args) {
+  const From* x = args.x;
+  To* y = args.y;
+  const Divisor& inner = args.inner;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kReduceThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t outer = divide(i, inner), column = i - outer * inner.d;
+  const From* from = x + static_cast<size_t>(outer) * args.R * inner.d + column;
+  const ReduceHow& how = args.how;
+  FloatJoined joined = none_of_floats(how.join);
+  for (uint32_t r = 0; r < args.R; ++r) {
+    const float value = to_float(from[static_cast<size_t>(r) * inner.d]);
+    joined = with_one(how.join, joined, before_joining(how.before, value));
+  }
+  y[i] = from_float<To>(result_of(how, joined));
+}
+
+// Integers wrap around, as their unsigned twins do.
+template <class T, class Unsigned>
+DEVICE T join_integers(Join join, T a, T b) {
+  const auto ua = static_cast<Unsigned>(a), ub = static_cast<Unsigned>(b);
+  switch (join) {
+    case Join::kProduct:
+      return static_cast<T>(ua * ub);
+    case Join::kMax:
+      return a > b ? a : b;
+    case Join::kMin:
+      return a < b ? a : b;
+    default:
+      return static_cast<T>(ua + ub);
+  }
+}
+
+template <class T, class Unsigned>
+DEVICE T none_of_integers(Join join) {
+  const auto least = static_cast<T>(Unsigned{1} << (8 * sizeof(T) - 1));
+  return join == Join::kMax   ? least
+         : join == Join::kMin ? static_cast<T>(~static_cast<Unsigned>(least))
+                              : static_cast<T>(join == Join::kProduct ? 1 : 0);
+}
+
+template <class T, class Unsigned>
+DEVICE T before_joining_integers(Before before, T x) {
+  const auto u = static_cast<Unsigned>(x);
+  if (before == Before::kSquare) return static_cast<T>(u * u);
+  return before == Before::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
 }
 
 template <class T>
-DEVICE void reduce_rows(const ReduceRowsArgs& args, WaveSums& lds) {
+struct IntegerLds {
+  T values[kReduceThreads];
+};
+
+template <class T, class Unsigned>
+DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& lds) {
   const T* x = args.x;
   T* y = args.y;
-  const uint32_t R = args.R;
-  const Reduction how = args.how;
-  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * R;
-  const auto first = static_cast<uint32_t>(thread_x());
-  float value = first < R ? to_float(x[row + first]) : reduce_none(how);
-  for (uint32_t i = first + kReduceThreads; i < R; i += kReduceThreads) {
-    value = reduce_two(how, value, to_float(x[row + i]));
+  const ReduceHow& how = args.how;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.R;
+  T joined = none_of_integers<T, Unsigned>(how.join);
+  for (auto i = static_cast<uint32_t>(thread_x()); i < args.R; i += kReduceThreads) {
+    const T value = before_joining_integers<T, Unsigned>(how.before, x[row + i]);
+    joined = join_integers<T, Unsigned>(how.join, joined, value);
   }
-  if (how == Reduction::kMin) value = -value;
-  value =
-      how == Reduction::kSum ? group_sum(value, lds, kReduceThreads) : group_max(value, lds, kReduceThreads);
-  if (how == Reduction::kMin) value = -value;
-  if (thread_x() == 0) y[block_x()] = from_float<T>(value * args.scale);
+  lds.values[thread_x()] = joined;
+  for (int half = kReduceThreads / 2; half > 0; half /= 2) {
+    barrier();
+    if (thread_x() < half) {
+      lds.values[thread_x()] =
+          join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half]);
+    }
+  }
+  if (thread_x() == 0) y[block_x()] = static_cast<T>(lds.values[0] / static_cast<T>(how.divisor));
 }
 
-template <class T>
-DEVICE void reduce_columns(const ReduceColumnsArgs& args) {
+template <class T, class Unsigned>
+DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor& inner = args.inner;
@@ -47,22 +193,43 @@ DEVICE void reduce_columns(const ReduceColumnsArgs& args) {
   if (i >= args.total) return;
   const uint32_t outer = divide(i, inner), column = i - outer * inner.d;
   const T* from = x + static_cast<size_t>(outer) * args.R * inner.d + column;
-  float value = reduce_none(args.how);
-  for (uint32_t r = 0; r < args.R; ++r)
-    value = reduce_two(args.how, value, to_float(from[static_cast<size_t>(r) * inner.d]));
-  y[i] = from_float<T>(value * args.scale);
+  const ReduceHow& how = args.how;
+  T joined = none_of_integers<T, Unsigned>(how.join);
+  for (uint32_t r = 0; r < args.R; ++r) {
+    const T value = before_joining_integers<T, Unsigned>(how.before, from[static_cast<size_t>(r) * inner.d]);
+    joined = join_integers<T, Unsigned>(how.join, joined, value);
+  }
+  y[i] = static_cast<T>(joined / static_cast<T>(how.divisor));
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define REDUCE_KERNELS(T, suffix)                                      \
+#define REDUCE_ROWS(From, To, suffix)                                  \
   KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) { \
-    SHARED(WaveSums, lds);                                             \
-    reduce_rows<T>(args, lds);                                         \
-  }                                                                    \
-  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_columns<T>(args); }
+    SHARED(FloatLds, lds);                                             \
+    reduce_row<From, To>(args, lds);                                   \
+  }
+#define REDUCE_COLUMNS(From, To, suffix) \
+  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<From, To>(args); }
 
-REDUCE_KERNELS(float, f32)
-REDUCE_KERNELS(half_t, f16)
+REDUCE_ROWS(float, float, f32)
+REDUCE_ROWS(half_t, half_t, f16)
+REDUCE_ROWS(half_t, float, f16_to_f32)
+REDUCE_COLUMNS(float, float, f32)
+REDUCE_COLUMNS(half_t, half_t, f16)
+REDUCE_COLUMNS(half_t, float, f16_to_f32)
+REDUCE_COLUMNS(float, half_t, f32_to_f16)
+
+#define REDUCE_INTEGERS(T, Unsigned, suffix)                                 \
+  KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) {       \
+    SHARED(IntegerLds<T>, lds);                                              \
+    reduce_row_of_integers<T, Unsigned>(args, lds);                          \
+  }                                                                          \
+  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { \
+    reduce_column_of_integers<T, Unsigned>(args);                            \
+  }
+
+REDUCE_INTEGERS(int32_t, uint32_t, i32)
+REDUCE_INTEGERS(int64_t, uint64_t, i64)

@@ -1,4 +1,4 @@
-// Reductions over neighbouring axes, and pools over all pixels.
+// Reductions, and pools over all pixels.
 #include "operators/reduction/op.h"
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 namespace graphopt {
 namespace {
 
-// x [outer, R, inner] over R, when the reduced axes are neighbours.
 class Reduce final : public gpu::DeviceKernel {
  public:
   Reduce(const Node& node, gpu::Device& device, gpu::Reduction how)
@@ -23,23 +22,20 @@ class Reduce final : public gpu::DeviceKernel {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
     const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
-    std::vector<bool> reduced(rank, axes.empty() && none_is_all_);
-    for (const int64_t axis : axes) reduced[axis_of(axis, rank)] = true;
-    int64_t outer = 1, R = 1, inner = 1;
-    int64_t* part = &outer;
+    gpu::ReduceProblem p;
+    p.x = x.shape;
+    p.reduced.assign(rank, axes.empty() && none_is_all_);
+    for (const int64_t axis : axes) p.reduced[axis_of(axis, rank)] = true;
+    p.how = how_;
+    p.type = x.type;
     Shape y(rank);
     size_t kept = 0;
     for (size_t d = 0; d < rank; ++d) {
-      if (reduced[d] && part == &outer) part = &R;
-      if (!reduced[d] && part == &R) part = &inner;
-      if (reduced[d] && part == &inner) throw Error("the reduced axes must be neighbours");
-      *part *= x.shape[d];
-      if (!reduced[d] || keep_) y[kept++] = reduced[d] ? 1 : x.shape[d];
+      if (!p.reduced[d] || keep_) y[kept++] = p.reduced[d] ? 1 : x.shape[d];
     }
     Shape shape(kept);
     std::copy(y.data(), y.data() + kept, shape.data());
-    const Ref out = set_output(call, 0, shape);
-    program.launch(gpu::reduce_plan(outer, R, inner, how_, is_half(x)), {Ref::input(0)}, {out});
+    program.launch(gpu::reduce_plan(p), {Ref::input(0)}, {set_output(call, 0, shape)});
   }
 
   gpu::Reduction how_;
@@ -47,23 +43,28 @@ class Reduce final : public gpu::DeviceKernel {
   bool keep_, none_is_all_;
 };
 
+bool is_integer(ElementType type) { return type == ElementType::kInt32 || type == ElementType::kInt64; }
+
 std::string refuse_reduce(const Node& node) {
-  const auto& x = node.inputs.front().shape;
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
-  if (!x || x->rank() == 0) return "the rank is not known";
-  std::vector<int64_t> axes = node.find_ints("axes").value_or(std::vector<int64_t>());
-  if (node.has_input(1)) {
-    const auto given = node.constant(1);
-    if (!given) return "the axes are not constant";
-    const auto* p = static_cast<const int64_t*>(given->data);
-    axes.assign(p, p + given->shape.elements());
-  }
-  for (int64_t& axis : axes) axis = axis < 0 ? axis + static_cast<int64_t>(x->rank()) : axis;
-  std::sort(axes.begin(), axes.end());
-  for (size_t i = 1; i < axes.size(); ++i) {
-    if (axes[i] != axes[i - 1] + 1) return "the reduced axes are not neighbours";
+  const auto& x = node.inputs.front();
+  if (!is_float(x.type) && !is_integer(x.type))
+    return std::string("no kernel for ") + element_type_name(x.type);
+  if (!x.shape || x.shape->rank() == 0) return "the rank is not known";
+  if (node.find_int("noop_with_empty_axes").value_or(0) != 0) {
+    const bool named = !node.find_ints("axes").value_or(std::vector<int64_t>()).empty();
+    const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
+    if (!named && (!given || given->shape.elements() == 0)) return "perhaps no axes";
   }
   return "";
+}
+
+std::string refuse_reduce_of_integers(const Node& node) {
+  return is_integer(node.type()) ? "only float and float16" : refuse_reduce(node);
+}
+
+gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction how,
+                               ElementType type) {
+  return {{outer, R, inner}, {false, true, false}, how, type};
 }
 
 // All axes from the third on.
@@ -85,9 +86,9 @@ class GlobalPool final : public gpu::DeviceKernel {
     }
     const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
-    program.launch(
-        gpu::reduce_plan(last_ ? images : images * channels, pixels, last_ ? channels : 1, how_, is_half(x)),
-        {Ref::input(0)}, {out});
+    program.launch(gpu::reduce_plan(middle_axis(last_ ? images : images * channels, pixels,
+                                                last_ ? channels : 1, how_, x.type)),
+                   {Ref::input(0)}, {out});
   }
 
   gpu::Reduction how_;
@@ -103,13 +104,19 @@ std::string refuse_global_pool(const Node& node) {
 }  // namespace
 
 void add_reduction(Kernels& kernels) {
-  const auto reduce = [&](const char* name, gpu::Reduction how) {
-    kernels.add_onnx<Reduce>(name, 1, 20, how).refused(refuse_reduce).reads_on_host({1});
+  const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
+    kernels.add_onnx<Reduce>(name, 1, 20, how).refused(refuse).reads_on_host({1});
   };
-  reduce("ReduceMean", gpu::Reduction::kMean);
-  reduce("ReduceSum", gpu::Reduction::kSum);
-  reduce("ReduceMax", gpu::Reduction::kMax);
-  reduce("ReduceMin", gpu::Reduction::kMin);
+  reduce("ReduceMean", gpu::Reduction::kMean, refuse_reduce);
+  reduce("ReduceSum", gpu::Reduction::kSum, refuse_reduce);
+  reduce("ReduceMax", gpu::Reduction::kMax, refuse_reduce);
+  reduce("ReduceMin", gpu::Reduction::kMin, refuse_reduce);
+  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_reduce);
+  reduce("ReduceL1", gpu::Reduction::kL1, refuse_reduce);
+  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_reduce);
+  reduce("ReduceL2", gpu::Reduction::kL2, refuse_reduce_of_integers);
+  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_reduce_of_integers);
+  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_reduce_of_integers);
   const auto follows = [](const Node&) { return Layout::kFollows; };
   kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
       .refused(refuse_global_pool)

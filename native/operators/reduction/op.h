@@ -1,14 +1,37 @@
 // Reductions on a GPU.
 #pragma once
 
+#include <vector>
+
 #include "device/launch.h"
 #include "operators/reduction/args.h"
+#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
-using hip::Reduction;
+enum class Reduction : int32_t {
+  kSum,
+  kMax,
+  kMin,
+  kMean,
+  kProduct,
+  kL1,
+  kL2,
+  kSumSquare,
+  kLogSum,
+  kLogSumExp
+};
 
-// x [outer, R, inner], y [outer, inner]. Throws std::invalid_argument; R must not be 0.
-Plan reduce_plan(int64_t outer, int64_t R, int64_t inner, Reduction how, bool half);
+// Over the axes of x that are `reduced`. Of float, float16, int32 and int64; not L2, LogSum and LogSumExp of
+// integers, whose mean is rounded towards 0. What is between two steps is float, also of float16.
+struct ReduceProblem {
+  Shape x;
+  std::vector<bool> reduced;
+  Reduction how = Reduction::kSum;
+  ElementType type = ElementType::kFloat;
+};
+
+// Throws std::invalid_argument.
+Plan reduce_plan(const ReduceProblem& p);
 
 }  // namespace graphopt::gpu

@@ -1,5 +1,5 @@
-// Softmax and LogSoftmax over the last axis, in float32: a work-group for a row, which it reads three times,
-// the second and third time from the cache.
+// Softmax and LogSoftmax over an axis, in float32: a work-group for a row of the last axis, or for some
+// neighbouring columns of another one, which it reads three times, the second and third time from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // sets it beside a copy.
@@ -36,14 +36,61 @@ DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
   }
 }
 
+struct SoftmaxColumnsLds {
+  float values[kSoftmaxParts][kSoftmaxColumns];
+};
+
+template <class T>
+DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds& lds) {
+  const T* x = args.x;
+  T* y = args.y;
+  const auto group = static_cast<uint32_t>(block_x());
+  const uint32_t outer = divide(group, args.groups);
+  const int lane = thread_x() % kSoftmaxColumns, part = thread_x() / kSoftmaxColumns;
+  const uint32_t column = (group - outer * args.groups.d) * kSoftmaxColumns + static_cast<uint32_t>(lane);
+  // Work-items beyond the last column compute it once more, and write nothing.
+  const bool inside = column < args.inner;
+  const size_t first = static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - 1);
+  const auto at = [&](uint32_t i) { return first + static_cast<size_t>(i) * args.inner; };
+  const auto begin = static_cast<uint32_t>(part);
+  float most = -infinity();
+  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
+    const float v = to_float(x[at(i)]);
+    most = v > most || v != v ? v : most;  // NaN stays
+  }
+  lds.values[part][lane] = most;
+  barrier();
+  UNROLL for (int p = 0; p < kSoftmaxParts; ++p) {
+    const float v = lds.values[p][lane];
+    most = v > most || v != v ? v : most;
+  }
+  barrier();
+  float sum = 0;
+  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) sum += exp_fast(to_float(x[at(i)]) - most);
+  lds.values[part][lane] = sum;
+  barrier();
+  sum = 0;
+  UNROLL for (int p = 0; p < kSoftmaxParts; ++p) sum += lds.values[p][lane];
+  if (!inside) return;
+  const float scale = 1.0f / sum, shift = most + 0.69314718f * log2_fast(sum);
+  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
+    const float v = to_float(x[at(i)]);
+    y[at(i)] = from_float<T>(args.log != 0 ? v - shift : exp_fast(v - most) * scale);
+  }
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define SOFTMAX_KERNEL(T, suffix)                     \
-  KERNEL(softmax_##suffix, 1024, SoftmaxArgs, x, y) { \
-    SHARED(SoftmaxLds, lds);                          \
-    softmax<T>(args, lds);                            \
+#define SOFTMAX_KERNEL(T, suffix)                                                              \
+  KERNEL(softmax_##suffix, 1024, SoftmaxArgs, x, y) {                                          \
+    SHARED(SoftmaxLds, lds);                                                                   \
+    softmax<T>(args, lds);                                                                     \
+  }                                                                                            \
+  KERNEL(softmax_columns_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
+    SHARED(SoftmaxColumnsLds, lds);                                                            \
+    softmax_of_columns<T>(args, lds);                                                          \
   }
 
 SOFTMAX_KERNEL(float, f32)

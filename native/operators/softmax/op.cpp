@@ -1,4 +1,4 @@
-// Softmax and LogSoftmax over the last axis.
+// Softmax and LogSoftmax.
 #include "operators/softmax/op.h"
 
 #include "operators/room.h"
@@ -8,24 +8,34 @@ namespace {
 
 class Softmax final : public gpu::DeviceKernel {
  public:
-  Softmax(const Node&, gpu::Device& device, bool log) : DeviceKernel(device), log_(log) {}
+  Softmax(const Node& node, gpu::Device& device, bool log)
+      : DeviceKernel(device),
+        log_(log),
+        to_the_end_(node.version < 13),
+        axis_(node.find_int("axis").value_or(to_the_end_ ? 1 : -1)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
-    if (x.shape.rank() == 0) throw Error("a scalar has no last axis");
-    const int64_t D = x.shape.elements(x.shape.rank() - 1), rows = D == 0 ? 0 : x.shape.elements() / D;
+    const size_t rank = x.shape.rank();
+    // Below opset 13 the axes from `axis` on are one, and there may be none.
+    const bool none = to_the_end_ && axis_ == static_cast<int64_t>(rank);
+    const size_t axis = none ? rank : axis_of(axis_, rank);
+    int64_t outer = 1;
+    for (size_t d = 0; d < axis; ++d) outer *= x.shape[d];
+    const int64_t D = to_the_end_ ? x.shape.elements(axis) : x.shape[axis];
+    const int64_t inner = to_the_end_ ? 1 : x.shape.elements(axis + 1);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::softmax_plan(rows, D, log_, is_half(x), device_.facts()), {Ref::input(0)}, {y});
+    program.launch(gpu::softmax_plan(outer, D, inner, log_, is_half(x), device_.facts()), {Ref::input(0)},
+                   {y});
   }
 
-  bool log_;
+  bool log_, to_the_end_;
+  int64_t axis_;
 };
 
-// Below opset 13 the axes from `axis` on are one; then, too, the last axis is the only one when it is given.
 std::string refuse_softmax(const Node& node) {
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
-  return refuse_unless_last(node, node.find_int("axis").value_or(node.version < 13 ? 1 : -1));
+  return is_float(node.inputs.front().type) ? "" : "only float and float16";
 }
 
 }  // namespace

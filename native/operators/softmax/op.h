@@ -5,7 +5,7 @@
 
 namespace graphopt::gpu {
 
-// x and y [rows, D]; `log`: LogSoftmax. Throws std::invalid_argument.
-Plan softmax_plan(int64_t rows, int64_t D, bool log, bool half, const DeviceFacts& device);
+// x and y [outer, D, inner], over D; `log`: LogSoftmax. Throws std::invalid_argument.
+Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, bool log, bool half, const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

@@ -85,6 +85,7 @@ inline constexpr Slot24<320, OrtStatus*(const char* name, MemoryDeviceType, uint
     CreateMemoryInfo_V2;
 
 inline constexpr Slot24<318, OrtStatus*(const OrtValue*, size_t*)> GetTensorSizeInBytes;
+inline constexpr Slot24<394, OrtStatus*(const OrtKernelInfo*, int*)> KernelInfo_GetOperatorSinceVersion;
 // The dims are owned by the value.
 inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int64_t**, size_t*)>
     GetTensorElementTypeAndShapeDataReference;

@@ -195,7 +195,8 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
   try {
     gpu::Device& device = entry.registry->device_;
     const gpu::OnDevice on(device);
-    const abi::NodeInfo node(api, info, entry.op->name);
+    abi::NodeInfo node(api, info, entry.op->name);
+    abi::check(api, abi::KernelInfo_GetOperatorSinceVersion(api, info, &node.version));
     what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op->create(node), node.name, node.inputs.size(), node.outputs.size(),
