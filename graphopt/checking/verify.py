@@ -180,6 +180,14 @@ class VerifyReport:
                 worst[row.name] = row
         return list(worst.values())
 
+    @property
+    def worst(self) -> OutputComparison | None:
+        """The row that is furthest beyond its limit or nearest to it; None where nothing was compared.
+
+        Not the largest difference: where an output is nothing but rounding, that is large and says nothing.
+        """
+        return max(self.rows, key=_severity, default=None)
+
     def to_dict(self) -> dict[str, Any]:
         found = {"format": 2, "equal": self.equal, **asdict(replace(self, feeds={})), "verdict": self.verdict.value}
         del found["feeds"]

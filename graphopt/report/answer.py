@@ -68,13 +68,13 @@ def _verdicts(rows: Sequence[BenchRow]) -> str:
 
 
 def equality(accuracy: VerifyReport) -> str:
-    """The verdict and the largest difference relative to the RMS of its output."""
-    if not accuracy.rows:
+    """The verdict and the difference, relative to the RMS of its output, that is worst for its limit."""
+    worst = accuracy.worst
+    if worst is None:
         return accuracy.verdict.value
-    worst = max(row.rel_rms for row in accuracy.rows)
-    if accuracy.verdict == Verdict.EQUAL:
-        return "equal (same bits)" if worst == 0 else f"equal (worst {worst:.1e})"
-    return f"{accuracy.verdict.value} (worst {worst:.1e})"
+    if accuracy.verdict == Verdict.EQUAL and all(row.rel_rms == 0 for row in accuracy.rows):
+        return "equal (same bits)"
+    return f"{accuracy.verdict.value} (worst {worst.rel_rms:.1e})"
 
 
 def nodes(before: ModelStats | None, after: ModelStats | None) -> str:

@@ -172,8 +172,7 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
     if accuracy is None:
         same = Tile("Result", "not compared", "--verify compares the outputs", "none")
     else:
-        rows = accuracy.worst_outputs()
-        worst = max(rows, key=lambda r: (not r.equal, r.rel_rms), default=None)
+        worst = accuracy.worst
         allowed = f"allowed {worst.limit:.1e} of RMS at {worst.name}" if worst is not None else accuracy.summary
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)

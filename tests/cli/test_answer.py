@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.console import Console
 import graphopt
 from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
-from graphopt.report.answer import answer
+from graphopt.report.answer import answer, equality
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped, where
 from graphopt.report.tables import show, table
@@ -40,6 +41,16 @@ def timed(*ratios: tuple[float, float, float, str]) -> BenchReport:
 def compared(verdict: Verdict, rel_rms: float) -> VerifyReport:
     row = OutputComparison("y", "normal", True, "CPU", False, rel_rms, rel_rms, 120.0, 1.0, 1e-5, True, "")
     return VerifyReport(verdict, rows=[row])
+
+
+def test_an_output_of_rounding_alone_is_not_the_worst() -> None:
+    """A detector's map of 1e-9 differs by its own size: far inside its limit, which is measured too."""
+    row = compared(Verdict.EQUAL, 1.2e-6).rows[0]
+    near = replace(row, slice_error=1.2e-6, slice_limit=1e-5)
+    noise = replace(row, rel_rms=33.6, limit=602.0, slice_error=33.6, slice_limit=602.0)
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise, near])) == "equal (worst 1.2e-06)"
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (worst 3.4e+01)"
+    assert equality(compared(Verdict.EQUAL, 0.0)) == "equal (same bits)"
 
 
 def test_answer() -> None:
