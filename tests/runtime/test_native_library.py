@@ -79,6 +79,7 @@ PERMS = {"q_perm": [0, 1, 2, 3], "k_perm": [0, 1, 3, 2], "v_perm": [0, 1, 2, 3],
 ATTENTION: dict[str, Any] = {"scale": 1.0, **PERMS}
 NORM: dict[str, Any] = {"num_groups": 2, "epsilon": 1e-5}
 PADS = {"pads": [1, 1, 1, 1]}
+WINDOW: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
 
 # op, input shapes, attributes, what the message must say
 MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
@@ -117,6 +118,9 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("FusedLayerNorm", [(2, 4), (4,), (2,)], {"epsilon": 1e-5}, r"beta must be \[4\]"),
     ("FusedLayerNorm", [(2, 4), (4,), (4,)], {}, "'epsilon' of type float is required"),
     ("FusedRmsNormAdd", [(2, 4), (1, 4), (4,)], {"epsilon": 1e-5}, "R must be like X"),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "dilations": 1}, "'dilations'.* hold no numbers"),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "pads": 0}, "'dilations' and 'pads' hold no numbers"),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "strides": 1}, "one to three numbers"),
 ]
 
 
