@@ -18,6 +18,8 @@ from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, requir
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
+# The arenas of both runtimes, the C++ library, numpy.
+_NO_MEMORY = ("BFCArena", "Failed to allocate memory", "bad_alloc", "Unable to allocate")
 
 
 def open_session(
@@ -89,6 +91,16 @@ def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | st
     except Exception as error:  # as above
         return one_line(error)
     return [_widened(o) for o in outputs] if half_io else outputs
+
+
+def require_memory(outputs: Outputs | str) -> None:
+    """A side that this machine has no memory for is not different.
+
+    Raises:
+        MemoryError: that is what the runtime's message says.
+    """
+    if isinstance(outputs, str) and any(words in outputs for words in _NO_MEMORY):
+        raise MemoryError(outputs)
 
 
 def _widened(output: Any) -> Any:

@@ -29,7 +29,7 @@ from graphopt.checking.interface import fixed_sizes, interface_difference, witho
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
 from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.rewritten import Rewritten, rewritten
-from graphopt.checking.run import Model, Outputs, open_session, run_case, run_cases
+from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
 from graphopt.checking.unseen import unseen
 from graphopt.checking.winograd import approximated
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
@@ -298,6 +298,7 @@ def verify(
         OptionError: a name that neither model has, a provider that this runtime has not, or not two.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
+        MemoryError: AFTER needs more than this machine has.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
     device = provider_name(provider) if provider is not None else CPU
@@ -495,6 +496,7 @@ def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[st
     for case in cases:
         began = time.process_time()
         got = run_case(session, case, half_io=pair.half_io)
+        require_memory(got)
         pair.running = min(pair.running, time.process_time() - began)
         runs.append(_Run(way, case, _compared(wanted[case.name], got)))
     return runs
@@ -511,6 +513,8 @@ def _run_at_default_level(
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
     way = _Way(pair.rewritten.has_ours, optimized=True)
     got = run_optimized(pair.after, few, library=way.library, half_io=pair.half_io)
+    for outputs in got.values():
+        require_memory(outputs)
     runs = [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in few]
     broken = [r for r in runs if isinstance(r.found, str) or any(_is_far(d) for d in r.found)]
     if not broken:

@@ -812,3 +812,14 @@ def test_a_report_is_true_where_nothing_was_found() -> None:
     after = model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = Sigmoid(x) }")
     assert verify(before, before, effort="quick")
     assert not verify(before, after, effort="quick")
+
+
+@pytest.mark.once
+def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
+    """Its sum is that of BEFORE, over more addresses than there are."""
+    size = 1 << 46
+    before = model_from_text("g (float[1] x) => (float[1] y) { y = Mul(x, n) }", {"n": np.float32(size)})
+    text = "g (float[1] x) => (float[1] y) { e = Expand(x, n) y = ReduceSum(e) }"
+    after = model_from_text(text, {"n": np.array([size])})
+    with pytest.raises(MemoryError, match="Expand"):
+        graphopt.verify(before, after)
