@@ -23,7 +23,7 @@ from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, no
 
 TRAINED = {
     "nudenet": "NudeNet, a YOLOv8, trained",
-    "ppocr_rec": "PP-OCRv4's text recognizer, trained",
+    "ppocr_det": "PP-OCRv4's text detector, trained",
     "paraphrase": "MiniLM, a BERT of 3 layers, trained",
 }
 UNTRAINED = {"resnet18": "ResNet-18", "vit": "ViT-B/16"}
