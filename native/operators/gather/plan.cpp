@@ -5,18 +5,27 @@
 #include "operators/gather/op.h"
 
 namespace graphopt::gpu {
+namespace {
+
+struct Row {
+  int64_t elements, bytes;  // bytes of an element
+};
+
+// The same row in the widest elements that kernels copy: 16 bytes where they divide it, 8 never.
+Row widest(int64_t elements, int64_t bytes, bool aligned) {
+  if (bytes == 8) {
+    bytes = 4;
+    elements *= 2;
+  }
+  if (aligned && elements * bytes % 16 == 0) return {elements * bytes / 16, 16};
+  return {elements, bytes};
+}
+
+}  // namespace
 
 Plan gather_plan(const GatherProblem& p, bool aligned) {
   Plan plan;
-  int64_t inner = p.inner, bytes = p.bytes;
-  if (bytes == 8) {
-    bytes = 4;
-    inner *= 2;
-  }
-  if (aligned && inner * bytes % 16 == 0) {
-    inner = inner * bytes / 16;
-    bytes = 16;
-  }
+  const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.outer * p.indices * inner;
   if (total == 0) return plan;
   const char* name = bytes == 16 ? "gather_b128" : bytes == 4 ? "gather_b32" : "gather_b16";
@@ -67,15 +76,7 @@ Plan gather_elements_plan(const GatherElementsProblem& p) {
 
 Plan gather_nd_plan(const GatherNDProblem& p, bool aligned) {
   Plan plan;
-  int64_t inner = p.inner, bytes = p.bytes;
-  if (bytes == 8) {
-    bytes = 4;
-    inner *= 2;
-  }
-  if (aligned && inner * bytes % 16 == 0) {
-    inner = inner * bytes / 16;
-    bytes = 16;
-  }
+  const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.batch * p.rows * inner;
   if (total == 0) return plan;
   if (p.sizes.size() > kMostAxes) throw std::invalid_argument("a tuple of more than 5 indices");
