@@ -32,20 +32,21 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         if not given.get("help") and not ctx.resilient_parsing:
+            hints = get_type_hints(self.callback)
             for param in self.params:
                 text = given.get(param.name)
                 if param.required and text is None:
                     ctx.fail(f"Missing {param.param_type_name} '{param.metavar or param.name}'.")
-                number = self._number(param.name)
+                number = _number(hints.get(param.name or ""))
                 if number is not None and isinstance(text, str) and not _reads(text, number):
                     what = "whole number" if number is int else "number"
                     ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is no {what}.")
         return super().parse_args(ctx, args)
 
-    def _number(self, name: str | None) -> type[int] | type[float] | None:
-        """The type of a parameter that is a number."""
-        hint = get_type_hints(self.callback).get(name or "")
-        return next((t for t in (int, float) if t in (hint, *get_args(hint))), None)
+
+def _number(hint: Any) -> type[int] | type[float] | None:
+    """The type of a parameter that is a number."""
+    return next((t for t in (int, float) if t in (hint, *get_args(hint))), None)
 
 
 def _reads(text: str, number: type[int] | type[float]) -> bool:

@@ -215,9 +215,9 @@ def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node
     mean = mean_value.producer() if mean_value is not None else None
     if mean is None or source is None or (mean.domain, mean.op_type) != ("", "ReduceMean"):
         return (node,), x
-    axes = reduced_axes(mean, editor.shapes.rank(source), editor)
-    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and editor.only_use(mean.outputs[0])
     rank = editor.shapes.rank(source)
+    axes = reduced_axes(mean, rank, editor)
+    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and editor.only_use(mean.outputs[0])
     if not ours or axes != ((-1,) if rank is None else (rank - 1,)) or centre.graph is not node.graph:
         return (node,), x
     return (mean, centre, node), source

@@ -23,6 +23,7 @@ import onnx_ir.passes.common as ir_passes
 from graphopt.errors import OptionError, RuntimeMissingError
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
+from graphopt.graph.traversal import tensor_array
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.placement import ours, peers
@@ -234,7 +235,7 @@ def _constants(graph: ir.Graph, editor: Editor) -> tuple[set[ir.Value], dict[ir.
                 continue
             constant.add(value)
             if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
-                small[value] = editor.constant(value)  # type: ignore[assignment]
+                small[value] = tensor_array(tensor)
         if _is_computed_once(node, constant):
             constant.update(node.outputs)
             for value in node.outputs:

@@ -581,7 +581,7 @@ def _boxes(axis: int, boxes: int = 4) -> Hints:
     return Hints(boxes={"predictions": (axis, boxes)})
 
 
-class _Calibration(CalibrationDataReader):  # type: ignore[misc]
+class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # the runtime has no types
     def __init__(self, model: onnx.ModelProto) -> None:
         rng = np.random.default_rng(8)
         shapes = {v.name: [d.dim_value or 2 for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
