@@ -23,12 +23,23 @@ EXAMPLES = [
     pytest.param(page, example, id=f"{page}-{i}")
     for page in ("usage.md", "guide.md", "measuring.md", "recipes.md")
     for i, example in enumerate(re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S))
+    if "import torch" not in example
 ]
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES)
 def test_example_runs(page: str, example: str) -> None:
     exec(compile(example, page, "exec"), {})
+
+
+def test_export_from_torch() -> None:
+    """The recipe in full, where PyTorch is installed."""
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    text = (DOCS / "recipes.md").read_text()
+    function, use = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)[:2]
+    assert "import torch" in use
+    exec(compile(function + use, "recipes.md", "exec"), {})
 
 
 def table(page: str, heading: str) -> list[list[str]]:

@@ -86,7 +86,7 @@ class FeedForward(Pass[LinearMatch]):
         if match is None:
             return None
         form, add, w = match.form, match.add, node.inputs[1]
-        if w is not None and w.is_graph_input() and not w.is_initializer() and (form is not None or add is not None):
+        if _comes_as_an_input(w) and (form is not None or add is not None):
             editor.require_constant(w, "the weight", node)
         if not editor.target.gpu_kernels or match.b is None:
             if form is None and add is None:
@@ -143,7 +143,7 @@ class FeedForward(Pass[LinearMatch]):
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
     """The layer whose product this is, with all that stands behind it; None for a product of two activations."""
     w = node.inputs[1]
-    if w is None or not (_is_weight(w, editor) or w.is_graph_input()):
+    if w is None or not (_is_weight(w, editor) or _comes_as_an_input(w)):
         return None
     bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
     if node.op_type == "MatMul":
@@ -151,8 +151,8 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
         if add is not None and b is not None:
             bias = add
-    if not _is_weight(w, editor) and not _is_weight(b, editor) and not _stands_for_a_weight(w, node, editor):
-        return None  # a product of two inputs like any other
+    if not _is_weight(w, editor) and not _is_weight(b, editor) and editor.shapes.rank(w) != 2:
+        return None  # a product of two activations: attention over cached keys
     y = bias.outputs[0]
     form = form_of(y, editor)
     add = _only_add(y, editor) if form is None else None
@@ -171,10 +171,11 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
     return editor.is_constant(value) or (value is not None and value.is_initializer())
 
 
-def _stands_for_a_weight(w: ir.Value, product: ir.Node, editor: Editor) -> bool:
-    """Whether a graph input is a matrix beside something that is computed."""
-    x = product.inputs[0]
-    return x is not None and not x.is_graph_input() and editor.shapes.rank(w) == 2
+def _comes_as_an_input(value: ir.Value | None) -> bool:
+    """Whether callers give it, as it is or for the graph to transpose: parameters that an exporter has kept apart."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in ("Cast", "Transpose"):
+        value = node.inputs[0]
+    return value is not None and value.is_graph_input() and not value.is_initializer()
 
 
 def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:

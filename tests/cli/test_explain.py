@@ -40,13 +40,15 @@ def test_every_node_is_in_one_group(name: str) -> None:
 
 
 def test_multiply_adds_and_bytes() -> None:
-    """2 x 5 from 3: 30 multiply-adds; floats of 6 + 15 + 10 elements, and the Relu's 10 + 10."""
-    text = "g (float[N, 3] x, float[3, 5] w) => (float[N, 5] y) { t = MatMul (x, w)  y = Relu (t) }"
-    found = account(model_from_text(text, {}), target="cpu", sizes={"N": 2})
+    """2 x 5 from 3: 30 multiply-adds; floats of 6 + 15 + 10 elements, and the Neg's 10 + 10."""
+    text = "g (float[N, 3] x, float[3, 5] w) => (float[N, 5] y) {{ t = MatMul (x, w)  y = {} (t) }}"
+    found = account(model_from_text(text.format("Neg"), {}), target="cpu", sizes={"N": 2})
     assert (found.multiply_adds, found.bytes, found.sizes, found.unknown) == (30, 4 * 51, {"N": 2}, 0)
     product = found.groups[0]
     assert product.share == 1.0 and product.byte_share == pytest.approx(31 / 51)
     assert product.first.reason == "its weight is the input 'w': no pass may count on its numbers"
+    layer = account(model_from_text(text.format("Relu"), {}), target="cpu").groups[0].first
+    assert layer.fate == Fate.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 
 
 def test_texts_have_no_size() -> None:
