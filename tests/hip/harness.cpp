@@ -347,7 +347,7 @@ EXPORT Plan* graphopt_strided_copy_plan(const DeviceFacts*, int64_t bytes, const
 }
 
 // `numbers`: the shape of x as a rank and its dims, the pads before, the pads after.
-EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, uint32_t value,
+EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, uint64_t value,
                                const int64_t* numbers) {
   return guarded([&] {
     PadProblem p;
@@ -479,11 +479,33 @@ EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordina
   return guarded([&] {
     const auto at = [sizes](int i) { return static_cast<int32_t>(sizes[i]); };
     const ResizeProblem p = {sizes[0],
-                             {at(1), at(3), scale_h},
-                             {at(2), at(4), scale_w},
+                             {at(1), at(3), scale_h, 0.0f, 1.0f},
+                             {at(2), at(4), scale_w, 0.0f, 1.0f},
                              static_cast<Coordinates>(coordinates),
                              static_cast<Interpolation>(how)};
     return channels == 0 ? resize_plan(p, half != 0) : resize_channels_last_plan(p, channels, true);
+  });
+}
+
+// `numbers`: outer, in, out, inner, the bytes of an element, then whether X and Y are float16. `crop`: its
+// ends, and the value beyond X, as the bits of an element.
+EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, int32_t how,
+                                      const int64_t* numbers, float scale, float first, float last,
+                                      uint64_t outside, int antialias, int inside_only) {
+  return guarded([&] {
+    ResizeOneProblem p;
+    p.outer = numbers[0];
+    p.inner = numbers[3];
+    p.axis = {static_cast<int32_t>(numbers[1]), static_cast<int32_t>(numbers[2]), scale, first, last};
+    p.coordinates = static_cast<Coordinates>(coordinates);
+    p.how = static_cast<Interpolation>(how);
+    p.antialias = antialias != 0;
+    p.inside_only = inside_only != 0;
+    p.outside = outside;
+    p.bytes = numbers[4];
+    p.half_in = numbers[5] != 0;
+    p.half_out = numbers[6] != 0;
+    return resize_one_plan(p);
   });
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_int, c_int32, c_int64, c_uint32
+from ctypes import c_int, c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
@@ -68,25 +68,25 @@ PADS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str], ...] 
     ((2, 1, 3, 1, 5), (1, 0, 0, 2, 1), (0, 1, 2, 0, 0), "constant"),
     ((33, 17), (0, 0), (7, 64), "edge"),
     ((1, 3, 224, 5), (0, 0, 3, 3), (0, 0, 3, 3), "constant"),
+    ((2, 3, 4), (5, 0, 9), (3, 7, 2), "wrap"),
+    ((6, 7), (-2, 3), (11, -3), "wrap"),
+    ((6, 7), (-2, 3), (3, -3), "reflect"),
 )
 
 
 def pad(name: str, dtype: Any, shape: tuple[int, ...], before: Any, after: Any, mode: str) -> Case:
-    x = signed(np.random.default_rng(shape), *shape, dtype=dtype)
+    x = (20 * np.abs(signed(np.random.default_rng(shape), *shape))).astype(dtype)
     value = dtype(1.5)
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after)]
     cut = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, shape))]
-    y: Array
-    if mode == "constant":
-        y = np.pad(cut, widths, constant_values=value)
-    else:
-        y = np.pad(cut, widths, mode="reflect" if mode == "reflect" else "edge")
-    bits = int(np.array([value]).view(np.uint16 if dtype == np.float16 else np.uint32)[0])
-    code = ("constant", "reflect", "edge").index(mode)
+    fill: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
+    y: Array = np.pad(cut, widths, mode=mode, **fill)  # type: ignore[call-overload]
+    bits = int.from_bytes(np.array(value).tobytes(), "little")
+    code = ("constant", "reflect", "edge", "wrap").index(mode)
 
     def plan(harness: Harness, facts: int) -> Plan:
         numbers = int64s([len(shape), *shape, *before, *after])
-        return harness.plan("pad", facts, c_int64(np.dtype(dtype).itemsize), c_int32(code), c_uint32(bits), numbers)
+        return harness.plan("pad", facts, c_int64(np.dtype(dtype).itemsize), c_int32(code), c_uint64(bits), numbers)
 
     return Case(name, "Pad", [x], [y.astype(np.float64)], plan, 0)
 
@@ -137,11 +137,10 @@ def cases() -> Iterator[Case]:
                 continue
             size = "x".join(map(str, shape)) + "_" + "".join(map(str, perm))
             yield transpose(f"transpose_b{8 * bytes_}-{size}", bytes_, shape, perm)
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
-        for shape, before, after, mode in PADS:
+    for dtype in (np.float32, np.float16, np.int64, np.uint8):
+        for i, (shape, before, after, mode) in enumerate(PADS):
             size = "x".join(map(str, shape))
-            yield pad(f"pad_{mode}_{suffix}-{size}", dtype, shape, before, after, mode)
+            yield pad(f"pad_{mode}_{np.dtype(dtype).name}-{size}-{i}", dtype, shape, before, after, mode)
     for gathered in (np.float16, np.float32, np.int64):
         for i, sizes in enumerate(GATHERS):
             kind = np.dtype(gathered).name

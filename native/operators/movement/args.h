@@ -25,20 +25,21 @@ struct PadAxes {
   int32_t d[kMostAxes];
 };
 
-enum class PadMode : int32_t { kConstant, kReflect, kEdge };
+enum class PadMode : int32_t { kConstant, kReflect, kEdge, kWrap };
 
 // y[i] = x[i - before], `value` or a value of x near it where there is none.
 struct PadArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
+  uint64_t value;  // the bits of an element
   uint32_t total;
+  uint32_t x_offset;  // of the first element that is left of x
   Axes axes;          // of y
   Strides x_strides;  // of x
   PadAxes before, x_dims;
-  uint32_t value;
   PadMode mode;
 };
-static_assert(is_args<PadArgs>(136), "one layout for all compilers");
+static_assert(is_args<PadArgs>(144), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -51,11 +51,14 @@ DEVICE void pad(const PadArgs& args) {
         at = at > last ? 2 * last - at : at;
       } else if (args.mode == PadMode::kEdge) {
         at = max_int(0, min_int(at, last));
+      } else if (args.mode == PadMode::kWrap) {
+        at %= last + 1;
+        at += at < 0 ? last + 1 : 0;
       }
       outside = outside || at < 0 || at > last;
       offset += at * args.x_strides.s[axis];
     }
-    y[i] = outside ? static_cast<T>(args.value) : x[offset];
+    y[i] = outside ? static_cast<T>(args.value) : x[args.x_offset + static_cast<uint32_t>(offset)];
   }
 }
 
@@ -74,5 +77,7 @@ STRIDED_COPY_KERNEL(Bits128, b128)
 #define PAD_KERNEL(T, suffix) \
   KERNEL(pad_##suffix, kCopyThreads, PadArgs, x, y) { pad<T>(args); }
 
+PAD_KERNEL(uint8_t, b8)
 PAD_KERNEL(uint16_t, b16)
 PAD_KERNEL(uint32_t, b32)
+PAD_KERNEL(uint64_t, b64)

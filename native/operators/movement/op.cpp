@@ -353,6 +353,7 @@ std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
   if (mode == "constant") return gpu::PadMode::kConstant;
   if (mode == "reflect") return gpu::PadMode::kReflect;
   if (mode == "edge") return gpu::PadMode::kEdge;
+  if (mode == "wrap") return gpu::PadMode::kWrap;
   return std::nullopt;
 }
 
@@ -374,18 +375,22 @@ class Pad final : public gpu::DeviceKernel {
     for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
     if (call.has_input(3)) axes = call.integers(3);
     if (pads.size() != 2 * axes.size()) throw Error("two pads for each axis are needed");
+    std::vector<bool> seen(rank);
     for (size_t i = 0; i < axes.size(); ++i) {
-      p.before[axis_of(axes[i], rank)] = pads[i];
-      p.after[axis_of(axes[i], rank)] = pads[axes.size() + i];
+      const size_t axis = axis_of(axes[i], rank);
+      if (seen[axis]) throw Error("axes names an axis twice");
+      seen[axis] = true;
+      p.before[axis] = pads[i];
+      p.after[axis] = pads[axes.size() + i];
     }
     p.mode = mode_;
     p.bytes = bytes_of(x.type);
-    const float value = call.number(2, 0.0f);
-    if (is_half(x)) {
-      const half h = value;
-      std::memcpy(&p.value, &h, sizeof h);
-    } else {
-      std::memcpy(&p.value, &value, sizeof value);
+    if (call.has_input(2)) {
+      const Tensor& value = call.input(2);
+      if (value.type != x.type || value.shape.elements() != 1) {
+        throw Error("the value must be one element of the data's type");
+      }
+      std::memcpy(&p.value, value.data, static_cast<size_t>(p.bytes));
     }
     const Ref y = set_output(call, 0, p.y());
     program.launch(gpu::pad_plan(p), {Ref::input(0)}, {y});
@@ -396,7 +401,6 @@ class Pad final : public gpu::DeviceKernel {
 
 std::string refuse_pad(const Node& node) {
   const auto& x = node.inputs.front().shape;
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
   if (!x || x->rank() > gpu::kMostAxes) return "rank above 5";
   return pad_mode(node) ? "" : "this mode is not known";
 }

@@ -25,10 +25,10 @@ using hip::PadMode;
 
 struct PadProblem {
   Shape x;
-  std::vector<int64_t> before, after;  // of each axis; negative ones crop
+  std::vector<int64_t> before, after;  // of each axis; negative ones crop, before anything is padded
   PadMode mode = PadMode::kConstant;
-  uint32_t value = 0;  // the bits of an element
-  int64_t bytes = 4;   // 2 or 4
+  uint64_t value = 0;  // the bits of an element
+  int64_t bytes = 4;   // 1, 2, 4 or 8
   // Throws std::invalid_argument when nothing is left of an axis.
   Shape y() const;
 };

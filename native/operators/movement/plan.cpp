@@ -81,6 +81,9 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned
 Shape PadProblem::y() const {
   Shape y = x;
   for (size_t d = 0; d < x.rank(); ++d) {
+    if (std::min(before[d], after[d]) < -INT32_MAX || std::max(before[d], after[d]) > INT32_MAX) {
+      throw std::invalid_argument("a pad is out of range");
+    }
     y[d] += before[d] + after[d];
     if (y[d] < 0) throw std::invalid_argument("the pads leave nothing of axis " + std::to_string(d));
   }
@@ -92,30 +95,41 @@ Plan pad_plan(const PadProblem& p) {
   const Shape y = p.y();
   if (y.elements() == 0) return plan;
   if (y.rank() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes");
-  if (p.mode != PadMode::kConstant && p.x.elements() == 0) throw std::invalid_argument("nothing to pad with");
-  const Walk walk(y, {contiguous(p.x)});
+  const std::vector<int64_t> strides = contiguous(p.x);
+  const Walk walk(y, {strides});
   hip::PadArgs args = {};
+  int64_t offset = 0;
   for (size_t k = 0; k < kMostAxes; ++k) {
-    const bool inside = k < y.rank();
+    args.x_dims.d[k] = 1;
+    if (k >= y.rank()) continue;
     const size_t d = y.rank() - 1 - k;
-    args.before.d[k] = inside ? static_cast<int32_t>(p.before[d]) : 0;
-    args.x_dims.d[k] = inside ? to_i31(p.x[d]) : 1;
+    const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
+                  left = p.x[d] - cut - std::max<int64_t>(-after, 0);
+    if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
     // What a reflection may reach; beyond it the kernel would read outside of x.
-    if (inside && p.mode == PadMode::kReflect && std::max(p.before[d], p.after[d]) >= p.x[d]) {
+    if (p.mode == PadMode::kReflect && std::max(before, after) >= left) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");
     }
+    offset += left > 0 ? cut * strides[d] : 0;
+    args.before.d[k] = static_cast<int32_t>(left > 0 ? std::max<int64_t>(before, 0) : before);
+    args.x_dims.d[k] = left > 0 ? to_i31(left) : 0;
   }
   to_u31(p.x.elements());
   const uint32_t total = walk.total();
   args.x = input(0);
   args.y = output(0);
   args.total = total;
+  args.x_offset = to_u31(offset);
   args.axes = walk.axes();
   args.x_strides = walk.strides(0);
   args.value = p.value;
   args.mode = p.mode;
-  plan.launch(p.bytes == 2 ? "pad_b16" : "pad_b32",
-              {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads, args);
+  const char* kernel = p.bytes == 1   ? "pad_b8"
+                       : p.bytes == 2 ? "pad_b16"
+                       : p.bytes == 4 ? "pad_b32"
+                                      : "pad_b64";
+  plan.launch(kernel, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
+              args);
   return plan;
 }
 

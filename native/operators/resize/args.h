@@ -7,12 +7,20 @@ namespace graphopt::hip {
 
 constexpr int kResizeThreads = 256;
 
-enum class Coordinates : int32_t { kHalfPixel, kPytorchHalfPixel, kAsymmetric, kAlignCorners };
-enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear };
+enum class Coordinates : int32_t {
+  kHalfPixel,
+  kPytorchHalfPixel,
+  kAsymmetric,
+  kAlignCorners,
+  kHalfPixelSymmetric,
+  kCrop,  // of tf_crop_and_resize: what lies outside of X has a value of its own
+};
+enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear, kCubic };
 
 struct ResizeAxis {
   int32_t in, out;
-  float scale;  // out / in as the node says, or 1 divided by (out - 1) / (in - 1) for kAlignCorners
+  float scale;        // out / in as the node says
+  float first, last;  // of kCrop: the ends of the crop, 0 and 1 those of X
 };
 
 // x [planes, H, W], a work-item for each of the `total` elements of y.
@@ -26,7 +34,7 @@ struct ResizeArgs {
   Coordinates coordinates;
   Interpolation how;
 };
-static_assert(is_args<ResizeArgs>(80), "one layout for all compilers");
+static_assert(is_args<ResizeArgs>(96), "one layout for all compilers");
 
 // x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
 // `total`.
@@ -41,6 +49,25 @@ struct ResizeChannelsLastArgs {
   Coordinates coordinates;
   Interpolation how;
 };
-static_assert(is_args<ResizeChannelsLastArgs>(96), "one layout for all compilers");
+static_assert(is_args<ResizeChannelsLastArgs>(112), "one layout for all compilers");
+
+// One axis: y [outer, out, inner] of x [outer, in, inner], a work-item for each of the `total` elements of y.
+struct ResizeOneArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint64_t outside;  // kCrop: the bits of an element where there is no x
+  uint32_t total;
+  Divisor inner, out;
+  ResizeAxis axis;
+  Coordinates coordinates;
+  Interpolation how;
+  float cubic;    // the coefficient a of the cubic
+  float narrow;   // antialias: how much further apart the elements of y are than those of x, as 1 / that
+  int32_t reach;  // elements of x on either side that take part
+  int32_t inside_only;  // only those that there are; else those at the edges stand for what lies beyond
+  int32_t normalized;   // weights are divided by their sum
+};
+static_assert(is_args<ResizeOneArgs>(104), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -2,43 +2,9 @@
 //
 // Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
 // 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
-#include "device/platform.h"
-#include "operators/resize/args.h"
+#include "operators/resize/coordinates.h"
 
 namespace graphopt::hip {
-
-DEVICE float floor_of(float x) {
-  const auto whole = static_cast<float>(static_cast<int32_t>(x));
-  return whole > x ? whole - 1.0f : whole;
-}
-
-DEVICE float source(const ResizeAxis& a, int at, Coordinates coordinates) {
-  const auto x = static_cast<float>(at);
-  switch (coordinates) {
-    case Coordinates::kPytorchHalfPixel:
-      if (a.out <= 1) return 0;
-      return (x + 0.5f) / a.scale - 0.5f;
-    case Coordinates::kHalfPixel:
-      return (x + 0.5f) / a.scale - 0.5f;
-    case Coordinates::kAlignCorners:
-      return a.out <= 1 ? 0 : x * static_cast<float>(a.in - 1) / static_cast<float>(a.out - 1);
-    default:
-      return x / a.scale;
-  }
-}
-
-DEVICE int nearest(const ResizeAxis& a, float x, Interpolation how) {
-  float at = floor_of(x);
-  const float part = x - at;
-  if (how == Interpolation::kCeil) {
-    at += part > 0 ? 1 : 0;
-  } else if (how == Interpolation::kRoundPreferFloor) {
-    at += part > 0.5f ? 1 : 0;
-  } else if (how == Interpolation::kRoundPreferCeil) {
-    at += part >= 0.5f ? 1 : 0;
-  }
-  return max_int(0, min_int(static_cast<int>(at), a.in - 1));
-}
 
 struct Between {
   int low, high;

@@ -12,14 +12,31 @@ using hip::ResizeAxis;
 
 struct ResizeProblem {
   int64_t planes = 1;
-  ResizeAxis rows = {1, 1, 1.0f}, columns = {1, 1, 1.0f};
+  ResizeAxis rows = {1, 1, 1.0f, 0.0f, 1.0f}, columns = {1, 1, 1.0f, 0.0f, 1.0f};
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation how = Interpolation::kRoundPreferFloor;
 };
 
+// Nearest and linear, of two axes at once.
 Plan resize_plan(const ResizeProblem& p, bool half);
 // Of `channels` in float16 that lie last; `planes` are images here. `aligned`: both pointers are multiples
 // of 16.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
+
+// One axis, in any way.
+struct ResizeOneProblem {
+  int64_t outer = 1, inner = 1;
+  ResizeAxis axis = {1, 1, 1.0f, 0.0f, 1.0f};
+  Coordinates coordinates = Coordinates::kHalfPixel;
+  Interpolation how = Interpolation::kRoundPreferFloor;
+  float cubic = -0.75f;      // a of the cubic
+  bool antialias = false;    // a coarser Y takes in all of X
+  bool inside_only = false;  // what lies beyond the edges has no weight; else it is as the edges
+  // Of kCrop, where there is no X: the bits of an element; where elements are blended, of a float.
+  uint64_t outside = 0;
+  int64_t bytes = 4;                       // of an element that is picked
+  bool half_in = false, half_out = false;  // of elements that are blended: float16, else float
+};
+Plan resize_one_plan(const ResizeOneProblem& p);
 
 }  // namespace graphopt::gpu

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "operators/resize/args.h"
 #include "operators/resize/op.h"
 
@@ -43,6 +46,43 @@ Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool al
   args.how = p.how;
   plan.launch(pack == 8 ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16",
               {to_u31(divide_up(total, hip::kResizeThreads))}, hip::kResizeThreads, args);
+  return plan;
+}
+
+Plan resize_one_plan(const ResizeOneProblem& p) {
+  Plan plan;
+  const int64_t total = p.outer * p.axis.out * p.inner;
+  if (total == 0) return plan;
+  to_u31(p.outer * p.axis.in * p.inner);
+  const bool blended = p.how == Interpolation::kLinear || p.how == Interpolation::kCubic,
+             wide = blended && p.antialias && p.axis.scale < 1;
+  const float reach = p.how == Interpolation::kCubic ? 2.0f : 1.0f;
+  hip::ResizeOneArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.outside = p.outside;
+  args.total = to_u31(total);
+  args.inner = make_divisor(p.inner);
+  args.out = make_divisor(p.axis.out);
+  args.axis = p.axis;
+  args.coordinates = p.coordinates;
+  args.how = p.how;
+  args.cubic = p.cubic;
+  args.narrow = wide ? p.axis.scale : 1.0f;
+  args.reach = static_cast<int32_t>(std::min(std::ceil(reach / args.narrow), 2.0f * p.axis.in + 4.0f));
+  args.inside_only = p.inside_only;
+  args.normalized = p.inside_only || p.antialias;
+  const char* kernel = nullptr;
+  if (blended) {
+    kernel = p.half_in ? (p.half_out ? "resize_blend_f16" : "resize_blend_f16_f32")
+                       : (p.half_out ? "resize_blend_f32_f16" : "resize_blend_f32");
+  } else {
+    kernel = p.bytes == 1   ? "resize_pick_b8"
+             : p.bytes == 2 ? "resize_pick_b16"
+             : p.bytes == 4 ? "resize_pick_b32"
+                            : "resize_pick_b64";
+  }
+  plan.launch(kernel, {to_u31(divide_up(total, hip::kResizeThreads))}, hip::kResizeThreads, args);
   return plan;
 }
 

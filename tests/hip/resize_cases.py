@@ -1,0 +1,115 @@
+"""Resize along one axis on the GPU, in every way; that of images in one launch is in reduction_cases.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_uint64
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan
+from tests.hip.movement_cases import int64s
+from tests.hip.reduction_cases import COORDINATES, NEAREST, source
+
+ALL_COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_crop_and_resize")
+WAYS = (*NEAREST, "cubic")
+BEYOND = -3.0  # what lies outside of a crop
+# outer, in, out, inner
+SIZES = ((2, 7, 13, 5), (1, 16, 5, 3), (3, 1, 4, 8), (2, 9, 9, 1), (1, 40, 7, 6), (4, 5, 1, 7), (1, 6, 300, 2))
+
+
+def weights_of(away: Array, how: str) -> Array:
+    d: Array = np.abs(away)
+    if how == "linear":
+        return np.asarray(np.clip(1 - d, 0, 1))
+    a = -0.75
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def matrix(sizes: tuple[int, int], at: Array, scale: float, how: str, antialias: bool, inside_only: bool) -> Array:
+    """What each element of x has to do with each of y, as the specification of Resize says; [out, in]."""
+    size, out = sizes
+    m = np.zeros((out, size))
+    if how not in ("linear", "cubic"):
+        rounded = {
+            "round_prefer_floor": np.ceil(at - 0.5),
+            "round_prefer_ceil": np.floor(at + 0.5),
+            "floor": np.floor(at),
+            "ceil": np.ceil(at),
+        }[how]
+        m[np.arange(out), np.clip(rounded, 0, size - 1).astype(int)] = 1
+        return m
+    narrow = min(scale, 1) if antialias else 1
+    reach = int(np.ceil(2 / narrow)) + 1
+    for o, x in enumerate(at):
+        places = np.arange(int(np.floor(x)) - reach, int(np.floor(x)) + reach + 1)
+        w = weights_of((places - x) * narrow, how)
+        if inside_only:
+            w = np.where((places >= 0) & (places < size), w, 0)
+        np.add.at(m[o], np.clip(places, 0, size - 1), w / w.sum())
+    return m
+
+
+def one(
+    name: str, types: tuple[Any, Any], sizes: tuple[int, int, int, int], coordinates: str, how: str, **flags: bool
+) -> Case:
+    outer, size, out, inner = sizes
+    dtype, to = types
+    rng = np.random.default_rng(sizes)
+    blended = how in ("linear", "cubic")
+    x = (
+        signed(rng, outer, size, inner, dtype=dtype)
+        if blended
+        else (20 * signed(rng, outer, size, inner)).astype(dtype)
+    )
+    scale = float(np.float32(out / size if coordinates != "half_pixel_symmetric" else (out + 0.4) / size))
+    first, last = 0.2, 1.3
+    if coordinates == "tf_crop_and_resize":
+        wide = (size - 1) * float(np.float32(last) - np.float32(first))
+        at = np.float32(first) * (size - 1) + np.arange(out) * wide / max(out - 1, 1)
+        if out == 1:
+            at = np.full(1, (np.float32(first) + np.float32(last)) / 2 * (size - 1), np.float64)
+    elif coordinates == "half_pixel_symmetric":
+        at = size / 2 * (1 - out / (scale * size)) + (np.arange(out) + 0.5) / scale - 0.5
+    else:
+        at = source(size, out, coordinates)
+    antialias, inside_only = flags.get("antialias", False), flags.get("inside_only", False)
+    y = np.einsum("os,asb->aob", matrix((size, out), at, scale, how, antialias, inside_only), x.astype(np.float64))
+    value = np.dtype(np.float32 if blended else dtype).type(BEYOND if np.dtype(dtype).kind != "u" else 7)
+    if coordinates == "tf_crop_and_resize":
+        y[:, (at < 0) | (at > size - 1)] = value
+    bits = c_uint64(int.from_bytes(value.tobytes(), "little"))
+    codes = c_int32(ALL_COORDINATES.index(coordinates)), c_int32(WAYS.index(how))
+    numbers = int64s([outer, size, out, inner, np.dtype(dtype).itemsize, dtype == np.float16, to == np.float16])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        ends = c_float(scale), c_float(first), c_float(last)
+        return harness.plan("resize_one", facts, *codes, numbers, *ends, bits, c_int(antialias), c_int(inside_only))
+
+    tolerance = max(tolerance_of(dtype), tolerance_of(to)) if blended else 0
+    return Case(name, "Resize", [x], [y], plan, tolerance, output_dtype=to)
+
+
+def cases() -> Iterator[Case]:
+    picks = [w for w in NEAREST if w != "linear"]
+    for dtype in (np.uint8, np.float16, np.int32, np.int64):
+        for i in range(8):
+            coordinates, how = ALL_COORDINATES[(i + 4) % 6], picks[(i // 2) % 4]
+            name = f"resize_one_{coordinates}_{how}_{np.dtype(dtype).name}-{i}"
+            yield one(name, (dtype, dtype), SIZES[i % len(SIZES)], coordinates, how)
+    for types in (
+        (np.float32, np.float32),
+        (np.float16, np.float16),
+        (np.float16, np.float32),
+        (np.float32, np.float16),
+    ):
+        kind = "_".join(np.dtype(t).name for t in types)
+        for i in range(12):
+            coordinates, how = ALL_COORDINATES[i % 6], ("linear", "cubic")[(i + i // 6) % 2]
+            flags = {"antialias": i % 3 == 0, "inside_only": i % 4 == 3 and how == "cubic"}
+            yield one(
+                f"resize_one_{coordinates}_{how}_{kind}-{i}", types, SIZES[i % len(SIZES)], coordinates, how, **flags
+            )
