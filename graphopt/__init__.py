@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport, bench
     from graphopt.measure.tune import Tuning, tune
     from graphopt.optimizer import optimize
+    from graphopt.options import Options
     from graphopt.report.data import Report
     from graphopt.runtime.data_parallel import DataParallel
     from graphopt.runtime.plugin import get_ep_name, get_ep_names, get_library_path
@@ -30,6 +31,7 @@ __all__ = [
     "BenchReport",
     "DataParallel",
     "GraphoptError",
+    "Options",
     "Report",
     "Tuning",
     "VerifyReport",
@@ -51,6 +53,7 @@ _HOMES = {
     "BenchReport": "graphopt.measure.bench",
     "DataParallel": "graphopt.runtime.data_parallel",
     "GraphoptError": "graphopt.errors",
+    "Options": "graphopt.options",
     "Report": "graphopt.report.data",
     "Tuning": "graphopt.measure.tune",
     "VerifyReport": "graphopt.checking.verify",

@@ -5,33 +5,36 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import onnx
 import onnx_ir as ir
 
 import graphopt
 from graphopt import files, pipeline
-from graphopt.errors import ModelSaveError, OptionError, require_list
+from graphopt.errors import ModelSaveError, OptionError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
+from graphopt.options import OptionNames, Options
 from graphopt.passes.plugins import installed
 from graphopt.progress import Steps
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
-from graphopt.targets.profit import EveryLegalSite, Profit
+from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ModelT = TypeVar("ModelT")
 StrPath: TypeAlias = str | os.PathLike[str]
-
-PRECISIONS = ("fp16", "bf16")
 
 # The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
 NEWEST_KNOWN_OPSET = 26
@@ -51,93 +54,25 @@ def _garbage_collector_paused() -> Iterator[None]:
 
 @overload
 def optimize(
-    model: onnx.ModelProto,
-    out: None = None,
-    *,
-    target: str = ...,
-    only: Sequence[str] = ...,
-    skip: Sequence[str] = ...,
-    precision: str | None = ...,
-    keep_io: bool = ...,
-    keep_float: Sequence[str] = ...,
-    input_shapes: Mapping[str, Sequence[int]] | None = ...,
-    freeze_initializers: bool = ...,
-    all_sites: bool = ...,
-    profit: Profit | None = ...,
-    check: bool = ...,
-    external_data: bool | None = ...,
-    in_place: bool = ...,
-    dry_run: bool = ...,
-    progress: Callable[[str], None] | None = ...,
+    model: onnx.ModelProto, out: None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[onnx.ModelProto, Report]: ...
 
 
 @overload
 def optimize(
-    model: StrPath,
-    out: None = None,
-    *,
-    target: str = ...,
-    only: Sequence[str] = ...,
-    skip: Sequence[str] = ...,
-    precision: str | None = ...,
-    keep_io: bool = ...,
-    keep_float: Sequence[str] = ...,
-    input_shapes: Mapping[str, Sequence[int]] | None = ...,
-    freeze_initializers: bool = ...,
-    all_sites: bool = ...,
-    profit: Profit | None = ...,
-    check: bool = ...,
-    external_data: bool | None = ...,
-    in_place: bool = ...,
-    dry_run: bool = ...,
-    progress: Callable[[str], None] | None = ...,
+    model: StrPath, out: None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[ir.Model, Report]: ...
 
 
 @overload
 def optimize(
-    model: ModelT,
-    out: StrPath | None = None,
-    *,
-    target: str = ...,
-    only: Sequence[str] = ...,
-    skip: Sequence[str] = ...,
-    precision: str | None = ...,
-    keep_io: bool = ...,
-    keep_float: Sequence[str] = ...,
-    input_shapes: Mapping[str, Sequence[int]] | None = ...,
-    freeze_initializers: bool = ...,
-    all_sites: bool = ...,
-    profit: Profit | None = ...,
-    check: bool = ...,
-    external_data: bool | None = ...,
-    in_place: bool = ...,
-    dry_run: bool = ...,
-    progress: Callable[[str], None] | None = ...,
+    model: ModelT, out: StrPath | None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[ModelT, Report]: ...
 
 
 @_garbage_collector_paused()
 def optimize(
-    model: Any,
-    out: StrPath | None = None,
-    *,
-    target: str = "auto",
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    precision: str | None = None,
-    keep_io: bool = True,
-    keep_float: Sequence[str] = (),
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze_initializers: bool = False,
-    all_sites: bool = False,
-    profit: Profit | None = None,
-    check: bool = False,
-    external_data: bool | None = None,
-    in_place: bool = False,
-    dry_run: bool = False,
-    progress: Callable[[str], None] | None = None,
+    model: Any, out: StrPath | None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[Any, Report]:
     """Rewrites a model so that it runs faster and computes the same.
 
@@ -145,24 +80,8 @@ def optimize(
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
             It is not changed.
         out: where to write, for a model that is given as a path; without it the model comes back in memory.
-        target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable"; "auto" is what a session would run on
-            here, with the GPU's architecture. The report says which and why.
-        only: names of the passes to run; empty for all.
-        skip: names of passes not to run.
-        precision: "fp16" converts to half precision after all other rewrites (half_precision.py); "bf16", for CPUs,
-            rounds the factors of products to bfloat16 (bfloat16.py).
-        keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
-        keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
-        input_shapes: fixes dimensions of graph inputs, in the written model too.
-        freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
-            may count on them (old exporters list every weight there).
-        all_sites: applies rewrites that are legal but do not pay on the target.
-        profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
-        check: checks the model's invariants after each pass instead of once at the end.
-        external_data: True puts large weights beside the file, False inside, None where they are.
-        in_place: allows `out` to be `model`.
-        dry_run: reports what would be done; writes nothing and returns the model as it came.
-        progress: called with a line when a step starts.
+        options: see `Options`.
+        named: options by their names, which stand before those of `options`: `optimize(model, target="cpu")`.
 
     Returns:
         The optimized model in the form in which it came, and the report. For a path that is `out` as given, or without
@@ -175,124 +94,166 @@ def optimize(
         InvariantError: a pass broke the model; nothing was written.
     """
     start = time.perf_counter()
-    parts = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
-    parts += [(f"converting to {precision}", 6.0)] * (precision is not None) + [("writing", 1.0)] * (out is not None)
-    steps = Steps(progress, parts)
-    for name, names in (("only", only), ("skip", skip), ("keep_float", keep_float)):
-        require_list(name, names)
-    given: object = model
-    path = Path(given) if isinstance(given, str | os.PathLike) else None
-    parsed_target, why_target = resolve_target(target)
-    passes = _select(only, skip)
-    if precision not in (None, *PRECISIONS):
-        raise OptionError(f"unknown precision '{precision}'; choose {' or '.join(PRECISIONS)}")
-    if precision == "bf16" and parsed_target.device != "cpu":
-        raise OptionError(f"bf16 is for CPUs, and the target is {parsed_target}: --target cpu, or --precision fp16")
-    if precision != "fp16" and not keep_io:
-        raise OptionError("element types of inputs and outputs change only with precision fp16")
-    if precision is None and keep_float:
-        raise OptionError("nodes are kept in float32 only with a precision")
-    if path is None and out is not None:
-        raise OptionError("an output path is for models that are given as a path; the result is returned")
-    if path is not None and out is not None:
-        if not in_place and files.same(path, Path(out)):
-            raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
-        files.check_places({"OUT": Path(out)})
+    options = replace(options or Options(), **named)
+    target, why_target = resolve_target(options.target)
+    passes = _select(options.only, options.skip)
+    if options.precision == "bf16" and target.device != "cpu":
+        raise OptionError(f"bf16 is for CPUs, and the target is {target}: --target cpu, or --precision fp16")
+    path = Path(model) if isinstance(model, str | os.PathLike) else None
+    _check_out(path, out, options)
+    steps = Steps(options.progress, _parts(options, out))
 
     steps.begin()
-    source = reading.load(model, progress)
-    report = Report(target=str(parsed_target), target_reason=why_target)
-    work = source.model
+    source = reading.load(model, options.progress)
     if out is not None:
         files.check_places({"OUT": Path(out)}, source.data_files)
-    if unknown := _unknown_operators(work):
+    report = Report(target=str(target), target_reason=why_target)
+    if unknown := _unknown_operators(source.model):
         report.notes.append(f"{unknown}: the model is left as it is")
-        passes, precision = [], None
-    frozen = reading.freeze_initializers(work) if freeze_initializers else []
+        passes, options = [], replace(options, precision=None, keep_io=True, keep_float=())
+    asked = _change_inputs(source.model, options, report)
+    interface, result = _rewrite(source, target, passes, options, report, steps)
+    _sum_up(result, report)
+    if report.changed:
+        _stamp(source.model, str(target), result.numerics)
+        check_against(interface, source.model, "the last pass")
+    returned = _hand_out(source, model, out, options, report, steps, changed=report.changed or asked)
+    report.seconds = time.perf_counter() - start
+    return returned, report
+
+
+def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None:
+    """Before any work: whether `out` may be written.
+
+    Raises:
+        OptionError: the model is no file.
+        ModelSaveError: it may not.
+    """
+    if out is None:
+        return
+    if path is None:
+        raise OptionError("an output path is for models that are given as a path; the result is returned")
+    if not options.in_place and files.same(path, Path(out)):
+        raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
+    files.check_places({"OUT": Path(out)})
+
+
+def _parts(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
+    """The steps of the work with their weights."""
+    parts = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
+    if options.precision is not None:
+        parts.append((f"converting to {options.precision}", 6.0))
+    if out is not None:
+        parts.append(("writing", 1.0))
+    return parts
+
+
+def _change_inputs(model: ir.Model, options: Options, report: Report) -> bool:
+    """What was asked for apart from rewrites; whether it was anything."""
+    frozen = reading.freeze_initializers(model) if options.freeze_initializers else []
     if frozen:
-        work.metadata_props[METADATA_FROZEN] = "true"
+        model.metadata_props[METADATA_FROZEN] = "true"
         report.notes.append(f"{len(frozen)} initializers are no inputs any more, so callers cannot override them")
-    inference.set_input_shapes(work, input_shapes or {})
+    inference.set_input_shapes(model, options.input_shapes or {})
+    return bool(frozen or options.input_shapes)
+
+
+def _rewrite(
+    source: reading.Source, target: Target, passes: list[Any], options: Options, report: Report, steps: Steps
+) -> tuple[Interface, pipeline.PipelineResult]:
+    """Infers, runs the passes and converts; the interface that the model must have now, and what was done."""
+    work, half = source.model, options.precision == "fp16"
     interface = Interface.of(work)
+
+    def after_pass(name: str) -> None:
+        if options.check:
+            check_against(interface, work, name)
 
     with reading.blamed_on_the_model(source):
         steps.begin()
         inference.infer(work, source.proto)
         report.before = model_stats(work)
-        editor = Editor(work, parsed_target, EveryLegalSite() if all_sites else profit, half=precision == "fp16")
-
-        def after_pass(name: str) -> None:
-            if check:
-                check_against(interface, work, name)
-
+        editor = Editor(work, target, EveryLegalSite() if options.all_sites else options.profit, half=half)
         steps.begin()
         result = pipeline.run(editor, passes, after_pass=after_pass)
-        if precision is not None:
+        if options.precision is not None:
             steps.begin()
-            if precision == "fp16":
-                result.extend(_to_half_precision(editor, keep_io, keep_float, report))
-            else:
-                from graphopt import bfloat16
-
-                result.extend(bfloat16.convert(editor, keep_float))
-            if not keep_io:
+            result.extend(_to_half_precision(editor, options, report) if half else _to_bfloat16(editor, options))
+            if not options.keep_io:
                 interface = _converted(interface, Interface.of(work))
             # Constants that differed in float32 may be equal now.
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         report.after = model_stats(work)
         inference.forget(work)
+    return interface, result
+
+
+def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
+    """Puts into the report what was done."""
     report.remarks = result.remarks + result.overtaken
     report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
     report.numerics = result.numerics.name.lower()
     if not result.converged:
         report.notes.append(f"the passes still found work after {pipeline.MAX_ROUNDS} rounds")
-    changed = report.changed or bool(input_shapes) or bool(frozen)
     if held := {r.nodes[:1] for r in report.remarks if r.code == Code.OVERRIDABLE.name}:
         why = "stay as they are for an initializer that callers may override"
         report.notes.append(
             f"{len(held)} {'sites' if len(held) > 1 else 'site'} {why}: --freeze-initializers frees them"
         )
-    if report.changed:
-        _stamp(work, str(parsed_target), result.numerics)
-        check_against(interface, work, "the last pass")
-    elif not report.notes:
+    if not report.changed and not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
     if result.numerics == Numerics.BF16 and (warning := _slower_in_bfloat16()):
         report.notes.append(warning)
-    why = f" ({why_target})" if why_target else ""
+    why = f" ({report.target_reason})" if report.target_reason else ""
     report.notes.append(
-        f"optimized for {parsed_target}{why}; the file runs on every provider, with the library and without it"
+        f"optimized for {report.target}{why}; the file runs on every provider, with the library and without it"
     )
+
+
+def _hand_out(
+    source: reading.Source,
+    model: Any,
+    out: StrPath | None,
+    options: Options,
+    report: Report,
+    steps: Steps,
+    *,
+    changed: bool,
+) -> Any:
+    """Checks the result and gives it back in the form in which the model came, or writes it."""
+    work = source.model
 
     def check_message(proto: onnx.ModelProto | None) -> None:
         if report.changed:
             checked(lambda: reading.load(model).model, work, proto)
 
-    if dry_run:
+    if options.dry_run:
         check_message(None)
-        returned: Any = model
-    elif path is not None and out is None:
+        return model
+    if not isinstance(model, str | os.PathLike):
+        return writing.give_back(source, work if changed else None, check_message)
+    if out is None:
         check_message(None)
-        returned = work
-    elif path is not None:
-        assert out is not None
-        steps.begin()
-        if changed or external_data is not None:
-            writing.save(work, Path(out), external_data=external_data, check=check_message)
-        else:
-            writing.copy_unchanged(source, Path(out))
-        returned = out
+        return work
+    steps.begin()
+    if changed or options.external_data is not None:
+        writing.save(work, Path(out), external_data=options.external_data, check=check_message)
     else:
-        returned = writing.give_back(source, work if changed else None, check_message)
-    report.seconds = time.perf_counter() - start
-    return returned, report
+        writing.copy_unchanged(source, Path(out))
+    return out
 
 
-def _to_half_precision(editor: Editor, keep_io: bool, keep: Sequence[str], report: Report) -> pipeline.PipelineResult:
+def _to_bfloat16(editor: Editor, options: Options) -> pipeline.PipelineResult:
+    from graphopt import bfloat16
+
+    return bfloat16.convert(editor, options.keep_float)
+
+
+def _to_half_precision(editor: Editor, options: Options, report: Report) -> pipeline.PipelineResult:
     from graphopt import half_precision
 
     start = time.perf_counter()
-    done = half_precision.convert(editor, keep_io=keep_io, keep=keep)
+    done = half_precision.convert(editor, keep_io=options.keep_io, keep=options.keep_float)
     editor.changed()
     report.initializer_ranges = done.ranges
     summary = pipeline.PassResult(half_precision.NAME, time.perf_counter() - start)

@@ -18,7 +18,7 @@ LAYERS = (
     ("graph/",),
     ("contrib/", "forms/", "report/data.py", "report/__init__.py"),
     ("passes/",),
-    ("pipeline.py", "half_precision.py", "bfloat16.py", "lower.py"),
+    ("pipeline.py", "half_precision.py", "bfloat16.py", "lower.py", "options.py"),
     ("runtime/",),
     ("optimizer.py",),
     ("checking/", "measure/", "placement/"),

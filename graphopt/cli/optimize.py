@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,10 +37,52 @@ if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport
     from graphopt.measure.tune import Tuning
+    from graphopt.options import Options
     from graphopt.report.data import Report
     from graphopt.report.html import Provenance
 
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(help="fp16 converts to half precision; bf16, for CPUs, rounds the factors of products to bfloat16."),
+]
+Fp16IoOption = Annotated[
+    bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
+]
+KeepFloatOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-float", "--fp16-keep", help="With --precision: a node or operator that stays float32 (repeatable)."
+    ),
+]
+FreezeOption = Annotated[
+    bool, typer.Option("--freeze-initializers", help="Initializers stop being inputs that callers can override.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
+]
+VerifyOption = Annotated[bool | None, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")]
+BenchOption = Annotated[bool | None, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="One HTML page; verifies and times as well.")
+]
+ExternalDataOption = Annotated[
+    bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
+]
+InPlaceOption = Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")]
+CheckOption = Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")]
+TuneOption = Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites pay.")]
+TuningCacheOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
+]
+TuneSecondsOption = Annotated[float, typer.Option(help="About how long --tune may measure.")]
+ThreadsOption = Annotated[int, typer.Option(help="Threads to tune and time for; 0 is the runtime's own choice.")]
+DimOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=8", help="The size to tune and time for (repeatable).")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command(cls=Command)
@@ -49,118 +92,57 @@ def optimize(
     target: TargetOption = "auto",
     only: OnlyOption = None,
     skip: SkipOption = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="fp16 converts to half precision; bf16, for CPUs, rounds the factors of products to bfloat16."
-        ),
-    ] = None,
-    fp16_io: Annotated[
-        bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
-    ] = False,
-    keep_float: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep-float", "--fp16-keep", help="With --precision: a node or operator that stays float32 (repeatable)."
-        ),
-    ] = None,
+    precision: PrecisionOption = None,
+    fp16_io: Fp16IoOption = False,
+    keep_float: KeepFloatOption = None,
     input_shape: ShapeOption = None,
-    freeze_initializers: Annotated[
-        bool, typer.Option("--freeze-initializers", help="Initializers stop being inputs that callers can override.")
-    ] = False,
+    freeze_initializers: FreezeOption = False,
     all_sites: AllSitesOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
-    ] = None,
-    verify: Annotated[
-        bool | None, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")
-    ] = None,
-    bench: Annotated[
-        bool | None, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")
-    ] = None,
-    report_file: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FILE", help="One HTML page; verifies and times as well."),
-    ] = None,
-    external_data: Annotated[
-        bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
-    ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")] = False,
-    tune: Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites pay.")] = False,
-    tuning_cache: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
-    ] = None,
-    tune_seconds: Annotated[float, typer.Option(help="About how long --tune may measure.")] = 60.0,
-    threads: Annotated[int, typer.Option(help="Threads to tune and time for; 0 is the runtime's own choice.")] = 0,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=8", help="The size to tune and time for (repeatable).")
-    ] = None,
+    dry_run: DryRunOption = False,
+    explain: ExplainOption = False,
+    json_file: JsonOption = None,
+    verify: VerifyOption = None,
+    bench: BenchOption = None,
+    report_file: ReportOption = None,
+    external_data: ExternalDataOption = None,
+    in_place: InPlaceOption = False,
+    check: CheckOption = False,
+    tune: TuneOption = False,
+    tuning_cache: TuningCacheOption = None,
+    tune_seconds: TuneSecondsOption = 60.0,
+    threads: ThreadsOption = 0,
+    dim: DimOption = None,
     github: GithubOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Rewrite IN into OUT."""
-    if out is None and not dry_run:
-        raise OptionError("optimize needs an output path (or --dry-run)")
-    if report_file is not None and out is not None and not in_place and not dry_run:
-        verify, bench = verify is not False, bench is not False
-    if (verify or bench) and out is not None and in_place and not dry_run:
-        raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
-    if [out, json_file, report_file].count(streams.DASH) > 1:
-        raise OptionError("only one of OUT, --json and --report can go to stdout")
-    sizes, input_shapes, threads = parse_sizes(dim), parse_input_shapes(input_shape), parse_threads(threads)
+    _check_outputs(out, json_file, report_file, dry_run=dry_run)
     shown = out if not dry_run else None
+    verify, bench = _comparisons(verify, bench, report_file, shown, in_place=in_place)
+    timing = _Timing(parse_threads(threads), parse_sizes(dim))
+    options = graphopt.Options(
+        target=target,
+        only=only or (),
+        skip=skip or (),
+        precision=precision,
+        keep_io=not fp16_io,
+        keep_float=keep_float or (),
+        input_shapes=parse_input_shapes(input_shape),
+        freeze_initializers=freeze_initializers,
+        all_sites=all_sites,
+        check=check,
+        external_data=False if shown == streams.DASH else external_data,
+        in_place=in_place,
+        dry_run=dry_run,
+    )
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
         screen.divert()
-    reports = {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache}
-    _check_places(model, written, reports)
+    _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
-    tuning = None
-    if tune or tuning_cache is not None:
-        with screen.working() as say:
-            tuning = graphopt.tune(
-                model,
-                target=target,
-                precision=precision,
-                threads=threads,
-                sizes={name: only_size for name, (only_size, *_) in sizes.items()},
-                seconds=tune_seconds,
-                cache=tuning_cache,
-                measure=tune,
-                progress=say,
-            )
-    with screen.working() as say:
-        _, report = graphopt.optimize(
-            model,
-            written if shown is not None else out,
-            profit=tuning.profit if tuning is not None else None,
-            target=target,
-            only=only or (),
-            skip=skip or (),
-            precision=precision,
-            keep_io=not fp16_io,
-            keep_float=keep_float or (),
-            input_shapes=input_shapes,
-            freeze_initializers=freeze_initializers,
-            all_sites=all_sites,
-            check=check,
-            external_data=False if shown == streams.DASH else external_data,
-            in_place=in_place,
-            dry_run=dry_run,
-            progress=say,
-        )
-    if tuning is not None:
-        report.tuning = tuning.to_dict()
-    accuracy, times = None, None
-    if verify and written is not None:
-        with screen.working("verifying") as say:
-            accuracy = graphopt.verify(model, written, progress=say)
-    if bench and written is not None:
-        with screen.working("timing") as say:
-            times = graphopt.bench(model, written, threads=(threads,), sizes=sizes, progress=say)
+    tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
+    report = _optimized(model, written or out, options, tuning)
+    accuracy, times = _compared(model, written, timing, verify=verify, bench=bench)
     if shown is not None and written is not None:
         streams.flush(shown, written)
     if not quiet:
@@ -177,6 +159,81 @@ def optimize(
         streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if accuracy is not None:
         exit_with_verdict(accuracy)
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """What is tuned and timed for; the first of several sizes is tuned for."""
+
+    threads: int
+    sizes: dict[str, list[int]]
+
+
+def _comparisons(
+    verify: bool | None, bench: bool | None, page: Path | None, shown: Path | None, *, in_place: bool
+) -> tuple[bool, bool]:
+    """Whether OUT is verified, and whether it is timed: a page wants both unless it is told otherwise.
+
+    Raises:
+        OptionError: there is nothing to compare with.
+    """
+    if page is not None and shown is not None and not in_place:
+        verify, bench = verify is not False, bench is not False
+    if (verify or bench) and shown is not None and in_place:
+        raise OptionError("--verify and --bench compare IN with OUT, so they cannot be combined with --in-place")
+    return bool(verify), bool(bench)
+
+
+def _check_outputs(out: Path | None, json_file: Path | None, page: Path | None, *, dry_run: bool) -> None:
+    """Raises:
+    OptionError: there is no OUT, or more than one thing would go to stdout.
+    """
+    if out is None and not dry_run:
+        raise OptionError("optimize needs an output path (or --dry-run)")
+    if [out, json_file, page].count(streams.DASH) > 1:
+        raise OptionError("only one of OUT, --json and --report can go to stdout")
+
+
+def _tuned(
+    model: Path, options: Options, timing: _Timing, cache: Path | None, seconds: float, *, measure: bool
+) -> Tuning | None:
+    if not measure and cache is None:
+        return None
+    with screen.working() as say:
+        return graphopt.tune(
+            model,
+            target=options.target,
+            precision=options.precision,
+            threads=timing.threads,
+            sizes={name: first for name, (first, *_) in timing.sizes.items()},
+            seconds=seconds,
+            cache=cache,
+            measure=measure,
+            progress=say,
+        )
+
+
+def _optimized(model: Path, out: Path | None, options: Options, tuning: Tuning | None) -> Report:
+    profit = tuning.profit if tuning is not None else None
+    with screen.working() as say:
+        _, report = graphopt.optimize(model, out, options, profit=profit, progress=say)
+    if tuning is not None:
+        report.tuning = tuning.to_dict()
+    return report
+
+
+def _compared(
+    model: Path, written: Path | None, timing: _Timing, *, verify: bool, bench: bool
+) -> tuple[VerifyReport | None, BenchReport | None]:
+    """How the outputs and the times of IN and OUT compare, as far as that is asked for."""
+    accuracy, times = None, None
+    if verify and written is not None:
+        with screen.working("verifying") as say:
+            accuracy = graphopt.verify(model, written, progress=say)
+    if bench and written is not None:
+        with screen.working("timing") as say:
+            times = graphopt.bench(model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say)
+    return accuracy, times
 
 
 def _data(report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> dict[str, object]:

@@ -1,0 +1,87 @@
+"""How `optimize` is to go about a model: its options as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from graphopt.errors import OptionError, require_list
+from graphopt.targets.profit import Profit
+
+PRECISIONS = ("fp16", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `optimize` may be told.
+
+    Attributes:
+        target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable"; "auto" is what a session would run on
+            here, with the GPU's architecture. The report says which and why.
+        only: names of the passes to run; empty for all.
+        skip: names of passes not to run.
+        precision: "fp16" converts to half precision after all other rewrites (half_precision.py); "bf16", for CPUs,
+            rounds the factors of products to bfloat16 (bfloat16.py).
+        keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
+        keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
+        input_shapes: fixes dimensions of graph inputs, in the written model too.
+        freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
+            may count on them (old exporters list every weight there).
+        all_sites: applies rewrites that are legal but do not pay on the target.
+        profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
+        check: checks the model's invariants after each pass instead of once at the end.
+        external_data: True puts large weights beside the file, False inside, None where they are.
+        in_place: allows `out` to be `model`.
+        dry_run: reports what would be done; writes nothing and returns the model as it came.
+        progress: called with a line when a step starts.
+
+    Raises:
+        OptionError: options that contradict each other, an unknown precision, or a text where a list is meant.
+    """
+
+    target: str = "auto"
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    precision: str | None = None
+    keep_io: bool = True
+    keep_float: Sequence[str] = ()
+    input_shapes: Mapping[str, Sequence[int]] | None = None
+    freeze_initializers: bool = False
+    all_sites: bool = False
+    profit: Profit | None = None
+    check: bool = False
+    external_data: bool | None = None
+    in_place: bool = False
+    dry_run: bool = False
+    progress: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("only", "skip", "keep_float"):
+            require_list(name, getattr(self, name))
+        if self.precision not in (None, *PRECISIONS):
+            raise OptionError(f"unknown precision '{self.precision}'; choose {' or '.join(PRECISIONS)}")
+        if self.precision != "fp16" and not self.keep_io:
+            raise OptionError("element types of inputs and outputs change only with precision fp16")
+        if self.precision is None and self.keep_float:
+            raise OptionError("nodes are kept in float32 only with a precision")
+
+
+class OptionNames(TypedDict, total=False):
+    """The same as keywords of a call, which type checkers know by this alone; see `Options`."""
+
+    target: str
+    only: Sequence[str]
+    skip: Sequence[str]
+    precision: str | None
+    keep_io: bool
+    keep_float: Sequence[str]
+    input_shapes: Mapping[str, Sequence[int]] | None
+    freeze_initializers: bool
+    all_sites: bool
+    profit: Profit | None
+    check: bool
+    external_data: bool | None
+    in_place: bool
+    dry_run: bool
+    progress: Callable[[str], None] | None
