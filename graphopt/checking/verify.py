@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,7 @@ class _Pair:
     rtol: Tolerance | None
     atol: Tolerance | None
     reference: _Way
+    notes: list[str]
     # Seconds of all processors that a session of AFTER takes, and its quickest run.
     opening: float = 0.0
     running: float = math.inf
@@ -248,6 +249,12 @@ class _Pair:
     @property
     def names(self) -> list[str]:
         return [o.name for o in self.before_proto.graph.output]
+
+    @property
+    def numerics(self) -> str:
+        """The largest class of what was rewritten."""
+        approximated = [Numerics.APPROXIMATE] if self.rewritten.approximated else []
+        return max([*self.rewritten.classes.values(), *approximated], default=Numerics.EXACT).name.lower()
 
 
 def verify(
@@ -303,54 +310,22 @@ def verify(
     """
     device = provider_name(provider) if provider is not None else CPU
     two = _two_ways(providers, provider)
-    before_model, before_proto, before_ir = _runnable(before)
-    after_model, after_proto, after_ir = _runnable(after)
-    if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
-        before_proto = without_overridable(before_proto)
-    names = [o.name for o in before_proto.graph.output]
-    for tolerance in (rtol, atol):
-        unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
-        if unknown:
-            raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
-    half_io = _interface_in_half(before_proto, after_proto)
-    contradiction = interface_difference(before_proto, after_proto, half_io=half_io)
-    if contradiction:
-        return VerifyReport(Verdict.DIFFERENT, summary=contradiction)
-    inference.infer(before_ir)
-    inference.infer(after_ir)
-    change = rewritten(before_ir, after_ir)
-    if two:  # another provider adds in an order of its own, also where nothing was rewritten
-        change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
-    reference = two[0] if two else _Way(False)
-    pair = _Pair(before_model, before_proto, after_model, after_proto, change, half_io, rtol, atol, reference)
-    report = VerifyReport(fixed=fixed_sizes(before_proto, after_proto))
-    classes = [*pair.rewritten.classes.values(), *([Numerics.APPROXIMATE] if pair.rewritten.approximated else [])]
-    report.numerics = max(classes, default=Numerics.EXACT).name.lower()
-    report.notes += _windows(before_ir, after_ir)
-
-    wishes = _wishes(before_proto, report.fixed, effort, sizes or {}, ranges or {})
+    pair = _paired(before, after, rtol, atol, two)
+    if isinstance(pair, str):
+        return VerifyReport(Verdict.DIFFERENT, summary=pair)
+    report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
+    report.notes += pair.notes
+    wishes = _wishes(pair.before_proto, report.fixed, effort, sizes or {}, ranges or {})
     wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
     budget = Budget(EFFORTS[effort].seconds)
     ways = two[1:] or [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
     ways += [_Way(True, device)] if device != CPU else []
-    steps = Steps(
-        progress,
-        [
-            ("BEFORE runs", 2),
-            *((f"AFTER runs{' with the library' if way.library else ''}", 1.0) for way in ways),
-            *([] if two else [("AFTER runs with the runtime's optimizations", 1.0)]),
-            ("BEFORE runs with its rounding at random", RUNS),
-            ("looking for what no input showed", 1),
-        ],
-    )
+    steps = Steps(progress, _steps(ways, at_default_level=not two))
+
     steps.begin()
     wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
-    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, half_io)
-    on_inputs = f"on {len(cases)} sets of inputs"
-    runs = []
-    for way in ways:
-        steps.begin(on_inputs)
-        runs += _run_after(pair, way, cases, wanted)
+    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io)
+    runs = _run_every_way(pair, ways, cases, wanted, steps)
     if not two:
         steps.begin()
         runs += _run_at_default_level(pair, cases, wanted, report)
@@ -359,14 +334,7 @@ def verify(
     steps.begin()
     report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
-
-        def moves(case: Case, outputs: Outputs) -> bool:
-            run = _Run(_Way(False), case, _compared(wanted[case.name], outputs))
-            names = [name for name in pair.names if name not in report.random]
-            return not all(row.equal for row in _rows(pair, run, honest, None, names))
-
-        part = Budget(EFFORTS[effort].seconds * UNSEEN_SHARE, spent=2 * pair.opening)
-        report.not_covered += unseen(pair.after, pair.after_proto, cases, moves, part, pair.running)
+        report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
     _conclude(pair, report, cases)
     return report
 
@@ -383,6 +351,48 @@ def _two_ways(providers: Sequence[str] | None, provider: str | None) -> list[_Wa
 
 
 # -- planning ------------------------------------------------------------------------------------------------------
+
+
+def _paired(
+    before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | None, two: Sequence[_Way]
+) -> _Pair | str:
+    """Both models, read; or in what their interfaces contradict each other.
+
+    Raises:
+        OptionError: a tolerance of an output that is not there.
+        ModelLoadError: a model cannot be read.
+    """
+    before_model, before_proto, before_ir = _runnable(before)
+    after_model, after_proto, after_ir = _runnable(after)
+    if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
+        before_proto = without_overridable(before_proto)
+    names = [o.name for o in before_proto.graph.output]
+    for tolerance in (rtol, atol):
+        unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
+        if unknown:
+            raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
+    half_io = _interface_in_half(before_proto, after_proto)
+    if contradiction := interface_difference(before_proto, after_proto, half_io=half_io):
+        return contradiction
+    inference.infer(before_ir)
+    inference.infer(after_ir)
+    change = rewritten(before_ir, after_ir)
+    if two:  # another provider adds in an order of its own, also where nothing was rewritten
+        change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
+    reference = two[0] if two else _Way(False)
+    notes = _windows(before_ir, after_ir)
+    return _Pair(before_model, before_proto, after_model, after_proto, change, half_io, rtol, atol, reference, notes)
+
+
+def _steps(ways: Sequence[_Way], *, at_default_level: bool) -> list[tuple[str, float]]:
+    """What is done, one behind the other, and about how long each takes."""
+    return [
+        ("BEFORE runs", 2),
+        *((f"AFTER runs{' with the library' if way.library else ''}", 1.0) for way in ways),
+        *([("AFTER runs with the runtime's optimizations", 1.0)] if at_default_level else []),
+        ("BEFORE runs with its rounding at random", RUNS),
+        ("looking for what no input showed", 1),
+    ]
 
 
 def _wishes(
@@ -488,6 +498,16 @@ def _has_random_operators(model: onnx.ModelProto) -> bool:
     return False
 
 
+def _run_every_way(
+    pair: _Pair, ways: Sequence[_Way], cases: Sequence[Case], wanted: Mapping[str, Outputs], steps: Steps
+) -> list[_Run]:
+    runs = []
+    for way in ways:
+        steps.begin(f"on {len(cases)} sets of inputs")
+        runs += _run_after(pair, way, cases, wanted)
+    return runs
+
+
 def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[_Run]:
     began = time.process_time()
     session = open_session(pair.after, library=way.library, provider=way.provider)
@@ -577,6 +597,57 @@ def _has_kernels(pair: _Pair, run: _Run) -> bool:
     return run.way.library or pair.reference.library
 
 
+@dataclass
+class _Measure:
+    """What rows are judged by: it grows while cases that look different are measured again.
+
+    Attributes:
+        compared: outputs that BEFORE does not make at random.
+        classes: class -> the compared outputs of it that honest errors judge, by number.
+        approximation: by case; see `_approximation`.
+        overflown: (case, output) where BEFORE would have AFTER's infinities, too.
+        allowed: by case, how many limits are no finding.
+    """
+
+    pair: _Pair
+    honest: HonestErrors
+    compared: list[str]
+    classes: dict[Numerics, list[int]] = field(default_factory=dict)
+    approximation: dict[str, list[Deviation]] = field(default_factory=dict)
+    overflown: set[tuple[str, str]] = field(default_factory=set)
+    allowed: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.compared:
+            numerics = self.pair.rewritten.classes[name]
+            if numerics != Numerics.EXACT and _for_output(self.pair.rtol, name) is None:
+                self.classes.setdefault(numerics, []).append(self.pair.names.index(name))
+
+    def draw(self, runs: Sequence[_Run]) -> None:
+        """Lets rounding move BEFORE where a class of outputs leaves a doubt."""
+        for numerics, outputs in self.classes.items():
+            doubtful = {
+                r.case.name: r.case
+                for r in runs
+                if not isinstance(r.found, str) and any(not is_beyond_doubt(r.found[i]) for i in outputs)
+            }
+            self.honest.measure(numerics, doubtful.values(), DRAWS)
+
+    def rows_of(self, run: _Run) -> list[OutputComparison]:
+        return [self._forgiven(r) for r in self._measured(run)]
+
+    def _measured(self, run: _Run) -> list[OutputComparison]:
+        return _rows(self.pair, run, self.honest, self.approximation.get(run.case.name), self.compared)
+
+    def _forgiven(self, row: OutputComparison) -> OutputComparison:
+        if (row.case, row.name) in self.overflown:
+            row = replace(row, equal=True, reason=NOISE, slice_error=0.0)
+        return replace(row, equal=True, reason=NOISE) if 1 < row.severity <= self.allowed.get(row.case, 1.0) else row
+
+
+Rows = dict[int, list[OutputComparison]]  # by the id of a run
+
+
 def _judge(
     pair: _Pair,
     runs: Sequence[_Run],
@@ -584,66 +655,48 @@ def _judge(
     report: VerifyReport,
     budget: Budget,
 ) -> None:
-    """Appends the rows. Cases that look different are measured again, the worst first, until one stays so."""
-    compared = [name for name in pair.names if name not in report.random]
-    by_class: dict[Numerics, list[int]] = {}
-    for i, name in enumerate(pair.names):
-        if name in compared and pair.rewritten.classes[name] != Numerics.EXACT and _for_output(pair.rtol, name) is None:
-            by_class.setdefault(pair.rewritten.classes[name], []).append(i)
-    for numerics, outputs in by_class.items():
-        doubtful = {
-            r.case.name: r.case
-            for r in runs
-            if not isinstance(r.found, str) and any(not is_beyond_doubt(r.found[i]) for i in outputs)
-        }
-        honest.measure(numerics, doubtful.values(), DRAWS)
-
-    approximation: dict[str, list[Deviation]] = {}
-
-    overflown: set[tuple[str, str]] = set()
-    allowed: dict[str, float] = {}
-
-    def rows_of(run: _Run) -> list[OutputComparison]:
-        rows = _rows(pair, run, honest, approximation.get(run.case.name), compared)
-        rows = [
-            replace(r, equal=True, reason=NOISE, slice_error=0.0) if (r.case, r.name) in overflown else r for r in rows
-        ]
-        return [replace(r, equal=True, reason=NOISE) if 1 < r.severity <= allowed.get(r.case, 1.0) else r for r in rows]
-
-    rows = {id(run): rows_of(run) for run in runs}
+    """Appends the rows."""
+    measure = _Measure(pair, honest, [name for name in pair.names if name not in report.random])
+    measure.draw(runs)
+    rows = {id(run): measure.rows_of(run) for run in runs}
     # Most models stay within what rounding does even with kernels that approximate.
     if pair.rewritten.approximated:
         beyond = [r for r in runs if _has_kernels(pair, r) and not all(row.equal for row in rows[id(r)])]
-        approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
-        rows |= {id(run): rows_of(run) for run in beyond}
-    worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
-    again: set[str] = set()
-    for run in reversed(worst):
-        if run.case.name in again:
-            rows[id(run)] = rows_of(run)
-        bad = [r for r in rows[id(run)] if not r.equal]
-        if not bad:
-            continue
-        beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
-        if beyond_luck and not honest.has_steps:
-            break
-        overflown |= _overflown(pair, run, honest, bad)
-        decided = _drawn_again(run, by_class, honest, rows_of, budget if again else None)
-        again.add(run.case.name)
-        allowed[run.case.name] = 1.0 if decided else UNDECIDED
-        rows[id(run)] = rows_of(run)
-        if any(not r.equal for r in rows[id(run)]):
-            break
-    for run in runs:
-        if run.case.name in again:
-            rows[id(run)] = rows_of(run)
+        measure.approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
+        rows |= {id(run): measure.rows_of(run) for run in beyond}
+    _measure_again(measure, runs, rows, budget)
     if all(row.equal for run in runs for row in rows[id(run)]):
         _compare_levels(pair, runs, rows, budget)
     for run in runs:
         report.rows += rows[id(run)]
 
 
-def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: dict[int, list[OutputComparison]], budget: Budget) -> None:
+def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: Budget) -> None:
+    """Cases that look different are measured again, the worst first, until one stays so."""
+    worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
+    again: set[str] = set()
+    for run in reversed(worst):
+        if run.case.name in again:
+            rows[id(run)] = measure.rows_of(run)
+        bad = [r for r in rows[id(run)] if not r.equal]
+        if not bad:
+            continue
+        beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
+        if beyond_luck and not measure.honest.has_steps:
+            break
+        measure.overflown |= _overflown(measure.pair, run, measure.honest, bad)
+        decided = _drawn_again(run, measure, budget if again else None)
+        again.add(run.case.name)
+        measure.allowed[run.case.name] = 1.0 if decided else UNDECIDED
+        rows[id(run)] = measure.rows_of(run)
+        if any(not r.equal for r in rows[id(run)]):
+            break
+    for run in runs:
+        if run.case.name in again:
+            rows[id(run)] = measure.rows_of(run)
+
+
+def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: Rows, budget: Budget) -> None:
     """Looks at quantized values in between, on cases whose outputs differ and look equal, the worst first."""
     single = max(pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
     if not single or not has_levels(pair.before_proto):
@@ -664,14 +717,9 @@ def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: dict[int, list[Outp
             return
 
 
-def _drawn_again(
-    run: _Run,
-    classes: Collection[Numerics],
-    honest: HonestErrors,
-    rows_of: Callable[[_Run], list[OutputComparison]],
-    budget: Budget | None,
-) -> bool:
+def _drawn_again(run: _Run, measure: _Measure, budget: Budget | None) -> bool:
     """Draws until the case no longer looks different, or surely is; False where the budget ends before."""
+    classes, honest, rows_of = measure.classes, measure.honest, measure.rows_of
 
     def spend(draws: int, steps: float = 1.0) -> None:
         for numerics in classes:
@@ -768,6 +816,25 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
     if isinstance(tolerance, Mapping):
         return tolerance.get(name, tolerance.get(""))
     return tolerance
+
+
+def _unseen(
+    pair: _Pair,
+    cases: Sequence[Case],
+    wanted: Mapping[str, Outputs],
+    honest: HonestErrors,
+    report: VerifyReport,
+    effort: Effort,
+) -> list[str]:
+    """Nodes of ours that could give zeros without any row that says so."""
+    compared = [name for name in pair.names if name not in report.random]
+
+    def moves(case: Case, outputs: Outputs) -> bool:
+        run = _Run(_Way(False), case, _compared(wanted[case.name], outputs))
+        return not all(row.equal for row in _rows(pair, run, honest, None, compared))
+
+    part = Budget(effort.seconds * UNSEEN_SHARE, spent=2 * pair.opening)
+    return unseen(pair.after, pair.after_proto, cases, moves, part, pair.running)
 
 
 # -- concluding ----------------------------------------------------------------------------------------------------
