@@ -80,6 +80,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 # Rooms are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
 BUILT_ON = {
     "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
+    "group_norm": {"elementwise"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
     "row_norm": {"elementwise"},

@@ -106,6 +106,13 @@ EXPORT Plan* graphopt_scale_shift_plan(const DeviceFacts*, int half, int64_t N, 
   });
 }
 
+EXPORT Plan* graphopt_batch_norm_plan(const DeviceFacts*, int half, int half_parameters, int64_t N, int64_t C,
+                                      int64_t inner, float epsilon) {
+  return guarded([&] {
+    return batch_norm_plan({N, C, inner, false, {}}, epsilon, half != 0, half_parameters != 0, true);
+  });
+}
+
 EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int64_t N, int64_t C,
                                       int64_t inner, int64_t groups, float epsilon, int32_t kind, float a,
                                       float b) {
@@ -428,8 +435,9 @@ EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from,
 }
 
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,
-                                   int64_t inner, int log) {
-  return guarded([&] { return softmax_plan(outer, D, inner, log != 0, half != 0, *device); });
+                                   int64_t inner, int32_t what) {
+  return guarded(
+      [&] { return softmax_plan(outer, D, inner, static_cast<OverAxis>(what), half != 0, *device); });
 }
 
 EXPORT Plan* graphopt_top_k_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int64_t K,
@@ -471,6 +479,11 @@ EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, cons
     }
     return channels == 0 ? pool_plan(p, half != 0) : pool_channels_last_plan(p, channels, true);
   });
+}
+
+EXPORT Plan* graphopt_lrn_plan(const DeviceFacts*, int half, int64_t images, int64_t channels, int64_t inner,
+                               int64_t size, float alpha, float beta, float bias) {
+  return guarded([&] { return lrn_plan({images, channels, inner, size, alpha, beta, bias}, half != 0); });
 }
 
 // `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes.

@@ -26,9 +26,50 @@ def softmax(name: str, dtype: Any, sizes: tuple[int, int, int], log: bool) -> Ca
     half = c_int(dtype == np.float16)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("softmax", facts, half, *map(c_int64, sizes), c_int(log))
+        return harness.plan("softmax", facts, half, *map(c_int64, sizes), c_int32(log))
 
     return Case(name, "Softmax", [x], [y if log else np.exp(y)], plan, tolerance_of(dtype))
+
+
+def lp_norm(name: str, dtype: Any, sizes: tuple[int, int, int], order: int) -> Case:
+    x = (2 * signed(np.random.default_rng(sizes), *sizes)).astype(dtype)
+    x[:, :, ::5] = 0  # among them, where there is one column, whole vectors
+    wide = x.astype(np.float64)
+    norm = np.abs(wide).sum(1, keepdims=True) if order == 1 else np.sqrt((wide**2).sum(1, keepdims=True))
+    half = c_int(dtype == np.float16)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("softmax", facts, half, *map(c_int64, sizes), c_int32(1 + order))
+
+    return Case(name, "LpNormalization", [x], [wide / np.where(norm == 0, 1, norm)], plan, tolerance_of(dtype))
+
+
+# images, channels, inner, window
+ACROSS = (
+    (1, 1, 1, 1),
+    (2, 5, 7, 3),
+    (3, 8, 64, 5),
+    (1, 17, 33, 4),
+    (2, 3, 100, 9),
+    (1, 96, 49, 5),
+    (4, 6, 1, 2),
+    (1, 9, 257, 1),
+)
+
+
+def lrn(name: str, dtype: Any, sizes: tuple[int, int, int, int]) -> Case:
+    *shape, window = sizes
+    x = (3 * signed(np.random.default_rng(sizes), *shape)).astype(dtype)
+    wide = x.astype(np.float64)
+    alpha, beta, bias = (float(np.float32(v)) for v in (0.02, 0.75, 1.5))
+    padded = np.pad(wide**2, ((0, 0), ((window - 1) // 2, window // 2), (0, 0)))
+    squares = sum(padded[:, i : i + shape[1]] for i in range(window))
+    half = c_int(dtype == np.float16)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("lrn", facts, half, *map(c_int64, sizes), c_float(alpha), c_float(beta), c_float(bias))
+
+    return Case(name, "LRN", [x], [wide / (bias + alpha / window * squares) ** beta], plan, tolerance_of(dtype))
 
 
 REDUCTIONS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
@@ -241,6 +282,9 @@ def cases() -> Iterator[Case]:
         for i, sizes in enumerate(SOFTMAXES):
             size = "x".join(map(str, sizes))
             yield softmax(f"softmax{'_log' if i % 2 else ''}_{suffix}-{size}", dtype, sizes, i % 2 == 1)
+            yield lp_norm(f"lp_norm_{i % 2 + 1}_{suffix}-{size}", dtype, sizes, i % 2 + 1)
+        for across in ACROSS:
+            yield lrn(f"lrn_{suffix}-{'x'.join(map(str, across))}", dtype, across)
         for i, (shape, which) in enumerate(REDUCED):
             how = REDUCTIONS[i % len(REDUCTIONS)]
             size = "x".join(map(str, shape))

@@ -1,4 +1,4 @@
-"""ScaleShift[Add][act] on the GPU."""
+"""ScaleShift[Add][act] and BatchNormalization on the GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,30 @@ def case(name: str, dtype: Any, N: int, C: int, spatial: tuple[int, ...], act: s
     return Case(name, "ScaleShift", inputs, [activations.apply(act, y)], plan, tolerance_of(dtype))
 
 
+def batch_norm(name: str, dtype: Any, of: Any, N: int, C: int, spatial: tuple[int, ...]) -> Case:
+    rng = np.random.default_rng([N, C, *spatial])
+    # A mean that is large against the deviations costs digits where it is multiplied before it is subtracted.
+    offset, epsilon = (300 if dtype == np.float32 else 3), 1e-3
+    x = (signed(rng, N, C, *spatial) + offset).astype(dtype)
+    scale, shift = (signed(rng, C, dtype=of) for _ in range(2))
+    mean = (signed(rng, C) + offset).astype(of)
+    variance = (0.1 + np.abs(signed(rng, C))).astype(of)
+    axis = (C, *(1 for _ in spatial))
+    s, b, m, v = (p.astype(np.float64).reshape(axis) for p in (scale, shift, mean, variance))
+    y = (x.astype(np.float64) - m) * s / np.sqrt(v + float(np.float32(epsilon))) + b
+    sizes = (c_int64(N), c_int64(C), c_int64(int(np.prod(spatial, dtype=np.int64))))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        kinds = (c_int(dtype == np.float16), c_int(of == np.float16))
+        return harness.plan("batch_norm", facts, *kinds, *sizes, c_float(epsilon))
+
+    return Case(name, "BatchNormalization", [x, scale, shift, mean, variance], [y], plan, tolerance_of(dtype))
+
+
 def cases() -> Iterator[Case]:
+    for dtype, of in ((np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)):
+        for i, (N, C, spatial) in enumerate(SHAPES[:9]):
+            yield batch_norm(f"batch_norm_{np.dtype(dtype).name}_{np.dtype(of).name}-{i}", dtype, of, N, C, spatial)
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
         for i, act in enumerate(activations.NAMES):

@@ -74,7 +74,7 @@ GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 24) + 3, INT64_C(2147483647)}) {
       check_rows(reduce_plan({{rows, 7}, {false, true}, Reduction::kMean, ElementType::kHalf}), rows, 14, 2);
-      check_rows(softmax_plan(rows, 4096, 1, false, false, device), rows, 16384, 16384);
+      check_rows(softmax_plan(rows, 4096, 1, OverAxis::kSoftmax, false, device), rows, 16384, 16384);
       for (const bool aligned : {true, false}) {
         const Plan plan = row_norm_plan({rows, 64, 1e-5f, true}, false, aligned, device);
         int64_t covered = 0;

@@ -1,4 +1,4 @@
-// What pool_* take.
+// What pool_* and lrn_* take.
 #pragma once
 
 #include "device/args.h"
@@ -40,5 +40,18 @@ struct PoolChannelsLastArgs {
   PoolMode mode;
 };
 static_assert(is_args<PoolChannelsLastArgs>(112), "one layout for all compilers");
+
+// x and y [images, channels, inner]: x (bias + scale s)^-beta, s the sum of the squares of the channels from
+// `before` in front of it to `after` behind it. A work-item for each of the `total` elements.
+struct LrnArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out y;
+  uint32_t total;
+  Divisor inner, channels;
+  int32_t before, after;
+  float scale, beta, bias;
+};
+static_assert(is_args<LrnArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -1,4 +1,5 @@
-// MaxPool and AveragePool over up to three spatial axes of x [planes, ..]: a work-item for each output.
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window lies over
+// channels: a work-item for each output.
 //
 // Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
 // a tap. scripts/gpu_bench.py sets it beside a copy.
@@ -104,12 +105,37 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
   }
 }
 
+template <class T>
+DEVICE void lrn(const LrnArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  if (i >= args.total) return;
+  const uint32_t plane = divide(i, args.inner), size = args.inner.d;
+  const auto channel = static_cast<int>(plane - divide(plane, args.channels) * args.channels.d);
+  const int first = -min_int(channel, args.before),
+            last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
+  float sum = 0;
+  for (int c = first; c <= last; ++c) {
+    const float v = to_float(x[i + static_cast<uint32_t>(c) * size]);
+    sum += v * v;
+  }
+  const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum));
+  y[i] = from_float<T>(to_float(x[i]) * power);
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
 #define POOL_KERNEL(T, suffix) \
   KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T>(args); }
+
+#define LRN_KERNEL(T, suffix) \
+  KERNEL(lrn_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T>(args); }
+
+LRN_KERNEL(float, f32)
+LRN_KERNEL(half_t, f16)
 
 POOL_KERNEL(float, f32)
 POOL_KERNEL(half_t, f16)

@@ -1,4 +1,4 @@
-// MaxPool and AveragePool.
+// MaxPool, AveragePool and LRN.
 #include "operators/pool/op.h"
 
 #include <algorithm>
@@ -84,6 +84,33 @@ std::string refuse_pool(const Node& node) {
   return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
 }
 
+class Lrn final : public gpu::DeviceKernel {
+ public:
+  Lrn(const Node& node, gpu::Device& device) : DeviceKernel(device) {
+    p_.size = node.get_int("size");
+    p_.alpha = node.find_float("alpha").value_or(p_.alpha);
+    p_.beta = node.find_float("beta").value_or(p_.beta);
+    p_.bias = node.find_float("bias").value_or(p_.bias);
+    if (p_.size < 1 || p_.size > INT32_MAX) throw Error("size must be positive");
+  }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
+    gpu::LrnProblem p = p_;
+    p.images = x.shape[0];
+    p.channels = x.shape[1];
+    p.inner = x.shape.elements(2);
+    const Ref y = set_output(call, 0, x.shape);
+    program.launch(gpu::lrn_plan(p, is_half(x)), {Ref::input(0)}, {y});
+  }
+
+  gpu::LrnProblem p_;
+};
+
+std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "only float and float16"; }
+
 }  // namespace
 
 void add_pool(Kernels& kernels) {
@@ -92,6 +119,7 @@ void add_pool(Kernels& kernels) {
   kernels.has_channels_last<Pool>(false);
   kernels.add_onnx<Pool>("AveragePool", 1, 22, true).refused(refuse_pool).lies(follows);
   kernels.has_channels_last<Pool>(true);
+  kernels.add_onnx<Lrn>("LRN", 1, 13).refused(refuse_lrn);
 }
 
 }  // namespace graphopt

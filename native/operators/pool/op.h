@@ -1,4 +1,4 @@
-// MaxPool and AveragePool on a GPU.
+// MaxPool, AveragePool and LRN on a GPU.
 #pragma once
 
 #include "device/launch.h"
@@ -20,5 +20,15 @@ Plan pool_plan(const PoolProblem& p, bool half);
 // Of `channels` in float16 that lie last, over the last two axes; `planes` are images here. `aligned`: both
 // pointers are multiples of 16.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
+
+// Over the channels of x [images, channels, inner].
+struct LrnProblem {
+  int64_t images = 1, channels = 1, inner = 1;
+  int64_t size = 1;  // of the window
+  float alpha = 1e-4f, beta = 0.75f, bias = 1;
+};
+
+// Throws std::invalid_argument.
+Plan lrn_plan(const LrnProblem& p, bool half);
 
 }  // namespace graphopt::gpu

@@ -43,4 +43,24 @@ Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligne
   return plan;
 }
 
+Plan lrn_plan(const LrnProblem& p, bool half) {
+  Plan plan;
+  const int64_t total = p.images * p.channels * p.inner;
+  if (total == 0) return plan;
+  hip::LrnArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.inner = make_divisor(p.inner);
+  args.channels = make_divisor(p.channels);
+  args.before = to_i31((p.size - 1) / 2);
+  args.after = to_i31(p.size / 2);
+  args.scale = p.alpha / static_cast<float>(p.size);
+  args.beta = p.beta;
+  args.bias = p.bias;
+  plan.launch(half ? "lrn_f16" : "lrn_f32", {to_u31(divide_up(total, hip::kPoolThreads))}, hip::kPoolThreads,
+              args);
+  return plan;
+}
+
 }  // namespace graphopt::gpu

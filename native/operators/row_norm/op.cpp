@@ -1,5 +1,7 @@
 #include "operators/row_norm/op.h"
 
+#include <algorithm>
+
 #include "operators/elementwise/op.h"
 #include "operators/room.h"
 
@@ -78,46 +80,53 @@ constexpr Implementation<GpuWork<RowNormProblem>> kImplementations[] = {
     {"a kernel of our own", take_all<GpuWork<RowNormProblem>>, plan_own},
 };
 
-class LayerNormalization final : public gpu::DeviceKernel {
+// [1,1,D] is a row, too.
+Shape without_ones_in_front(const Shape& shape, size_t rank) {
+  size_t first = 0;
+  while (shape.rank() - first > rank && shape[first] == 1) ++first;
+  Shape rest(shape.rank() - first);
+  std::copy(shape.data() + first, shape.data() + shape.rank(), rest.data());
+  return rest;
+}
+
+// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none.
+class StandardRowNorm final : public gpu::DeviceKernel {
  public:
-  LayerNormalization(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
+  StandardRowNorm(const Node& node, gpu::Device& device, bool rms)
+      : DeviceKernel(device),
+        rms_(rms),
+        axis_(node.find_int("axis").value_or(-1)),
+        epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
-    const Tensor &x = call.input(0), &gamma = call.input(1), &beta = call.input(2);
-    const int64_t D = gamma.shape.elements();
-    if (x.shape.rank() == 0 || x.shape.elements(x.shape.rank() - 1) != D || beta.shape.elements() != D) {
-      throw Error("Scale and B must have the size of the last axis");
-    }
-    const RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, false, false, false};
+    const Tensor& x = call.input(0);
+    const size_t rank = x.shape.rank(), axis = axis_of(axis_, rank);
+    Shape row(rank - axis);
+    for (size_t d = axis; d < rank; ++d) row[d - axis] = x.shape[d];
+    RowNormProblem p;
+    p.D = row.elements();
+    p.rows = 1;
+    for (size_t d = 0; d < axis; ++d) p.rows *= x.shape[d];
+    p.epsilon = epsilon_;
+    p.rms = rms_;
+    p.has_beta = call.has_input(2);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device_.facts()),
-                   {Ref::input(0), Ref::input(1), Ref::input(2)}, {y});
+    const bool half = is_half(x);
+    const auto of_row = [&](size_t i) {
+      const Shape given = without_ones_in_front(call.input(i).shape, row.rank());
+      if (given == row) return Ref::input(i);
+      const Ref repeated = program.reserve(p.D * bytes_of(x.type));
+      program.launch(gpu::broadcast_plan(given, row, half, call.aligned()), {Ref::input(i)}, {repeated});
+      return repeated;
+    };
+    const Ref gamma = of_row(1), beta = p.has_beta ? of_row(2) : Ref();
+    program.launch(gpu::row_norm_plan(p, half, call.aligned(), device_.facts()), {Ref::input(0), gamma, beta},
+                   {y});
   }
 
-  float epsilon_;
-};
-
-// X, scale.
-class SimplifiedLayerNormalization final : public gpu::DeviceKernel {
- public:
-  SimplifiedLayerNormalization(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor &x = call.input(0), &gamma = call.input(1);
-    const int64_t D = gamma.shape.elements();
-    if (x.shape.rank() == 0 || x.shape.elements(x.shape.rank() - 1) != D) {
-      throw Error("the scale must have the size of the last axis");
-    }
-    const RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, true, false, false};
-    const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device_.facts()),
-                   {Ref::input(0), Ref::input(1)}, {y});
-  }
-
+  bool rms_;
+  int64_t axis_;
   float epsilon_;
 };
 
@@ -164,11 +173,13 @@ class SkipNorm final : public gpu::DeviceKernel {
   float epsilon_;
 };
 
-std::string refuse_simplified(const Node& node) {
+std::string refuse_row_norm(const Node& node) {
   const std::string mixed = refuse_mixed_floats(node);
   if (!mixed.empty()) return mixed;
-  if (node.outputs.size() > 1 && node.outputs[1].present) return "only the first output";
-  return refuse_unless_last(node, node.find_int("axis").value_or(-1));
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "only the first output";
+  }
+  return "";
 }
 
 std::string refuse_skip_norm(const Node& node) {
@@ -180,26 +191,19 @@ std::string refuse_skip_norm(const Node& node) {
   return "";
 }
 
-std::string refuse_layer_norm(const Node& node) {
-  const std::string mixed = refuse_mixed_floats(node);
-  if (!mixed.empty()) return mixed;
-  if (!node.has_input(2)) return "without B";
-  for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "only the first output";
-  }
-  return refuse_unless_last(node, node.find_int("axis").value_or(-1));
-}
-
 }  // namespace
 
 void add_row_norm(Kernels& kernels) {
   kernels.add_cpu<RowNormOp, RowNormKernel>(Reuse::kInplace);
   kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
-  kernels.add_onnx<SimplifiedLayerNormalization>("SimplifiedLayerNormalization", 1, 1)
-      .refused(refuse_simplified);
+  const auto norm = [&](const char* name, int first, int last, bool rms) {
+    kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused(refuse_row_norm);
+  };
+  norm("LayerNormalization", 1, 17, false);
+  norm("RMSNormalization", 23, 23, true);
+  norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for it
   kernels.add_microsoft<SkipNorm>("SkipLayerNormalization", false).refused(refuse_skip_norm);
   kernels.add_microsoft<SkipNorm>("SkipSimplifiedLayerNormalization", true).refused(refuse_skip_norm);
-  kernels.add_onnx<LayerNormalization>("LayerNormalization", 1, 17).refused(refuse_layer_norm);
 }
 
 }  // namespace graphopt

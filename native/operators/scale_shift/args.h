@@ -1,4 +1,4 @@
-// What scale_shift_* take.
+// What scale_shift_* and batch_norm_* take.
 #pragma once
 
 #include "device/args.h"
@@ -21,5 +21,18 @@ struct ScaleShiftArgs {
   Activation act;
 };
 static_assert(is_args<ScaleShiftArgs>(88), "one layout for all compilers");
+
+struct BatchNormArgs {
+  static constexpr int kSlots = 6;
+  In x;
+  Constant scale, shift, mean, variance;
+  Out y;
+  uint32_t total;  // as in ScaleShiftArgs
+  Divisor inner, channels;
+  uint32_t first_channel;
+  int32_t vectors;
+  float epsilon;
+};
+static_assert(is_args<BatchNormArgs>(88), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -1,4 +1,5 @@
-// ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r).
+// ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r). BatchNormalization: y = (x - mean[c]) scale[c] /
+// sqrt(variance[c] + epsilon) + shift[c].
 //
 // Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs an element besides the activation.
 // A work-group handles kTile consecutive elements, 16 bytes a work-item: more of them would leave too few
@@ -10,9 +11,15 @@
 
 namespace graphopt::hip {
 
-template <class T>
-DEVICE void scale_shift(const ScaleShiftArgs& args) {
-  const T *x = args.x, *scale = args.scale, *shift = args.shift, *residual = args.residual;
+// y = act((x - mean) scale + shift + r).
+struct Coefficients {
+  float mean, scale, shift;
+};
+
+// coefficients(c) are those of channel c.
+template <class T, class Args, class Of>
+DEVICE void by_channel(const Args& args, const T* residual, const Activation& act, const Of& coefficients) {
+  const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &channels = args.channels;
   constexpr int kSize = Pack<T>::kSize;
@@ -31,26 +38,25 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
     const uint32_t plane = divide(i, inner);
     uint32_t offset = i - plane * inner.d;
     uint32_t c = channel_of(plane);
-    float a = to_float(scale[c]), b = to_float(shift[c]);
+    Coefficients of = coefficients(c);
     float value[kSize];
     if (inner.d % kSize == 0) {  // the whole vector is of one channel
-      UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in.v[j]) * a + b;
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(in.v[j]) - of.mean) * of.scale + of.shift;
     } else {
       UNROLL for (int j = 0; j < kSize; ++j) {
         if (offset == inner.d) {
           offset = 0;
           c = c + 1 == channels.d ? 0 : c + 1;
-          a = to_float(scale[c]);
-          b = to_float(shift[c]);
+          of = coefficients(c);
         }
-        value[j] = to_float(in.v[j]) * a + b;
+        value[j] = (to_float(in.v[j]) - of.mean) * of.scale + of.shift;
         ++offset;
       }
     }
     if (residual != nullptr) {
       UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add.v[j]);
     }
-    activate(args.act, value);
+    activate(act, value);
     Pack<T> out;
     UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
     store_pack(y + i, out);
@@ -59,12 +65,31 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
 
   const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
   for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
-    const uint32_t c = channel_of(divide(i, inner));
-    float value[1] = {to_float(x[i]) * to_float(scale[c]) + to_float(shift[c])};
+    const Coefficients of = coefficients(channel_of(divide(i, inner)));
+    float value[1] = {(to_float(x[i]) - of.mean) * of.scale + of.shift};
     if (residual != nullptr) value[0] += to_float(residual[i]);
-    activate(args.act, value);
+    activate(act, value);
     y[i] = from_float<T>(value[0]);
   }
+}
+
+template <class T>
+DEVICE void scale_shift(const ScaleShiftArgs& args) {
+  const T *scale = args.scale, *shift = args.shift, *residual = args.residual;
+  by_channel<T>(args, residual, args.act,
+                [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c])}; });
+}
+
+// Of statistics and parameters of type P.
+template <class T, class P>
+DEVICE void batch_norm(const BatchNormArgs& args) {
+  const P *scale = args.scale, *shift = args.shift, *mean = args.mean, *variance = args.variance;
+  const T* no_residual = nullptr;
+  by_channel<T>(args, no_residual, Activation{}, [&](uint32_t c) {
+    return Coefficients{to_float(mean[c]),
+                        to_float(scale[c]) * rsqrt_exact(to_float(variance[c]) + args.epsilon),
+                        to_float(shift[c])};
+  });
 }
 
 }  // namespace graphopt::hip
@@ -78,3 +103,12 @@ KERNEL(scale_shift_f32, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, res
 KERNEL(scale_shift_f16, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
   scale_shift<half_t>(args);
 }
+
+#define BATCH_NORM_KERNEL(T, P, suffix)                                                                \
+  KERNEL(batch_norm_##suffix, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) { \
+    batch_norm<T, P>(args);                                                                            \
+  }
+
+BATCH_NORM_KERNEL(float, float, f32)
+BATCH_NORM_KERNEL(half_t, half_t, f16)
+BATCH_NORM_KERNEL(half_t, float, f16_of_f32)

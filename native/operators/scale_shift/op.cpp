@@ -53,11 +53,59 @@ constexpr Implementation<GpuWork<ScaleShiftProblem>> kImplementations[] = {
     {"a kernel of our own", take_all<GpuWork<ScaleShiftProblem>>, plan_own},
 };
 
+// Inputs X, scale, B, mean, variance; not in training.
+class BatchNormalization final : public gpu::DeviceKernel {
+ public:
+  BatchNormalization(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    ScaleShiftProblem p;
+    const size_t rank = x.shape.rank();
+    if (rank == 0) throw Error("X must have an axis");
+    p.N = x.shape[0];
+    p.C = rank == 1 ? 1 : x.shape[1];
+    p.inner = rank == 1 ? 1 : x.shape.elements(2);
+    for (size_t i = 1; i < 5; ++i) {
+      if (call.input(i).shape != Shape{p.C}) {
+        throw Error("scale, B, mean and variance must have a number for each of " + std::to_string(p.C) +
+                    " channels");
+      }
+    }
+    const Ref y = set_output(call, 0, x.shape);
+    program.launch(gpu::batch_norm_plan(p, epsilon_, is_half(x), is_half(call.input(1)), call.aligned()),
+                   {Ref::input(0), Ref::input(1), Ref::input(2), Ref::input(3), Ref::input(4)}, {y});
+  }
+
+  float epsilon_;
+};
+
+std::string refuse_batch_norm(const Node& node) {
+  if (node.find_int("training_mode").value_or(0) != 0) return "training";
+  if (node.version < 9 && node.find_int("spatial").value_or(1) == 0) return "statistics of each pixel";
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "only the first output";
+  }
+  const ElementType x = node.type(), parameters = node.inputs[1].type;
+  if (!is_float(x)) return std::string("no kernel for ") + element_type_name(x);
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    if (node.inputs[i].type != parameters) return "float and float16 parameters";
+  }
+  return parameters == x || parameters == ElementType::kFloat
+             ? ""
+             : std::string("no kernel for parameters of ") + element_type_name(parameters);
+}
+
 }  // namespace
 
 void add_scale_shift(Kernels& kernels) {
   kernels.add_cpu<ScaleShiftOp, ScaleShiftKernel>(Reuse::kInplace);
   kernels.add_gpu<ScaleShiftOp, GpuKernel<ScaleShiftOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_onnx<BatchNormalization>("BatchNormalization", 7, 15)
+      .refused(refuse_batch_norm)
+      .reuses(Reuse::kInplace);
 }
 
 }  // namespace graphopt

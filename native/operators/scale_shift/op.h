@@ -1,4 +1,5 @@
-// ScaleShift[Add][act]: Y = act(X * scale + shift + R), scale and shift per channel (axis 1).
+// ScaleShift[Add][act]: Y = act(X * scale + shift + R), scale and shift per channel (axis 1); and
+// BatchNormalization.
 #pragma once
 
 #include <cstdint>
@@ -44,5 +45,10 @@ namespace graphopt::gpu {
 // Inputs X, scale, shift, R if any; output Y. `half`: float16, else float. `aligned`: all pointers are
 // multiples of 16. Throws std::invalid_argument when a plane has 2^31 elements or more.
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
+
+// The same of inputs X, scale, shift, mean, variance, the last four of float unless `half_parameters`, and
+// without residual and activation.
+Plan batch_norm_plan(const ScaleShiftProblem& p, float epsilon, bool half, bool half_parameters,
+                     bool aligned);
 
 }  // namespace graphopt::gpu

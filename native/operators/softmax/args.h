@@ -1,9 +1,13 @@
-// What softmax_* take.
+// What softmax_* and lp_norm_* take.
 #pragma once
 
 #include "device/args.h"
 
 namespace graphopt::hip {
+
+// Of softmax_* and of lp_norm_*, in their arguments' `how`.
+enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
+enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
 // x and y [rows, D], a work-group for each row.
 struct SoftmaxArgs {
@@ -11,7 +15,7 @@ struct SoftmaxArgs {
   In x;
   Out y;
   uint32_t D;
-  int32_t log;  // LogSoftmax
+  int32_t how;
   int32_t threads;
 };
 static_assert(is_args<SoftmaxArgs>(32), "one layout for all compilers");
@@ -26,7 +30,7 @@ struct SoftmaxColumnsArgs {
   Out y;
   Divisor groups;  // work-groups for each of `outer`
   uint32_t D, inner;
-  int32_t log;
+  int32_t how;
 };
 static_assert(is_args<SoftmaxColumnsArgs>(40), "one layout for all compilers");
 

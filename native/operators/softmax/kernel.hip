@@ -1,5 +1,6 @@
-// Softmax and LogSoftmax over an axis, in float32: a work-group for a row of the last axis, or for some
-// neighbouring columns of another one, which it reads three times, the second and third time from the cache.
+// Softmax, LogSoftmax and LpNormalization, whose numbers are divided by a sum over their axis, in float32: a
+// work-group for a row of the last axis, or for some neighbouring columns of another one, which it reads two
+// or three times, all but the first time from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // sets it beside a copy.
@@ -9,30 +10,59 @@
 
 namespace graphopt::hip {
 
+// What is summed and what comes of the sum. kShifts: relative to the largest number, which `most` is.
+struct Exponentials {
+  static constexpr bool kShifts = true;
+  int32_t how;
+  float scale, shift;
+
+  DEVICE float summand(float v, float most) const { return exp_fast(v - most); }
+  DEVICE void finish(float most, float sum) {
+    scale = 1.0f / sum;
+    shift = most + 0.69314718f * log2_fast(sum);
+  }
+  DEVICE float result(float v, float most) const {
+    return how == kLogSoftmax ? v - shift : exp_fast(v - most) * scale;
+  }
+};
+
+struct Powers {
+  static constexpr bool kShifts = false;
+  int32_t how;
+  float norm;
+
+  DEVICE float summand(float v, float) const { return how == kRootOfSquares ? v * v : v < 0 ? -v : v; }
+  DEVICE void finish(float, float sum) { norm = how == kRootOfSquares ? sqrt_exact(sum) : sum; }
+  DEVICE float result(float v, float) const { return norm == 0 ? 0.0f : v / norm; }
+};
+
 struct SoftmaxLds {
   WaveSums most, sum;
 };
 
-template <class T>
+template <class T, class Of>
 DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  Of of = {};
+  of.how = args.how;
   const T* x = args.x;
   T* y = args.y;
   const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(args.threads);
-  float most = to_float(x[row]);
-  for (uint32_t i = first; i < D; i += step) {
-    const float v = to_float(x[row + i]);
-    most = v > most || v != v ? v : most;  // NaN stays
+  float most = 0;
+  if constexpr (Of::kShifts) {
+    most = to_float(x[row]);
+    for (uint32_t i = first; i < D; i += step) {
+      const float v = to_float(x[row + i]);
+      most = v > most || v != v ? v : most;  // NaN stays
+    }
+    most = group_max(most, lds.most, args.threads);
   }
-  most = group_max(most, lds.most, args.threads);
   float sum = 0;
-  for (uint32_t i = first; i < D; i += step) sum += exp_fast(to_float(x[row + i]) - most);
-  sum = group_sum(sum, lds.sum, args.threads);
-  const float scale = 1.0f / sum, shift = most + 0.69314718f * log2_fast(sum);
+  for (uint32_t i = first; i < D; i += step) sum += of.summand(to_float(x[row + i]), most);
+  of.finish(most, group_sum(sum, lds.sum, args.threads));
   for (uint32_t i = first; i < D; i += step) {
-    const float v = to_float(x[row + i]);
-    y[row + i] = from_float<T>(args.log != 0 ? v - shift : exp_fast(v - most) * scale);
+    y[row + i] = from_float<T>(of.result(to_float(x[row + i]), most));
   }
 }
 
@@ -40,8 +70,10 @@ struct SoftmaxColumnsLds {
   float values[kSoftmaxParts][kSoftmaxColumns];
 };
 
-template <class T>
+template <class T, class Of>
 DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds& lds) {
+  Of of = {};
+  of.how = args.how;
   const T* x = args.x;
   T* y = args.y;
   const auto group = static_cast<uint32_t>(block_x());
@@ -54,28 +86,29 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const auto at = [&](uint32_t i) { return first + static_cast<size_t>(i) * args.inner; };
   const auto begin = static_cast<uint32_t>(part);
   float most = -infinity();
-  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
-    const float v = to_float(x[at(i)]);
-    most = v > most || v != v ? v : most;  // NaN stays
+  if constexpr (Of::kShifts) {
+    for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
+      const float v = to_float(x[at(i)]);
+      most = v > most || v != v ? v : most;  // NaN stays
+    }
+    lds.values[part][lane] = most;
+    barrier();
+    UNROLL for (int p = 0; p < kSoftmaxParts; ++p) {
+      const float v = lds.values[p][lane];
+      most = v > most || v != v ? v : most;
+    }
+    barrier();
   }
-  lds.values[part][lane] = most;
-  barrier();
-  UNROLL for (int p = 0; p < kSoftmaxParts; ++p) {
-    const float v = lds.values[p][lane];
-    most = v > most || v != v ? v : most;
-  }
-  barrier();
   float sum = 0;
-  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) sum += exp_fast(to_float(x[at(i)]) - most);
+  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) sum += of.summand(to_float(x[at(i)]), most);
   lds.values[part][lane] = sum;
   barrier();
   sum = 0;
   UNROLL for (int p = 0; p < kSoftmaxParts; ++p) sum += lds.values[p][lane];
   if (!inside) return;
-  const float scale = 1.0f / sum, shift = most + 0.69314718f * log2_fast(sum);
+  of.finish(most, sum);
   for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
-    const float v = to_float(x[at(i)]);
-    y[at(i)] = from_float<T>(args.log != 0 ? v - shift : exp_fast(v - most) * scale);
+    y[at(i)] = from_float<T>(of.result(to_float(x[at(i)]), most));
   }
 }
 
@@ -83,15 +116,17 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
 
 using namespace graphopt::hip;
 
-#define SOFTMAX_KERNEL(T, suffix)                                                              \
-  KERNEL(softmax_##suffix, 1024, SoftmaxArgs, x, y) {                                          \
-    SHARED(SoftmaxLds, lds);                                                                   \
-    softmax<T>(args, lds);                                                                     \
-  }                                                                                            \
-  KERNEL(softmax_columns_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
-    SHARED(SoftmaxColumnsLds, lds);                                                            \
-    softmax_of_columns<T>(args, lds);                                                          \
+#define SOFTMAX_KERNEL(name, T, Of, suffix)                                                   \
+  KERNEL(name##_##suffix, 1024, SoftmaxArgs, x, y) {                                          \
+    SHARED(SoftmaxLds, lds);                                                                  \
+    softmax<T, Of>(args, lds);                                                                \
+  }                                                                                           \
+  KERNEL(name##_columns_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
+    SHARED(SoftmaxColumnsLds, lds);                                                           \
+    softmax_of_columns<T, Of>(args, lds);                                                     \
   }
 
-SOFTMAX_KERNEL(float, f32)
-SOFTMAX_KERNEL(half_t, f16)
+SOFTMAX_KERNEL(softmax, float, Exponentials, f32)
+SOFTMAX_KERNEL(softmax, half_t, Exponentials, f16)
+SOFTMAX_KERNEL(lp_norm, float, Powers, f32)
+SOFTMAX_KERNEL(lp_norm, half_t, Powers, f16)

@@ -1,11 +1,15 @@
-// Softmax and LogSoftmax on a GPU.
+// Softmax, LogSoftmax and LpNormalization on a GPU.
 #pragma once
 
 #include "device/launch.h"
 
 namespace graphopt::gpu {
 
-// x and y [outer, D, inner], over D; `log`: LogSoftmax. Throws std::invalid_argument.
-Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, bool log, bool half, const DeviceFacts& device);
+// What is made of the numbers of an axis.
+enum class OverAxis : int32_t { kSoftmax, kLogSoftmax, kLp1, kLp2 };
+
+// x and y [outer, D, inner], over D. Throws std::invalid_argument.
+Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool half,
+                  const DeviceFacts& device);
 
 }  // namespace graphopt::gpu
