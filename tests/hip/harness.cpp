@@ -16,6 +16,7 @@
 #include "operators/elementwise/op.h"
 #include "operators/gather/op.h"
 #include "operators/generate/op.h"
+#include "operators/grid_sample/op.h"
 #include "operators/group_norm/op.h"
 #include "operators/group_query_attention/op.h"
 #include "operators/linear/op.h"
@@ -519,6 +520,23 @@ EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, i
     p.half_in = numbers[5] != 0;
     p.half_out = numbers[6] != 0;
     return resize_one_plan(p);
+  });
+}
+
+// `numbers`: N, C, the points of an image, then the sizes of x as a rank and its dims.
+EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64_t* numbers, int taps,
+                                       int32_t beyond, int corners) {
+  return guarded([&] {
+    GridSampleProblem p;
+    p.N = *numbers++;
+    p.C = *numbers++;
+    p.points = *numbers++;
+    const Shape sizes = read_shape(numbers);
+    p.sizes.assign(sizes.data(), sizes.data() + sizes.rank());
+    p.taps = taps;
+    p.beyond = static_cast<Beyond>(beyond);
+    p.corners = corners != 0;
+    return grid_sample_plan(p, half != 0);
   });
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.hip.grid_sample_cases import sampled
 from tests.provider.test_more_ops import both, check, random
 
 # mode, coordinates, scales or sizes, and other attributes.
@@ -84,3 +85,23 @@ def test_pad_of_named_axes(mode: str, dtype: Any, worker: ProcessPoolExecutor) -
     widths = ((2, 7), (0, 0), (1, 4))
     y = np.pad(x, widths, mode="wrap") if mode == "wrap" else np.pad(x, widths, constant_values=3)
     check(worker, node, {"x": x}, constants, 0, opset=19, expected=[y])
+
+
+@both
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("beyond", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(("mode", "opset"), [("nearest", 16), ("linear", 20), ("cubic", 20), ("linear", 22)])
+def test_grid_sample(mode: str, opset: int, beyond: str, corners: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
+    sizes, out = ((5, 4), (3, 6)) if opset < 22 else ((3, 4, 5), (2, 3, 2))
+    x = random(2, 3, *sizes, dtype=dtype)
+    grid = np.clip(random(2, *out, len(sizes), dtype=dtype), -1.8, 1.8).astype(dtype)
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], mode=mode, padding_mode=beyond, align_corners=corners)
+    check(worker, node, {"x": x, "g": grid}, tolerance=1e-4 if dtype == np.float32 else None, opset=opset)
+
+
+@both
+def test_grid_sample_of_opset_16(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    x, grid = random(2, 3, 5, 4, dtype=dtype), random(2, 3, 6, 2, dtype=dtype)
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], mode="bilinear", padding_mode="border")
+    y = sampled(x.astype(np.float64), grid.astype(np.float64), "linear", "border", False)
+    check(worker, node, {"x": x, "g": grid}, tolerance=1e-4 if dtype == np.float32 else None, opset=16, expected=[y])

@@ -1,0 +1,28 @@
+// What grid_sample_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kGridSampleThreads = 256;
+
+enum class Beyond : int32_t { kZeros, kBorder, kReflection };
+
+// x [N, C, sizes], grid [N, points, axes], y [N, C, points]. A work-item for each of the `total` points of all
+// images; work-groups along y take `channels_each` channels.
+struct GridSampleArgs {
+  static constexpr int kSlots = 3;
+  In x, grid;
+  Out y;
+  uint32_t total;
+  Divisor points;  // of an image
+  int32_t channels, channels_each;
+  int32_t axes;      // 2 or 3
+  int32_t sizes[3];  // from the innermost axis on
+  Beyond beyond;
+  int32_t corners;  // -1 and 1 are the centres of the outermost elements; else their outer edges
+};
+static_assert(is_args<GridSampleArgs>(72), "one layout for all compilers");
+
+}  // namespace graphopt::hip
