@@ -65,7 +65,8 @@ def sampled(x: Array, grid: Array, how: str, beyond: str, corners: bool) -> Arra
         total = np.zeros((C, len(points)))
         for which in product(range(TAPS[how]), repeat=len(sizes)):
             weight = np.prod([axes[d][1][:, k] for d, k in enumerate(which)], axis=0)
-            total += weight * x[n][(slice(None), *(axes[d][0][:, k] for d, k in enumerate(which)))]
+            places = (slice(None), *(axes[d][0][:, k] for d, k in enumerate(which)))
+            total += weight * x[n][places]
         y[n] = total.reshape(y.shape[1:])
     return y
 
