@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 # What `verify` found where both models ran and do not differ (1): BEFORE differs from itself; with --strict, that
 # something was not put to the test.
 EXIT_RANDOM = 8
@@ -63,3 +67,50 @@ def require_list(name: str, value: object) -> None:
 def one_line(error: Exception) -> str:
     """What another library's exception says, short enough for a table or for a message of ours."""
     return " ".join(str(error).split())[:400]
+
+
+# What ONNX Runtime puts around what it has to say: its status, the file again, where in its sources it stands.
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |\bLoad model from .*? failed: ?")
+_NODE = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ")
+_PLACE = re.compile(r"(?:/\S+/)?\b\w+\.(?:cc|h|cpp|cu|cuh|inl):\d+ ")
+_CONDITION = re.compile(r"(?<=^)[^.']{1,200}? was false\. (?=\S)")
+_ADVICE = re.compile(r" ?Please fix either the inputs/outputs or the model\.?")
+
+
+def runtime_says(error: Exception) -> str:
+    """What ONNX Runtime says against a model or its inputs, without what only those who build it read."""
+    text = _STATUS.sub("", " ".join(str(error).split()))
+    node = _NODE.match(text)
+    text = text[node.end() :] if node else text
+    if place := _PLACE.search(text):
+        text = text[: place.start()] + _CONDITION.sub("", _behind_signature(text[place.end() :]))
+    text = _ADVICE.sub("", text).strip()
+    if node:
+        text = f"{node[1]} '{node[2]}': {text}" if node[2] else f"{node[1]}: {text}"
+    return text[:400]
+
+
+def _behind_signature(text: str) -> str:
+    """What follows `type scope::name(arguments) const [with T = type]`, or a bare name."""
+    name = re.match(r"[\w:<>*&~, ]*?::[\w:<>~ ]*(?=\()", text.replace("(anonymous namespace)", "_" * 21))
+    if name is None:
+        return re.sub(r"^\w+ ", "", text)
+    depth = 0
+    for i, letter in enumerate(text[name.end() :], name.end()):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return re.sub(r"^ ?(?:const ?)?(?:\[with [^\]]*\] ?)?", "", text[i + 1 :])
+    return text
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Puts the name of a model before what is said of its inputs.
+
+    Raises:
+        VerifyError: the same with the name before it.
+    """
+    try:
+        yield
+    except VerifyError as error:
+        raise VerifyError(f"{name}: {error}") from None

@@ -1,4 +1,4 @@
-"""Puts random files of ONNX's own test corpus through every command: no traceback, failures are one line that names the file.
+"""Puts random files of ONNX's own test corpus through every command: no traceback, each failure one line with the file.
 
     .venv/bin/python scripts/every_command.py [COUNT [SEED]]
 

@@ -12,7 +12,54 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from graphopt.errors import runtime_says
+
 Command = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "ours"),
+    [
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Load model from /tmp/a b.onnx failed:"
+            "/onnxruntime_src/onnxruntime/core/graph/model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, "
+            "const onnxruntime::PathString&, const onnxruntime::logging::Logger&) "
+            "Unsupported model IR version: 14, max supported IR version: 13",
+            "Unsupported model IR version: 14, max supported IR version: 13",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Unsqueeze node. Name:'up' "
+            "Status Message: /onnxruntime_src/onnxruntime/core/providers/common.h:31 int64_t "
+            "onnxruntime::HandleNegativeAxis(int64_t, int64_t) IsAxisInRange(axis, "
+            "tensor_rank) was false. axis 87 is not in valid range [-2,1]",
+            "Unsqueeze 'up': axis 87 is not in valid range [-2,1]",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Resize node. Name:'' "
+            "Status Message: upsamplebase.h:579 ScalesValidation 'Cubic' mode only supports: * 2-D inputs",
+            "Resize: 'Cubic' mode only supports: * 2-D inputs",
+        ),
+        (
+            "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Add node. "
+            "Name:'a' Status Message: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:376 void* "
+            "onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory "
+            "for requested buffer of size 8",
+            "Add 'a': Failed to allocate memory for requested buffer of size 8",
+        ),
+        (
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: x for the following "
+            "indices index: 0 Got: 7 Expected: 0 Please fix either the inputs/outputs or the model.",
+            "Got invalid dimensions for input: x for the following indices index: 0 Got: 7 Expected: 0",
+        ),
+        (
+            "Required inputs (['x']) are missing from input feed ([]).",
+            "Required inputs (['x']) are missing from input feed ([]).",
+        ),
+    ],
+)
+def test_what_the_runtime_says_is_for_people(runtime: str, ours: str) -> None:
+    """Messages of ONNX Runtime 1.22 and 1.31 without its status, the file once more and the place in its sources."""
+    assert runtime_says(RuntimeError(runtime)) == ours
 
 
 def relu_model() -> onnx.ModelProto:

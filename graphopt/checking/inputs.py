@@ -67,8 +67,16 @@ DECISIONS = frozenset("Ceil Equal Floor Greater GreaterOrEqual If Less LessOrEqu
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # Low enough to hide, and still a number of float16.
 HIDDEN = -1e4
-# Of all inputs together, and of the symbolic dimensions of one.
-ELEMENTS, SYMBOLIC_ELEMENTS = 1 << 24, 1 << 17
+# Types of which the runtime takes no numpy arrays.
+_NO_ARRAYS = frozenset(
+    kind
+    for name, kind in onnx.TensorProto.DataType.items()
+    if name.startswith(("FLOAT4", "FLOAT6", "FLOAT8", "INT2", "INT4", "UINT2", "UINT4"))
+)
+# Of all inputs together, of the symbolic dimensions of one, and of a tensor whose shape is an input.
+ELEMENTS, SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 24, 1 << 17, 1 << 20
+# The longest that a list of integers is taken for a shape.
+LONGEST_SHAPE = 8
 
 
 @dataclass(frozen=True)
@@ -341,7 +349,7 @@ class _Plan:
     def _is_too_large(self, sizes: Mapping[str, int]) -> bool:
         shapes = [_shape(v, sizes) for v in self.inputs]
         symbolic = (
-            math.prod(n for n, d in zip(shape, v.type.tensor_type.shape.dim) if d.dim_value <= 0)
+            math.prod(n for n, d in zip(shape, v.type.tensor_type.shape.dim) if not _is_given(d))
             for shape, v in zip(shapes, self.inputs)
         )
         return sum(map(math.prod, shapes)) > self.wishes.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
@@ -370,7 +378,7 @@ class _Plan:
     ) -> Any:
         dtype, shape, use = _dtype(value), _shape(value, sizes), self.uses[value.name]
         if dtype.kind not in "iubfV":
-            raise VerifyError(f"input '{value.name}' holds {dtype}; give inputs with --inputs")
+            raise VerifyError(f"input '{value.name}' holds strings, which are not made up: give some with --inputs")
         given = self.wishes.ranges.get(value.name)
         if given is not None:
             low, high = given
@@ -383,7 +391,10 @@ class _Plan:
             mask = _mask(shape, kind.mask, rng)
             return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
         if use.low is not None or (use.turning and dtype.kind in "iu") or dtype.kind in "iub":
-            return self._integers(dtype, shape, use, kind, rng)
+            axes = value.type.tensor_type.shape.dim
+            may_be_a_shape = len(axes) == 1 and _is_given(axes[0]) and 1 < axes[0].dim_value <= LONGEST_SHAPE
+            most = int(SHAPED_ELEMENTS ** (1 / axes[0].dim_value)) if may_be_a_shape else LARGE_INTEGER
+            return self._integers(dtype, shape, use, kind, rng, most)
         if kind.integers == "turning points":
             points = np.array(sorted(use.turning) or [0.0])
             return np.asarray(
@@ -393,8 +404,9 @@ class _Plan:
         return _floats(shape, kind.values, rng).astype(dtype)
 
     def _integers(
-        self, dtype: np.dtype[Any], shape: tuple[int, ...], use: Use, kind: _Kind, rng: np.random.Generator
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], use: Use, kind: _Kind, rng: np.random.Generator, most: int
     ) -> Array:
+        """most: of numbers that nothing is known of."""
         if dtype.kind == "b":
             return (np.full(shape, self.made % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
@@ -413,7 +425,7 @@ class _Plan:
         if use.size:
             return np.full(shape, (1, 2, 3, 5, 0, 9)[self.made % 6 if use.turns else self.made % 3]).astype(dtype)
         if kind.integers in FREE_INTEGERS and not use.condition:
-            numbers = np.rint(np.exp(rng.uniform(0, math.log(min(LARGE_INTEGER, limits.max)), shape)))
+            numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
             lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
             return np.asarray(numbers * rng.choice((lowest, 1), shape)).astype(dtype)
         if use.turning:
@@ -436,7 +448,7 @@ class _Plan:
                 dtype
             )
         # A time step, a count, a label: small ones, and such as diffusion models take.
-        return rng.integers(0, (2, 1000)[self.made % 2], shape).astype(dtype)
+        return rng.integers(0, (2, min(1000, most))[self.made % 2], shape).astype(dtype)
 
 
 def _name(kind: _Kind) -> str:
@@ -517,6 +529,28 @@ def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0
     return {v.name: made._array(v, sizes, _Kind(), rng) for v in made.inputs}
 
 
+def taken_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
+    """The first feeds that a model takes: `normal_feeds`, or such as `plan` makes. None where it takes none.
+
+    Args:
+        model: its inputs are read, and what it does with them; functions inlined.
+        sizes: of every symbol.
+        takes: runs the model.
+    """
+    first = normal_feeds(model, sizes)
+    if takes(first):
+        return first
+    found: list[Feeds] = []
+
+    def accepts(case: Case) -> bool:
+        if not found and takes(case.feeds):
+            found.append(case.feeds)
+        return bool(found)
+
+    plan(model, Wishes(fixed=sizes), accepts, lambda _: True)
+    return found[0] if found else None
+
+
 def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The graph inputs that callers must give: not those with an initializer."""
     initializers = {t.name for t in model.graph.initializer}
@@ -533,7 +567,7 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
     for value in required_inputs(model):
         dims = value.type.tensor_type.shape.dim
         for axis, dim in enumerate(dims):
-            if dim.dim_value <= 0:
+            if not _is_given(dim):
                 role = "batch" if axis == 0 else "image" if len(dims) == 4 and axis >= 2 else "length"
                 found.setdefault(_symbol(value, axis), role)
     return {s: role for s, role in found.items() if _sum_of(s, {t: 0 for t in found if t != s}) is None}
@@ -553,7 +587,12 @@ def _sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
 
 def _shape(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
     dims = value.type.tensor_type.shape.dim
-    return tuple(d.dim_value if d.dim_value > 0 else _size(_symbol(value, i), sizes) for i, d in enumerate(dims))
+    return tuple(d.dim_value if _is_given(d) else _size(_symbol(value, i), sizes) for i, d in enumerate(dims))
+
+
+def _is_given(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether its size stands in the model; 0 is a size, -1 is none."""
+    return dim.HasField("dim_value") and dim.dim_value >= 0
 
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
@@ -572,5 +611,12 @@ def _is_image(value: onnx.ValueInfoProto) -> bool:
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
     if value.type.WhichOneof("value") != "tensor_type":
-        raise VerifyError(f"input '{value.name}' is not a tensor; give inputs with --inputs")
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        raise VerifyError(f"input '{value.name}' is no tensor, and such are not made up: give one with --inputs")
+    kind = value.type.tensor_type.elem_type
+    if kind in _NO_ARRAYS:
+        name = onnx.TensorProto.DataType.Name(kind)
+        raise VerifyError(
+            f"input '{value.name}' holds {name}, of which ONNX Runtime's Python interface takes no arrays: cut the "
+            "model behind the node that reads it"
+        )
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 
 from graphopt.checking.inputs import Case, Feeds
-from graphopt.errors import VerifyError, one_line
-from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, require_provider
+from graphopt.errors import VerifyError, runtime_says
+from graphopt.runtime.sessions import CPU, cannot_load, configure, import_onnxruntime, require_provider
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
@@ -61,7 +61,7 @@ def open_session(
         session = ort.InferenceSession(source, options, providers=providers)
     except Exception as error:  # the runtime's exception classes share no public base
         name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
-        raise VerifyError(f"{name} cannot be loaded by ONNX Runtime: {one_line(error)}") from None
+        raise VerifyError(cannot_load(name, error)) from None
     require_provider(session, provider)
     return session
 
@@ -89,7 +89,7 @@ def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | st
         feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
         outputs = _run(session, feeds)
     except Exception as error:  # as above
-        return one_line(error)
+        return runtime_says(error)
     return [_widened(o) for o in outputs] if half_io else outputs
 
 

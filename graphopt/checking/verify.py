@@ -33,7 +33,7 @@ from graphopt.checking.run import Model, Outputs, open_session, require_memory, 
 from graphopt.checking.unseen import unseen
 from graphopt.checking.winograd import approximated
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
-from graphopt.errors import OptionError, VerifyError
+from graphopt.errors import OptionError, VerifyError, about
 from graphopt.graph import inference, reading, traversal
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.progress import Progress, Steps
@@ -256,6 +256,11 @@ class _Pair:
         approximated = [Numerics.APPROXIMATE] if self.rewritten.approximated else []
         return max([*self.rewritten.classes.values(), *approximated], default=Numerics.EXACT).name.lower()
 
+    @property
+    def called(self) -> str:
+        """BEFORE in a message: its file, if it is one."""
+        return str(self.before) if isinstance(self.before, Path) else "BEFORE"
+
 
 def verify(
     before: Any,
@@ -476,9 +481,13 @@ def _run_before(
         for case in given_cases(inputs, pair.before_proto):
             accepts(case)
     else:
-        plan(_inlined(pair.before_proto), wishes, accepts, exhausted)
+        with about(pair.called):
+            plan(_inlined(pair.before_proto), wishes, accepts, exhausted)
     if not wanted:
-        raise VerifyError(f"BEFORE runs on none of the inputs: {next(iter(report.skipped.values()))}")
+        tried = "that were made up: {}; give some that it takes with --inputs" if inputs is None else "given: {}"
+        raise VerifyError(
+            f"{pair.called} runs on none of the inputs {tried.format(next(iter(report.skipped.values())))}"
+        )
     report.random = [name for name in pair.names if name in random]
     return wanted, cases
 
@@ -859,9 +868,9 @@ def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case]) -> None:
             moved = min((r.noise for r in noise if r.noise is not None), default=math.inf)
             worst = max(r.slice_error for r in noise)
             raise VerifyError(
-                f"output '{name}' is rounding noise on every input tried: rounding alone moves BEFORE by {moved:.2g} "
-                f"of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, or a limit "
-                "with --rtol"
+                f"{pair.called}: output '{name}' is rounding noise on every input tried: rounding alone moves BEFORE "
+                f"by {moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, "
+                "or a limit with --rtol"
             )
 
 
@@ -869,11 +878,11 @@ def _summary(report: VerifyReport, cases: int) -> str:
     ours = any(r.library and r.provider == CPU for r in report.rows)
     ways = "with and without the library" if ours else "as standard ONNX"
     ways += "".join(f", on {p}" for p in sorted({r.provider for r in report.rows} - {CPU}))
-    text = f"{cases} input sets, {ways}, class {report.numerics}"
+    text = f"{cases} input set{'s' * (cases != 1)}, {ways}, class {report.numerics}"
     if report.fixed:
         text += ", with " + ", ".join(f"{s}={n}" for s, n in report.fixed.items()) + " as AFTER has it"
     if report.skipped:
-        text += f"; {len(report.skipped)} input sets skipped, which BEFORE refuses"
+        text += f"; {len(report.skipped)} input set{'s' * (len(report.skipped) != 1)} skipped, which BEFORE refuses"
     if report.random:
         text += f"; BEFORE differs from itself in {', '.join(report.random)}, which it makes at random"
     noise = {r.case for r in report.rows if r.reason == NOISE}

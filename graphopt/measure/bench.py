@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.inliner
 
 import graphopt
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
-from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
-from graphopt.errors import GraphoptError, OptionError, one_line, require_list
+from graphopt.checking.inputs import normal_feeds, required_inputs, symbols, taken_feeds
+from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
@@ -206,7 +207,7 @@ def bench(
         done = 0
         for provider in names:
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
-                feeds = normal_feeds(protos[0], bound) if given is None else given
+                feeds = _feeds(paths[0], protos[0], Setting(provider, n, bound, "host")) if given is None else given
                 if i == 0 and (profile or require_device):
                     say(f"profiling on {provider} ({time_left((count - done) * seconds)})")
                     profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
@@ -250,7 +251,8 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
                 continue
             for node in unnamed:
                 node.name = f"{node.op_type}->{next((o.name for o in node.outputs if o.name), '?')}"
-            path = Path(folder) / f"model_{i}.onnx"
+            path = Path(folder) / str(i) / (source.path.name if source.path is not None else "model.onnx")
+            path.parent.mkdir()
             writing.save(source.model, path)
             paths.append(path)
         yield paths
@@ -299,7 +301,7 @@ def _conditions(providers: Sequence[str]) -> list[str]:
 
 
 def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], seconds: float, memory: bool) -> BenchRow:
-    runs = [_runner(open_session(p, setting.provider, setting.threads), setting, feeds) for p in paths]
+    runs = [_runner(p, open_session(p, setting.provider, setting.threads), setting, feeds) for p in paths]
     times = interleave(runs, seconds)
     peaks = [peak_memory(p, setting.provider, setting.threads, feeds) if memory else None for p in paths]
     items = next((a.shape[0] for a in feeds.values() if a.ndim), 1)
@@ -310,11 +312,34 @@ def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], sec
     return BenchRow(setting, sides[0], sides[1], speedup, low, high, verdict(speedup, low, high))
 
 
-def _runner(session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
+def _feeds(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str, Any]:
+    """Inputs that the model takes: not each takes any integer, or any number where it wants one."""
+    with about(path.name):
+        kinds = [v.type.tensor_type for v in required_inputs(proto)]
+        feeds = normal_feeds(proto, setting.sizes)
+        if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
+            return feeds
+        session = open_session(path, setting.provider, setting.threads)
+
+        def takes(tried: dict[str, Any]) -> bool:
+            try:
+                session.run(None, tried)
+            except Exception:  # `_runner` says why
+                return False
+            return True
+
+        inlined = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+        return taken_feeds(inlined, setting.sizes, takes) or feeds
+
+
+def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
     try:
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
-        raise GraphoptError(f"{describe(setting)}: the model does not run: {one_line(error)}") from None
+        raise GraphoptError(
+            f"{path.name}: {describe(setting)}: it does not run: {runtime_says(error)}; give inputs that it takes with "
+            "--inputs"
+        ) from None
     if setting.io == "host":
         return lambda: session.run(None, feeds)
     return bound_runner(session, feeds, memory_of(session))
@@ -395,7 +420,7 @@ def _profile(
     def opener(path: Path) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
         def open_one(options: Mapping[str, Any]) -> tuple[Any, Run]:
             session = open_session(path, setting.provider, setting.threads, options)
-            return session, _runner(session, setting, feeds)
+            return session, _runner(path, session, setting, feeds)
 
         return open_one
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import GraphoptError, one_line
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, configure, import_onnxruntime, require_provider
+from graphopt.errors import GraphoptError
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, cannot_load, configure, import_onnxruntime, require_provider
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -42,6 +42,6 @@ def open_session(model: Path, provider: str, threads: int, options: Mapping[str,
     except GraphoptError:
         raise
     except Exception as error:  # the runtime's exception classes share no public base
-        raise GraphoptError(f"{model.name}: ONNX Runtime cannot load it on {provider}: {one_line(error)}") from None
+        raise GraphoptError(cannot_load(model.name, error, provider)) from None
     require_provider(session, provider)
     return session

@@ -23,7 +23,7 @@ import onnx_ir as ir
 import graphopt
 from graphopt import files
 from graphopt.checking.inputs import normal_feeds
-from graphopt.errors import GraphoptError, ModelLoadError
+from graphopt.errors import GraphoptError, ModelLoadError, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -302,8 +302,10 @@ class _Work:
             session.run(None, feeds)
         except Exception as error:  # the runtime's exception classes share no public base
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
-            why = " ".join(str(error).split())[:400]
-            raise GraphoptError(f"with {sizes or 'fixed sizes'} the model does not run: {why}") from None
+            raise GraphoptError(
+                f"with {sizes or 'fixed sizes'} the model does not run: {runtime_says(error)}; give sizes that it "
+                "takes (--dim)"
+            ) from None
         if self.provider == CPU:
             return lambda: session.run(None, feeds)
         return bound_runner(session, feeds, memory_of(session))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import graphopt
-from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
 from graphopt.metadata import METADATA_TARGET
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device, cpu_name
@@ -96,6 +96,15 @@ def runtime_name() -> str:
     """
     found = ", ".join(f"{name} {version}" for name, version in installed_runtimes().items())
     return found or f"onnxruntime {import_onnxruntime().__version__}"
+
+
+def cannot_load(model: str, error: Exception, provider: str = "") -> str:
+    """The message for a model that the runtime refuses; what can be done about it is the same whatever the reason."""
+    on = f" on {provider}" if provider else ""
+    return (
+        f"{model}: {runtime_name()} cannot load it{on}: {runtime_says(error)}; use a runtime that can, or export the "
+        "model for this one (opset, IR version, types)"
+    )
 
 
 def loads_providers() -> bool:

@@ -30,6 +30,41 @@ def seen(model: onnx.ModelProto, name: str) -> set[Any]:
     return {n for array in values(model, name) for n in array.reshape(-1).tolist()}
 
 
+def test_no_elements_is_a_size() -> None:
+    """An axis of 0 elements is what the runtime takes, not one to choose a size for."""
+    model = model_from_text("g (float[2, 0, N] x) => (float[2, M, N] y) { y = Sin(x) }", {})
+    assert {array.shape[:2] for array in values(model, "x")} == {(2, 0)}
+
+
+def test_a_list_that_may_be_a_shape_is_small() -> None:
+    """700 x 700 x 900 floats took 16 GB of a machine, and the process with it."""
+    text = "g (float[2, 2, 2] x, int64[3] s) => (float[A, B, C] y) { y = CenterCropPad(x, s) }"
+    products = [int(np.abs(array).prod()) for array in values(model_from_text(text, {}, opset=18), "s")]
+    assert max(products) > 1000 and max(products) <= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("type_", "node", "words"),
+    [
+        ("string[2]", "Identity(x)", "holds strings, which are not made up: give some with --inputs"),
+        ("uint4[2]", "Cast <to: int = 7> (x)", "holds UINT4, of which ONNX Runtime's Python interface takes no arrays"),
+        ("seq(float[2])", "SequenceLength(x)", "is no tensor, and such are not made up: give one with --inputs"),
+    ],
+)
+def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) -> None:
+    """The message has the file, the input and what to do."""
+    path = tmp_path / "odd.onnx"
+    text = f'<ir_version: 10, opset_import: ["": 21]> g ({type_} x) => (int64[N] y) {{ y = {node} }}'
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_tensor_type_proto(7, None))
+    if "string" in type_:
+        model.graph.output[0].type.CopyFrom(model.graph.input[0].type)
+    onnx.save(model, path)
+    with pytest.raises(VerifyError) as caught:
+        verify(path, path)
+    assert str(caught.value).startswith(f"{path}: input 'x' {words}")
+
+
 @pytest.mark.parametrize(
     ("type_", "body", "wanted", "allowed"),
     [

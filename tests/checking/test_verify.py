@@ -196,7 +196,7 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
 def test_model_that_does_not_run() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Mystery(x) }"
     model = model_from_text(text, check=False)
-    with pytest.raises(VerifyError, match="cannot be loaded"):
+    with pytest.raises(VerifyError, match="cannot load it"):
         verify(model, model)
 
 

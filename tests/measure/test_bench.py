@@ -221,6 +221,30 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
         bench(model, inputs=tmp_path / "zeros.npz", batch=(1,))
 
 
+def test_inputs_that_a_model_takes_are_looked_for(tmp_path: Path) -> None:
+    """An axis is 0 or 1 here, where an integer that nothing limits is first tried as any."""
+    text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
+    bench(model_from_text(text, {}), threads=(1,), seconds=0.0, memory=False, profile=False)
+
+
+def test_what_does_not_run_is_named(tmp_path: Path) -> None:
+    """By its file, also where the profile needed a copy with names, by its node, and with what to do."""
+    text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
+    onnx.save(model_from_text(text, {}), tmp_path / "net.onnx")
+    with pytest.raises(GraphoptError) as caught:
+        bench(tmp_path / "net.onnx", inputs={"x": np.zeros((2, 3), np.float32), "s": np.array([7])}, memory=False)
+    said = str(caught.value)
+    assert said.startswith("net.onnx: CPUExecutionProvider, ") and said.endswith(
+        "give inputs that it takes with --inputs"
+    )
+    assert "it does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
+    model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})
+    model.ir_version = 99
+    onnx.save(model, tmp_path / "new.onnx")
+    with pytest.raises(GraphoptError, match=r"^new.onnx: onnxruntime.* cannot load it .*IR version: .*; use a runtime"):
+        bench(tmp_path / "new.onnx", memory=False)
+
+
 def test_memory_is_that_of_the_side(tmp_path: Path) -> None:
     small, large = matmuls(1), matmuls(1, width=4096)  # 16 KiB and 64 MiB of weights
     onnx.save(large, tmp_path / "large.onnx")
