@@ -57,19 +57,20 @@ class Products(FeedForward):
         found = layer_at(node, editor)
         return None if found is None else what_fits(replace(found, precision=SUFFIX), editor)
 
-    def legal(self, match: LinearMatch, editor: Editor) -> None:
+    def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         if self.keep & {n for node in match.nodes for n in (node_label(node), node.op_type)}:
             raise Refusal(Code.KEPT, "as asked", match.product)
         dtype = editor.dtype(match.product.inputs[1])
         if dtype != ir.DataType.FLOAT:
             raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.product)
         super().legal(match, editor)
+        return match
 
-    def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
-        dims = editor.shapes.dims(match.product.inputs[1]) or ()
+    def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
+        dims = editor.shapes.dims(plan.product.inputs[1]) or ()
         size = math.prod(d.value for d in dims if d.value is not None)
         doubt = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
-        return replace(super().candidate(match, editor), doubt=doubt)
+        return replace(super().candidate(plan, editor), doubt=doubt)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Convolution(ConvMatch):
     rest: tuple[ir.Value, ...] = ()
 
 
-class Convolutions(Pass[Convolution]):
+class Convolutions(Pass[Convolution, Convolution]):
     """Convolutions. `keep`: nodes and operators that stay in float32."""
 
     name = f"{NAME}_conv"  # of its own: the pipeline tells passes apart by their names
@@ -113,25 +114,26 @@ class Convolutions(Pass[Convolution]):
             rest=tuple(v for v in node.inputs[3:] if v is not None),
         )
 
-    def legal(self, match: Convolution, editor: Editor) -> None:
+    def legal(self, match: Convolution, editor: Editor) -> Convolution:
         if self.keep & {node_label(match.node), match.node.op_type}:
             raise Refusal(Code.KEPT, "as asked", match.node)
         editor.require_op(match.name, match.W, match.node)
         require_conv(match, editor)
         if (dtype := editor.dtype(match.W)) != ir.DataType.FLOAT:
             raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.node)
+        return match
 
-    def candidate(self, match: Convolution, editor: Editor) -> Candidate:
-        y = match.node.outputs[0]
+    def candidate(self, plan: Convolution, editor: Editor) -> Candidate:
+        y = plan.node.outputs[0]
         pixels = [d.value for d in (editor.shapes.dims(y) or ())[2:]]
-        winograd = match.node.op_type.startswith("WinogradConv")
-        doubt = bfloat16_doubt(match.C, match.M, pixels, winograd)
-        if any(_is_depthwise(n, editor) for n in (*_makers(match.X), *_readers(y))):
+        winograd = plan.node.op_type.startswith("WinogradConv")
+        doubt = bfloat16_doubt(plan.C, plan.M, pixels, winograd)
+        if any(_is_depthwise(n, editor) for n in (*_makers(plan.X), *_readers(y))):
             doubt = "beside a depthwise convolution, whose blocked layout the runtime would leave"
-        return editor.candidate(match.name, (match.X, match.W), y, match.node, doubt)
+        return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
-    def rewrite(self, match: Convolution, editor: Editor) -> str:
-        return emit_conv(match.name, match, editor, match.rest)
+    def rewrite(self, plan: Convolution, editor: Editor) -> str:
+        return emit_conv(plan.name, plan, editor, plan.rest)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class AttentionMatch:
     name: str
 
 
-class Attention(Pass[AttentionMatch]):
+class Attention(Pass[AttentionMatch, AttentionMatch]):
     """Attention. `keep`: nodes and operators that stay in float32."""
 
     name = f"{NAME}_attention"
@@ -156,7 +158,7 @@ class Attention(Pass[AttentionMatch]):
     def match(self, node: ir.Node, editor: Editor) -> AttentionMatch:
         return AttentionMatch(node, node.op_type + SUFFIX)
 
-    def legal(self, match: AttentionMatch, editor: Editor) -> None:
+    def legal(self, match: AttentionMatch, editor: Editor) -> AttentionMatch:
         node = match.node
         if self.keep & {node_label(node), node.op_type}:
             raise Refusal(Code.KEPT, "as asked", node)
@@ -167,21 +169,22 @@ class Attention(Pass[AttentionMatch]):
         editor.require_op(match.name, q, node)
         if (dtype := editor.dtype(q)) != ir.DataType.FLOAT:
             raise Refusal(Code.WRONG_DTYPE, f"{q.name} is {dtype}", node)
+        return match
 
-    def candidate(self, match: AttentionMatch, editor: Editor) -> Candidate:
-        node = match.node
+    def candidate(self, plan: AttentionMatch, editor: Editor) -> Candidate:
+        node = plan.node
         q, k = node.inputs[0], node.inputs[1]
         assert q is not None and k is not None
         dims = editor.shapes.dims(q)
         queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
         few = queries is not None and queries < FEWEST_QUERIES
         doubt = f"rounding keys and values costs more than {queries} queries gain" if few else ""
-        return editor.candidate(match.name, (q, k), node.outputs[0], node, doubt)
+        return editor.candidate(plan.name, (q, k), node.outputs[0], node, doubt)
 
-    def rewrite(self, match: AttentionMatch, editor: Editor) -> str:
-        node = match.node
+    def rewrite(self, plan: AttentionMatch, editor: Editor) -> str:
+        node = plan.node
         inputs = [v for v in node.inputs if v is not None]
-        new = editor.emit(match.name, inputs, {n: a.value for n, a in node.attributes.items()}, anchor=node)
+        new = editor.emit(plan.name, inputs, {n: a.value for n, a in node.attributes.items()}, anchor=node)
         editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
         return "products in bfloat16"
 

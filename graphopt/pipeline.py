@@ -72,7 +72,7 @@ class PipelineResult:
 
 def run(
     editor: Editor,
-    passes: Sequence[Pass[Any] | ModelPass],
+    passes: Sequence[Pass[Any, Any] | ModelPass],
     *,
     after_pass: Callable[[str], None] | None = None,
     limit: int | None = None,
@@ -103,7 +103,7 @@ def _infer_afresh(editor: Editor) -> None:
 
 def _run_rounds(
     editor: Editor,
-    passes: Sequence[Pass[Any] | ModelPass],
+    passes: Sequence[Pass[Any, Any] | ModelPass],
     after_pass: Callable[[str], None] | None,
     limit: int | None,
 ) -> PipelineResult:
@@ -154,7 +154,9 @@ def _run_model(p: ModelPass, editor: Editor) -> list[Remark]:
     return [Remark(p.name, "APPLIED", (), "; ".join(lines))] if lines else []
 
 
-def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark], limit: int) -> list[Remark]:
+def _run_local(
+    p: Pass[Any, Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark], limit: int
+) -> list[Remark]:
     remarks: list[Remark] = []
     work = deque(editor.nodes(p.anchors))
     queued = set(work)
@@ -168,15 +170,15 @@ def _run_local(p: Pass[Any], editor: Editor, refusals: dict[tuple[str, ir.Node],
             match = p.match(node, editor)
             if match is None:
                 continue
-            p.legal(match, editor)
-            candidate = p.candidate(match, editor)
+            plan = p.legal(match, editor)
+            candidate = p.candidate(plan, editor)
             if candidate is not None and (objection := editor.profit.objection(candidate)):
                 raise Refusal(Code.NO_GAIN, objection, node)
         except Refusal as refusal:
             refusals[p.name, node] = refused(p.name, node, refusal)
             continue
         label = node_label(node)
-        detail = p.rewrite(match, editor)
+        detail = p.rewrite(plan, editor)
         remarks.append(Remark(p.name, "APPLIED", (label,), detail))
         for neighbour in editor.touched:
             if p.takes(neighbour) and neighbour not in queued and neighbour.graph is not None:

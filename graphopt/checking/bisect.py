@@ -44,7 +44,7 @@ def bisect(
     *,
     target: str = "auto",
     all_sites: bool = False,
-    passes: Sequence[Pass[Any] | ModelPass] = PASSES,
+    passes: Sequence[Pass[Any, Any] | ModelPass] = PASSES,
     inputs: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> BisectResult:

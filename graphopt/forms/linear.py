@@ -80,7 +80,7 @@ class Folded:
     bias: Array | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Site:
     """A node that scales and shifts X channel by channel, between linear operators that can take that over.
 
@@ -89,8 +89,6 @@ class Site:
         X: what it scales.
         before: the operator that makes X, or None.
         after: the operator that alone reads the result, or None.
-        linear: the one that `choose` has settled on.
-        folded: its new numbers.
 
     """
 
@@ -98,11 +96,9 @@ class Site:
     X: ir.Value
     before: Linear | None
     after: Linear | None
-    linear: Linear | None = None
-    folded: Folded | None = None
 
-    def choose(self, into_before: Callable[[Linear], Folded], into_after: Callable[[Linear], Folded]) -> None:
-        """Settles on the operator before, or else on the one after.
+    def fold(self, into_before: Callable[[Linear], Folded], into_after: Callable[[Linear], Folded]) -> FoldPlan:
+        """Into the operator before, or else into the one after.
 
         Raises:
             Refusal: the first reason, when neither can be folded into.
@@ -115,27 +111,33 @@ class Site:
             try:
                 if linear.node.graph is not self.node.graph:
                     raise Refusal(Code.ESCAPES, "the two stand in different graphs", linear.node)
-                self.folded = fold(linear)
-                self.linear = linear
-                return
+                return FoldPlan(self, linear, fold(linear))
             except Refusal as refusal:
                 first = first or refusal
         assert first is not None
         raise first
 
+
+@dataclass(frozen=True)
+class FoldPlan:
+    """Into which operator of a site the node goes, and that operator's new numbers."""
+
+    site: Site
+    linear: Linear
+    folded: Folded
+
     def rewrite(self, editor: Editor) -> str:
-        """Puts the new numbers into the operator that was chosen, and takes the node out."""
-        linear, folded, node = self.linear, self.folded, self.node
-        assert linear is not None and folded is not None
+        """Puts the new numbers into the operator, and takes the node out."""
+        linear, folded, node = self.linear, self.folded, self.site.node
         kind = linear.node.op_type  # before a MatMul becomes a Gemm
-        if linear is self.before:
+        if linear is self.site.before:
             new = rewire(linear, folded, linear.X, editor)
             if len(new) > 1:
                 product = linear.node.outputs[0]  # no longer what its name says
                 product.name = editor.unique_name(f"{product.name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {kind} before it"
-        new = rewire(linear, folded, self.X, editor)
+        new = rewire(linear, folded, self.site.X, editor)
         outputs = {} if new[-1] is linear.node else {linear.Y: new[-1].outputs[0]}
         editor.replace([node], new, outputs, anchor=linear.node)
         return f"{node.op_type} into the weights of {kind} after it"

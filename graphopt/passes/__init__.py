@@ -20,7 +20,7 @@ from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
-PASSES: tuple[Pass[Any] | ModelPass, ...] = (
+PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     CleanUp(),
     # First, so that all others see what it writes.
     Contrib(),

@@ -38,7 +38,7 @@ HARD_SWISH_GATE = {"alpha": 1 / 6, "beta": 0.5}
 KNOWN_TO_MIGRAPHX = frozenset({"LeakyRelu", "HardSigmoid", "HardSwish"})
 
 
-class Activations(Pass[Form]):
+class Activations(Pass[Form, Form]):
     name = "activations"
     equation = "Where(x > 0, x, a x) -> LeakyRelu;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu;  HardSwish, HardSigmoid, Mish"
     numerics = Numerics.REASSOCIATED
@@ -57,7 +57,7 @@ class Activations(Pass[Form]):
             return None  # x HardSigmoid(x) is as good as it gets there
         return form
 
-    def legal(self, match: Form, editor: Editor) -> None:
+    def legal(self, match: Form, editor: Editor) -> Form:
         op, opset = STANDARD[match.suffix]
         last = match.nodes[-1]
         if editor.dtype(match.x) not in FLOATS:
@@ -67,20 +67,21 @@ class Activations(Pass[Form]):
         if editor.target.device == "migraphx" and op not in KNOWN_TO_MIGRAPHX:
             raise Refusal(Code.TARGET, f"MIGraphX has no {op}", last)
         match.require_closed()
+        return match
 
-    def rewrite(self, match: Form, editor: Editor) -> str:
-        op, _ = STANDARD[match.suffix]
-        attributes: dict[str, float | str] = dict(match.attributes)
-        if match.suffix == "GeluTanh":
+    def rewrite(self, plan: Form, editor: Editor) -> str:
+        op, _ = STANDARD[plan.suffix]
+        attributes: dict[str, float | str] = dict(plan.attributes)
+        if plan.suffix == "GeluTanh":
             attributes["approximate"] = "tanh"
-        last = match.nodes[-1]
-        if match.suffix == "HardSwish" and editor.opset(last) < STANDARD["HardSwish"][1]:
-            label = last.name or match.y.name
-            gate = editor.node("HardSigmoid", [match.x], HARD_SWISH_GATE, hint=f"{label}/HardSigmoid")
-            gate.outputs[0].type, gate.outputs[0].shape = match.y.type, match.y.shape
-            product = editor.node("Mul", [match.x, gate.outputs[0]], hint=f"{label}/Mul")
-            editor.replace(list(match.nodes), [gate, product], {match.y: product.outputs[0]}, anchor=last)
-            return became(len(match.nodes), "HardSigmoid and Mul")
-        new = editor.node(op, [match.x], attributes, hint=f"{last.name or match.y.name}/{op}")
-        editor.replace(list(match.nodes), [new], {match.y: new.outputs[0]}, anchor=last)
-        return became(len(match.nodes), op)
+        last = plan.nodes[-1]
+        if plan.suffix == "HardSwish" and editor.opset(last) < STANDARD["HardSwish"][1]:
+            label = last.name or plan.y.name
+            gate = editor.node("HardSigmoid", [plan.x], HARD_SWISH_GATE, hint=f"{label}/HardSigmoid")
+            gate.outputs[0].type, gate.outputs[0].shape = plan.y.type, plan.y.shape
+            product = editor.node("Mul", [plan.x, gate.outputs[0]], hint=f"{label}/Mul")
+            editor.replace(list(plan.nodes), [gate, product], {plan.y: product.outputs[0]}, anchor=last)
+            return became(len(plan.nodes), "HardSigmoid and Mul")
+        new = editor.node(op, [plan.x], attributes, hint=f"{last.name or plan.y.name}/{op}")
+        editor.replace(list(plan.nodes), [new], {plan.y: new.outputs[0]}, anchor=last)
+        return became(len(plan.nodes), op)

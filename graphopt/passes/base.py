@@ -4,11 +4,12 @@ A pass is one file that states its equation and why it is legal, and has these s
 
 - `match(node, editor)` looks at the neighbourhood of one anchor node. It returns what it found, or None when the node
   is not a candidate at all (no remark), or raises `Refusal` when it is one that cannot be rewritten.
-- `legal(match, editor)` raises `Refusal` unless every condition holds. It changes nothing.
-- `candidate(match, editor)` describes the site to the profit model, where a rewrite may or may not pay.
-- `rewrite(match, editor)` builds the new nodes and calls `editor.replace`. It cannot fail.
+- `legal(match, editor)` raises `Refusal` unless every condition holds, and returns the plan: all that the rewrite
+  needs, which is the match itself where that has it. It changes nothing, the match included.
+- `candidate(plan, editor)` describes the site to the profit model, where a rewrite may or may not pay.
+- `rewrite(plan, editor)` builds the new nodes and calls `editor.replace`. It cannot fail.
 
-State goes from step to step in the match object, never on the pass.
+State goes from step to step in matches and plans, which are frozen (`tests/passes/test_frozen.py`), never on the pass.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from graphopt.metadata import Numerics
 from graphopt.targets.profit import Candidate
 
 MatchT = TypeVar("MatchT")
+PlanT = TypeVar("PlanT")
 
 
-class Pass(abc.ABC, Generic[MatchT]):
-    """A local rewrite. See the module's docstring for the three steps."""
+class Pass(abc.ABC, Generic[MatchT, PlanT]):
+    """A local rewrite. See the module's docstring for the steps."""
 
     name: ClassVar[str]
     equation: ClassVar[str]
@@ -47,14 +49,14 @@ class Pass(abc.ABC, Generic[MatchT]):
     def match(self, node: ir.Node, editor: Editor) -> MatchT | None: ...
 
     @abc.abstractmethod
-    def legal(self, match: MatchT, editor: Editor) -> None: ...
+    def legal(self, match: MatchT, editor: Editor) -> PlanT: ...
 
-    def candidate(self, match: MatchT, editor: Editor) -> Candidate | None:
+    def candidate(self, plan: PlanT, editor: Editor) -> Candidate | None:
         """What the profit model decides about; None where the rewrite pays everywhere."""
         return None
 
     @abc.abstractmethod
-    def rewrite(self, match: MatchT, editor: Editor) -> str:
+    def rewrite(self, plan: PlanT, editor: Editor) -> str:
         """Returns what was done, in a few words, for the remark."""
 
 

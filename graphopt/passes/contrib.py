@@ -36,7 +36,7 @@ class ContribMatch:
     op: ContribOp
 
 
-class Contrib(Pass[ContribMatch]):
+class Contrib(Pass[ContribMatch, ContribMatch]):
     name = "contrib"
     equation = "com.microsoft operators -> standard ONNX by their definitions, for the passes that follow"
     numerics = Numerics.REASSOCIATED
@@ -51,7 +51,7 @@ class Contrib(Pass[ContribMatch]):
             raise Refusal(Code.UNSUPPORTED_OP, f"graphopt has no definition of {node.op_type}", node)
         return ContribMatch(node, op)
 
-    def legal(self, match: ContribMatch, editor: Editor) -> None:
+    def legal(self, match: ContribMatch, editor: Editor) -> ContribMatch:
         if match.op.quantized and editor.target.device != "portable":
             raise Refusal(Code.QUANTIZED, match.op.stays_on_cpu, match.node)
         writer, _ = define(match.op, match.node, editor)
@@ -59,9 +59,10 @@ class Contrib(Pass[ContribMatch]):
         writer.discard()
         if why:
             raise Refusal(Code.WRONG_SHAPE, f"its operands do not fit its definition: {why}", match.node)
+        return match
 
-    def candidate(self, match: ContribMatch, editor: Editor) -> Candidate | None:
-        node, op = match.node, match.op
+    def candidate(self, plan: ContribMatch, editor: Editor) -> Candidate | None:
+        node, op = plan.node, plan.op
         if editor.target.device == "portable":
             return None  # takes standard ONNX only
         doubt = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
@@ -70,11 +71,11 @@ class Contrib(Pass[ContribMatch]):
         inputs = [v for v in node.inputs if v is not None]
         return editor.candidate(op.name, inputs, node.outputs[0], node, doubt)
 
-    def rewrite(self, match: ContribMatch, editor: Editor) -> str:
-        writer, outputs = define(match.op, match.node, editor)
+    def rewrite(self, plan: ContribMatch, editor: Editor) -> str:
+        writer, outputs = define(plan.op, plan.node, editor)
         nodes = sum(n.op_type != "Constant" for n in writer.nodes)
-        editor.replace([match.node], writer.nodes, outputs, anchor=match.node)
-        return became(1, match.op.form or f"{nodes} nodes of standard ONNX")
+        editor.replace([plan.node], writer.nodes, outputs, anchor=plan.node)
+        return became(1, plan.op.form or f"{nodes} nodes of standard ONNX")
 
 
 def _contradiction(writer: Writer) -> str:

@@ -75,7 +75,7 @@ class LinearMatch:
         return self.add.inputs[1] if self.add.inputs[0] is self.bias.outputs[0] else self.add.inputs[0]
 
 
-class FeedForward(Pass[LinearMatch]):
+class FeedForward(Pass[LinearMatch, LinearMatch]):
     name = "feed_forward"
     equation = "act(MatMul(X, W) + b) -> Linear<act>;  MatMul(X, W) + b + R -> LinearAdd"
     numerics = Numerics.REASSOCIATED
@@ -96,7 +96,7 @@ class FeedForward(Pass[LinearMatch]):
             raise Refusal(Code.NO_GAIN, f"{', '.join(parts)}: what the runtime leaves of it is {where}", node)
         return what_fits(match, editor)
 
-    def legal(self, match: LinearMatch, editor: Editor) -> None:
+    def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         product = match.product
         x, w = product.inputs[0], product.inputs[1]
         assert x is not None and w is not None
@@ -119,25 +119,26 @@ class FeedForward(Pass[LinearMatch]):
             raise Refusal(Code.ESCAPES, "the bias is added in another graph", match.bias)
         if match.b is not None:
             _bias(match, match.b, editor)
+        return match
 
-    def candidate(self, match: LinearMatch, editor: Editor) -> Candidate:
-        operands = [v for v in match.product.inputs[:2] if v is not None]
-        return editor.candidate(match.name, operands, match.Y, match.product)
+    def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
+        operands = [v for v in plan.product.inputs[:2] if v is not None]
+        return editor.candidate(plan.name, operands, plan.Y, plan.product)
 
-    def rewrite(self, match: LinearMatch, editor: Editor) -> str:
-        product, last = match.product, match.nodes[-1]
+    def rewrite(self, plan: LinearMatch, editor: Editor) -> str:
+        product, last = plan.product, plan.nodes[-1]
         x, w = product.inputs[0], product.inputs[1]
         assert x is not None and w is not None
-        b = _no_bias(match, editor) if match.b is None else _bias(match, match.b, editor)
+        b = _no_bias(plan, editor) if plan.b is None else _bias(plan, plan.b, editor)
         if product.op_type == "Gemm" and attribute_int(product, "transB", 0):
             w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
         if isinstance(b, np.ndarray):
-            b = editor.initializer(product, b, f"{w.name}_bias" if match.b is None else f"{match.b.name}_row")
-        inputs = [x, w, b] + ([] if match.residual is None else [match.residual])
-        attributes = {} if match.form is None else match.form.attributes
-        new = editor.emit(match.name, inputs, attributes, anchor=last)
-        editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=last)
-        return became(len(match.nodes), match.name)
+            b = editor.initializer(product, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
+        inputs = [x, w, b] + ([] if plan.residual is None else [plan.residual])
+        attributes = {} if plan.form is None else plan.form.attributes
+        new = editor.emit(plan.name, inputs, attributes, anchor=last)
+        editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=last)
+        return became(len(plan.nodes), plan.name)
 
 
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:

@@ -25,6 +25,7 @@ from graphopt.forms.activation import form_around
 from graphopt.forms.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
 from graphopt.forms.linear import (
     Folded,
+    FoldPlan,
     Linear,
     Site,
     channels,
@@ -41,7 +42,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 
-@dataclass
+@dataclass(frozen=True)
 class AffineMatch:
     """An element-wise node with a constant, between linear operators."""
 
@@ -49,7 +50,7 @@ class AffineMatch:
     site: Site
 
 
-class FoldAffine(Pass[AffineMatch]):
+class FoldAffine(Pass[AffineMatch, FoldPlan]):
     name = "fold_affine"
     equation = "s (W X + b) + t = (s W) X + (s b + t);  W (s X + t) + b = (W s) X + (b + W t)"
     numerics = Numerics.REASSOCIATED
@@ -74,13 +75,13 @@ class FoldAffine(Pass[AffineMatch]):
             raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
         return AffineMatch(affine, Site(node, affine.X, before, after))
 
-    def legal(self, match: AffineMatch, editor: Editor) -> None:
-        match.site.choose(
+    def legal(self, match: AffineMatch, editor: Editor) -> FoldPlan:
+        return match.site.fold(
             lambda linear: _into_before(linear, match, editor), lambda linear: _into_after(linear, match, editor)
         )
 
-    def rewrite(self, match: AffineMatch, editor: Editor) -> str:
-        return match.site.rewrite(editor)
+    def rewrite(self, plan: FoldPlan, editor: Editor) -> str:
+        return plan.rewrite(editor)
 
 
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:

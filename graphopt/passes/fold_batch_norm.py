@@ -21,6 +21,7 @@ import onnx_ir as ir
 from graphopt.forms.affine import Affine, batch_norm_affine
 from graphopt.forms.linear import (
     Folded,
+    FoldPlan,
     Linear,
     Site,
     channels,
@@ -35,7 +36,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 
-class FoldBatchNorm(Pass[Site]):
+class FoldBatchNorm(Pass[Site, FoldPlan]):
     name = "fold_batch_norm"
     equation = "BN(W X + b) = (scale W) X + (scale b + shift);  W BN(X) + b = (W scale) X + (b + W shift)"
     numerics = Numerics.REASSOCIATED
@@ -47,14 +48,14 @@ class FoldBatchNorm(Pass[Site]):
         before, after = linear_before(x, editor), linear_after(node.outputs[0])
         return None if before is None and after is None else Site(node, x, before, after)
 
-    def legal(self, match: Site, editor: Editor) -> None:
+    def legal(self, match: Site, editor: Editor) -> FoldPlan:
         affine = batch_norm_affine(match.node, editor)
-        match.choose(
+        return match.fold(
             lambda linear: _into_before(linear, affine, editor), lambda linear: _into_after(linear, affine, editor)
         )
 
-    def rewrite(self, match: Site, editor: Editor) -> str:
-        return match.rewrite(editor)
+    def rewrite(self, plan: FoldPlan, editor: Editor) -> str:
+        return plan.rewrite(editor)
 
 
 def _into_before(linear: Linear, affine: Affine, editor: Editor) -> Folded:

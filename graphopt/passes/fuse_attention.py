@@ -20,8 +20,8 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -33,12 +33,12 @@ from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
-from graphopt.passes.attention.gate import mask_values_refusal
 from graphopt.passes.attention.match import (
     MAX_PATH,
     Attention,
     Condition,
     Term,
+    View,
     WayDown,
     is_random,
     is_shape,
@@ -53,15 +53,8 @@ from graphopt.passes.attention.operands import (
     score_axes,
     value_and_result,
 )
-from graphopt.passes.attention.steps import (
-    ScorePath,
-    apply_steps,
-    find_causal,
-    follow_down,
-    follow_up,
-    path_cost,
-    require_last_axis,
-)
+from graphopt.passes.attention.paths import ScorePath, follow_down, follow_up, path_cost, require_last_axis
+from graphopt.passes.attention.steps import apply_steps, find_causal, mask_values_refusal
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
@@ -69,7 +62,7 @@ from graphopt.targets.profit import Candidate
 MAX_GPU_HEAD = 256  # native/operators/attention/shape.h
 
 
-class FuseAttention(Pass[Attention]):
+class FuseAttention(Pass[Attention, Attention]):
     """See the module's docstring.
 
     Source: A. Vaswani et al., "Attention Is All You Need", 2017; ONNX operator specification (Softmax, MatMul, Einsum).
@@ -89,12 +82,8 @@ class FuseAttention(Pass[Attention]):
         """
         shapes = editor.shapes
         if node.op_type == "Attention":
-            found = read_attention_node(node, shapes)
-            absorb_operands(found, editor)
-            if not found.packed:
-                absorb_result(found)
-            _set_dtype(found, editor)
-            return found
+            found = absorb_operands(read_attention_node(node, shapes), editor)
+            return _typed(found if found.packed else absorb_result(found), editor)
         down = follow_down(node, editor, shapes)
         if down is None:
             return None
@@ -116,8 +105,8 @@ class FuseAttention(Pass[Attention]):
         assert first is not None
         raise first
 
-    def legal(self, match: Attention, editor: Editor) -> None:
-        _require_no_escape(match)
+    def legal(self, match: Attention, editor: Editor) -> Attention:
+        match = replace(match, axes=_axes_of_what_goes(match))
         typed = next((v for v in (match.v.value, match.output, match.q.value) if editor.dtype(v) == match.dtype), None)
         editor.require_op(match.variant.name, typed or match.output, match.softmax)
         _require_same_heads(match)
@@ -127,50 +116,51 @@ class FuseAttention(Pass[Attention]):
         for joined in joined_values(match):
             _require_broadcast(match, joined, base)
         for terms in _by_view(match.terms):
-            _plan(match, terms, base)
+            _placement(match, terms, base)
         for conditions in _by_view(match.conditions):
-            _plan(match, conditions, base)
+            _placement(match, conditions, base)
         if not math.isfinite(match.scale) or (match.softcap is not None and not math.isfinite(match.softcap)):
             raise Refusal(Code.NOT_FINITE, f"the scale is {match.scale}", match.scores)
         if match.softcap == 0.0:
             raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
+        return match
 
-    def candidate(self, match: Attention, editor: Editor) -> Candidate:
-        inputs = (match.q.value, match.k.value, match.v.value)
-        return editor.candidate(match.variant.name, inputs, match.output, match.softmax)
+    def candidate(self, plan: Attention, editor: Editor) -> Candidate:
+        inputs = (plan.q.value, plan.k.value, plan.v.value)
+        return editor.candidate(plan.variant.name, inputs, plan.output, plan.softmax)
 
-    def rewrite(self, match: Attention, editor: Editor) -> str:
-        _move_shape_readers(match, editor)
-        emission = _Emission(match, editor)
+    def rewrite(self, plan: Attention, editor: Editor) -> str:
+        _move_shape_readers(plan, editor)
+        emission = _Emission(plan, editor)
         made = emission.prepared()
-        q, k, v = (made.get(o.value, o.value) for o in (match.q, match.k, match.v))
+        q, k, v = (made.get(o.value, o.value) for o in (plan.q, plan.k, plan.v))
         inputs = [emission.widened(q), emission.widened(k), v]
-        if match.terms:
+        if plan.terms:
             inputs.append(emission.bias())
-        if match.conditions:
+        if plan.conditions:
             inputs.append(emission.mask())
         attributes: dict[str, Attribute] = {
-            "scale": match.scale,
-            "q_perm": match.q.perm,
-            "k_perm": match.k.perm,
-            "v_perm": match.v.perm,
-            "o_perm": match.o_perm,
+            "scale": plan.scale,
+            "q_perm": plan.q.perm,
+            "k_perm": plan.k.perm,
+            "v_perm": plan.v.perm,
+            "o_perm": plan.o_perm,
         }
-        if match.conditions:
-            attributes["mask_value"] = match.mask_value
-        if match.softcap is not None:
-            attributes["softcap"] = match.softcap
-        fused = editor.emit(match.variant.name, inputs, attributes, anchor=match.context)
-        old = [*match.outer, *match.inner]
+        if plan.conditions:
+            attributes["mask_value"] = plan.mask_value
+        if plan.softcap is not None:
+            attributes["softcap"] = plan.softcap
+        fused = editor.emit(plan.variant.name, inputs, attributes, anchor=plan.context)
+        old = [*plan.outer, *plan.inner]
         new = [*emission.nodes, fused]
-        outputs = {p.present: made[p.value] for p in match.prepared if p.present is not None}
-        outputs[match.output] = fused.outputs[0]
-        if match.packed:
+        outputs = {p.present: made[p.value] for p in plan.prepared if p.present is not None}
+        outputs[plan.output] = fused.outputs[0]
+        if plan.packed:
             merge = emission.merged(fused.outputs[0])
             new.append(merge)
-            outputs[match.output] = merge.outputs[0]
-        editor.replace(old, new, outputs, anchor=match.context)
-        return became(len(match.inner), f"{match.variant.name}, scale {match.scale:.6g}")
+            outputs[plan.output] = merge.outputs[0]
+        editor.replace(old, new, outputs, anchor=plan.context)
+        return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
 
 def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> Attention:
@@ -202,22 +192,24 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> A
         v=v,
         o_perm=o_perm,
         output=down.context.outputs[0],
-        inner=[scores, *(s.node for s in steps), softmax, *down.nodes, down.context],
+        inner=(scores, *(s.node for s in steps), softmax, *down.nodes, down.context),
         guard=down.guard,
     )
-    apply_steps(found, steps, down.nodes)
-    absorb_operands(found, editor)
-    absorb_result(found)
-    find_causal(found)
-    _set_dtype(found, editor)
-    return found
+    found = absorb_operands(apply_steps(found, steps, down.nodes), editor)
+    return _typed(find_causal(absorb_result(found)), editor)
 
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
 
-def _require_no_escape(match: Attention) -> None:
-    """Nothing that goes may be needed. Who only asks for the shape of the scores can ask Q and K."""
+def _axes_of_what_goes(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.Value, int]]]:
+    """Where else the axes of values that go can be read: who only asks for the shape of the scores can ask Q and K.
+
+    Raises:
+        Refusal: something that goes is needed.
+
+    """
+    found = dict(match.axes)
     inner = set(match.inner)
     escaping: list[ir.Value] = []
     for node in match.inner:
@@ -227,15 +219,15 @@ def _require_no_escape(match: Attention) -> None:
             if value is match.output or any(value is p.present for p in match.prepared):
                 continue
             outside = [use.node for use in value.uses() if use.node not in inner]
-            if outside and all(is_shape(n) and n.graph is node.graph for n in outside) and value not in match.axes:
+            if outside and all(is_shape(n) and n.graph is node.graph for n in outside) and value not in found:
                 axes = score_axes(match)
                 if axes is not None and match.shapes.dims(value) == match.shapes.dims(match.scores.outputs[0]):
-                    match.axes[value] = axes
-            outside = [] if value in match.axes else outside
+                    found[value] = axes
+            outside = [] if value in found else outside
             if value.is_graph_output() or outside:
                 escaping.append(value)
     if not escaping:
-        return
+        return found
     first = escaping[0]
     if len(escaping) > 1:
         names = ", ".join(str(v.name) for v in escaping)
@@ -245,8 +237,13 @@ def _require_no_escape(match: Attention) -> None:
     raise Refusal(Code.OTHER_USES, f"{first.name} is read elsewhere", first.producer())
 
 
-def _set_dtype(match: Attention, editor: Editor) -> None:
-    """Finds the node's element type."""
+def _typed(match: Attention, editor: Editor) -> Attention:
+    """With the node's element type.
+
+    Raises:
+        Refusal: WRONG_DTYPE or MIXED_DTYPE.
+
+    """
     scores = [match.scores.outputs[0], match.q.value, match.k.value]
     rest = [match.context.outputs[0], match.v.value, *(t.value for t in match.terms if t.mask is None)]
     if match.scores is match.context:
@@ -258,16 +255,16 @@ def _set_dtype(match: Attention, editor: Editor) -> None:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
     if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
         raise Refusal(Code.WRONG_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
-    if first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context:
-        match.widened = True
-    elif len(known) > 1:
+    widened = first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context
+    if len(known) > 1 and not widened:
         raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
-    match.dtype = next(iter(second or known))
-    for dtype, node in match.casts:
-        if dtype not in (ir.DataType.FLOAT, match.dtype):
-            raise Refusal(Code.MIXED_DTYPE, f"the probabilities are cast to {dtype.name}", node)
-    if match.wide_steps and match.dtype != ir.DataType.FLOAT:
+    dtype = next(iter(second or known))
+    for cast, node in match.casts:
+        if cast not in (ir.DataType.FLOAT, dtype):
+            raise Refusal(Code.MIXED_DTYPE, f"the probabilities are cast to {cast.name}", node)
+    if match.wide_steps and dtype != ir.DataType.FLOAT:
         raise Refusal(Code.MIXED_DTYPE, "a bias or mask joins in float32", match.wide_steps[0])
+    return replace(match, dtype=dtype, widened=widened)
 
 
 def _require_same_heads(match: Attention) -> None:
@@ -355,14 +352,14 @@ JoinedT = TypeVar("JoinedT", Term, Condition)
 
 def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
     """Groups what joins under the same view, in order."""
-    groups: dict[int, list[JoinedT]] = {}
+    groups: dict[View | None, list[JoinedT]] = {}
     for j in joined:
-        groups.setdefault(0 if j.view is None else id(j.view), []).append(j)
+        groups.setdefault(j.view, []).append(j)
     return list(groups.values())
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Placement:
     """How the sum of a group comes to the shape of the scores: Expand where needed, then Reshape.
 
     Each step goes by numbers (with at most one -1), or by the shape that the graph itself computed for the scores.
@@ -373,7 +370,7 @@ class _Plan:
     reshape: tuple[int, ...] | None
 
 
-def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Plan | None:
+def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Placement | None:
     """None when the group joins the scores as they are.
 
     Raises:
@@ -413,9 +410,9 @@ def _plan(match: Attention, group: Sequence[Term | Condition], base: Sequence[Si
         if target is None or any(e in (ZERO, Size.of(-1)) for e in target.items.flat):
             raise unknown
     by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
-    if (by_back and view.back is None) or (not by_back and back.count(-1) > 1):
+    if (by_back and view not in match.back) or (not by_back and back.count(-1) > 1):
         raise unknown
-    return _Plan(expands, None if by_view else numbers, None if by_back else back)
+    return _Placement(expands, None if by_view else numbers, None if by_back else back)
 
 
 def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | None:
@@ -588,7 +585,7 @@ class _Emission:
         return total
 
     def _as_scores(self, value: ir.Value, group: Sequence[Term | Condition], hint: str) -> ir.Value:
-        plan = _plan(self.match, group, self.base)
+        plan = _placement(self.match, group, self.base)
         view = group[0].view
         if plan is None or view is None:
             return value
@@ -596,8 +593,7 @@ class _Emission:
             shape = view.there.inputs[1] if plan.expand is None else self._shape(plan.expand)
             assert shape is not None
             value = self.node("Expand", [value, shape], hint)
-        back = view.back.inputs[1] if view.back is not None and plan.reshape is None else None
-        shape = self._shape(plan.reshape) if plan.reshape is not None else back
+        shape = self._shape(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]
         assert shape is not None
         return self.node("Reshape", [value, shape], hint)
 

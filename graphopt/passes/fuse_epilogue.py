@@ -56,7 +56,7 @@ class EpilogueMatch:
         return base + (self.form.suffix if self.form is not None else "Add") + precision
 
 
-class FuseEpilogue(Pass[EpilogueMatch]):
+class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
     name = "fuse_epilogue"
     equation = "act(ScaleShift(X) + R) -> ScaleShiftAdd<act>;  act(WinogradConv(X) + R) -> WinogradConvAdd<act>"
     numerics = Numerics.REASSOCIATED
@@ -74,7 +74,7 @@ class FuseEpilogue(Pass[EpilogueMatch]):
                 return EpilogueMatch(node, add=reader)
         return None
 
-    def legal(self, match: EpilogueMatch, editor: Editor) -> None:
+    def legal(self, match: EpilogueMatch, editor: Editor) -> EpilogueMatch:
         node, y = match.node, match.node.outputs[0]
         x = node.inputs[0]
         assert x is not None
@@ -84,7 +84,7 @@ class FuseEpilogue(Pass[EpilogueMatch]):
             if match.form.nodes[-1].graph is not node.graph:
                 raise Refusal(Code.ESCAPES, "the activation is in another graph", match.form.nodes[-1])
             _require_readers(y, match.form.nodes, node)
-            return
+            return match
         add, residual = match.add, match.residual
         assert add is not None
         _require_readers(y, (add,), node)
@@ -100,24 +100,25 @@ class FuseEpilogue(Pass[EpilogueMatch]):
             static = all(d.value is not None for d in (*dims, *other))
             code = Code.WRONG_SHAPE if static or len(dims) != len(other) else Code.UNKNOWN_SHAPE
             raise Refusal(code, both, add)
+        return match
 
-    def rewrite(self, match: EpilogueMatch, editor: Editor) -> str:
-        node = match.node
+    def rewrite(self, plan: EpilogueMatch, editor: Editor) -> str:
+        node = plan.node
         inputs = [v for v in node.inputs if v is not None]
         attributes: dict[str, float | tuple[int, ...]] = {
             a.name: tuple(a.as_ints()) if a.type == ir.AttributeType.INTS else a.value for a in node.attributes.values()
         }
-        if match.form is not None:
-            attributes |= match.form.attributes
-            nodes = match.form.nodes
+        if plan.form is not None:
+            attributes |= plan.form.attributes
+            nodes = plan.form.nodes
         else:
-            assert match.add is not None and match.residual is not None
-            inputs.append(match.residual)
-            nodes = (match.add,)
+            assert plan.add is not None and plan.residual is not None
+            inputs.append(plan.residual)
+            nodes = (plan.add,)
         last = nodes[-1]
-        new = editor.emit(match.name, inputs, attributes, anchor=last)
+        new = editor.emit(plan.name, inputs, attributes, anchor=last)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
-        return f"{match.name} takes {' and '.join(n.op_type for n in nodes)}"
+        return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
 
 
 def _text(dims: tuple[Size, ...] | None) -> str:

@@ -50,7 +50,7 @@ class GroupNormMatch:
     epsilon: float
 
 
-class FuseGroupNorm(Pass[GroupNormMatch]):
+class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
     name = "fuse_group_norm"
     equation = "Reshape, InstanceNormalization, Reshape, Mul, Add -> FusedGroupNorm"
     numerics = Numerics.REASSOCIATED
@@ -63,7 +63,7 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
             return _match_instance_norm(node, editor)
         return _match_written_out(node, editor)
 
-    def legal(self, match: GroupNormMatch, editor: Editor) -> None:
+    def legal(self, match: GroupNormMatch, editor: Editor) -> GroupNormMatch:
         anchor = match.nodes[0]
         if editor.target.custom_ops:
             editor.require_op("FusedGroupNorm", match.X, anchor)
@@ -74,23 +74,24 @@ class FuseGroupNorm(Pass[GroupNormMatch]):
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(match.nodes, match.Y)
+        return match
 
-    def candidate(self, match: GroupNormMatch, editor: Editor) -> Candidate:
-        return editor.candidate("FusedGroupNorm", (match.X,), match.Y, match.nodes[0])
+    def candidate(self, plan: GroupNormMatch, editor: Editor) -> Candidate:
+        return editor.candidate("FusedGroupNorm", (plan.X,), plan.Y, plan.nodes[0])
 
-    def rewrite(self, match: GroupNormMatch, editor: Editor) -> str:
-        anchor = match.Y.producer()
+    def rewrite(self, plan: GroupNormMatch, editor: Editor) -> str:
+        anchor = plan.Y.producer()
         assert anchor is not None
-        dtype = match.X.dtype or ir.DataType.FLOAT
-        name = match.Y.name or "group_norm"
+        dtype = plan.X.dtype or ir.DataType.FLOAT
+        name = plan.Y.name or "group_norm"
         if not editor.target.custom_ops:
-            return _write_out(match, anchor, editor)
-        gamma = editor.initializer(anchor, match.gamma.astype(dtype.numpy()), f"{name}_gamma")
-        beta = editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{name}_beta")
-        attributes = {"num_groups": match.num_groups, "epsilon": match.epsilon}
-        fused = editor.emit("FusedGroupNorm", [match.X, gamma, beta], attributes, anchor=anchor)
-        editor.replace(list(match.nodes), [fused], {match.Y: fused.outputs[0]}, anchor=anchor)
-        return became(len(match.nodes), f"one, {match.num_groups} groups of {match.gamma.size} channels")
+            return _write_out(plan, anchor, editor)
+        gamma = editor.initializer(anchor, plan.gamma.astype(dtype.numpy()), f"{name}_gamma")
+        beta = editor.initializer(anchor, plan.beta.astype(dtype.numpy()), f"{name}_beta")
+        attributes = {"num_groups": plan.num_groups, "epsilon": plan.epsilon}
+        fused = editor.emit("FusedGroupNorm", [plan.X, gamma, beta], attributes, anchor=anchor)
+        editor.replace(list(plan.nodes), [fused], {plan.Y: fused.outputs[0]}, anchor=anchor)
+        return became(len(plan.nodes), f"one, {plan.num_groups} groups of {plan.gamma.size} channels")
 
 
 def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:

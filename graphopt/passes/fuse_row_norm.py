@@ -74,7 +74,7 @@ class RowNormMatch:
 MAX_COLUMNS = 2**24
 
 
-class FuseRowNorm(Pass[RowNormMatch]):
+class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
     name = "fuse_row_norm"
     equation = "ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add -> FusedLayerNorm[Add] / FusedRmsNorm[Add]"
     numerics = Numerics.REASSOCIATED
@@ -83,52 +83,53 @@ class FuseRowNorm(Pass[RowNormMatch]):
     def match(self, node: ir.Node, editor: Editor) -> RowNormMatch | None:
         return _match_written_out(node, editor) if node.op_type == "Sqrt" else _match_standard(node, editor)
 
-    def legal(self, match: RowNormMatch, editor: Editor) -> None:
+    def legal(self, match: RowNormMatch, editor: Editor) -> RowNormMatch:
         anchor = match.nodes[0]
         if editor.dtype(match.X) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(_replaced(match, editor), match.Y)
         if not _becomes_standard(match, editor):
             editor.require_op("FusedRmsNorm" if match.rms else "FusedLayerNorm", match.X, anchor)
+        return match
 
-    def candidate(self, match: RowNormMatch, editor: Editor) -> Candidate | None:
-        if _becomes_standard(match, editor):
-            return _standard_candidate(match, editor)
+    def candidate(self, plan: RowNormMatch, editor: Editor) -> Candidate | None:
+        if _becomes_standard(plan, editor):
+            return _standard_candidate(plan, editor)
         # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
-        serves = match.standard and match.residual is None and editor.target.device != "cpu"
+        serves = plan.standard and plan.residual is None and editor.target.device != "cpu"
         doubt = "the runtime's own kernel serves as well" if serves else ""
-        op = ("FusedRmsNorm" if match.rms else "FusedLayerNorm") + ("Add" if match.residual is not None else "")
-        return editor.candidate(op, (match.X,), match.Y, match.nodes[0], doubt)
+        op = ("FusedRmsNorm" if plan.rms else "FusedLayerNorm") + ("Add" if plan.residual is not None else "")
+        return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], doubt)
 
-    def rewrite(self, match: RowNormMatch, editor: Editor) -> str:
-        anchor = match.Y.producer()
+    def rewrite(self, plan: RowNormMatch, editor: Editor) -> str:
+        anchor = plan.Y.producer()
         assert anchor is not None
-        if _becomes_standard(match, editor):
-            return _write_standard(match, anchor, editor)
-        dtype = (editor.dtype(match.X) or ir.DataType.FLOAT).numpy()
-        label = match.Y.name or "norm"
-        gamma = np.ones(match.D) if match.gamma is None else match.gamma
+        if _becomes_standard(plan, editor):
+            return _write_standard(plan, anchor, editor)
+        dtype = (editor.dtype(plan.X) or ir.DataType.FLOAT).numpy()
+        label = plan.Y.name or "norm"
+        gamma = np.ones(plan.D) if plan.gamma is None else plan.gamma
         parameters = [editor.initializer(anchor, gamma.astype(dtype), f"{label}_gamma")]
-        if not match.rms:
-            beta = np.zeros(match.D) if match.beta is None else match.beta
+        if not plan.rms:
+            beta = np.zeros(plan.D) if plan.beta is None else plan.beta
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
-        base = "FusedRmsNorm" if match.rms else "FusedLayerNorm"
-        add = match.residual
+        base = "FusedRmsNorm" if plan.rms else "FusedLayerNorm"
+        add = plan.residual
         if add is None:
-            new = editor.emit(base, [match.X, *parameters], {"epsilon": match.epsilon}, anchor=anchor)
-            editor.replace(list(match.nodes), [new], {match.Y: new.outputs[0]}, anchor=anchor)
-            return became(len(match.nodes), new.op_type)
+            new = editor.emit(base, [plan.X, *parameters], {"epsilon": plan.epsilon}, anchor=anchor)
+            editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=anchor)
+            return became(len(plan.nodes), new.op_type)
         total = add.outputs[0]
-        readers = [u for u in total.consumers() if u not in match.nodes]
+        readers = [u for u in total.consumers() if u not in plan.nodes]
         suffix = "AddSum" if readers or total.is_graph_output() else "Add"
         operands = [v for v in add.inputs if v is not None]
-        new = editor.emit(base + suffix, [*operands, *parameters], {"epsilon": match.epsilon}, anchor=anchor)
+        new = editor.emit(base + suffix, [*operands, *parameters], {"epsilon": plan.epsilon}, anchor=anchor)
         # The sum's readers may stand before the norm, so the fused node stands where the Add stood.
-        outputs = {match.Y: new.outputs[0]}
+        outputs = {plan.Y: new.outputs[0]}
         if suffix == "AddSum":
             outputs[total] = new.outputs[1]
-        editor.replace([*match.nodes, add], [new], outputs, anchor=add)
-        return became(len(match.nodes) + 1, new.op_type)
+        editor.replace([*plan.nodes, add], [new], outputs, anchor=add)
+        return became(len(plan.nodes) + 1, new.op_type)
 
 
 def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:

@@ -54,7 +54,7 @@ class ConvMatch:
         return self.C == 1 and self.attributes["group"] > 1
 
 
-class FusedConv(Pass[ConvMatch]):
+class FusedConv(Pass[ConvMatch, ConvMatch]):
     name = "fused_conv"
     equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>(X, W, B, R)"
     numerics = Numerics.REASSOCIATED
@@ -66,18 +66,19 @@ class FusedConv(Pass[ConvMatch]):
             return None
         return conv_at(node, editor)
 
-    def legal(self, match: ConvMatch, editor: Editor) -> None:
+    def legal(self, match: ConvMatch, editor: Editor) -> ConvMatch:
         editor.require_op("FusedConv", match.W, match.node)
         require_conv(match, editor)
         if (dtype := editor.dtype(match.W)) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+        return match
 
-    def candidate(self, match: ConvMatch, editor: Editor) -> Candidate:
-        doubt = fused_conv_doubt(match.C, match.attributes["group"])
-        return editor.candidate("FusedConv", (match.X, match.W), match.node.outputs[0], match.node, doubt)
+    def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
+        doubt = fused_conv_doubt(plan.C, plan.attributes["group"])
+        return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, doubt)
 
-    def rewrite(self, match: ConvMatch, editor: Editor) -> str:
-        return emit_conv("FusedConv", match, editor)
+    def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
+        return emit_conv("FusedConv", plan, editor)
 
 
 def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:

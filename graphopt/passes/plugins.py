@@ -17,7 +17,7 @@ GROUP = "graphopt.passes"
 
 
 @functools.cache
-def installed() -> tuple[Pass[Any] | ModelPass, ...]:
+def installed() -> tuple[Pass[Any, Any] | ModelPass, ...]:
     """Our passes, and those that other packages bring.
 
     Raises:

@@ -44,26 +44,42 @@ BATCH_NORM = ("", "BatchNormalization")
 AFFINE = ELEMENTWISE | {SCALE_SHIFT}
 
 
-@dataclass
+@dataclass(frozen=True)
 class ScaleShiftMatch:
-    """A BatchNormalization, or affine nodes in a row; `legal` fills in the numbers.
+    """A BatchNormalization, or affine nodes in a row.
 
     Attributes:
         nodes: producers first.
         maps: the affine map of each node.
         standard: they become standard operators.
-        scale, shift: of the whole, in X's dtype, [C, 1, .., 1].
 
     """
 
     nodes: tuple[ir.Node, ...]
     maps: tuple[Affine, ...]
     standard: bool = False
-    scale: Array | None = None
-    shift: Array | None = None
+
+    @property
+    def X(self) -> ir.Value:
+        return self.maps[0].X
 
 
-class ScaleShift(Pass[ScaleShiftMatch]):
+@dataclass(frozen=True)
+class ScaleShiftPlan:
+    """What becomes one map.
+
+    Attributes:
+        match: the nodes.
+        scale, shift: of the whole, in X's dtype, [C, 1, .., 1].
+
+    """
+
+    match: ScaleShiftMatch
+    scale: Array
+    shift: Array
+
+
+class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
     name = "scale_shift"
     equation = "BN(X), or a chain of per-channel Mul and Add -> ScaleShift(X) = scale X + shift"
     numerics = Numerics.REASSOCIATED
@@ -90,8 +106,8 @@ class ScaleShift(Pass[ScaleShiftMatch]):
             return None
         return ScaleShiftMatch((first, node), maps)
 
-    def legal(self, match: ScaleShiftMatch, editor: Editor) -> None:
-        node, x = match.nodes[0], match.maps[0].X
+    def legal(self, match: ScaleShiftMatch, editor: Editor) -> ScaleShiftPlan:
+        node, x = match.nodes[0], match.X
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)
@@ -115,28 +131,31 @@ class ScaleShift(Pass[ScaleShiftMatch]):
             s, t = (a if is_norm else per_channel(a, len(dims), 1, C, owner) for a in (m.scale, m.shift))
             scale, shift = s * scale, s * shift + t
         column = (C, *([1] * (len(dims) - 2)))
-        match.scale = require_finite(scale.reshape(column), dtype.numpy(), "the scale", node)
-        match.shift = require_finite(shift.reshape(column), dtype.numpy(), "the shift", node)
+        return ScaleShiftPlan(
+            match,
+            require_finite(scale.reshape(column), dtype.numpy(), "the scale", node),
+            require_finite(shift.reshape(column), dtype.numpy(), "the shift", node),
+        )
 
-    def candidate(self, match: ScaleShiftMatch, editor: Editor) -> Candidate | None:
+    def candidate(self, plan: ScaleShiftPlan, editor: Editor) -> Candidate | None:
+        match = plan.match
         if match.standard:
             return None
-        return editor.candidate("ScaleShift", (match.maps[0].X,), match.nodes[-1].outputs[0], match.nodes[-1])
+        return editor.candidate("ScaleShift", (match.X,), match.nodes[-1].outputs[0], match.nodes[-1])
 
-    def rewrite(self, match: ScaleShiftMatch, editor: Editor) -> str:
-        assert match.scale is not None and match.shift is not None
-        last = match.nodes[-1]
+    def rewrite(self, plan: ScaleShiftPlan, editor: Editor) -> str:
+        nodes, x = plan.match.nodes, plan.match.X
+        if plan.match.standard:
+            return _rewrite_standard(plan, editor)
+        last = nodes[-1]
         label = last.name or last.outputs[0].name
-        if match.standard:
-            return _rewrite_standard(match, match.scale, match.shift, editor)
-        scale = editor.initializer(last, match.scale, f"{label}_scale")
-        shift = editor.initializer(last, match.shift, f"{label}_shift")
-        x = match.maps[0].X
+        scale = editor.initializer(last, plan.scale, f"{label}_scale")
+        shift = editor.initializer(last, plan.shift, f"{label}_shift")
         # Inference learns the number of channels from the scale, as it does not from a BatchNormalization.
-        editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(match.scale)
+        editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(plan.scale)
         new = editor.emit("ScaleShift", [x, scale, shift], {}, anchor=last)
-        editor.replace(list(match.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
-        return f"{' and '.join(n.op_type for n in match.nodes)} became ScaleShift"
+        editor.replace(list(nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        return f"{' and '.join(n.op_type for n in nodes)} became ScaleShift"
 
 
 def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
@@ -168,15 +187,16 @@ def _operators(maps: list[Affine]) -> int:
     return any(np.any(m.scale != 1) for m in maps) + any(np.any(m.shift != 0) for m in maps)
 
 
-def _rewrite_standard(match: ScaleShiftMatch, scale: Array, shift: Array, editor: Editor) -> str:
-    last, x = match.nodes[-1], match.maps[0].X
+def _rewrite_standard(plan: ScaleShiftPlan, editor: Editor) -> str:
+    nodes, x, scale, shift = plan.match.nodes, plan.match.X, plan.scale, plan.shift
+    last = nodes[-1]
     label = last.name or last.outputs[0].name
 
     def constant(array: Array, name: str) -> ir.Value:
         return editor.initializer(last, array, f"{label}_{name}")
 
     new: list[ir.Node] = []
-    if any((n.domain, n.op_type) == BATCH_NORM for n in match.nodes):
+    if any((n.domain, n.op_type) == BATCH_NORM for n in nodes):
         numbers = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}
         inputs = [x, *(constant(array.reshape(-1), name) for name, array in numbers.items())]
         new.append(editor.node("BatchNormalization", inputs, {"epsilon": 0.0}, hint=f"{label}/BatchNormalization"))
@@ -188,8 +208,8 @@ def _rewrite_standard(match: ScaleShiftMatch, scale: Array, shift: Array, editor
             new.append(editor.node(op, [x, constant(array, op)], hint=f"{label}/{op}"))
             x = new[-1].outputs[0]
             x.type, x.shape = last.outputs[0].type, last.outputs[0].shape
-    editor.replace(list(match.nodes), new, {last.outputs[0]: new[-1].outputs[0]}, anchor=last)
-    return f"{' and '.join(n.op_type for n in match.nodes)} became {' and '.join(n.op_type for n in new)}"
+    editor.replace(list(nodes), new, {last.outputs[0]: new[-1].outputs[0]}, anchor=last)
+    return f"{' and '.join(n.op_type for n in nodes)} became {' and '.join(n.op_type for n in new)}"
 
 
 def _is_ours(node: ir.Node) -> bool:

@@ -25,7 +25,7 @@ from graphopt.remarks import Code, Refusal
 from graphopt.targets.profit import Candidate, winograd_pays
 
 
-class WinogradConv(Pass[ConvMatch]):
+class WinogradConv(Pass[ConvMatch, ConvMatch]):
     name = "winograd_conv"
     equation = "Conv 3x3, stride 1 -> WinogradConv: Y = A^T [(G W G^T) * (B^T X B)] A"
     numerics = Numerics.APPROXIMATE
@@ -52,7 +52,7 @@ class WinogradConv(Pass[ConvMatch]):
         ones = (1, 1)
         return ConvMatch(node, x, w, bias, M, C, kernel, {"pads": resolved_pads(node, kernel, ones, ones, editor)})
 
-    def legal(self, match: ConvMatch, editor: Editor) -> None:
+    def legal(self, match: ConvMatch, editor: Editor) -> ConvMatch:
         node = match.node
         editor.require_op("WinogradConv", match.W, node)
         producer = match.W.producer()
@@ -63,22 +63,23 @@ class WinogradConv(Pass[ConvMatch]):
         dtype = editor.dtype(match.W) or editor.dtype(match.X)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", node)
+        return match
 
-    def candidate(self, match: ConvMatch, editor: Editor) -> Candidate:
-        node = match.node
+    def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
+        node = plan.node
         doubt = ""
         y = editor.shapes.dims(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d.value for d in y[2:])
-        if editor.half or (editor.dtype(match.W) or editor.dtype(match.X)) == ir.DataType.FLOAT16:
+        if editor.half or (editor.dtype(plan.W) or editor.dtype(plan.X)) == ir.DataType.FLOAT16:
             doubt = "float16 allows only the small tile F(2x2, 3x3)"
-        elif not winograd_pays(editor.target, match.C, match.M, OH, OW):
+        elif not winograd_pays(editor.target, plan.C, plan.M, OH, OW):
             size = f"{OH or '?'}x{OW or '?'}"
-            doubt = f"{match.C} to {match.M} channels of {size} on {editor.target}"
-        return editor.candidate("WinogradConv", (match.X, match.W), node.outputs[0], node, doubt)
+            doubt = f"{plan.C} to {plan.M} channels of {size} on {editor.target}"
+        return editor.candidate("WinogradConv", (plan.X, plan.W), node.outputs[0], node, doubt)
 
-    def rewrite(self, match: ConvMatch, editor: Editor) -> str:
-        emit_conv("WinogradConv", match, editor)
-        return f"{match.C} to {match.M} channels"
+    def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
+        emit_conv("WinogradConv", plan, editor)
+        return f"{plan.C} to {plan.M} channels"
 
 
 def _static(dims: tuple[Size, ...]) -> tuple[int, ...]:

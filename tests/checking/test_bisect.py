@@ -19,7 +19,7 @@ from tests.checking.test_verify import feeds_of
 from tests.rewriting import run
 
 
-class WrongAtOneSite(Pass[ir.Node]):
+class WrongAtOneSite(Pass[ir.Node, ir.Node]):
     """Replaces every MaxPool by itself, and the second one by a pool of a smaller window."""
 
     name = "wrong_at_one_site"
@@ -30,16 +30,16 @@ class WrongAtOneSite(Pass[ir.Node]):
     def match(self, node: ir.Node, editor: Editor) -> ir.Node | None:
         return None if "seen" in node.metadata_props else node
 
-    def legal(self, match: ir.Node, editor: Editor) -> None:
-        pass
+    def legal(self, match: ir.Node, editor: Editor) -> ir.Node:
+        return match
 
-    def rewrite(self, match: ir.Node, editor: Editor) -> str:
-        wrong = match.name == "MaxPool_2"
+    def rewrite(self, plan: ir.Node, editor: Editor) -> str:
+        wrong = plan.name == "MaxPool_2"
         changes = {"kernel_shape": [1, 1]} if wrong else {}
-        editor.rewire(match, match.inputs, changes)
-        match.metadata_props["seen"] = "yes"
-        match.name = f"{match.name}_new"
-        editor.replace([], [match], {}, anchor=match)
+        editor.rewire(plan, plan.inputs, changes)
+        plan.metadata_props["seen"] = "yes"
+        plan.name = f"{plan.name}_new"
+        editor.replace([], [plan], {}, anchor=plan)
         return "planted" if wrong else "harmless"
 
 

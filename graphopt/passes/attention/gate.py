@@ -6,17 +6,13 @@ every finite score. What a caller gives may be another number, so the mask must 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.ops.schema import Array
-from graphopt.passes.attention.match import MAX_PATH, Condition, Step, View
-from graphopt.remarks import Code, Refusal
+from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
 # Their results are numbers of their first operand, or 0.
 MOVES = frozenset("Expand Gather Identity Reshape Slice Squeeze Tile Transpose Trilu Unsqueeze".split())
@@ -52,16 +48,17 @@ def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PAT
     return False
 
 
-def hidden_number(gate: Step, term: Step, shapes: Shapes) -> float | None:
+def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, shapes: Shapes) -> float | None:
     """The c of s mask + c (1 - mask); None where the term is something else.
 
     Args:
-        gate: the scores times `operand`.
-        term: `number` times `operand`, added.
+        mask: what the scores are multiplied by.
+        bias: what is added behind, times `factor`.
+        factor: 1, or -1.
         shapes: of the model.
     """
-    mask, bias, editor = gate.operand, term.operand, shapes.editor
-    if mask is None or bias is None or shapes.rank(mask) is None or shapes.rank(mask) != shapes.rank(bias):
+    editor = shapes.editor
+    if shapes.rank(mask) is None or shapes.rank(mask) != shapes.rank(bias):
         return None
     stored, added = editor.constant(_origin(mask)), editor.constant(bias)
     if stored is not None and added is not None:
@@ -73,26 +70,15 @@ def hidden_number(gate: Step, term: Step, shapes: Shapes) -> float | None:
     zeros, ones = ends
     if zeros is None or ones is None or np.any(ones) or zeros.size == 0 or np.any(zeros != zeros.reshape(-1)[0]):
         return None
-    return term.number * float(zeros.reshape(-1)[0])
+    return factor * float(zeros.reshape(-1)[0])
 
 
-def condition_of(gate: Step, view: View | None, editor: Editor) -> Condition:
+def condition_of(mask: ir.Value, node: ir.Node, view: View | None, editor: Editor) -> Condition:
     """The mask of a factor: the booleans that it was made from where that is all that happened to them."""
-    assert gate.operand is not None
-    source = _origin(gate.operand)
+    source = _origin(mask)
     if editor.dtype(source) == ir.DataType.BOOL:
-        return Condition(source, gate.node, view)
-    return Condition(gate.operand, gate.node, view, numbers=True)
-
-
-def mask_values_refusal(steps: Sequence[Step], shapes: Shapes) -> Refusal | None:
-    """The refusal of a mask that is a factor and may have other numbers than 0 and 1, where there is one."""
-    for gate, term in itertools.pairwise(steps):
-        if gate.kind != "gate" or gate.refusal is None or term.kind != "add" or gate.operand is None:
-            continue
-        if not shapes.editor.is_constant(gate.operand) and hidden_number(gate, term, shapes):
-            return Refusal(Code.MASK_VALUES, f"{gate.operand.name} may have other numbers", gate.node)
-    return None
+        return Condition(source, node, view)
+    return Condition(mask, node, view, numbers=True)
 
 
 def _origin(value: ir.Value) -> ir.Value:

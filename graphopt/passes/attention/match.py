@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -48,27 +48,11 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One node between the scores and the softmax.
-
-    `number` is a factor, or what a mask writes; `operand` is a tensor that joins: an additive term or a condition.
-    """
-
-    kind: str
-    node: ir.Node
-    number: float = 1.0
-    operand: ir.Value | None = None
-    keeps: bool = True
-    refusal: Refusal | None = None
-
-
-@dataclass
 class View:
-    """The scores under another shape: what a Reshape between the scores and the probabilities makes."""
+    """The scores under another shape: what a Reshape, `there`, between the scores and the probabilities makes."""
 
     dims: tuple[Size, ...]
     there: ir.Node
-    back: ir.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -101,11 +85,11 @@ class Condition:
     numbers: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class WayDown:
     """The way from the softmax to the context product."""
 
-    nodes: list[ir.Node]
+    nodes: tuple[ir.Node, ...]
     context: ir.Node
     # Which operand of the context product the probabilities are, and whether they come transposed.
     index: int
@@ -114,9 +98,9 @@ class WayDown:
     refusal: Refusal | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Attention:
-    """One attention as the matcher found it."""
+    """One attention, as far as it has been read: each part of the reading returns it with what it has found."""
 
     softmax: ir.Node
     scores: ir.Node
@@ -128,14 +112,16 @@ class Attention:
     o_perm: tuple[int, ...]
     output: ir.Value
     # Removed with the fused node's making; none of their outputs but `output` may be read elsewhere.
-    inner: list[ir.Node]
+    inner: tuple[ir.Node, ...]
     # Removed when nobody else reads them.
-    outer: list[ir.Node] = field(default_factory=list)
+    outer: tuple[ir.Node, ...] = ()
     scale: float = 1.0
     softcap: float | None = None
-    terms: list[Term] = field(default_factory=list)
-    conditions: list[Condition] = field(default_factory=list)
+    terms: tuple[Term, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     mask_value: float = 0.0
+    # The Reshape that ends a view, where one does.
+    back: Mapping[View, ir.Node] = field(default_factory=dict)
     causal: bool = False
     guard: bool = False
     gqa: bool = False
@@ -143,13 +129,13 @@ class Attention:
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
     # Where each dimension of a value that goes can be read instead, for the Shape nodes that read it.
-    axes: dict[ir.Value, list[tuple[ir.Value, int]]] = field(default_factory=dict)
+    axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
     # The types to which the probabilities are cast on their way.
-    casts: list[tuple[ir.DataType, ir.Node]] = field(default_factory=list)
+    casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
     # What joins after a cast to float32.
-    wide_steps: list[ir.Node] = field(default_factory=list)
+    wide_steps: tuple[ir.Node, ...] = ()
     # Of an Attention node: operands that are made, and whether the heads of the result are packed again.
-    prepared: list[Prepared] = field(default_factory=list)
+    prepared: tuple[Prepared, ...] = ()
     packed: bool = False
 
     @property
@@ -214,5 +200,5 @@ def score_dims(match: Attention) -> tuple[Size, ...]:
     return (*sizes, q[-2], k[-1])
 
 
-def joined_values(match: Attention) -> list[Term | Condition]:
-    return [*match.terms, *match.conditions]
+def joined_values(match: Attention) -> tuple[Term | Condition, ...]:
+    return (*match.terms, *match.conditions)

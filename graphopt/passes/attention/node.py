@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -22,11 +23,8 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         Refusal: for what FusedAttention has no words for.
 
     """
-    editor = shapes.editor
-    version = editor.opset(node)
-    if not 23 <= version <= 26:
-        raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
     q, k, v, mask, past_key, past_value, lengths = [*node.inputs, *[None] * 7][:7]
+    _require_version(node, shapes)
     if q is None or k is None or v is None:
         raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
     if lengths is not None:
@@ -35,14 +33,9 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     cached = past_key is not None and past_value is not None
     if scores is not None or (not cached and (present_key or present_value)):
         raise Refusal(Code.ESCAPES, "the scores, or keys and values without a cache, are outputs", node)
-    ranks = [require_rank(x, shapes, node) for x in (q, k, v)]
-    if ranks not in ([4, 4, 4], [3, 3, 3]):
-        raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}", node)
-    precision = attribute_int(node, "softmax_precision", ir.DataType.FLOAT)
-    if precision not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-        raise Refusal(Code.WRONG_DTYPE, f"softmax_precision is {ir.DataType(precision).name}", node)
+    packed = _is_packed(node, (q, k, v), shapes)
+    _require_precision(node)
 
-    packed = ranks[0] == 3
     heads = [attribute_int(node, f"{x}_num_heads", 0) if packed else None for x in ("q", "kv", "kv")]
     operands: list[Operand] = []
     prepared: list[Prepared] = []
@@ -52,13 +45,59 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
             operand, made = _prepare(node, x, n, past, present, shapes)
             prepared.append(made)
         operands.append(operand)
+    q_operand, k_operand, v_operand = operands
     # Sizes before the cache joins, as causal masks count them: query i sees key j of the call if j <= i.
     rows, keys = (shapes.dim(x, 1 if packed else 2) for x in (q, k))
-    head_size = shapes.dim(operands[0].value, 3)
-
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:
         raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
+    scale = _scale(node, shapes.dim(q_operand.value, 3))
+    causal = attribute_int(node, "is_causal", 0) == 1
+    if causal and rows != keys:
+        raise Refusal(Code.UNKNOWN_SHAPE, "causal from the top left, and S = T is not known", node)
+    k_perm = k_operand.perm
+    found = Attention(
+        softmax=node,
+        scores=node,
+        context=node,
+        shapes=shapes,
+        q=q_operand,
+        k=Operand(k_operand.value, (*k_perm[:2], k_perm[3], k_perm[2])),
+        v=v_operand,
+        o_perm=(0, 2, 1, 3) if packed else (0, 1, 2, 3),
+        output=node.outputs[0],
+        inner=(node,),
+        scale=scale,
+        softcap=softcap or None,
+        causal=causal,
+        gqa=_heads(q_operand, shapes) != _heads(k_operand, shapes),
+        prepared=tuple(prepared),
+        packed=packed,
+    )
+    return found if mask is None else _masked(found, mask)
+
+
+def _require_version(node: ir.Node, shapes: Shapes) -> None:
+    version = shapes.editor.opset(node)
+    if not 23 <= version <= 26:
+        raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
+
+
+def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], shapes: Shapes) -> bool:
+    """Whether the heads are packed into the last of three dimensions; there are four otherwise."""
+    ranks = [require_rank(x, shapes, node) for x in operands]
+    if ranks not in ([4, 4, 4], [3, 3, 3]):
+        raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}", node)
+    return ranks[0] == 3
+
+
+def _require_precision(node: ir.Node) -> None:
+    precision = attribute_int(node, "softmax_precision", ir.DataType.FLOAT)
+    if precision not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        raise Refusal(Code.WRONG_DTYPE, f"softmax_precision is {ir.DataType(precision).name}", node)
+
+
+def _scale(node: ir.Node, head_size: Size) -> float:
     if "scale" in node.attributes:
         scale = attribute_float(node, "scale", 0.0)
     else:
@@ -67,43 +106,21 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         scale = 1.0 / math.sqrt(head_size.value)
     if scale <= 0.0:
         raise Refusal(Code.ATTRIBUTE, f"scale is {scale}", node)
-    causal = attribute_int(node, "is_causal", 0) == 1
-    if causal and rows != keys:
-        raise Refusal(Code.UNKNOWN_SHAPE, "causal from the top left, and S = T is not known", node)
-    k_perm = operands[1].perm
-    found = Attention(
-        softmax=node,
-        scores=node,
-        context=node,
-        shapes=shapes,
-        q=operands[0],
-        k=Operand(operands[1].value, (*k_perm[:2], k_perm[3], k_perm[2])),
-        v=operands[2],
-        o_perm=(0, 2, 1, 3) if packed else (0, 1, 2, 3),
-        output=node.outputs[0],
-        inner=[node],
-        scale=scale,
-        softcap=softcap or None,
-        causal=causal,
-        gqa=_heads(operands[0], shapes) != _heads(operands[1], shapes),
-        prepared=prepared,
-        packed=packed,
-    )
-    if mask is not None:
-        found.guard = True
-        last = require_rank(mask, shapes, node) - 1
-        total = shapes.dim(found.k.value, found.k.perm[-1])
-        if version >= 24 and (last < 0 or shapes.dim(mask, last) != total):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
-        dtype = editor.dtype(mask)
-        if dtype is None:
-            raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
-        if dtype == ir.DataType.BOOL:
-            found.conditions.append(Condition(mask, node))
-            found.mask_value = -math.inf
-        else:
-            found.terms.append(Term(mask, node))
-    return found
+    return scale
+
+
+def _masked(found: Attention, mask: ir.Value) -> Attention:
+    node, shapes = found.softmax, found.shapes
+    last = require_rank(mask, shapes, node) - 1
+    total = shapes.dim(found.k.value, found.k.perm[-1])
+    if shapes.editor.opset(node) >= 24 and (last < 0 or shapes.dim(mask, last) != total):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
+    dtype = shapes.editor.dtype(mask)
+    if dtype is None:
+        raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
+    if dtype == ir.DataType.BOOL:
+        return replace(found, guard=True, conditions=(Condition(mask, node),), mask_value=-math.inf)
+    return replace(found, guard=True, terms=(Term(mask, node),))
 
 
 def _read_output(node: ir.Node, i: int) -> ir.Value | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_ints, attribute_string
+from graphopt.graph.editor import Editor, attribute_ints, attribute_string, use_count
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.passes.attention.match import (
@@ -95,28 +95,38 @@ def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
     return (*perm[:-2], perm[-1], perm[-2])
 
 
-def absorb_operands(found: Attention, editor: Editor) -> None:
-    found.q = _absorb(found, found.q, editor, scaled=True)
-    found.k = _absorb(found, found.k, editor, scaled=True)
-    found.v = _absorb(found, found.v, editor, scaled=False)
-    _absorb_groups(found, editor)
+def absorb_operands(found: Attention, editor: Editor) -> Attention:
+    """Transposes, factors of one number and repeated heads of Q, K and V become part of the node."""
+    taken = _Taken(found, editor)
+    q = taken.absorb(found.q, scaled=True)
+    k = taken.absorb(found.k, scaled=True)
+    v = taken.absorb(found.v, scaled=False)
+    groups = _before_repeating(q, k, v, found.shapes, editor)
+    if groups is not None:
+        k, v, nodes = groups
+        taken.nodes += nodes
+        k, v = taken.absorb(k, scaled=True), taken.absorb(v, scaled=False)
+    gqa = found.gqa or groups is not None
+    outer = tuple(taken.nodes)
+    return replace(found, q=q, k=k, v=v, gqa=gqa, scale=taken.scale, axes=taken.axes, outer=outer)
 
 
-def _absorb_groups(found: Attention, editor: Editor) -> None:
-    """Key/value heads that are repeated for groups of query heads become the node's own grouping."""
-    if {len(found.q.perm), len(found.k.perm), len(found.v.perm)} != {4}:
-        return
-    k_perm = found.k.perm
-    k, v = _repeated(found.k.value, found.shapes, editor), _repeated(found.v.value, found.shapes, editor)
-    if k is None and (flat := _flat(found.k.value, found.shapes, editor)) is not None:
-        k = _spread(flat.value, flat.dims, flat.nodes, found.shapes, editor)
+def _before_repeating(
+    q: Operand, k: Operand, v: Operand, shapes: Shapes, editor: Editor
+) -> tuple[Operand, Operand, tuple[ir.Node, ...]] | None:
+    """K and V before each of their heads is repeated for a group of query heads, and the nodes that repeat them."""
+    if {len(q.perm), len(k.perm), len(v.perm)} != {4}:
+        return None
+    k_perm = k.perm
+    keys, values = _repeated(k.value, shapes, editor), _repeated(v.value, shapes, editor)
+    if keys is None and (flat := _flat(k.value, shapes, editor)) is not None:
+        keys = _spread(flat.value, flat.dims, flat.nodes, shapes, editor)
         k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
-    if k is None or v is None or k.groups != v.groups or k_perm[1] != k.axis or found.v.perm[1] != v.axis:
-        return
-    found.gqa = True
-    found.outer += [*k.nodes, *v.nodes]
-    found.k = _absorb(found, Operand(k.value, k_perm), editor, scaled=True)
-    found.v = _absorb(found, Operand(v.value, found.v.perm), editor, scaled=False)
+    if keys is None or values is None or keys.groups != values.groups:
+        return None
+    if k_perm[1] != keys.axis or v.perm[1] != values.axis:
+        return None
+    return Operand(keys.value, k_perm), Operand(values.value, v.perm), (*keys.nodes, *values.nodes)
 
 
 @dataclass(frozen=True)
@@ -167,33 +177,42 @@ def _spread(
     return _Repeat(source, g - 1, after[g], (split, spread, *below))
 
 
-def _absorb(found: Attention, operand: Operand, editor: Editor, *, scaled: bool) -> Operand:
-    """Takes Transposes, and where `scaled` factors of one number, off an operand."""
-    value, perm = operand.value, operand.perm
-    while sole_reader(value) is not None:
-        node = value.producer()
-        if node is None or node.domain != "" or node.graph is not found.scores.graph or node.inputs[0] is None:
-            break
-        own = identity_perm(len(perm))
-        if node.op_type == "Identity":
-            source = node.inputs[0]
-        elif node.op_type == "Transpose":
-            own = attribute_ints(node, "perm", tuple(reversed(own)))
-            source = node.inputs[0]
-        elif scaled and (factor := _factor(node, found.shapes)) is not None:
-            found.scale *= factor[1]
-            source = factor[0]
-        elif (flat := _flat(value, found.shapes, editor)) is not None:
-            if not same_dims(flat.dims, found.shapes.dims(flat.value) or ()):
+class _Taken:
+    """What comes off the operands of an attention: a factor, nodes, and where axes of what they made can be read."""
+
+    def __init__(self, found: Attention, editor: Editor) -> None:
+        self._shapes, self._editor, self._graph = found.shapes, editor, found.scores.graph
+        self.scale = found.scale
+        self.nodes = list(found.outer)
+        self.axes = dict(found.axes)
+
+    def absorb(self, operand: Operand, *, scaled: bool) -> Operand:
+        """Takes Transposes, and where `scaled` factors of one number, off an operand."""
+        value, perm = operand.value, operand.perm
+        while sole_reader(value) is not None:
+            node = value.producer()
+            if node is None or node.domain != "" or node.graph is not self._graph or node.inputs[0] is None:
                 break
-            own, source = _swap_last(own), flat.value
-        else:
-            break
-        found.axes[value] = [(source, axis) for axis in own]
-        perm = tuple(own[p] for p in perm)
-        value = source
-        found.outer.append(node)
-    return Operand(value, perm)
+            own = identity_perm(len(perm))
+            if node.op_type == "Identity":
+                source = node.inputs[0]
+            elif node.op_type == "Transpose":
+                own = attribute_ints(node, "perm", tuple(reversed(own)))
+                source = node.inputs[0]
+            elif scaled and (factor := _factor(node, self._shapes)) is not None:
+                self.scale *= factor[1]
+                source = factor[0]
+            elif (flat := _flat(value, self._shapes, self._editor)) is not None:
+                if not same_dims(flat.dims, self._shapes.dims(flat.value) or ()):
+                    break
+                own, source = _swap_last(own), flat.value
+            else:
+                break
+            self.axes[value] = [(source, axis) for axis in own]
+            perm = tuple(own[p] for p in perm)
+            value = source
+            self.nodes.append(node)
+        return Operand(value, perm)
 
 
 def _factor(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
@@ -244,30 +263,31 @@ def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
     return _Flat(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
 
 
-def absorb_result(found: Attention) -> None:
+def absorb_result(found: Attention) -> Attention:
     """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
     while (node := sole_reader(found.output)) is not None:
         if node.domain != "" or node.graph is not found.context.graph:
-            return
+            return found
         if node.op_type == "Transpose":
             own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
         elif node.op_type == "Reshape":
             before, after = found.shapes.dims(found.output), found.shapes.reshaped(node)
             if before is None or after is None or not same_dims(before, after):
-                return
+                return found
             own = identity_perm(len(found.o_perm))
         else:
-            return
+            return found
         if sorted(own) != list(range(len(found.o_perm))):
-            return  # no permutation of these axes: an invalid model
-        if found.output.uses() and len(found.output.uses()) > 1:
-            axes = _result_axes(found)
-            if axes is None:
-                return
-            found.axes[found.output] = [axes[p] for p in found.o_perm]
-        found.o_perm = tuple(found.o_perm[p] for p in own)
-        found.inner.append(node)
-        found.output = node.outputs[0]
+            return found  # no permutation of these axes: an invalid model
+        axes = found.axes
+        if use_count(found.output) > 1:
+            read = _result_axes(found)
+            if read is None:
+                return found
+            axes = {**axes, found.output: [read[p] for p in found.o_perm]}
+        o_perm = tuple(found.o_perm[p] for p in own)
+        found = replace(found, axes=axes, o_perm=o_perm, inner=(*found.inner, node), output=node.outputs[0])
+    return found
 
 
 def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:

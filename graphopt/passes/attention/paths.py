@@ -1,0 +1,147 @@
+"""From a softmax to the two products around it: the way down to the context, and the ways up to the scores."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
+from graphopt.passes.attention.step import Reshape, Step, code_of, dropout_refusal, readings
+from graphopt.remarks import Code, Refusal
+
+PRODUCTS = frozenset(("MatMul", "Einsum"))
+# Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
+PASSING = frozenset(
+    "Add Cast DequantizeLinear Div Dropout Identity Mul QuantizeLinear Reshape Squeeze Sub Transpose Unsqueeze "
+    "Where".split()
+)
+# The product that makes the scores, and the steps from there to the softmax.
+ScorePath = tuple[ir.Node, list[Step]]
+# How many values are looked at above one softmax, nearest first.
+MAX_VISITS = 300
+
+
+# -- from the softmax down ---------------------------------------------------------------------------------------------
+
+
+def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | None:
+    """Follows the probabilities to the product that they are an operand of; None when they reach none."""
+    value = softmax.outputs[0]
+    nodes: list[ir.Node] = []
+    swapped = guard = False
+    refusal: Refusal | None = None
+    for _ in range(MAX_PATH):
+        if value.is_graph_output() and refusal is None:
+            refusal = Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", softmax)
+        readers = data_readers(value)
+        consumers = list(dict.fromkeys(readers))
+        guarded = _nan_guard(value, consumers, editor)
+        if guarded is not None:
+            nodes += consumers
+            guard = True
+            value = guarded
+            continue
+        if len(readers) > 1:
+            on_the_way = [c for c in consumers if _leads_to_product(c)]
+            if not on_the_way:
+                return None
+            if refusal is None:
+                refusal = Refusal(Code.OTHER_USES, f"{value.name} has {len(readers)} readers", softmax)
+            consumers = on_the_way[:1]
+        if not consumers:
+            return None
+        node = consumers[0]
+        if node.domain != "":
+            return None
+        index = next(use.idx for use in value.uses() if use.node is node)
+        if node.op_type in PRODUCTS:
+            return WayDown(tuple(nodes), node, index, swapped, guard, refusal)
+        if node.op_type == "Transpose" and _swaps_last_two(node):
+            swapped = not swapped
+        elif node.op_type == "Dropout":
+            refusal = refusal or dropout_refusal(node, editor)
+        elif node.op_type not in ("Identity", "Cast", "Reshape"):
+            if not _leads_to_product(node):
+                return None
+            random = any(is_random(v) for v in node.inputs)
+            code = Code.NON_DETERMINISTIC if random else code_of(node.op_type)
+            refusal = refusal or Refusal(code, f"{node.op_type} between the softmax and the product", node)
+        nodes.append(node)
+        value = node.outputs[0]
+    return None
+
+
+def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) -> ir.Value | None:
+    """The output of Where(IsNaN(p), 0, p) when these are all the readers of p."""
+    if len(consumers) != 2 or value.is_graph_output():
+        return None
+    is_nan = next((c for c in consumers if c.op_type == "IsNaN"), None)
+    where = next((c for c in consumers if c.op_type == "Where"), None)
+    if is_nan is None or where is None or where.inputs[0] is not is_nan.outputs[0] or where.inputs[2] is not value:
+        return None
+    if is_nan.outputs[0].is_graph_output() or len(is_nan.outputs[0].uses()) != 1:
+        return None
+    zero = where.inputs[1]
+    return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.shapes.rank(zero) or 0) <= 1 else None
+
+
+def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
+    if node.domain != "":
+        return False
+    if node.op_type in PRODUCTS:
+        return True
+    if depth == 0 or node.op_type not in PASSING or not node.outputs:
+        return False
+    return any(_leads_to_product(c, depth - 1) for c in node.outputs[0].consumers())
+
+
+def _swaps_last_two(node: ir.Node) -> bool:
+    perm = attribute_ints(node, "perm", ())
+    rank = len(perm)
+    return rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+# -- from the softmax up -----------------------------------------------------------------------------------------------
+
+
+def follow_up(value: ir.Value | None, shapes: Shapes) -> list[ScorePath]:
+    """The products that the softmax's input may be read to come from, nearest first; none where it comes from none."""
+    found: list[ScorePath] = []
+    queue: deque[tuple[ir.Value | None, list[Step]]] = deque([(value, [])])
+    visited: set[ir.Value] = set()
+    while queue and len(visited) < MAX_VISITS:
+        above, steps = queue.popleft()
+        node = above.producer() if above is not None else None
+        if above is None or node is None or above in visited or node.domain != "" or above is not node.outputs[0]:
+            continue
+        visited.add(above)
+        if node.op_type in PRODUCTS:
+            found.append((node, steps))
+        elif len(steps) < MAX_PATH:
+            queue.extend((main, [step, *steps]) for main, step in readings(node, shapes))
+    return found
+
+
+def path_cost(path: ScorePath, editor: Editor) -> tuple[bool, bool, int, int]:
+    """Readings that can be refused at once last, then projections, then long ones."""
+    product_node, steps = path
+    projection = any(editor.is_constant(v) for v in product_node.inputs)
+    reshapes = sum(isinstance(s, Reshape) for s in steps)
+    return any(s.refusal is not None for s in steps), projection, reshapes, len(steps)
+
+
+def require_last_axis(softmax: ir.Node, shapes: Shapes, editor: Editor) -> None:
+    opset = editor.opset(softmax)
+    axis = attribute_int(softmax, "axis", -1 if opset >= 13 else 1)
+    if axis == -1:
+        return
+    rank = shapes.rank(softmax.inputs[0])
+    if rank is None:
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
+    if axis % rank != rank - 1:
+        code = Code.WRONG_AXIS if opset >= 13 else Code.FLATTENED_SOFTMAX
+        raise Refusal(code, f"Softmax over axis {axis} of rank {rank}", softmax)

@@ -1,0 +1,143 @@
+"""What becomes of the scores on their way to a softmax, in the fused node's order: scale, soft cap, terms, masks.
+
+Steps that come in another order are moved by identities of real numbers, or refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph.editor import attribute_int
+from graphopt.passes.attention.match import Attention, Condition, Term, View, same_dims
+from graphopt.remarks import Code, Refusal
+
+
+class Scores:
+    """The scores as the steps so far have left them; `view` is what they are reshaped to, or None."""
+
+    def __init__(self, found: Attention) -> None:
+        self.shapes = found.shapes
+        self.view: View | None = None
+        self._found = found
+        self._scale = found.scale
+        self._softcap = found.softcap
+        self._terms: list[Term] = []
+        self._conditions: list[Condition] = []
+        self._mask_value = found.mask_value
+        self._back: dict[View, ir.Node] = {}
+        self._casts: list[tuple[ir.DataType, ir.Node]] = []
+        self._wide: list[ir.Node] = []
+        self._dtype = self._now = found.shapes.editor.dtype(found.scores.outputs[0])
+
+    def cast(self, node: ir.Node) -> None:
+        self._now = ir.DataType(attribute_int(node, "to", 0))
+        if self._now not in (self._dtype, ir.DataType.FLOAT):
+            raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {self._now.name}", node)
+
+    def multiply(self, number: float, node: ir.Node) -> None:
+        """A factor multiplies all that has joined before it."""
+        if not math.isfinite(number):
+            raise Refusal(Code.NOT_FINITE, f"the scores are multiplied by {number}", node)
+        self._scale *= number
+        if self._softcap is not None:
+            self._softcap *= number
+        self._terms = [replace(t, factor=t.factor * number) for t in self._terms]
+        if self._conditions:
+            self._mask_value = float(np.float32(self._mask_value) * np.float32(number))
+
+    def cap(self, node: ir.Node) -> None:
+        if self._softcap is not None or self._terms or self._conditions:
+            raise Refusal(Code.UNSUPPORTED_OP, "Tanh after a mask, a bias or another Tanh", node)
+        self._softcap = 1.0
+
+    def add(self, term: Term) -> None:
+        self._masks_to_terms(term.node)
+        self._note_width(term.node)
+        self._terms.append(term)
+
+    def hide(self, number: float, condition: Condition, node: ir.Node) -> None:
+        """The mask joins at `node`."""
+        self._note_width(node)
+        if self._conditions and self._mask_value != number:
+            raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", condition.node)
+        self._mask_value = number
+        self._conditions.append(condition)
+
+    def reshape(self, node: ir.Node) -> None:
+        base, dims = self.shapes.dims(self._found.scores.outputs[0]), self.shapes.reshaped(node)
+        if base is None or dims is None or not dims:
+            raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", node)
+        if not same_dims(dims, base):
+            self.view = View(dims, node)
+            return
+        if self.view is not None:
+            self._back[self.view] = node
+        self.view = None
+
+    def _note_width(self, node: ir.Node) -> None:
+        if self._now != self._dtype:
+            self._wide.append(node)
+
+    def _masks_to_terms(self, node: ir.Node) -> None:
+        """A mask before a bias becomes a bias itself: where(m, s, c) + b = s + where(m, 0, c) + b.
+
+        For float32 scores below 1e30 that is exact, not only close, when c is -inf or so large that adding s does not
+        change it.
+        """
+        if not self._conditions:
+            return
+        hidden = self._mask_value
+        if hidden > -1e38 or self._dtype != ir.DataType.FLOAT:
+            raise Refusal(Code.MASK_ORDER, f"a bias is added after a mask that writes {hidden:g}", node)
+        for c in self._conditions:
+            self._terms.append(Term(c.value, c.node, c.view, mask=(hidden, c.keeps), numbers=c.numbers))
+        self._conditions = []
+
+    def require_keys_last(self) -> None:
+        """Raises:
+        Refusal: a softmax here would not be over the keys.
+        """
+        view, base = self.view, self.shapes.dims(self._found.scores.outputs[0])
+        if view is None or (base is not None and view.dims[-1] == base[-1]):
+            return
+        if base is None or None in (view.dims[-1].value, base[-1].value):
+            raise Refusal(Code.UNKNOWN_SHAPE, "whether the softmax is over the keys is not known", view.there)
+        raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
+
+    def follow_below(self, below: Sequence[ir.Node]) -> None:
+        """The nodes from the softmax to the context product, which give the probabilities the shape of the scores."""
+        swapped: ir.Node | None = None
+        for node in below:
+            if node.op_type == "Cast":
+                self._casts.append((ir.DataType(attribute_int(node, "to", 0)), node))
+            elif node.op_type == "Transpose":
+                swapped = node
+            elif node.op_type == "Reshape":
+                if swapped is not None:
+                    why = "the probabilities are transposed, then reshaped"
+                    raise Refusal(Code.UNSUPPORTED_OP, why, swapped, node)
+                self.reshape(node)
+            if swapped is not None and self.view is not None:
+                raise Refusal(Code.UNSUPPORTED_OP, "the probabilities are reshaped, then transposed", node)
+        if self.view is not None:
+            why = "the probabilities do not have the shape of the scores"
+            raise Refusal(Code.WRONG_SHAPE, why, self.view.there)
+
+    def read(self) -> Attention:
+        """The attention with what has been read."""
+        return replace(
+            self._found,
+            scale=self._scale,
+            softcap=self._softcap,
+            terms=tuple(self._terms),
+            conditions=tuple(self._conditions),
+            mask_value=self._mask_value,
+            back=self._back,
+            casts=tuple(self._casts),
+            wide_steps=tuple(self._wide),
+        )

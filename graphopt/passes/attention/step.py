@@ -1,0 +1,239 @@
+"""The steps between the scores and a softmax: how each operator may be read as one, and what it does to the scores.
+
+A step is one node seen from the scores: a factor, a soft cap, an additive term, a mask, a Reshape.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int, require_input
+from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.shapes.sizes import Size
+from graphopt.passes.attention.gate import is_zero_or_one
+from graphopt.passes.attention.match import RANDOM, Condition, Term
+from graphopt.passes.attention.scores import Scores
+from graphopt.remarks import Code, Refusal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(abc.ABC):
+    """One node between the scores and the softmax. `refusal`: why no fused node computes it."""
+
+    node: ir.Node
+    refusal: Refusal | None = None
+
+    @abc.abstractmethod
+    def apply(self, scores: Scores) -> None:
+        """Raises:
+        Refusal: it would change the numbers to do this in the fused node's order.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Same(Step):
+    """The scores come out as they went in."""
+
+    def apply(self, scores: Scores) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Step):
+    def apply(self, scores: Scores) -> None:
+        scores.cast(self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reshape(Step):
+    def apply(self, scores: Scores) -> None:
+        scores.reshape(self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Step):
+    """number * s"""
+
+    number: float
+
+    def apply(self, scores: Scores) -> None:
+        scores.multiply(self.number, self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tanh(Step):
+    def apply(self, scores: Scores) -> None:
+        scores.cap(self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Step):
+    """s + number * operand"""
+
+    operand: ir.Value
+    number: float = 1.0
+
+    def apply(self, scores: Scores) -> None:
+        scores.add(Term(self.operand, self.node, scores.view, self.number))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Step):
+    """where(operand, s, number), or where(operand, number, s) unless `keeps`"""
+
+    operand: ir.Value
+    number: float
+    keeps: bool
+
+    def apply(self, scores: Scores) -> None:
+        scores.hide(self.number, Condition(self.operand, self.node, scores.view, self.keeps), self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(Step):
+    """s * operand, which is a mask where every number of it is 0 or 1 and a term follows (gate.py)."""
+
+    operand: ir.Value
+
+    def apply(self, scores: Scores) -> None:
+        raise Refusal(Code.PER_CHANNEL_SCALE, f"the scores are multiplied by {self.operand.name}", self.node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused(Step):
+    """What no fused node computes."""
+
+    def apply(self, scores: Scores) -> None:
+        assert self.refusal is not None
+        raise self.refusal
+
+
+# One way to read a node: which input the scores are, and the step.
+Reading: TypeAlias = tuple[ir.Value | None, Step]
+
+
+def readings(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    """The ways to read a node as a step: which input the scores are, and what happens to them."""
+    if node.op_type in _READINGS:
+        return _READINGS[node.op_type](node, shapes)
+    refusal = Refusal(code_of(node.op_type), f"{node.op_type} between the product and the softmax", node)
+    return [(value, Refused(node=node, refusal=refusal)) for value in node.inputs]
+
+
+def _dropout(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    yield node.inputs[0], Same(node=node, refusal=dropout_refusal(node, shapes.editor))
+
+
+def _product(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    a, b = node.inputs
+    yield from _factor(node, a, b, shapes.number(b), shapes.editor)
+    yield from _factor(node, b, a, shapes.number(a), shapes.editor)
+
+
+def _quotient(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    a, b = node.inputs
+    yield b, Refused(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "a Div by the scores", node))
+    number = shapes.number(b)
+    if number is not None:
+        number = 1.0 / number if number else math.inf
+    yield from _factor(node, a, b, number, shapes.editor)
+
+
+def _factor(
+    node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, editor: Editor
+) -> Iterable[Reading]:
+    """The scores `main` times or over `other`, whose one number is known or not."""
+    if number is not None:
+        yield main, Scale(node=node, number=number)
+    elif not editor.is_constant(main):
+        code = Code.PER_CHANNEL_SCALE if editor.is_constant(other) else Code.NOT_CONSTANT
+        refusal = Refusal(code, f"the scores are multiplied by {other.name if other is not None else '?'}", node)
+        if other is None or node.op_type == "Div":
+            yield main, Refused(node=node, refusal=refusal)
+        else:
+            yield main, Gate(node=node, operand=other, refusal=None if is_zero_or_one(other, editor) else refusal)
+
+
+def _sum(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    a, b = (require_input(node, i) for i in range(2))
+    return [(a, Add(node=node, operand=b)), (b, Add(node=node, operand=a))]
+
+
+def _difference(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    a, b = (require_input(node, i) for i in range(2))
+    subtracted = Refusal(Code.UNSUPPORTED_OP, "the scores are subtracted", node)
+    return [(a, Add(node=node, operand=b, number=-1.0)), (b, Refused(node=node, refusal=subtracted))]
+
+
+def _where(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+    condition, a, b = (require_input(node, i) for i in range(3))
+    for main, other, keeps in ((a, b, True), (b, a, False)):
+        number, refusal = _mask_value(other, main, node, shapes)
+        yield main, Mask(node=node, refusal=refusal, operand=condition, number=number, keeps=keeps)
+
+
+_READINGS: dict[str, Callable[[ir.Node, Shapes], Iterable[Reading]]] = {
+    "Identity": lambda node, _: [(node.inputs[0], Same(node=node))],
+    "Dropout": _dropout,
+    "Cast": lambda node, _: [(node.inputs[0], Cast(node=node))],
+    "Reshape": lambda node, _: [(node.inputs[0], Reshape(node=node))],
+    "Tanh": lambda node, _: [(node.inputs[0], Tanh(node=node))],
+    "Neg": lambda node, _: [(node.inputs[0], Scale(node=node, number=-1.0))],
+    "Mul": _product,
+    "Div": _quotient,
+    "Add": _sum,
+    "Sub": _difference,
+    "Where": _where,
+}
+
+
+def dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
+    """None when the Dropout does nothing: inference, or a ratio of 0."""
+    if editor.opset(node) < 7:
+        inference = attribute_int(node, "is_test", 0) == 1
+    elif editor.opset(node) < 12:
+        inference = True
+    else:
+        mode = node.inputs[2] if len(node.inputs) > 2 else None
+        ratio = node.inputs[1] if len(node.inputs) > 1 else None
+        inference = mode is None or editor.scalar(mode) == 0.0 or (ratio is not None and editor.scalar(ratio) == 0.0)
+    return None if inference else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
+
+
+def code_of(op_type: str) -> Code:
+    if op_type in RANDOM:
+        return Code.NON_DETERMINISTIC
+    return Code.QUANTIZED if op_type in ("QuantizeLinear", "DequantizeLinear") else Code.UNSUPPORTED_OP
+
+
+def _mask_value(
+    value: ir.Value | None, scores: ir.Value | None, node: ir.Node, shapes: Shapes
+) -> tuple[float, Refusal | None]:
+    """The one number that a Where writes where it hides a score."""
+    editor = shapes.editor
+    array = editor.constant(value)
+    if array is None:
+        number = shapes.number(value)
+        if number is not None:
+            return number, None
+        name = value.name if value is not None else "absent"
+        return 0.0, Refusal(Code.NOT_CONSTANT, f"what the mask writes, {name}, is not a constant", node)
+    if array.size == 0 or not (array == array.reshape(-1)[0]).all():
+        return 0.0, Refusal(Code.UNSUPPORTED_OP, "the mask writes different numbers", node)
+    rank = shapes.rank(scores)
+    if array.size > 1 or array.ndim > 1:
+        dims = shapes.dims(scores)
+        if rank is None or dims is None:
+            return 0.0, Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", node)
+        grows = array.ndim > rank or any(
+            n != 1 and Size.of(n) != d for n, d in zip(reversed(array.shape), reversed(dims))
+        )
+        if grows:
+            return 0.0, Refusal(Code.BROADCAST_GROWS, f"what the mask writes has shape {array.shape}", node)
+    return float(array.reshape(-1)[0]), None

@@ -1,0 +1,45 @@
+"""No pass keeps state in what it matched: matches and plans are frozen all the way down to the graph's own objects."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from graphopt import bfloat16
+from graphopt.passes.base import Pass
+from graphopt.passes.plugins import installed
+
+LOCAL = [
+    p
+    for p in (*installed(), *(c([]) for c in (bfloat16.Products, bfloat16.Convolutions, bfloat16.Attention)))
+    if isinstance(p, Pass)
+]
+# Whose dataclasses are made for one site; those of operators, targets and shapes are tables or known to be frozen.
+OWN = ("graphopt.passes", "graphopt.forms", "graphopt.bfloat16")
+MUTABLE = (list, set, dict, bytearray)
+
+
+def classes(hint: Any) -> Iterator[type]:
+    """The dataclasses of a type hint, and those of their fields, and every container that can be changed."""
+    for part in get_args(hint):
+        yield from classes(part)
+    kind = getattr(hint, "__origin__", hint)
+    if kind in MUTABLE:
+        yield kind
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__.startswith(OWN):
+        yield kind
+        for field in get_type_hints(kind).values():
+            yield from classes(field)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("p", LOCAL, ids=lambda p: str(p.name))
+def test_matches_and_plans_are_frozen(p: Pass[Any, Any]) -> None:
+    seen = set(classes(get_type_hints(p.match)["return"])) | set(classes(get_type_hints(p.legal)["return"]))
+    assert seen, "what a pass hands on is a dataclass"
+    for kind in seen:
+        assert kind not in MUTABLE, f"{p.name} hands on a {kind.__name__}"
+        assert kind.__dataclass_params__.frozen, f"{kind.__name__} of {p.name} can be changed"  # type: ignore[attr-defined]
