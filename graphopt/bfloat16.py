@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from graphopt import pipeline
 from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.vocabulary import is_op, require_input
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
@@ -164,8 +165,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
             raise Refusal(Code.KEPT, "as asked", node)
         if match.name not in OPS:
             raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", node)
-        q = node.inputs[0]
-        assert q is not None
+        q = require_input(node, 0)
         editor.require_op(match.name, q, node)
         if (dtype := editor.dtype(q)) != ir.DataType.FLOAT:
             raise Refusal(Code.WRONG_DTYPE, f"{q.name} is {dtype}", node)
@@ -173,8 +173,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
 
     def candidate(self, plan: AttentionMatch, editor: Editor) -> Candidate:
         node = plan.node
-        q, k = node.inputs[0], node.inputs[1]
-        assert q is not None and k is not None
+        q, k = require_input(node, 0), require_input(node, 1)
         dims = editor.shapes.dims(q)
         queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
         few = queries is not None and queries < FEWEST_QUERIES
@@ -190,7 +189,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
 
 
 def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
-    shape = editor.shapes.dims(node.inputs[1]) if (node.domain, node.op_type) == ("", "Conv") else None
+    shape = editor.shapes.dims(node.inputs[1]) if is_op(node, "Conv") else None
     return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
 
 

@@ -40,6 +40,7 @@ from graphopt.errors import OptionError
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.traversal import bodies
+from graphopt.graph.vocabulary import is_op
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions
@@ -234,7 +235,7 @@ class _Conversion:
                 continue
             if producer is None or producer.graph is not graph:
                 continue
-            if _is_cast(producer) and self._bypass(producer, wanted):
+            if is_op(producer, "Cast") and self._bypass(producer, wanted):
                 continue
             new = self.views.get((value, wanted, False)) or self._cast(value, value, wanted)
             new.name, value.name = (
@@ -261,10 +262,10 @@ class _Conversion:
     def _convert_node(self, node: ir.Node) -> None:
         if node.op_type == "Constant" and node.domain == "":
             return
-        if _is_cast(node):
+        if is_op(node, "Cast"):
             self._convert_cast(node)
             return
-        if (node.domain, node.op_type) == ("", "ConstantOfShape"):
+        if is_op(node, "ConstantOfShape"):
             self._convert_fill(node)
             return
         either = self._either(node)
@@ -321,7 +322,7 @@ class _Conversion:
             return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
         if self.stores_only:
             # A table stays small in memory where only the rows that were picked are cast.
-            if (node.domain, node.op_type) == ("", "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
+            if is_op(node, "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
                 return None if node not in self.needs_float else (None, "")
             return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
         if self._is_statistics(node):
@@ -527,7 +528,7 @@ class _Conversion:
         if dtype == HALF and self.editor.is_constant(value):
             return self._half_constant(value, saturate)
         producer = value.producer()
-        if producer is not None and _is_cast(producer):
+        if producer is not None and is_op(producer, "Cast"):
             source = producer.inputs[0]
             assert source is not None
             if source.dtype == dtype:
@@ -625,12 +626,8 @@ def _family(node: ir.Node) -> str:
     return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
 
 
-def _is_cast(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "Cast")
-
-
 def _makes_integers(node: ir.Node) -> bool:
-    return _is_cast(node) and not ir.DataType(attribute_int(node, "to", 0)).is_floating_point()
+    return is_op(node, "Cast") and not ir.DataType(attribute_int(node, "to", 0)).is_floating_point()
 
 
 def _comes_from(value: ir.Value | None, op_types: frozenset[str]) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_float, attribute_string, use_count
+from graphopt.graph.vocabulary import is_op, other_input
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -209,7 +210,7 @@ def _clamp(gate: ir.Node, editor: Editor) -> _Clamp | None:
 
 def _bound(node: ir.Node, editor: Editor) -> tuple[ir.Value, str, float] | None:
     """(x, "Max" or "Min", number) when the node computes that of the two."""
-    if node.domain != "" or node.op_type not in ("Max", "Min", "Relu"):
+    if not is_op(node, "Max", "Min", "Relu"):
         return None
     if node.op_type == "Relu":
         return None if node.inputs[0] is None else (node.inputs[0], "Max", 0.0)
@@ -305,7 +306,7 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
     nodes: list[ir.Node] = []
     factors: list[tuple[ir.Value, float, tuple[ir.Node, ...]]] = []
     while len(nodes) < MAX_NODES:
-        if node.domain != "" or node.op_type not in ("Mul", "Div", "Add", "Sub") or len(node.inputs) != 2:
+        if not is_op(node, "Mul", "Div", "Add", "Sub") or len(node.inputs) != 2:
             return
         left = node.inputs[0] is value
         other = node.inputs[1] if left else node.inputs[0]
@@ -336,7 +337,7 @@ def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float,
     """`value` as x times a number: itself, and what it is a multiple of."""
     yield value, 1.0, ()
     node = value.producer()
-    if node is None or node.domain != "" or node.op_type not in ("Mul", "Div"):
+    if not is_op(node, "Mul", "Div"):
         return
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         number = _number(other, x, editor)
@@ -401,12 +402,12 @@ def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor
 def _is_softplus(value: ir.Value | None, x: ir.Value, nodes: list[ir.Node], editor: Editor) -> bool:
     """Whether `value` is ln(1 + exp(x)), the nodes that compute it appended to `nodes`."""
     last = None if value is None else value.producer()
-    if last is None or last.domain != "" or last.op_type not in ("Softplus", "Log"):
+    if not is_op(last, "Softplus", "Log"):
         return False
     if last.op_type == "Softplus":
         nodes.append(last)
         return last.inputs[0] is x
-    exps = [e for n in last.predecessors() for e in n.predecessors() if (e.domain, e.op_type) == ("", "Exp")]
+    exps = [e for n in last.predecessors() for e in n.predecessors() if is_op(e, "Exp")]
     if len(exps) != 1 or exps[0].inputs[0] is not x:
         return False
     nodes.append(exps[0])
@@ -422,8 +423,8 @@ def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Edi
 def quick_gelu_slope(gate: ir.Node, editor: Editor) -> float | None:
     """The factor alpha where the Sigmoid `gate` stands in x sigmoid(alpha x), CLIP's Gelu with 1.702."""
     for reader in gate.outputs[0].consumers():
-        if (reader.domain, reader.op_type) == ("", "Mul"):
-            x = reader.inputs[1] if reader.inputs[0] is gate.outputs[0] else reader.inputs[0]
+        if is_op(reader, "Mul"):
+            x = other_input(reader, gate.outputs[0])
             found = _multiple(gate.inputs[0], x, editor)
             if found is not None:
                 return found[0]
@@ -472,7 +473,7 @@ def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
     nodes: list[ir.Node] = list(clamp.nodes)
     while (node := x.producer()) is not None and len(nodes) < MAX_DEPTH and editor.only_use(x):
         step = next((v for v in node.inputs if v is not None and not editor.is_constant(v)), None)
-        if step is None or node.op_type not in ("Mul", "Add", "Sub", "Div") or node.domain != "":
+        if step is None or not is_op(node, "Mul", "Add", "Sub", "Div"):
             break
         if _polynomial(x, step, editor, []) is None:
             break
@@ -511,7 +512,7 @@ def _where(gate: ir.Node, editor: Editor) -> Form | None:
     """Where(x > 0, x, alpha x) and its mirror images."""
     condition, yes, no = gate.inputs
     test = None if condition is None else condition.producer()
-    if test is None or test.domain != "" or len(test.inputs) != 2:
+    if not is_op(test) or len(test.inputs) != 2:
         return None
     sign = {"Greater": 1, "GreaterOrEqual": 1, "Less": -1, "LessOrEqual": -1}.get(test.op_type)
     x, zero = test.inputs

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_array
+from graphopt.graph.vocabulary import require_input
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -51,8 +52,7 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
         raise Refusal(Code.OPSET, f"BatchNormalization of opset {opset}", node)
     if opset < 9 and attribute_int(node, "spatial", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "spatial is 0: statistics for every element", node)
-    x = node.inputs[0]
-    assert x is not None
+    x = require_input(node, 0)
     parameters = []
     for value, what in zip(node.inputs[1:5], ("scale", "B", "mean", "var"), strict=True):
         parameters.append(editor.require_constant(value, what, node))

@@ -16,6 +16,7 @@ from graphopt.forms.affine import FLOATS, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
 from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
 from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.vocabulary import is_op, made_by, other_input, require_input
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -44,15 +45,11 @@ class Linear:
 
     @property
     def X(self) -> ir.Value:
-        x = self.node.inputs[0]
-        assert x is not None
-        return x
+        return require_input(self.node, 0)
 
     @property
     def W(self) -> ir.Value:
-        w = self.node.inputs[1]
-        assert w is not None
-        return w
+        return require_input(self.node, 1)
 
     @property
     def Y(self) -> ir.Value:
@@ -61,7 +58,7 @@ class Linear:
     @property
     def bias(self) -> ir.Value | None:
         if self.add is not None:
-            return self.add.inputs[1] if self.add.inputs[0] is self.node.outputs[0] else self.add.inputs[0]
+            return other_input(self.add, self.node.outputs[0])
         if self.node.op_type == "MatMul":
             return None
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
@@ -150,11 +147,11 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
         return None
     if (node.domain, node.op_type) in OPERATORS:
         return Linear(node)
-    if (node.domain, node.op_type) != ("", "Add"):
+    if not is_op(node, "Add"):
         return None
     for operand, other in (node.inputs, reversed(node.inputs)):
-        producer = None if operand is None else operand.producer()
-        if producer is None or (producer.domain, producer.op_type) != ("", "MatMul") or not editor.is_constant(other):
+        producer = made_by(operand, "MatMul")
+        if producer is None or not editor.is_constant(other):
             continue
         if producer.graph is node.graph and editor.only_use(producer.outputs[0]):
             return Linear(producer, node)

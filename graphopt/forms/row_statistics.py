@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints, use_count
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,15 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
         if not _inverts(inverse, sqrt.outputs[0], editor):
             continue
         factor, gamma = [inverse], None
-        scaled = _only_reader(inverse.outputs[0], "Mul")
+        scaled = sole_reader(inverse.outputs[0], "Mul")
         if scaled is not None:
-            gamma = scaled.inputs[1] if scaled.inputs[0] is inverse.outputs[0] else scaled.inputs[0]
+            gamma = other_input(scaled, inverse.outputs[0])
             factor.append(scaled)
         f = factor[-1].outputs[0]
         slope, offset = (_times(f, value) for value in (x, mean.outputs[0]))
         if slope is None or offset is None:
             continue
-        shift = _only_reader(offset.outputs[0], "Sub")
+        shift = sole_reader(offset.outputs[0], "Sub")
         if shift is None:
             continue
         nodes = (mean, centre, *deviation.nodes, *factor, slope, offset, shift)
@@ -119,7 +120,7 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
             continue
         if shift.inputs[0] is not slope.outputs[0]:
             beta = shift.inputs[0]
-            added = _only_reader(shift.outputs[0], "Add")
+            added = sole_reader(shift.outputs[0], "Add")
             if added is None or slope.outputs[0] not in added.inputs:
                 continue
             last = added
@@ -132,11 +133,11 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
 def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
     variance_eps = sqrt.inputs[0]
     add = variance_eps.producer() if variance_eps is not None else None
-    if add is None or (add.domain, add.op_type) != ("", "Add"):
+    if not is_op(add, "Add"):
         return None
     variance, epsilon = _split_constant(add, editor)
     mean_square = variance.producer() if variance is not None else None
-    if epsilon is None or mean_square is None or (mean_square.domain, mean_square.op_type) != ("", "ReduceMean"):
+    if epsilon is None or not is_op(mean_square, "ReduceMean"):
         return None
     squares = mean_square.inputs[0]
     square = squares.producer() if squares is not None else None
@@ -150,12 +151,11 @@ def _centred(
     deviation: _Deviation, editor: Editor
 ) -> tuple[ir.Node, ir.Node, ir.Value, tuple[int, ...], int | None] | None:
     """The mean, the Sub of it, X, the axes and X's rank where the deviation is that of X - mean(X)."""
-    centre = deviation.base.producer()
-    if centre is None or (centre.domain, centre.op_type) != ("", "Sub"):
+    centre = made_by(deviation.base, "Sub")
+    if centre is None:
         return None
-    x, mean_value = centre.inputs
-    mean = mean_value.producer() if mean_value is not None else None
-    if x is None or mean is None or (mean.domain, mean.op_type) != ("", "ReduceMean") or mean.inputs[0] is not x:
+    x, mean = centre.inputs[0], made_by(centre.inputs[1], "ReduceMean")
+    if x is None or mean is None or mean.inputs[0] is not x:
         return None
     rank = _rank(deviation.base, editor)
     axes = reduced_axes(deviation.mean_square, rank, editor)
@@ -167,34 +167,28 @@ def _centred(
 
 def _rank(base: ir.Value, editor: Editor) -> int | None:
     """The rank of X, as X or X - mean(X) shows it."""
-    rank, centre = editor.shapes.rank(base), base.producer()
-    if rank is None and centre is not None and (centre.domain, centre.op_type) == ("", "Sub"):
+    rank, centre = editor.shapes.rank(base), made_by(base, "Sub")
+    if rank is None and centre is not None:
         rank = editor.shapes.rank(centre.inputs[0])
     return rank
-
-
-def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
-    reader = value.consumers()[0] if use_count(value) == 1 and not value.is_graph_output() else None
-    return reader if reader is not None and (reader.domain, reader.op_type) == ("", op_type) else None
 
 
 def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
     """The Mul of two values."""
     for node in factor.consumers():
-        if (node.domain, node.op_type) == ("", "Mul") and set(node.inputs) == {factor, value}:
+        if is_op(node, "Mul") and set(node.inputs) == {factor, value}:
             return node
     return None
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
     """Whether a Sqrt looks like the deviation of a normalisation: of a mean of squares, to which something is added."""
-    value = sqrt.inputs[0]
-    add = value.producer() if value is not None else None
-    if add is None or (add.domain, add.op_type) != ("", "Add"):
+    add = made_by(sqrt.inputs[0], "Add")
+    if add is None:
         return False
-    means = [p for v in add.inputs if v is not None and (p := v.producer()) is not None and p.op_type == "ReduceMean"]
-    squares = [p for m in means if (v := m.inputs[0]) is not None and (p := v.producer()) is not None]
-    return any(s.op_type == "Pow" or (s.op_type == "Mul" and s.inputs[0] is s.inputs[1]) for s in squares)
+    means = [mean for v in add.inputs if (mean := made_by(v, "ReduceMean")) is not None]
+    squares = [square for mean in means if (square := made_by(mean.inputs[0], "Pow", "Mul")) is not None]
+    return any(s.op_type == "Pow" or s.inputs[0] is s.inputs[1] for s in squares)
 
 
 def _split_constant(node: ir.Node, editor: Editor) -> tuple[ir.Value | None, float | None]:
@@ -229,15 +223,15 @@ def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, .
         if _inverts(user, deviation, editor):
             inverse = user.outputs[0]
             for product in inverse.consumers():
-                if (product.domain, product.op_type) == ("", "Mul") and base in product.inputs:
+                if is_op(product, "Mul") and base in product.inputs:
                     return (user, product)
     return None
 
 
 def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
-    if (node.domain, node.op_type) == ("", "Reciprocal"):
+    if is_op(node, "Reciprocal"):
         return True
-    divides = (node.domain, node.op_type) == ("", "Div") and node.inputs[1] is value
+    divides = is_op(node, "Div") and node.inputs[1] is value
     return divides and editor.scalar(node.inputs[0]) == 1.0
 
 

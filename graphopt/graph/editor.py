@@ -480,19 +480,6 @@ def is_read(node: ir.Node) -> bool:
     return False
 
 
-def require_input(node: ir.Node, index: int) -> ir.Value:
-    """An input that the operator cannot do without.
-
-    Raises:
-        Refusal: UNSUPPORTED_OP where it is left out, which makes the model invalid.
-
-    """
-    value = node.inputs[index] if index < len(node.inputs) else None
-    if value is None:
-        raise Refusal(Code.UNSUPPORTED_OP, f"input {index} of {node.op_type} is absent", node)
-    return value
-
-
 def use_count(value: ir.Value) -> int:
     """How many node inputs read the value, in this graph and in subgraphs.
 

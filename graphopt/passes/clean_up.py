@@ -36,6 +36,7 @@ from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_eva
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.graph.traversal import bodies, tensor_dims
+from graphopt.graph.vocabulary import is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -102,11 +103,11 @@ class _CleanUp:
             if self._compute(node):
                 continue
             op = node.op_type
-            if op == "If" and node.domain == "" and self._branches.take(node):
+            if is_op(node, "If") and self._branches.take(node):
                 self.done["If of a constant condition, its branch put in its place"] += 1
                 self.computed = True
                 continue
-            if op == "Range" and node.domain == "":
+            if is_op(node, "Range"):
                 self._read_scalars(node)
             same = _unchanged(node, self.editor) if op in CANDIDATES else None
             if same is not None and self.editor.bypass(node, same):
@@ -154,7 +155,7 @@ class _CleanUp:
         return elements.array if elements is not None and elements.dtype in SHAPE_TYPES else None
 
     def _evaluate(self, node: ir.Node) -> Array | None:
-        if node.op_type == "CastLike" and node.domain == "":
+        if is_op(node, "CastLike"):
             return self._cast_like(node)
         # Shapes knows a Shape, or nobody does.
         if not can_evaluate(node) or node.op_type == "Shape":
@@ -269,8 +270,8 @@ def cast_before_transposing(editor: Editor) -> int:
     done = 0
     for node in editor.nodes([("", "Cast")]):
         value = node.inputs[0]
-        transpose = None if value is None else value.producer()
-        if value is None or transpose is None or (transpose.domain, transpose.op_type) != ("", "Transpose"):
+        transpose = made_by(value, "Transpose")
+        if transpose is None:
             continue
         x, result = transpose.inputs[0], node.outputs[0]
         wide = editor.dtype(result) == ir.DataType.FLOAT and editor.dtype(x) not in (None, ir.DataType.FLOAT)

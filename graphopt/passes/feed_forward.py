@@ -25,6 +25,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import FLOATS, Form, form_of
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.vocabulary import other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
@@ -72,7 +73,7 @@ class LinearMatch:
     def residual(self) -> ir.Value | None:
         if self.add is None:
             return None
-        return self.add.inputs[1] if self.add.inputs[0] is self.bias.outputs[0] else self.add.inputs[0]
+        return other_input(self.add, self.bias.outputs[0])
 
 
 class FeedForward(Pass[LinearMatch, LinearMatch]):
@@ -97,9 +98,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         return what_fits(match, editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
-        product = match.product
-        x, w = product.inputs[0], product.inputs[1]
-        assert x is not None and w is not None
+        product, w = match.product, require_input(match.product, 1)
         editor.require_op(match.name, w, product)
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
@@ -127,8 +126,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
 
     def rewrite(self, plan: LinearMatch, editor: Editor) -> str:
         product, last = plan.product, plan.nodes[-1]
-        x, w = product.inputs[0], product.inputs[1]
-        assert x is not None and w is not None
+        x, w = require_input(product, 0), require_input(product, 1)
         b = _no_bias(plan, editor) if plan.b is None else _bias(plan, plan.b, editor)
         if product.op_type == "Gemm" and attribute_int(product, "transB", 0):
             w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
@@ -148,7 +146,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         return None
     bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
     if node.op_type == "MatMul":
-        add = _only_add(node.outputs[0], editor)
+        add = sole_reader(node.outputs[0], "Add")
         b = None if add is None else next((v for v in add.inputs if _is_weight(v, editor)), None)
         if add is not None and b is not None:
             bias = add
@@ -156,7 +154,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         return None  # a product of two activations: attention over cached keys
     y = bias.outputs[0]
     form = form_of(y, editor)
-    add = _only_add(y, editor) if form is None else None
+    add = sole_reader(y, "Add") if form is None else None
     if add is not None and any(_is_weight(v, editor) for v in add.inputs):
         add = None
     return LinearMatch(node, bias, b, form, add)
@@ -177,11 +175,6 @@ def _comes_as_an_input(value: ir.Value | None) -> bool:
     while value is not None and (node := value.producer()) is not None and node.op_type in ("Cast", "Transpose"):
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
-
-
-def _only_add(value: ir.Value, editor: Editor) -> ir.Node | None:
-    reader = value.consumers()[0] if editor.only_use(value) else None
-    return reader if reader is not None and (reader.domain, reader.op_type) == ("", "Add") else None
 
 
 def _takes(match: LinearMatch, editor: Editor) -> bool:

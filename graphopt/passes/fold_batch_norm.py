@@ -31,6 +31,7 @@ from graphopt.forms.linear import (
     linear_before,
 )
 from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
@@ -43,8 +44,7 @@ class FoldBatchNorm(Pass[Site, FoldPlan]):
     anchors = frozenset({("", "BatchNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> Site | None:
-        x = node.inputs[0]
-        assert x is not None
+        x = require_input(node, 0)
         before, after = linear_before(x, editor), linear_after(node.outputs[0])
         return None if before is None and after is None else Site(node, x, before, after)
 

@@ -31,6 +31,7 @@ from graphopt.graph.editor import Attribute, Editor, attribute_int, attribute_in
 from graphopt.graph.shapes.dims import BROADCASTING, keeps_shape
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
+from graphopt.graph.vocabulary import is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
@@ -308,17 +309,17 @@ def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> s
     if node is None:
         return f"axis {axis}" if not shapes.editor.is_constant(value) else None
     x = node.inputs[0] if node.inputs else None
-    if node.op_type == "Transpose" and node.domain == "":
+    if is_op(node, "Transpose"):
         perm = attribute_ints(node, "perm", (3, 2, 1, 0))
         return _origin(x, perm[axis], shapes, budget - 1)
-    if node.op_type == "Reshape" and node.domain == "":
+    if is_op(node, "Reshape"):
         before, after = shapes.dims(x), shapes.reshaped(node)
         if before is None or after is None or len(before) != 3 or after[:2] != before[:2]:
             return None
         return {1: "row", 2: "head"}.get(axis)
     several = node.domain == "" and (node.op_type in BROADCASTING or node.op_type == "Concat")
     found: str | None = None
-    if several or keeps_shape(node) or (node.domain == "" and node.op_type in ("Slice", "Split")):
+    if several or keeps_shape(node) or is_op(node, "Slice", "Split"):
         for source in node.inputs if several else [x]:
             kind = _origin(source, axis, shapes, budget - 1)
             if kind in ("head", "row"):
@@ -573,9 +574,8 @@ class _Emission:
             for condition in group:
                 value = self._boolean(condition)
                 if not condition.keeps:
-                    producer = value.producer()
-                    negated = producer is not None and producer.domain == "" and producer.op_type == "Not"
-                    source = producer.inputs[0] if producer is not None and negated else None
+                    negated = made_by(value, "Not")
+                    source = None if negated is None else negated.inputs[0]
                     value = source if source is not None else self.node("Not", [value], "mask")
                 part = value if part is None else self.node("And", [part, value], "mask")
             assert part is not None

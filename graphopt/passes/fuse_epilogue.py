@@ -21,6 +21,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor, use_count
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import is_op, other_input, require_input
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.activation import ACTIVATIONS
@@ -46,7 +47,7 @@ class EpilogueMatch:
         """What the sum adds to the node's result."""
         if self.add is None:
             return None
-        return self.add.inputs[1] if self.add.inputs[0] is self.node.outputs[0] else self.add.inputs[0]
+        return other_input(self.add, self.node.outputs[0])
 
     @property
     def name(self) -> str:
@@ -70,14 +71,13 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         if not OPEN[node.op_type]:
             return None
         for reader in y.consumers():
-            if (reader.domain, reader.op_type) == ("", "Add") and not any(editor.is_constant(v) for v in reader.inputs):
+            if is_op(reader, "Add") and not any(editor.is_constant(v) for v in reader.inputs):
                 return EpilogueMatch(node, add=reader)
         return None
 
     def legal(self, match: EpilogueMatch, editor: Editor) -> EpilogueMatch:
         node, y = match.node, match.node.outputs[0]
-        x = node.inputs[0]
-        assert x is not None
+        x = require_input(node, 0)
         editor.require_op(match.name, y if editor.dtype(y) is not None else x, node)
         if match.form is not None:
             match.form.require_closed()

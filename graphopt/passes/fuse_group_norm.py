@@ -28,6 +28,7 @@ import onnx_ir as ir
 from graphopt.forms.row_statistics import match_row_norm
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -136,8 +137,7 @@ def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:
 
 
 def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
-    x, scale, bias = node.inputs
-    assert x is not None
+    x, (scale, bias) = require_input(node, 0), node.inputs[1:3]
     C = _channels(x, editor, node)
     groups = attribute_int(node, "num_groups", 0)
     if groups <= 0 or C % groups:
@@ -156,10 +156,9 @@ def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
 
 
 def _match_instance_norm(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
-    grouped, scale, bias = node.inputs
-    assert grouped is not None
-    before = grouped.producer()
-    if before is None or before.op_type != "Reshape" or before.domain != "":
+    grouped, (scale, bias) = require_input(node, 0), node.inputs[1:3]
+    before = made_by(grouped, "Reshape")
+    if before is None:
         return None  # a plain InstanceNormalization: the standard op serves
     s = editor.require_constant(scale, "scale", node).reshape(-1).astype(np.float64)
     b = editor.require_constant(bias, "bias", node).reshape(-1).astype(np.float64)
@@ -171,8 +170,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
     statistics = match_row_norm(node, editor)
     if statistics is None or statistics.rms:
         return None
-    before = statistics.X.producer()
-    if before is None or before.op_type != "Reshape" or before.domain != "":
+    before = made_by(statistics.X, "Reshape")
+    if before is None:
         return None
     dims = editor.shapes.dims(statistics.X)
     axes = statistics.axes
@@ -210,21 +209,16 @@ def _between_reshapes(
     nodes, y = [before, *core, after], after.outputs[0]
     rank = len(shape)
     for op_type in ("Mul", "Add"):
-        user = _only_consumer(y)
-        if user is None or user.op_type != op_type or user.domain != "":
+        user = sole_reader(y, op_type)
+        if user is None:
             continue
-        other = user.inputs[1] if user.inputs[0] is y else user.inputs[0]
-        parameter = channel_parameter(other, rank, C, editor)
+        parameter = channel_parameter(other_input(user, y), rank, C, editor)
         if parameter is None:
             break
         gamma, beta = (gamma * parameter, beta * parameter) if op_type == "Mul" else (gamma, beta + parameter)
         nodes.append(user)
         y = user.outputs[0]
     return GroupNormMatch(tuple(nodes), x, y, gamma, beta, groups, epsilon)
-
-
-def _only_consumer(value: ir.Value) -> ir.Node | None:
-    return value.consumers()[0] if len(value.uses()) == 1 and not value.is_graph_output() else None
 
 
 def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor) -> Array | None:

@@ -32,6 +32,7 @@ import onnx_ir as ir
 
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
@@ -181,8 +182,7 @@ def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str
 
 
 def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
-    x, y = node.inputs[0], node.outputs[0]
-    assert x is not None
+    x, y = require_input(node, 0), node.outputs[0]
     axis, rank = attribute_int(node, "axis", -1), editor.shapes.rank(x)
     if axis != -1 and rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
@@ -209,12 +209,11 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
     """The node with those in front that subtract the mean, which it does itself, and what they subtract it from."""
-    centre = x.producer()
-    if centre is None or (centre.domain, centre.op_type) != ("", "Sub") or not editor.only_use(x):
+    centre = made_by(x, "Sub")
+    if centre is None or not editor.only_use(x):
         return (node,), x
-    source, mean_value = centre.inputs
-    mean = mean_value.producer() if mean_value is not None else None
-    if mean is None or source is None or (mean.domain, mean.op_type) != ("", "ReduceMean"):
+    source, mean = centre.inputs[0], made_by(centre.inputs[1], "ReduceMean")
+    if mean is None or source is None:
         return (node,), x
     rank = editor.shapes.rank(source)
     axes = reduced_axes(mean, rank, editor)
@@ -237,8 +236,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {core.rank}", node)
     nodes, x, y = list(core.nodes), core.X, core.Y
     D = _last_dim(x, editor, node)
-    cast = x.producer()
-    if cast is not None and (cast.domain, cast.op_type) == ("", "Cast") and editor.dtype(x) == ir.DataType.FLOAT:
+    cast = made_by(x, "Cast")
+    if cast is not None and editor.dtype(x) == ir.DataType.FLOAT:
         source = cast.inputs[0]
         if source is not None and editor.dtype(source) == ir.DataType.FLOAT16:
             x = source  # the Cast goes when nobody else reads it
@@ -250,8 +249,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         beta = _factored_parameter(factored.beta, "beta", core, D, editor)
     casted = editor.dtype(core.X) == wanted
     while True:
-        user = y.consumers()[0] if len(y.uses()) == 1 and not y.is_graph_output() else None
-        if user is None or user.domain != "":
+        user = sole_reader(y)
+        if user is None:
             break
         if user.op_type == "Cast" and not casted and attribute_int(user, "to", 0) == wanted:
             casted = True
@@ -307,8 +306,7 @@ def _row_parameter(array: Array, D: int, node: ir.Node) -> Array:
 
 def _operand(node: ir.Node, y: ir.Value, D: int, editor: Editor) -> Array | None:
     """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
-    other = node.inputs[1] if node.inputs[0] is y else node.inputs[0]
-    array = editor.constant(other)
+    array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
     if array is None or array.size not in (1, D) or (array.ndim and array.shape[-1] != array.size):
         return None
@@ -319,8 +317,8 @@ def _operand(node: ir.Node, y: ir.Value, D: int, editor: Editor) -> Array | None
 
 def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
     """The Add of two values of one shape that makes x, in the graph of the norm."""
-    add = x.producer()
-    if add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not first.graph:
+    add = made_by(x, "Add")
+    if add is None or add.graph is not first.graph:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
     return add if dims[0] is not None and dims[0] == dims[1] else None

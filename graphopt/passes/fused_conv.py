@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import FLOATS
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
@@ -87,9 +88,8 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
     Raises:
         Refusal: WRONG_RANK, UNKNOWN_SHAPE or ATTRIBUTE.
     """
-    x, w = node.inputs[0], node.inputs[1]
+    x, w = require_input(node, 0), require_input(node, 1)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    assert x is not None and w is not None
     sizes = editor.shapes.dims(w)
     rank = editor.shapes.rank(w) if sizes is None else len(sizes)
     if rank is None or not 3 <= rank <= 5:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, emit_conv, resolved_pads
@@ -34,8 +35,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
     def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
         if node.op_type != "Conv":
             raise Refusal(Code.QUANTIZED, f"it is a {node.op_type}", node)
-        x, w = node.inputs[0], node.inputs[1]
-        assert x is not None and w is not None
+        x, w = require_input(node, 0), require_input(node, 1)
         dims = editor.shapes.dims(w)
         kernel = attribute_ints(node, "kernel_shape", () if dims is None else _static(dims[2:]))
         if kernel != (3, 3):

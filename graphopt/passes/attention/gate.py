@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.vocabulary import made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
@@ -29,8 +30,8 @@ def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PAT
         return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
     if editor.dtype(value) == ir.DataType.BOOL:
         return True
-    node = value.producer()
-    if node is None or node.domain != "":
+    node = made_by(value)
+    if node is None:
         return False
     if node.op_type == "Cast":
         return is_zero_or_one(node.inputs[0], editor, budget - 1)
@@ -84,8 +85,8 @@ def condition_of(mask: ir.Value, node: ir.Node, view: View | None, editor: Edito
 def _origin(value: ir.Value) -> ir.Value:
     """What a value is without Casts: 0 and 1 are the same numbers in every type."""
     for _ in range(MAX_PATH):
-        node = value.producer()
-        if node is None or node.domain != "" or node.op_type not in ("Cast", "Identity") or node.inputs[0] is None:
+        node = made_by(value, "Cast", "Identity")
+        if node is None or node.inputs[0] is None:
             break
         value = node.inputs[0]
     return value
@@ -101,8 +102,8 @@ def _at(value: ir.Value | None, mask: ir.Value, number: int, editor: Editor, bud
     array = editor.constant(value)
     if array is not None:
         return array.reshape(()) if array.size == 1 else None
-    node = value.producer()
-    if node is None or node.domain != "":
+    node = made_by(value)
+    if node is None:
         return None
     operands = [_at(v, mask, number, editor, budget - 1) for v in node.inputs]
     known = [o for o in operands if o is not None]

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, Size
+from graphopt.graph.vocabulary import RANDOM, is_op, made_by
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 
 # Between the two products of a real attention stand at most a dozen nodes.
 MAX_PATH = 24
-RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
 
 
 @dataclass(frozen=True)
@@ -156,18 +156,17 @@ def data_readers(value: ir.Value) -> list[ir.Node]:
 
 
 def is_shape(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type == "Shape"
+    return is_op(node, "Shape")
 
 
-def sole_reader(value: ir.Value) -> ir.Node | None:
+def sole_data_reader(value: ir.Value) -> ir.Node | None:
     """The only node that reads a value's data, if there is one and the value is no graph output."""
     readers = data_readers(value)
     return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
 
 def is_random(value: ir.Value | None) -> bool:
-    producer = value.producer() if value is not None else None
-    return producer is not None and producer.op_type in RANDOM
+    return made_by(value, *RANDOM) is not None
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor, attribute_ints, attribute_string, use_count
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, Size
+from graphopt.graph.vocabulary import made_by
 from graphopt.passes.attention.match import (
     Attention,
     Operand,
@@ -22,7 +23,7 @@ from graphopt.passes.attention.match import (
     identity_perm,
     require_rank,
     same_dims,
-    sole_reader,
+    sole_data_reader,
 )
 from graphopt.remarks import Code, Refusal
 
@@ -141,8 +142,8 @@ class _Repeat:
 
 def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None:
     """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition; None when it is none."""
-    merge = value.producer()
-    if merge is None or merge.domain != "" or merge.op_type != "Reshape" or not editor.only_use(value):
+    merge = made_by(value, "Reshape")
+    if merge is None or not editor.only_use(value):
         return None
     merged = shapes.reshaped(merge)
     return None if merged is None else _spread(merge.inputs[0], merged, (merge,), shapes, editor)
@@ -152,12 +153,12 @@ def _spread(
     wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], shapes: Shapes, editor: Editor
 ) -> _Repeat | None:
     """The repetition that shows when `wide`, an Expand or Tile along a new axis, is reshaped to `merged`."""
-    spread = wide.producer() if wide is not None else None
-    if wide is None or spread is None or spread.domain != "" or spread.op_type not in ("Expand", "Tile"):
+    spread = made_by(wide, "Expand", "Tile")
+    if wide is None or spread is None:
         return None
     narrow = spread.inputs[0]
-    split = narrow.producer() if narrow is not None else None
-    if narrow is None or split is None or split.domain != "" or split.op_type not in ("Unsqueeze", "Reshape"):
+    split = made_by(narrow, "Unsqueeze", "Reshape")
+    if narrow is None or split is None:
         return None
     source = split.inputs[0]
     if source is None or not editor.only_use(wide) or not editor.only_use(narrow):
@@ -189,9 +190,9 @@ class _Taken:
     def absorb(self, operand: Operand, *, scaled: bool) -> Operand:
         """Takes Transposes, and where `scaled` factors of one number, off an operand."""
         value, perm = operand.value, operand.perm
-        while sole_reader(value) is not None:
-            node = value.producer()
-            if node is None or node.domain != "" or node.graph is not self._graph or node.inputs[0] is None:
+        while sole_data_reader(value) is not None:
+            node = made_by(value)
+            if node is None or node.graph is not self._graph or node.inputs[0] is None:
                 break
             own = identity_perm(len(perm))
             if node.op_type == "Identity":
@@ -243,16 +244,14 @@ class _Flat:
 
 def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
     """Reads the leading dimensions flattened, the last two transposed, and the leading ones restored."""
-    outer = value.producer()
-    if outer is None or outer.domain != "" or outer.op_type != "Reshape" or outer.inputs[0] is None:
+    outer = made_by(value, "Reshape")
+    transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
+    if outer is None or transpose is None or not editor.only_use(transpose.outputs[0]):
         return None
-    transpose = outer.inputs[0].producer()
-    if transpose is None or transpose.op_type != "Transpose" or not editor.only_use(transpose.outputs[0]):
+    inner = made_by(transpose.inputs[0], "Reshape")
+    if inner is None or not editor.only_use(inner.outputs[0]) or inner.inputs[0] is None:
         return None
-    if attribute_ints(transpose, "perm", ()) != (0, 2, 1) or transpose.inputs[0] is None:
-        return None
-    inner = transpose.inputs[0].producer()
-    if inner is None or inner.op_type != "Reshape" or not editor.only_use(inner.outputs[0]) or inner.inputs[0] is None:
+    if attribute_ints(transpose, "perm", ()) != (0, 2, 1):
         return None
     source, flat, result = shapes.dims(inner.inputs[0]), shapes.reshaped(inner), shapes.reshaped(outer)
     if source is None or flat is None or result is None or min(len(source), len(result)) < 3:
@@ -265,7 +264,7 @@ def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
 
 def absorb_result(found: Attention) -> Attention:
     """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
-    while (node := sole_reader(found.output)) is not None:
+    while (node := sole_data_reader(found.output)) is not None:
         if node.domain != "" or node.graph is not found.context.graph:
             return found
         if node.op_type == "Transpose":

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.vocabulary import PRODUCTS, is_op, made_by
 from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
 from graphopt.passes.attention.step import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
 
-PRODUCTS = frozenset(("MatMul", "Einsum"))
 # Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
 PASSING = frozenset(
     "Add Cast DequantizeLinear Div Dropout Identity Mul QuantizeLinear Reshape Squeeze Sub Transpose Unsqueeze "
@@ -55,7 +55,7 @@ def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | N
         if not consumers:
             return None
         node = consumers[0]
-        if node.domain != "":
+        if not is_op(node):
             return None
         index = next(use.idx for use in value.uses() if use.node is node)
         if node.op_type in PRODUCTS:
@@ -90,7 +90,7 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) ->
 
 
 def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
-    if node.domain != "":
+    if not is_op(node):
         return False
     if node.op_type in PRODUCTS:
         return True
@@ -115,8 +115,8 @@ def follow_up(value: ir.Value | None, shapes: Shapes) -> list[ScorePath]:
     visited: set[ir.Value] = set()
     while queue and len(visited) < MAX_VISITS:
         above, steps = queue.popleft()
-        node = above.producer() if above is not None else None
-        if above is None or node is None or above in visited or node.domain != "" or above is not node.outputs[0]:
+        node = made_by(above)
+        if above is None or node is None or above in visited or above is not node.outputs[0]:
             continue
         visited.add(above)
         if node.op_type in PRODUCTS:

@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, require_input
+from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, require_input
 from graphopt.passes.attention.gate import is_zero_or_one
-from graphopt.passes.attention.match import RANDOM, Condition, Term
+from graphopt.passes.attention.match import Condition, Term
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal
 
@@ -209,7 +210,7 @@ def dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
 def code_of(op_type: str) -> Code:
     if op_type in RANDOM:
         return Code.NON_DETERMINISTIC
-    return Code.QUANTIZED if op_type in ("QuantizeLinear", "DequantizeLinear") else Code.UNSUPPORTED_OP
+    return Code.QUANTIZED if op_type in QUANTIZATION else Code.UNSUPPORTED_OP
 
 
 def _mask_value(

@@ -1,0 +1,62 @@
+"""The words in which passes read a graph: which operator a node is, what made a value, who reads it, what else goes in.
+
+Names without a domain are operators of ONNX's own. Each question takes None for "there is none", so that they chain.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import use_count
+from graphopt.remarks import Code, Refusal
+
+# -- operator traits
+
+# Their results are another at every run.
+RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+# They take a sum of products of two tensors.
+PRODUCTS = frozenset(("MatMul", "Einsum"))
+# They map numbers to whole ones of few bits, and back.
+QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear"))
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
+    """Whether there is a node and it is one of these operators; of any, without names."""
+    return node is not None and (not op_types or node.op_type in op_types) and node.domain == ""
+
+
+def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes a value, if it is one of these operators; of any, without names."""
+    node = None if value is None else value.producer()
+    return node if is_op(node, *op_types) else None
+
+
+def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that alone reads a value, with one input, if it is one of these operators; of any, without names.
+
+    A graph output is read by callers, too.
+    """
+    if value is None or use_count(value) != 1 or value.is_graph_output():
+        return None
+    (use,) = value.uses()
+    return use.node if is_op(use.node, *op_types) else None
+
+
+def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
+    """Of two inputs the one that is not this value."""
+    return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def require_input(node: ir.Node, index: int) -> ir.Value:
+    """An input that the operator cannot do without.
+
+    Raises:
+        Refusal: UNSUPPORTED_OP where it is left out, which makes the model invalid.
+
+    """
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        raise Refusal(Code.UNSUPPORTED_OP, f"input {index} of {node.op_type} is absent", node)
+    return value
