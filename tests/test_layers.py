@@ -83,6 +83,7 @@ BUILT_ON = {
     "group_norm": {"elementwise"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
+    "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")

@@ -110,6 +110,9 @@ class _Writer:
         elif attribute.type == ir.AttributeType.INTS:
             numbers = attribute.as_ints()
             found.ints, found.count = self._ints(numbers), len(numbers)
+        elif attribute.type == ir.AttributeType.STRINGS:  # one behind another, each with a final NUL
+            texts = attribute.as_strings()
+            found.s, found.count = b"".join(text.encode() + b"\0" for text in texts), len(texts)
         return found
 
 

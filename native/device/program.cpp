@@ -15,6 +15,7 @@ void* resolve(const Ref& ref, const Call& call) {
     case Ref::Kind::kInput:
       return call.inputs[ref.index].data;
     case Ref::Kind::kOutput:
+    case Ref::Kind::kOptional:
       return call.outputs[ref.index].data;
     case Ref::Kind::kWorkspace:
       return static_cast<char*>(call.workspace) + ref.at;

@@ -15,20 +15,22 @@ namespace graphopt::gpu {
 
 // Memory that a step reads or writes.
 struct Ref {
-  enum class Kind : uint8_t { kNone, kInput, kOutput, kWorkspace, kAddress };
+  enum class Kind : uint8_t { kNone, kInput, kOutput, kOptional, kWorkspace, kAddress };
   Kind kind = Kind::kNone;
   uint32_t index = 0;  // of the input or output
   int64_t at = 0;      // kWorkspace: bytes from its beginning; kAddress: the address
 
   static Ref input(size_t i) { return {Kind::kInput, static_cast<uint32_t>(i), 0}; }
   static Ref output(size_t i) { return {Kind::kOutput, static_cast<uint32_t>(i), 0}; }
+  // One that the node may leave out and the step then has no memory for; it is run all the same.
+  static Ref optional_output(size_t i) { return {Kind::kOptional, static_cast<uint32_t>(i), 0}; }
   // Memory that the kernel holds.
   static Ref held(void* memory) { return {Kind::kAddress, 0, reinterpret_cast<intptr_t>(memory)}; }
 };
 
 class Program {
  public:
-  static constexpr size_t kMostInputs = 8, kMostOutputs = 2;
+  static constexpr size_t kMostInputs = 8, kMostOutputs = 3;
 
   // The addresses of one step's memory, in the order in which it was named.
   struct Addresses {

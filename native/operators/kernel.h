@@ -45,6 +45,7 @@ class Attributes {
   virtual std::optional<int64_t> find_int(const char* name) const = 0;
   virtual std::optional<std::vector<int64_t>> find_ints(const char* name) const = 0;
   virtual std::optional<std::string> find_string(const char* name) const = 0;
+  virtual std::optional<std::vector<std::string>> find_strings(const char* name) const = 0;
 
   // Those that must be there. They throw Error.
   float get_float(const char* name) const;

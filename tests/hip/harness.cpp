@@ -26,6 +26,7 @@
 #include "operators/movement/op.h"
 #include "operators/pool/op.h"
 #include "operators/quantize/op.h"
+#include "operators/recurrent/op.h"
 #include "operators/reduction/op.h"
 #include "operators/resize/op.h"
 #include "operators/rotary/op.h"
@@ -537,6 +538,28 @@ EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64
     p.beyond = static_cast<Beyond>(beyond);
     p.corners = corners != 0;
     return grid_sample_plan(p, half != 0);
+  });
+}
+
+// `numbers`: D, B, S, H, backward, batch first, then which of bias, peepholes, lengths, h and c there are.
+EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_t kind,
+                                     const int64_t* numbers, float clip, int at_once) {
+  return guarded([&] {
+    RecurrentProblem p;
+    p.kind = static_cast<RecurrentKind>(kind);
+    p.D = numbers[0];
+    p.B = numbers[1];
+    p.S = numbers[2];
+    p.H = numbers[3];
+    p.backward = numbers[4] != 0;
+    p.batch_first = numbers[5] != 0;
+    p.bias = numbers[6] != 0;
+    p.peepholes = numbers[7] != 0;
+    p.lengths = numbers[8] != 0;
+    p.h = numbers[9] != 0;
+    p.c = numbers[10] != 0;
+    p.clip = clip;
+    return recurrent_plan(p, half != 0, *device, at_once != 0);
   });
 }
 

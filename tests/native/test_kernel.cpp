@@ -26,6 +26,7 @@ class PlainNode final : public Node {
   std::optional<int64_t> find_int(const char* key) const override { return find(numbers, key); }
   std::optional<std::vector<int64_t>> find_ints(const char* key) const override { return find(lists, key); }
   std::optional<std::string> find_string(const char*) const override { return std::nullopt; }
+  std::optional<std::vector<std::string>> find_strings(const char*) const override { return std::nullopt; }
   std::optional<Tensor> constant(size_t i) const override { return find(constants, i); }
 
  private:

@@ -51,4 +51,15 @@ std::optional<std::string> read_string(const OrtApi* api, const OrtOpAttr* attri
   return text;
 }
 
+std::optional<std::vector<std::string>> read_strings(const OrtApi* api, const OrtOpAttr* attribute) {
+  // One behind another, each with a final NUL.
+  const auto text = read_list<std::string>(api, attribute, AttributeKind::kStrings);
+  if (!text) return std::nullopt;
+  std::vector<std::string> all;
+  for (size_t at = 0, end = 0; (end = text->find('\0', at)) != std::string::npos; at = end + 1) {
+    all.push_back(text->substr(at, end - at));
+  }
+  return all;
+}
+
 }  // namespace graphopt::abi

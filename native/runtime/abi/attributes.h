@@ -15,5 +15,6 @@ std::optional<float> read_float(const OrtApi* api, const OrtOpAttr* attribute);
 std::optional<int64_t> read_int(const OrtApi* api, const OrtOpAttr* attribute);
 std::optional<std::vector<int64_t>> read_ints(const OrtApi* api, const OrtOpAttr* attribute);
 std::optional<std::string> read_string(const OrtApi* api, const OrtOpAttr* attribute);
+std::optional<std::vector<std::string>> read_strings(const OrtApi* api, const OrtOpAttr* attribute);
 
 }  // namespace graphopt::abi

@@ -100,6 +100,10 @@ std::optional<std::string> GraphNode::find_string(const char* name) const {
   return read_string(api_, attribute(name));
 }
 
+std::optional<std::vector<std::string>> GraphNode::find_strings(const char* name) const {
+  return read_strings(api_, attribute(name));
+}
+
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> names;
   for (const OrtValueInfo* value : values) {

@@ -29,6 +29,10 @@ std::optional<std::string> ShapeInference::find_string(const char* name) const {
   return read_string(api_, attribute(name));
 }
 
+std::optional<std::vector<std::string>> ShapeInference::find_strings(const char* name) const {
+  return read_strings(api_, attribute(name));
+}
+
 SymbolicShape ShapeInference::input(size_t i) const {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, i, &info));

@@ -19,6 +19,7 @@ class ShapeInference final : public graphopt::ShapeInference {
   std::optional<int64_t> find_int(const char* name) const override;
   std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
   std::optional<std::string> find_string(const char* name) const override;
+  std::optional<std::vector<std::string>> find_strings(const char* name) const override;
 
   SymbolicShape input(size_t i) const override;
 

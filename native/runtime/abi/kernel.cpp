@@ -88,6 +88,11 @@ std::optional<std::string> NodeInfo::find_string(const char* attribute) const {
   return value;
 }
 
+std::optional<std::vector<std::string>> NodeInfo::find_strings(const char* attribute) const {
+  throw Error(std::string("the runtime tells a kernel no list of strings (") + attribute +
+              "): what it says must be known where the node is claimed");
+}
+
 std::optional<Tensor> NodeInfo::constant(size_t i) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;

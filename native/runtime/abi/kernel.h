@@ -23,6 +23,7 @@ class NodeInfo final : public Node {
   std::optional<int64_t> find_int(const char* name) const override;
   std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
   std::optional<std::string> find_string(const char* name) const override;
+  std::optional<std::vector<std::string>> find_strings(const char* name) const override;
   std::optional<Tensor> constant(size_t i) const override;
 
  private:

@@ -141,7 +141,7 @@ inline constexpr Slot<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTe
 struct OrtOpAttr;
 inline constexpr Slot<269, OrtStatus*(const OrtShapeInferContext*, const char*, const OrtOpAttr**)>
     ShapeInferContext_GetAttribute;
-enum class AttributeKind : int32_t { kInt = 1, kInts = 2, kFloat = 3, kString = 5 };
+enum class AttributeKind : int32_t { kInt = 1, kInts = 2, kFloat = 3, kString = 5, kStrings = 6 };
 // `bytes` is the buffer's size, `out` the size that is needed.
 inline constexpr Slot<272, OrtStatus*(const OrtOpAttr*, AttributeKind, void*, size_t bytes, size_t* out)>
     ReadOpAttr;

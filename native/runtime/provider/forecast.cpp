@@ -47,6 +47,14 @@ class ForecastNode final : public NodeInGraph {
     const Attribute* a = find(name, Attribute::kString);
     return a != nullptr ? std::optional<std::string>(a->s) : std::nullopt;
   }
+  std::optional<std::vector<std::string>> find_strings(const char* name) const override {
+    const Attribute* a = find(name, Attribute::kStrings);
+    if (a == nullptr) return std::nullopt;
+    std::vector<std::string> all;
+    const char* next = a->s;
+    for (int64_t i = 0; i < static_cast<int64_t>(a->count); ++i) next += all.emplace_back(next).size() + 1;
+    return all;
+  }
 
  private:
   static void add(const forecast::Value& v, std::vector<graphopt::Value>& values,

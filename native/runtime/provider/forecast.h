@@ -21,7 +21,13 @@ struct Value {
 
 // It ends where name is null.
 struct Attribute {
-  enum Kind : int32_t { kFloat = 1, kInt = 2, kString = 3, kInts = 7 };  // numbers of ONNX's AttributeProto
+  enum Kind : int32_t {
+    kFloat = 1,
+    kInt = 2,
+    kString = 3,
+    kInts = 7,
+    kStrings = 8
+  };  // numbers of ONNX's AttributeProto
   const char* name;
   int32_t kind;
   float f;

@@ -82,6 +82,9 @@ class RegionNode final : public Node {
     return node_.find_ints(key);
   }
   std::optional<std::string> find_string(const char* key) const override { return node_.find_string(key); }
+  std::optional<std::vector<std::string>> find_strings(const char* key) const override {
+    return node_.find_strings(key);
+  }
 
  private:
   const GraphNode& node_;

@@ -1,0 +1,49 @@
+// What recurrent_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kRecurrentThreads = 512, kStepThreads = 128, kStateThreads = 256;
+// Sequences that a work-group takes along at once: of the kernel of all steps, and of that of one.
+constexpr int kRecurrentCells = 4, kStepCells = 8;
+constexpr int kMostGates = 4;
+
+// kGruReset: the reset gate is applied to h before the product, not behind it. So there are two products: that
+// of the gates, then that of the hidden unit.
+enum class RecurrentKind : int32_t { kRnn, kGru, kGruReset, kLstm };
+
+// D directions, B sequences of S elements, H hidden units, G gates (LSTM i, o, f, c; GRU z, r, h).
+// product [rows, D, G H] is X W^T; r [D, G H, H]; bias [D, 2 G H]; peepholes [D, 3 H] (i, o, f); lengths [B].
+// All but product and r may be null. state: parts of [D, B, H] floats: h before and behind a step, in turn,
+// then c of kLstm, or reset gate times h and the update gate of kGruReset.
+struct RecurrentArgs {
+  static constexpr int kSlots = 7;
+  In product, r, bias, peepholes, lengths;
+  Out state, y;
+  int64_t y_of_step, y_of_cell, y_of_direction;  // strides
+  int32_t D, B, H, S;
+  int32_t step, second;              // of the kernel of one step: which, and of kGruReset which product
+  int32_t row_of_step, row_of_cell;  // rows of the product
+  int32_t backward;                  // directions from this one on go backward
+  RecurrentKind kind;
+  float clip;  // of what goes into gates; 0: none
+};
+static_assert(is_args<RecurrentArgs>(128), "one layout for all compilers");
+
+// [D, B, H] floats of the state from a tensor of [D, B, H] or [B, D, H], or to one; a work-item for each
+// element.
+struct RecurrentStateArgs {
+  static constexpr int kSlots = 2;
+  In from;  // null: zeros
+  Out to;
+  int64_t state;  // where in the state, in elements
+  uint32_t total;
+  Divisor H, B;
+  int32_t D;
+  int32_t batch_first;
+};
+static_assert(is_args<RecurrentStateArgs>(64), "one layout for all compilers");
+
+}  // namespace graphopt::hip
