@@ -32,7 +32,7 @@ Feeds = dict[str, Any]
 FIRST, SECOND = (1, 64, 64, 7), (2, 96, 96, 16)  # batch, height, width, length
 USUAL = (2, 64, 64, 16)
 # Where these are refused, one size for all is tried.
-ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1)
+ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # Past a tile of any kernel, not a multiple of 8 or 32, smaller than a tile; height and width differ both ways.
 MORE_SIZES = (
     (3, 64, 96, 10),
@@ -59,6 +59,9 @@ LARGE_INTEGER = 1 << 20
 MANY_ROWS = 70
 # Parts of the tables that indices may count in, where a model refuses indices into all of it.
 NARROWER = (1, 4, 16)
+# Ways to fill an input that says how large something is: which of them a model takes is learnt from the first cases.
+FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
+LARGEST_SIZE = 8
 # How often Loops run, beyond what most bodies need to reach their own condition.
 TURNS = (9, 33)
 PROBES = ("NaN", "infinite")
@@ -156,6 +159,7 @@ class _Plan:
         self.tried: dict[str, bool] = {}
         self.seconds = 0.0
         self.narrow = NARROWER[0]
+        self.filling = FILLINGS[0]
         self.floats = any(_is_float(v) for v in self.inputs)
         self.masks = any(self._is_mask(v) for v in self.inputs)
         decides = any(n.op_type in DECISIONS for n in model.graph.node)
@@ -295,20 +299,31 @@ class _Plan:
         if name in self.tried:
             return self.tried[name]
         kind = kind or _Kind()
-        # What a model computes from an index may be another table's: the first cases say whether that is so.
-        settled = self.seconds > 0 or not any(u.low is not None for u in self.uses.values())
-        accepted = False
-        for narrow in (self.narrow,) if settled else NARROWER:
+        for narrow, filling in self._attempts():
+            self.narrow, self.filling = narrow, filling
             rng = np.random.default_rng([self.wishes.seed, self.made])
-            self.narrow = narrow
             feeds = {v.name: self._array(v, sizes, kind, rng) for v in self.inputs}
             began = time.process_time()
-            accepted = self.accepts(Case(name, {**feeds, **(extra or {})}))
-            if accepted:
+            self.tried[name] = self.accepts(Case(name, {**feeds, **(extra or {})}))
+            if self.tried[name]:
                 self.seconds = self.seconds or time.process_time() - began
                 break
-        self.tried[name] = accepted
-        return accepted
+        return self.tried[name]
+
+    def _attempts(self) -> list[tuple[int, str]]:
+        """Parts of tables, and fillings of sizes, to try one after the other.
+
+        What a model computes from an index may be another table's, and a size may have to fit something else: the first
+        cases say which it takes.
+        """
+        usual = (self.narrow, self.filling)
+        indexed = any(u.low is not None for u in self.uses.values())
+        sized = any(self.uses[v.name].size and not self.uses[v.name].turns for v in self.inputs)
+        if self.seconds > 0:
+            other = FILLINGS[self.made % len(FILLINGS)] if sized else self.filling
+            return [usual] if other == self.filling else [(self.narrow, other), usual]
+        found = [(narrow, self.filling) for narrow in (NARROWER if indexed else (self.narrow,))]
+        return found + [(self.narrow, filling) for filling in FILLINGS[1:] if sized]
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
@@ -394,17 +409,47 @@ class _Plan:
             axes = value.type.tensor_type.shape.dim
             may_be_a_shape = len(axes) == 1 and _is_given(axes[0]) and 1 < axes[0].dim_value <= LONGEST_SHAPE
             most = int(SHAPED_ELEMENTS ** (1 / axes[0].dim_value)) if may_be_a_shape else LARGE_INTEGER
-            return self._integers(dtype, shape, use, kind, rng, most)
+            return self._integers(dtype, shape, use, kind, sizes, rng, most)
         if kind.integers == "turning points":
             points = np.array(sorted(use.turning) or [0.0])
             return np.asarray(
                 rng.choice(points[np.abs(points) < 1e6] if (np.abs(points) < 1e6).any() else [0.0], shape)
                 + rng.integers(-5, 6, shape) / 2
             ).astype(dtype)
+        if use.scale:
+            pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
+            return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[self.made % 4], 1.0).astype(dtype)
         return _floats(shape, kind.values, rng).astype(dtype)
 
+    def _sizes_in(self, shape: tuple[int, ...], use: Use, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+        """Sizes, a few of them or a whole shape; what is made of them stays within the elements of an input."""
+        count = math.prod(shape)
+        others = [_shape(v, sizes) for v in self.inputs if not self.uses[v.name].size]
+        most = max((math.prod(other) for other in others), default=1)
+        largest = int(min(LARGEST_SIZE, max(2.0, (SYMBOLIC_ELEMENTS / max(most, 1)) ** (1 / max(count, 1)))))
+        if self.filling == "as declared":
+            given = next((s for s in use.shapes if len(s) == count), None)
+        elif self.filling == "shape of another input":
+            given = next((s for s in others if len(s) == count), None)
+        elif self.filling == "rows of another input":
+            rows = next((s[0] for s in others if s), 1)
+            given = (rows, *rng.integers(1, largest + 1, max(count - 1, 0))) if count > 1 else None
+        elif self.filling == "rest":
+            given = (*np.ones(count - 1, int), -1) if use.rest and count else None
+        else:
+            words = {"one": 1, "two": 2, "three": 3}
+            given = (min(words[self.filling], largest),) * count if self.filling in words else None
+        return np.reshape(given if given is not None else rng.integers(1, largest + 1, count), shape)
+
     def _integers(
-        self, dtype: np.dtype[Any], shape: tuple[int, ...], use: Use, kind: _Kind, rng: np.random.Generator, most: int
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        use: Use,
+        kind: _Kind,
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+        most: int,
     ) -> Array:
         """most: of numbers that nothing is known of."""
         if dtype.kind == "b":
@@ -422,8 +467,13 @@ class _Plan:
             return _with_ends(rng.integers(low, high + 1, shape), low, high, rng).astype(dtype)
         if use.turns and kind.turns is not None:
             return np.full(shape, kind.turns).astype(dtype)
+        if use.axes:
+            axes = np.arange(math.prod(shape)).reshape(shape)
+            return (axes if self.made % 2 or limits.min == 0 else -1 - axes).astype(dtype)
         if use.size:
-            return np.full(shape, (1, 2, 3, 5, 0, 9)[self.made % 6 if use.turns else self.made % 3]).astype(dtype)
+            if use.turns:
+                return np.full(shape, (1, 2, 3, 5, 0, 9)[self.made % 6]).astype(dtype)
+            return self._sizes_in(shape, use, sizes, rng).astype(dtype)
         if kind.integers in FREE_INTEGERS and not use.condition:
             numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
             lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1

@@ -142,9 +142,16 @@ def noisy(
 
 def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     """Whether a node rounds real numbers to a grid, chooses among them or compares them."""
+    if _searches(node):
+        return True
     if node.op_type not in STEPS or not any(types.get(node.input[i]) in FLOATS for i in STEPS[node.op_type]):
         return False
     return node.op_type != "Cast" or next((a.i for a in node.attribute if a.name == "to"), 0) in INTEGERS
+
+
+def _searches(node: onnx.NodeProto) -> bool:
+    """BeamSearch, GreedySearch, Sampling: choose among what their bodies compute."""
+    return node.domain not in ("", "ai.onnx") and any(a.HasField("g") for a in node.attribute)
 
 
 def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
@@ -250,7 +257,11 @@ class _Noise:
 
     def graph(self, graph: onnx.GraphProto, outer: dict[str, _Kind], weights: _Weights) -> None:
         known = dict(outer)
-        known |= {t.name: _Kind(noisy=weights.is_weight(t)) for t in graph.initializer if t.name not in known}
+        for tensor in graph.initializer:
+            if tensor.name not in known:  # those of the main graph are moved already
+                known[tensor.name] = _Kind(noisy=weights.is_weight(tensor))
+                self.shapes[tensor.name] = tuple(tensor.dims)
+                tensor.CopyFrom(weights.moved(tensor))
         nodes = []
         for node in graph.node:
             self._constant(node, known, weights)
@@ -263,6 +274,8 @@ class _Noise:
                         floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
                         known[value.name] = _Kind(noisy=given.noisy and floating)
                     self.graph(body, known, weights)
+                    if self.steps > 1 and _searches(node):
+                        self._other_choice(body)
                     kinds += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
             noisy_kinds = [k for k in kinds if k.noisy]
             if node.op_type == "Constant":
@@ -276,7 +289,7 @@ class _Noise:
             if node.op_type in PRODUCTS and not self._is_coarse(node):
                 nodes += self._rounded_operand(node, known)
             extra: list[onnx.NodeProto] = []
-            if self.steps > 1 and is_step(node, self.types):
+            if self.steps > 1 and is_step(node, self.types) and not _searches(node):
                 before, extra = self._other_step(node, known)
                 nodes += before
             for i, name in enumerate(node.output):
@@ -385,6 +398,19 @@ class _Noise:
                 if values:
                     behind.append(helper.make_node("GatherElements", [name, indices], [values], axis=axis))
         return before, behind
+
+    def _other_choice(self, body: onnx.GraphProto) -> None:
+        """Numbers that a search chooses by, moved by several units."""
+        made = {name: (node, i) for node in body.node for i, name in enumerate(node.output)}
+        for value in body.output:
+            type_ = self.types.get(value.name, value.type.tensor_type.elem_type)
+            if type_ not in FLOATS or value.name not in made:
+                continue
+            node, i = made[value.name]
+            rounding = self.unit_of(value.name)
+            rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
+            node.output[i] = f"{_PREFIX}_{next(self.made)}"
+            body.node.extend(self._rounding(node.output[i], value.name, type_, rounding, node.op_type, raw=False))
 
     def _terms(self, node: onnx.NodeProto, operand: int) -> int:
         shape = next((self.shapes[n] for n in node.input[1 - operand :] if n in self.shapes), ())

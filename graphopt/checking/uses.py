@@ -19,24 +19,57 @@ from onnx import numpy_helper
 # A factor of this size turns what is not 0 into "hidden".
 HIDES = 1e3
 MOVES = frozenset(
-    "Cast Compress Expand Flatten Identity Pad Reshape ScatterElements Slice Split Squeeze Tile Transpose "
+    "Cast CastLike Compress Expand Flatten Identity Pad Reshape ScatterElements Slice Split Squeeze Tile Transpose "
     "Unsqueeze".split()
 )
 LOGIC = frozenset("And Not Or Xor".split())
 COMPARISONS = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
-# What these read at the given places are sizes, axes, counts.
+# What these read at the given places are sizes, counts.
 SIZES = {
+    "AffineGrid": (1,),
+    "BeamSearch": (1, 2, 3, 4),
+    "BlackmanWindow": (0,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
+    "DFT": (1,),
     "Expand": (1,),
+    "GreedySearch": (1, 2),
+    "HammingWindow": (0,),
+    "HannWindow": (0,),
     "Loop": (0,),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1),
+    "NonMaxSuppression": (2,),
     "OneHot": (1,),
+    "Pad": (1,),
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (3,),
-    "Slice": (1, 2, 3, 4),
+    "STFT": (1, 3),
+    "Sampling": (1, 2),
+    "Slice": (1, 2, 4),
+    "Split": (1,),
     "Tile": (1,),
     "TopK": (1,),
 }
+# Their results are as large as these sizes say.
+SHAPES = frozenset("ConstantOfShape Expand MaxUnpool Reshape Resize".split())
+AXES = {
+    **dict.fromkeys(
+        "CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+        "ReduceSumSquare Squeeze Unsqueeze".split(),
+        1,
+    ),
+    "Pad": 3,
+    "Slice": 3,
+}
+SCALES = {"Resize": 2, "Upsample": 1}
+# What is computed so from a size is one, too.
+ARITHMETIC = MOVES | frozenset(
+    "Abs Add Ceil Concat Div Floor Gather Max Min Mod Mul Neg Pow ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "Round Sqrt Sub Sum Where".split()
+)
 
 
 @dataclass
@@ -51,6 +84,10 @@ class Use:
         mask: whether it hides positions where it is 0.
         additive: whether it is added before a Softmax: 0 keeps, a large negative number hides.
         size: whether it says how large something is.
+        shapes: what results are declared as whose shape it is.
+        rest: whether one of its numbers may be -1, for what is left.
+        axes: whether it names axes.
+        scale: whether pixels are resized by it.
         turns: whether it says how often a Loop runs.
         condition: whether a branch depends on it.
     """
@@ -63,6 +100,10 @@ class Use:
     mask: bool = False
     additive: bool = False
     size: bool = False
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    rest: bool = False
+    axes: bool = False
+    scale: bool = False
     turns: bool = False
     condition: bool = False
 
@@ -90,9 +131,13 @@ def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
     known = {t.name: tuple(t.dims) for t in model.graph.initializer}
     traces = {v.name: _Trace(((v.name, 1.0),)) for v in model.graph.input if v.name not in known}
     tracer.shapes |= known
+    for value in (*model.graph.value_info, *model.graph.output):
+        dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if all(n > 0 for n in dims):
+            tracer.declared[value.name] = tuple(dims)
     for tensor in model.graph.initializer:
         tracer.constant(tensor.name, tensor)
-    tracer.graph(model.graph, traces)
+    tracer.graph(model.graph, traces, {name: frozenset((name,)) for name in traces})
     return tracer.uses
 
 
@@ -101,21 +146,33 @@ class _Tracer:
     uses: dict[str, Use]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    declared: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def constant(self, name: str, tensor: onnx.TensorProto) -> None:
         self.shapes[name] = tuple(tensor.dims)
         if math.prod(tensor.dims) <= 1 and tensor.data_location != onnx.TensorProto.EXTERNAL:
             self.numbers[name] = numpy_helper.to_array(tensor).reshape(-1)
 
-    def graph(self, graph: onnx.GraphProto, traces: dict[str, _Trace]) -> None:
+    def graph(self, graph: onnx.GraphProto, traces: dict[str, _Trace], origins: dict[str, frozenset[str]]) -> None:
+        """
+        Args:
+            graph: to be walked.
+            traces: of what is known before it.
+            origins: the inputs that integers, or what becomes such, are computed from.
+        """
         softmaxed = _before_softmax(graph)
         for tensor in graph.initializer:
             self.constant(tensor.name, tensor)
         for node in graph.node:
             self._node(node, traces, softmaxed)
+            self._sizes(node, origins)
             for attribute in node.attribute:
                 for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                    self.graph(body, dict(traces))
+                    inner = dict(origins)
+                    self.graph(body, dict(traces), inner)
+                    made = frozenset[str]().union(*(inner.get(v.name, ()) for v in body.output))
+                    for name in node.output if made else ():
+                        origins[name] = origins.get(name, frozenset()) | made
 
     def _node(self, node: onnx.NodeProto, traces: dict[str, _Trace], softmaxed: set[str]) -> None:
         if node.op_type == "Constant":
@@ -137,6 +194,16 @@ class _Tracer:
                 traces[name] = made
             if not made.folded and any(abs(a) >= HIDES for _, a in made.factors):
                 self._each(made, lambda use: setattr(use, "mask", True))
+
+    def _sizes(self, node: onnx.NodeProto, origins: dict[str, frozenset[str]]) -> None:
+        """Sizes, also such as are computed from several inputs."""
+        for place in SIZES.get(node.op_type, ()):
+            for name in origins.get(node.input[place], ()) if place < len(node.input) else ():
+                self.uses[name].size = True
+        if node.op_type in ARITHMETIC:
+            made = frozenset[str]().union(*(origins.get(name, ()) for name in node.input))
+            if made:
+                origins.update(dict.fromkeys(node.output, made))
 
     def _shape(self, node: onnx.NodeProto) -> None:
         """Tables that are cast or taken out of their quantized form keep their shape."""
@@ -210,6 +277,14 @@ class _Tracer:
             self._each(trace, lambda use: setattr(use, "size", True))
             if op == "Loop":
                 self._each(trace, lambda use: setattr(use, "turns", True))
+            if op in SHAPES and (declared := self.declared.get(node.output[0])):
+                self._each(trace, lambda use: use.shapes.append(declared))
+            if op == "Reshape":
+                self._each(trace, lambda use: setattr(use, "rest", True))
+        elif place == AXES.get(op):
+            self._each(trace, lambda use: setattr(use, "axes", True))
+        elif place == SCALES.get(op):
+            self._each(trace, lambda use: setattr(use, "scale", True))
         elif op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
             self._turning(trace, [number])
         elif op == "Clip" and place == 0:

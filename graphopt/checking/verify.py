@@ -51,6 +51,8 @@ STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 UNDECIDED = 2.0
 # A difference of so many limits, of the output as a whole or after more draws, is no matter of luck.
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
+# How often BEFORE runs again on a case that looks different.
+SAME_RUNS = 3
 # On so many cases quantized values in between are compared, where outputs look equal.
 LEVELS_CASES = 3
 # How many cases run at the runtime's default optimization level, the smallest of them.
@@ -616,6 +618,7 @@ class _Measure:
         approximation: by case; see `_approximation`.
         overflown: (case, output) where BEFORE would have AFTER's infinities, too.
         allowed: by case, how many limits are no finding.
+        unsteady: (case, output) where BEFORE differs from itself.
     """
 
     pair: _Pair
@@ -625,6 +628,7 @@ class _Measure:
     approximation: dict[str, list[Deviation]] = field(default_factory=dict)
     overflown: set[tuple[str, str]] = field(default_factory=set)
     allowed: dict[str, float] = field(default_factory=dict)
+    unsteady: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for name in self.compared:
@@ -643,7 +647,7 @@ class _Measure:
             self.honest.measure(numerics, doubtful.values(), DRAWS)
 
     def rows_of(self, run: _Run) -> list[OutputComparison]:
-        return [self._forgiven(r) for r in self._measured(run)]
+        return [self._forgiven(r) for r in self._measured(run) if (r.case, r.name) not in self.unsteady]
 
     def _measured(self, run: _Run) -> list[OutputComparison]:
         return _rows(self.pair, run, self.honest, self.approximation.get(run.case.name), self.compared)
@@ -674,6 +678,7 @@ def _judge(
         measure.approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
         rows |= {id(run): measure.rows_of(run) for run in beyond}
     _measure_again(measure, runs, rows, budget)
+    report.random += [name for name in measure.compared if any(name == output for _, output in measure.unsteady)]
     if all(row.equal for run in runs for row in rows[id(run)]):
         _compare_levels(pair, runs, rows, budget)
     for run in runs:
@@ -692,17 +697,42 @@ def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: 
             continue
         beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
         if beyond_luck and not measure.honest.has_steps:
-            break
+            if _is_steady(measure, run, runs, rows):
+                break
+            continue
         measure.overflown |= _overflown(measure.pair, run, measure.honest, bad)
         decided = _drawn_again(run, measure, budget if again else None)
         again.add(run.case.name)
         measure.allowed[run.case.name] = 1.0 if decided else UNDECIDED
         rows[id(run)] = measure.rows_of(run)
-        if any(not r.equal for r in rows[id(run)]):
+        if any(not r.equal for r in rows[id(run)]) and _is_steady(measure, run, runs, rows):
             break
+    measured = again | {case for case, _ in measure.unsteady}
     for run in runs:
-        if run.case.name in again:
+        if run.case.name in measured:
             rows[id(run)] = measure.rows_of(run)
+
+
+def _is_steady(measure: _Measure, run: _Run, runs: Sequence[_Run], rows: Rows) -> bool:
+    """Whether what looks different does so without what BEFORE makes another way each time."""
+    measure.unsteady |= _unsteady(measure, run, runs)
+    rows[id(run)] = measure.rows_of(run)
+    return any(not r.equal for r in rows[id(run)])
+
+
+def _unsteady(measure: _Measure, run: _Run, runs: Sequence[_Run]) -> set[tuple[str, str]]:
+    """(case, output) where BEFORE itself looks different from one run to the next: of memory that nobody wrote to."""
+    reference = measure.pair.reference
+    session = open_session(measure.pair.before, library=reference.library, provider=reference.provider)
+    others = list({r.case.name: r.case for r in runs if r.case is not run.case}.values())
+    found = set()
+    for turn in range(SAME_RUNS):
+        # What another case left in memory.
+        for other in others[turn : turn + 1]:
+            run_case(session, other)
+        itself = _Run(reference, run.case, _compared(measure.honest.wanted[run.case.name], run_case(session, run.case)))
+        found |= {(row.case, row.name) for row in measure.rows_of(itself) if not row.equal}
+    return found
 
 
 def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: Rows, budget: Budget) -> None:
@@ -739,7 +769,8 @@ def _drawn_again(run: _Run, measure: _Measure, budget: Budget | None) -> bool:
     while True:
         drawn = max((honest.drawn(numerics, run.case) for numerics in classes), default=MOST_DRAWS)
         bad = [r for r in rows_of(run) if not r.equal]
-        surely = all(r.severity > BEYOND_LUCK and math.isfinite(r.rel_rms) for r in bad)
+        # A choice that no draw made has no limit to be beyond.
+        surely = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
         if not bad or drawn >= MOST_DRAWS or (surely and drawn >= ENOUGH_DRAWS):
             break
         if budget is not None and budget.is_spent:

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from graphopt.errors import OptionError
 from graphopt.graph.shapes.facts import MICROSOFT
-from graphopt.graph.traversal import bodies, graphs, tensor_bytes, tensor_dims
+from graphopt.graph.traversal import bodies, captures, foreign_bodies, graphs, tensor_bytes, tensor_dims
 from graphopt.ops import DOMAIN
 
 _DECLARED = "graphopt.declared"
@@ -109,11 +109,41 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
             return
         merge.graph(model.graph, inferred.graph)
         if not merge.only_declared:
-            return
+            break
         # What inference does not know by itself tells it more of what is behind.
         outputs = {info.name: info for info in message.graph.output}
         for value in merge.only_declared:
             ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
+    for body, body_message in foreign_bodies(model.graph, message.graph):
+        _infer_foreign_body(message, body, body_message, merge)
+
+
+def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: onnx.GraphProto, merge: _Merge) -> None:
+    """Of an operator that onnx does not know (BeamSearch): its inference does not look into the body."""
+    alone = onnx.ModelProto(ir_version=message.ir_version)
+    alone.opset_import.extend(message.opset_import)
+    alone.functions.extend(message.functions)
+    graph = alone.graph
+    graph.name = body_message.name
+    graph.node.extend(body_message.node)
+    graph.input.extend(body_message.input)
+    graph.output.extend(body_message.output)
+    for tensor in body_message.initializer:
+        if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES:
+            graph.initializer.append(tensor)
+        else:
+            _declare(graph, tensor.name, tensor.data_type, tensor.dims)
+    for value in captures(body):
+        tensor = value.const_value
+        if tensor is not None and not value.is_graph_input() and tensor_bytes(tensor) <= _SMALL_TENSOR_BYTES:
+            ir.serde.serialize_tensor_into(graph.initializer.add(), from_=tensor)
+        elif value.type is not None:
+            ir.serde.serialize_value_into(graph.input.add(), value)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(alone, check_type=False, strict_mode=False, data_prop=True)
+    except Exception:  # as above
+        return
+    merge.graph(body, inferred.graph, main=False)
 
 
 def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
