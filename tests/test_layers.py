@@ -81,6 +81,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 BUILT_ON = {
     "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
     "group_norm": {"elementwise"},
+    "einsum": {"matmul", "movement", "reduction"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
     "recurrent": {"matmul"},
