@@ -22,6 +22,8 @@ from pathlib import Path
 import onnx
 from onnx.backend.test import loader
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from graphopt import cli
 
 COMMANDS = (

@@ -540,7 +540,7 @@ def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> A
 def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """Keys along the last axis; true keeps."""
     mask = np.ones(shape, bool)
-    if not shape or shape[-1] < 2:
+    if not mask.size or not shape or shape[-1] < 2:
         return mask
     rows = mask.reshape(-1, shape[-1])
     length = shape[-1]

@@ -27,7 +27,7 @@ def optimize_all(
     """Optimize every model of FOLDER into OUT; run it again to go on. Exit code 1: some failed."""
     from graphopt.optimize_all import PAGE, Outcome, summary
     from graphopt.optimize_all import optimize_all as run
-    from graphopt.report.text import plain
+    from graphopt.report.text import count, plain
 
     def show(outcome: Outcome, done: int, total: int) -> None:
         what = (
@@ -37,8 +37,8 @@ def optimize_all(
 
     found = summary(run(folder, out, options=options or (), jobs=jobs, timeout=timeout, on=on, progress=show))
     screen.out().print(
-        f"{found['models']} models: {found['optimized']} optimized, {found['unchanged']} unchanged, "
-        f"{found['failed']} failed; see {plain(str(out / PAGE))}",
+        f"{count(found['models'], 'model')}: {found['optimized']} optimized, {found['unchanged']} unchanged, "
+        f"{found['failed']} failed\nsummary: {plain(str(out / PAGE))}",
         soft_wrap=True,
     )
     if found["failed"]:

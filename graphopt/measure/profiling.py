@@ -218,7 +218,7 @@ def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
         said = [f"{op} {len(names)}: {', '.join(names[:3])}{', ..' * (len(names) > 3)}" for op, names in kinds.items()]
         line += f"; {other.removesuffix('ExecutionProvider')}: {sum(map(len, kinds.values()))} ({'; '.join(said)})"
     copies = len(nodes) - len(ran)
-    return line + (f"; {copies} copies between host and device" if copies else "")
+    return line + (f"; {copies} {'copy' if copies == 1 else 'copies'} between host and device" if copies else "")
 
 
 def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:

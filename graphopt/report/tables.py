@@ -109,7 +109,8 @@ def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
 def remark_line(remark: Remark, where: str) -> str:
     """What was done or refused, and what to do about it."""
     if remark.applied:
-        return f"[green]applied[/] {remark.pass_name}: {where}: {plain(remark.detail)}"
+        place = f"{where}: " if where else ""  # of the model as a whole
+        return f"[green]applied[/] {remark.pass_name}: {place}{plain(remark.detail)}"
     code = Code[remark.code]
     return (
         f"[yellow]refused[/] {remark.pass_name}: {where}: {remark.code}: {code.meaning} "
@@ -387,8 +388,9 @@ def _print_profile(profile: Profile, console: Console) -> None:
 
 
 def _print_placement(name: str, placed: Placement, console: Console) -> None:
-    nodes = ", ".join(f"{n} nodes on {provider}" for provider, n in placed.nodes.items())
-    copies = f"; {placed.copies} copies between host and device, {size(placed.copied_bytes)}" if placed.copies else ""
+    nodes = ", ".join(f"{count(n, 'node')} on {provider}" for provider, n in placed.nodes.items())
+    copied = f"{placed.copies} {'copy' if placed.copies == 1 else 'copies'} between host and device"
+    copies = f"; {copied}, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
     say(f"{name}: {nodes}{copies}{left}", console)
 

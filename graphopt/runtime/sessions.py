@@ -555,7 +555,8 @@ def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:
                 break
     seconds = time.perf_counter() - begin
     kernels = f", {loaded} kernels of the GPU's libraries are loaded" if loaded else ""
-    print(f"graphopt: ran once for {len(sets)} sets of shapes in {seconds:.2f} s{kernels}", file=sys.stderr)
+    shown = f"{len(sets)} set{'s' * (len(sets) != 1)} of shapes"
+    print(f"graphopt: ran once for {shown} in {seconds:.2f} s{kernels}", file=sys.stderr)
 
 
 _MOST_WARM_UPS = 5

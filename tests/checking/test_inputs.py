@@ -31,9 +31,10 @@ def seen(model: onnx.ModelProto, name: str) -> set[Any]:
 
 
 def test_no_elements_is_a_size() -> None:
-    """An axis of 0 elements is what the runtime takes, not one to choose a size for."""
-    model = model_from_text("g (float[2, 0, N] x) => (float[2, M, N] y) { y = Sin(x) }", {})
-    assert {array.shape[:2] for array in values(model, "x")} == {(2, 0)}
+    """An axis of 0 elements is what the runtime takes, not one to choose a size for; a mask has none either."""
+    text = "g (float[2, 0, N] x, bool[2, 0, 4] m) => (float[2, M, N] y) { y = Sin(x) z = Not(m) }"
+    model = model_from_text(text, {})
+    assert {array.shape[:2] for name in "xm" for array in values(model, name)} == {(2, 0)}
 
 
 def test_a_list_that_may_be_a_shape_is_small() -> None:

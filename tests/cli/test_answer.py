@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from rich.console import Console
@@ -27,6 +28,7 @@ from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped, where
 from graphopt.report.tables import show, table
 from models import ZOO
+from tests.rewriting import model_from_text
 
 pytestmark = pytest.mark.once
 
@@ -126,6 +128,75 @@ def test_nothing_is_cut_in_a_pipe(files: tuple[Path, Path], graphopt_command: Ca
     shown = graphopt_command("diff", path, out).stdout
     assert shown.startswith("30 -> 12 nodes, 8 places rewritten\n")
     assert "long" * 40 in shown and "…" not in shown
+
+
+class Terminal(io.StringIO):
+    """Stdout where a window shows it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+LONG = (
+    "bisect a.onnx --target cpu --all-sites",
+    "doctor",
+    "optimize-all models OUT",
+    "optimize a.onnx OUT --target cpu --tune --tune-seconds 1 --verify --bench",
+)
+NET = """g (float[N, 4, 9, 9] x) => (float[N, 4, 9, 9] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    n = BatchNormalization (c, s, b, m, v)
+    y = Relu (n)
+}"""
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model whose names are longer than a line, its rewrite, and a folder of models."""
+    folder = tmp_path_factory.mktemp("long_names")
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(4, 4, 3, 3)), **{n: rng.uniform(0.5, 1.5, 4) for n in "sbmv"}}
+    model = model_from_text(NET, {n: a.astype(np.float32) for n, a in weights.items()})
+    for node in model.graph.node:
+        node.name = f"/a/{node.op_type}/{'long' * 30}"
+    onnx.save(model, folder / "a.onnx")
+    graphopt.optimize(folder / "a.onnx", folder / "b.onnx", target="cpu", all_sites=True)
+    (folder / "models").mkdir()
+    onnx.save(model, folder / "models" / "m.onnx")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "optimize a.onnx OUT --target cpu --all-sites --explain",
+        "explain a.onnx --target cpu",
+        "verify a.onnx b.onnx --effort quick",
+        "diff a.onnx b.onnx",
+        "bench a.onnx b.onnx --threads 1 --seconds 0 --no-memory",
+        "lower b.onnx OUT",
+        "passes",
+        "serve-config b.onnx OUT --for kserve",
+        *(LONG if os.environ.get("GRAPHOPT_TEST_EVERY_COMMAND") else ()),  # scripts/sweep commands
+    ],
+)
+def test_80_columns(
+    command: str, long_names: Path, graphopt_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal no line is longer and no word is broken in two; in a pipe nothing is cut."""
+    monkeypatch.chdir(long_names)
+    piped = graphopt_command(*command.replace("OUT", f"{command.split()[0]}_1.onnx").split()).stdout
+    window = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", window)
+    graphopt_command(*command.replace("OUT", f"{command.split()[0]}_2.onnx").split())
+    shown = window.getvalue()
+    assert piped and "…" not in piped and all(len(line) <= 80 for line in shown.splitlines())
+    # Times, and what follows from them, differ from run to run; a word that is cut ends so.
+    known = {*piped.split(), *"faster slower as fast within noise written to".split()}
+    broken = {w for w in shown.split() if w.isalpha() and w not in known and w not in "long" * 31}
+    assert not broken
 
 
 def test_passes_without_work_are_one_line(files: tuple[Path, Path], graphopt_command: Callable[..., Any]) -> None:

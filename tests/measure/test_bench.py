@@ -131,7 +131,7 @@ def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
     assert placed.nodes == {"ROCMExecutionProvider": 1, "CPUExecutionProvider": 1}
     assert (placed.copies, placed.copied_bytes, placed.on_cpu) == (1, 400, ["b"])
     assert placement(nodes, "CPUExecutionProvider").on_cpu == []
-    said = "1 of 2 nodes on ROCMExecutionProvider; CPU: 1 (NonZero 1: b); 1 copies between host and device"
+    said = "1 of 2 nodes on ROCMExecutionProvider; CPU: 1 (NonZero 1: b); 1 copy between host and device"
     assert placement_line(nodes, "ROCMExecutionProvider") == said
 
 

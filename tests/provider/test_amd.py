@@ -294,7 +294,7 @@ def test_tensors_of_callers_in_pinned_memory(on_device: StandIn) -> None:
 
 def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:
     outcome = on_device.run("warms_up")
-    assert "graphopt: ran once for 1 sets of shapes in" in outcome.said
+    assert "graphopt: ran once for 1 set of shapes in" in outcome.said
     assert "warm_up has no shape for input 'x'" in outcome.value["missing"]
 
 
