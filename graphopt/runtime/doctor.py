@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,29 +115,46 @@ def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
         options.log_severity_level = 4
     except Exception as error:  # the runtime's exception classes share no public base
         return 0, str(error).strip()
-    return sum(_has_kernel(ort, options, name) for name, spec in OPS.items() if spec.cpu_kernel), ""
+    return _with_kernel(ort, options, [name for name, spec in OPS.items() if spec.cpu_kernel]), ""
 
 
-def _has_kernel(ort: Any, options: Any, name: str) -> bool:
-    from onnx import TensorProto, helper
+def _with_kernel(ort: Any, options: Any, names: Sequence[str]) -> int:
+    """How many of the operators have a kernel: a session of all of them, and of each half where one has none."""
+    from onnx import helper
 
-    spec = OPS[name]
-    values = [
-        helper.make_tensor_value_info(i, TensorProto.BOOL if i == "mask" else TensorProto.FLOAT, None)
-        for i in spec.inputs
-    ]
-    outputs = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in spec.outputs]
-    node = helper.make_node(name, list(spec.inputs), list(spec.outputs), domain=DOMAIN)
-    for key, kind in spec.attributes.items():
-        node.attribute.append(_example_attribute(key, int(kind)))
-    graph = helper.make_graph([node], "kernel", values, outputs)
+    nodes: list[onnx.NodeProto] = []
+    values: list[onnx.ValueInfoProto] = []
+    outputs: list[onnx.ValueInfoProto] = []
+    for name in names:
+        _add_node(name, nodes, values, outputs)
+    graph = helper.make_graph(nodes, "kernels", values, outputs)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     try:
         ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
-    except Exception:  # no kernel of that name
-        return False
-    return True
+    except Exception:  # no kernel of some name
+        half = len(names) // 2
+        return sum(_with_kernel(ort, options, part) for part in (names[:half], names[half:])) if half else 0
+    return len(names)
+
+
+def _add_node(
+    name: str,
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+) -> None:
+    from onnx import TensorProto, helper
+
+    spec = OPS[name]
+    given, made = [f"{name}.{i}" for i in spec.inputs], [f"{name}.{o}" for o in spec.outputs]
+    for value, i in zip(given, spec.inputs, strict=True):
+        element = TensorProto.BOOL if i == "mask" else TensorProto.FLOAT
+        inputs.append(helper.make_tensor_value_info(value, element, None))
+    outputs += [helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in made]
+    node = helper.make_node(name, given, made, domain=DOMAIN)
+    node.attribute.extend(_example_attribute(key, int(kind)) for key, kind in spec.attributes.items())
+    nodes.append(node)
 
 
 def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:

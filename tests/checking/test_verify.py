@@ -428,6 +428,7 @@ def test_scale_of_attention_in_half_precision(name: str) -> None:
     assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5))
 
 
+@pytest.mark.once
 def test_scale_of_attention_of_an_exported_bert_in_half_precision() -> None:
     """Three layers of MiniLM as PyTorch exports them, on one set of inputs."""
     before, feeds = onnx.load(fetch("paraphrase")), TRAINED["paraphrase"].feeds[0](np.random.default_rng(5))

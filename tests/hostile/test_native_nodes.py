@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = 300  # scripts/sweep has 50,000
+EXAMPLES = 150  # scripts/sweep has 50,000
 
 
 def survives(examples: int, seed: int, *kernels: str, **environment: str) -> list[str]:

@@ -12,7 +12,7 @@ from graphopt.ops.cases import Case, all_cases, cases_of, model_of
 from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 
-NODES_IN_A_SESSION = 100  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
+NODES_IN_A_SESSION = 50  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
 
 
 def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
@@ -57,8 +57,9 @@ def test_bodies(dtype: str) -> None:
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
+# What a body is written with changes with the opset, and not with the runtime: the ends on both.
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 15, 18, 21])
+@pytest.mark.parametrize("opset", [7, *(pytest.param(n, marks=pytest.mark.once) for n in (9, 11, 12, 13, 15, 18)), 21])
 def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
     cases = [case for case in all_cases(limit=2, dtype=dtype) if case.spec.min_opset <= opset]
     assert disagreements(cases, run(cases, opset, kernels=False), dtype) == []

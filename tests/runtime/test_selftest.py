@@ -10,10 +10,13 @@ from typer.testing import CliRunner
 from graphopt.cli.root import app
 from graphopt.ops import OPS
 from graphopt.ops.cases import FAMILIES
+from graphopt.runtime import selftest
 
 
 def test_a_missing_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHOPT_DISABLE", "FusedLayerNorm")
+    some = ("FusedLayerNorm", "FusedRmsNorm", "ScaleShift")  # the others pass in the test of every kernel
+    monkeypatch.setattr(selftest, "OPS", {name: spec for name, spec in OPS.items() if name.startswith(some)})
     result = CliRunner().invoke(app, ["doctor", "--selftest", "--json"])
     assert result.exit_code == 1
     results = json.loads(result.output)["selftest"]["results"]

@@ -32,10 +32,9 @@ constexpr size_t kMaxThreads = 1024;
 enum class State { kReady, kAtBarrier, kAtExchange, kAtDone, kFinished };
 
 struct Fiber : WorkItem {
-  ucontext_t context;
   jmp_buf jump;
   State state = State::kReady;
-  bool started = false;
+  bool made = false;
 };
 
 struct Kernel {
@@ -81,19 +80,28 @@ void park(State state) {
   if (_setjmp(fiber.jump) == 0) _longjmp(machine().scheduler, 1);
 }
 
-void trampoline() {
-  Machine& m = machine();
-  m.kernel->entry(m.kernel->function, m.args);
-  self().state = State::kFinished;
-  _longjmp(m.scheduler, 1);
+// A fiber is made once and runs work-item after work-item: making one enters the kernel, too.
+void work() {
+  for (;;) {
+    machine().kernel->entry(machine().kernel->function, machine().args);
+    park(State::kFinished);
+  }
 }
 
-void resume(Fiber& fiber) {
+void resume(size_t i) {
+  Machine& m = machine();
+  Fiber& fiber = m.fibers[i];
   current = &fiber;
-  if (_setjmp(machine().scheduler) != 0) return;
-  if (fiber.started) _longjmp(fiber.jump, 1);
-  fiber.started = true;
-  setcontext(&fiber.context);
+  if (_setjmp(m.scheduler) != 0) return;
+  if (fiber.made) _longjmp(fiber.jump, 1);
+  fiber.made = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = m.stacks + i * kStackBytes;
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, work, 0);
+  setcontext(&context);
 }
 
 bool all(size_t begin, size_t end, State state) {
@@ -115,12 +123,6 @@ void run_group(Dim3 block_index, std::vector<size_t>& order, const std::function
     fiber.thread = {static_cast<uint32_t>(i), 0, 0};
     fiber.block = block_index;
     fiber.state = State::kReady;
-    fiber.started = false;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = m.stacks + i * kStackBytes;
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, trampoline, 0);
   }
   const size_t wave = kWaveSize;
   for (;;) {
@@ -128,7 +130,7 @@ void run_group(Dim3 block_index, std::vector<size_t>& order, const std::function
     bool progress = false;
     for (const size_t i : order) {
       if (m.fibers[i].state != State::kReady) continue;
-      resume(m.fibers[i]);
+      resume(i);
       progress = true;
     }
     for (size_t w = 0; w < m.threads; w += wave) {
