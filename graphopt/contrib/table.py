@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from graphopt.contrib import CONTRIB, ContribOp
 
-PAGE = Path(__file__).parents[2] / "docs" / "contrib.md"
 # Neither runtime's CPU provider has a kernel: the reference alone, written from the schema's text, is the truth.
 WITHOUT_KERNEL = frozenset(
     "BiasAdd BiasSplitGelu GroupNorm NhwcConv PackedAttention PackedMultiHeadAttention QLinearReduceMean "
@@ -55,7 +52,3 @@ def rows() -> list[str]:
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-if __name__ == "__main__":
-    print("\n".join(rows()))
