@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -304,11 +304,6 @@ def remove_unread_definitions(editor: Editor) -> int:
 # -- nodes that change nothing -----------------------------------------------------------------------------------
 
 
-CANDIDATES = frozenset(
-    "Identity Concat Sum Max Min Mean Dropout Cast CastLike Transpose Reshape Flatten Expand Slice Pad Mul Div".split()
-)
-
-
 def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
     """The input that the only read output of a node of CANDIDATES always equals, or None."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
@@ -317,32 +312,9 @@ def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
         use_count(o) or o.is_graph_output() for o in node.outputs[1:]
     ):
         return None
-    x = node.inputs[0]
-    op = node.op_type
-    if op == "Identity" or (op in ("Concat", "Sum", "Max", "Min", "Mean") and len(node.inputs) == 1):
-        return x
-    if op == "Dropout":
-        return x if _is_inference_dropout(node, editor) else None
-    if op == "Cast":
-        return x if editor.dtype(x) is not None and editor.dtype(x) == node.attributes["to"].as_int() else None
-    if op == "CastLike":
-        return x if editor.dtype(x) is not None and editor.dtype(x) == editor.dtype(node.inputs[1]) else None
-    if op == "Transpose":
-        return x if _is_identity_transpose(node, editor) else None
-    if op == "Reshape":
-        return x if _keeps_shape(node, editor) else None
-    if op == "Flatten":
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-        return x if editor.shapes.rank(x) == 2 and axis in (1, -1) else None
-    if op == "Expand":
-        return x if _expands_nothing(node, editor) else None
-    if op == "Slice":
-        return x if _takes_everything(node, editor) else None
-    if op == "Pad":
-        return x if _pads_nothing(node, editor) else None
-    if op in ("Mul", "Div"):
+    if node.op_type in FACTORS:
         return _times_one(node, editor)
-    return None
+    return node.inputs[0] if _KEEPS[node.op_type](node, editor) else None
 
 
 def is_matrix(tensor: ir.TensorProtocol) -> bool:
@@ -353,6 +325,21 @@ def is_matrix(tensor: ir.TensorProtocol) -> bool:
 def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
     """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision.py)."""
     return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)
+
+
+def _has_one_input(node: ir.Node, editor: Editor) -> bool:
+    return len(node.inputs) == 1
+
+
+def _casts_to_its_own(node: ir.Node, editor: Editor) -> bool:
+    dtype = editor.dtype(node.inputs[0])
+    wanted = node.attributes["to"].as_int() if node.op_type == "Cast" else editor.dtype(node.inputs[1])
+    return dtype is not None and dtype == wanted
+
+
+def _flattens_a_matrix(node: ir.Node, editor: Editor) -> bool:
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    return editor.shapes.rank(node.inputs[0]) == 2 and axis in (1, -1)
 
 
 def _is_inference_dropout(node: ir.Node, editor: Editor) -> bool:
@@ -433,6 +420,23 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
         if editor.scalar(one) == 1.0:
             return x
     return None
+
+
+# Operator -> whether a node gives its first input.
+_KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
+    "Identity": lambda node, editor: True,
+    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _has_one_input),
+    "Dropout": _is_inference_dropout,
+    **dict.fromkeys(("Cast", "CastLike"), _casts_to_its_own),
+    "Transpose": _is_identity_transpose,
+    "Reshape": _keeps_shape,
+    "Flatten": _flattens_a_matrix,
+    "Expand": _expands_nothing,
+    "Slice": _takes_everything,
+    "Pad": _pads_nothing,
+}
+FACTORS = frozenset(("Mul", "Div"))
+CANDIDATES = FACTORS | _KEEPS.keys()
 
 
 # -- equal nodes -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ have one shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -234,44 +234,57 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         return None
     if core.axes != ((-1,) if core.rank is None else (core.rank - 1,)):
         raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {core.rank}", node)
-    nodes, x, y = list(core.nodes), core.X, core.Y
-    D = _last_dim(x, editor, node)
-    cast = made_by(x, "Cast")
-    if cast is not None and editor.dtype(x) == ir.DataType.FLOAT:
-        source = cast.inputs[0]
-        if source is not None and editor.dtype(source) == ir.DataType.FLOAT16:
-            x = source  # the Cast goes when nobody else reads it
-    wanted = editor.dtype(x)
-    gamma: Array | None = None
-    beta: Array | None = None
+    x, D = _before_widening(core.X, editor), _last_dim(core.X, editor, node)
+    behind = _Behind(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
     if factored is not None:
-        gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
-        beta = _factored_parameter(factored.beta, "beta", core, D, editor)
-    casted = editor.dtype(core.X) == wanted
-    while True:
-        user = sole_reader(y)
-        if user is None:
-            break
-        if user.op_type == "Cast" and not casted and attribute_int(user, "to", 0) == wanted:
-            casted = True
-        elif user.op_type == "Mul" and gamma is None and beta is None:
-            gamma = _operand(user, y, D, editor)
-            if gamma is None:
-                break
-        elif user.op_type == "Add" and beta is None and not core.rms:
-            beta = _operand(user, y, D, editor)
-            if beta is None:
-                break
-        else:
-            break
-        nodes.append(user)
-        y = user.outputs[0]
-    if not casted:
+        behind.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
+        behind.beta = _factored_parameter(factored.beta, "beta", core, D, editor)
+    while behind.take(core, D, editor.dtype(x), editor):
+        pass
+    if not behind.casted:
         raise Refusal(Code.MIXED_DTYPE, "the result stays in float32 while X is float16", node)
+    nodes = (*core.nodes, *behind.nodes)
     return RowNormMatch(
-        tuple(nodes), x, core.centred, y, gamma, beta, core.epsilon, core.rms, D, _residual(x, nodes[0], editor),
-        standard=False,
+        nodes, x, core.centred, behind.y, behind.gamma, behind.beta, core.epsilon, core.rms, D,
+        _residual(x, nodes[0], editor), standard=False,
     )  # fmt: skip
+
+
+def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
+    """The float16 value that a Cast made x of; the Cast goes when nobody else reads it."""
+    cast = made_by(x, "Cast")
+    source = cast.inputs[0] if cast is not None and editor.dtype(x) == ir.DataType.FLOAT else None
+    return source if source is not None and editor.dtype(source) == ir.DataType.FLOAT16 else x
+
+
+@dataclass
+class _Behind:
+    """What stands behind a norm, as far as it has been taken: a scale, a shift, and a Cast back to X's type."""
+
+    y: ir.Value
+    gamma: Array | None
+    beta: Array | None
+    casted: bool
+    nodes: list[ir.Node] = field(default_factory=list)
+
+    def take(self, core: RowNorm, D: int, wanted: ir.DataType | None, editor: Editor) -> bool:
+        """Whether the node that reads y was one of them; y is its result then."""
+        user = sole_reader(self.y)
+        if user is None:
+            return False
+        if user.op_type == "Cast" and not self.casted and attribute_int(user, "to", 0) == wanted:
+            self.casted = True
+        elif user.op_type == "Mul" and self.gamma is None and self.beta is None:
+            self.gamma = _operand(user, self.y, D, editor)
+        elif user.op_type == "Add" and self.beta is None and not core.rms:
+            self.beta = _operand(user, self.y, D, editor)
+        else:
+            return False
+        if (user.op_type == "Mul" and self.gamma is None) or (user.op_type == "Add" and self.beta is None):
+            return False
+        self.nodes.append(user)
+        self.y = user.outputs[0]
+        return True
 
 
 def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int, editor: Editor) -> Array | None:

@@ -746,7 +746,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
   plan.alignment = alignment;
   plan.output_alignment = output_alignment;
-  // What refused before may not do it any more.
+  // As old as the plan that was refused: a library that was in use then may have been let go of since, and
+  // only then does the next run ask it again.
   plan.generation = refused != nullptr ? refused->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.size());
   std::vector<const Tensor*> written(values_.size());
