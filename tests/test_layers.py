@@ -79,11 +79,13 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 )
 # Rooms are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
 BUILT_ON = {
+    "attention": {"movement"},
     "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
     "group_norm": {"elementwise"},
     "einsum": {"matmul", "movement", "reduction"},
     "linear": {"matmul"},
     "matmul": {"elementwise"},
+    "nonzero": {"gather"},
     "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
 }

@@ -3,6 +3,7 @@
 // sees attributes and plain tensors, and nothing of ONNX Runtime.
 //
 //   create   from a Node: attributes, types, what is known of shapes. Throws Error for what is wrong with it.
+//   counter  of an operator whose outputs are as large as values say: what finds out, before each plan.
 //   prepare  weights that never change are brought into the layout that the kernel wants, once.
 //   plan     for the tensors of one call: what the outputs are, which implementation computes them, how much
 //            workspace there must be. An operator may have several on a device, each with a reason why it
@@ -53,6 +54,12 @@ class Attributes {
   std::vector<int64_t> get_ints(const char* name) const;
 };
 
+// One number of any type.
+struct Number {
+  ElementType type = ElementType::kUndefined;
+  uint64_t bits = 0;  // in the lower ones
+};
+
 // What is known of an input or output before there is a tensor.
 struct Value {
   bool present = false;                        // the node does not leave it out
@@ -73,6 +80,12 @@ class Node : public Attributes {
   // The value of an input that never changes, valid as long as the kernel that is made from it; nothing for
   // other inputs. On the device where that is where the kernel reads it.
   virtual std::optional<Tensor> constant(size_t i) const = 0;
+  // The one number of an attribute that is a tensor. Nothing, too, from those who make no kernel of the node.
+  // Throws Error when it holds more, or none.
+  virtual std::optional<Number> find_number(const char* name) const {
+    (void)name;
+    return std::nullopt;
+  }
 };
 
 // What plan leaves for run. Small values are kept in place.
@@ -161,6 +174,10 @@ class Kernel {
   virtual gpu::Device* device() const { return nullptr; }
   // Called once, before anything is planned; `node` is the one that the kernel was made from.
   virtual void prepare(const Node& node) { (void)node; }
+  // A kernel on the same inputs and device that is run before each plan: its output 0 are numbers that decide
+  // how large the outputs are. The caller waits for them, and hands this kernel its outputs as inputs behind
+  // those of the node, output 0 in host memory.
+  virtual const Kernel* counter() const { return nullptr; }
   virtual void plan(Call& call) const = 0;
   // Outputs that the node leaves out have no memory. False when an implementation failed before it did
   // anything: `failed` says which, and the call is to be planned again.

@@ -44,6 +44,7 @@ struct Registration {
   int first = 1, last = 1;                        // versions of the operator
   std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
+  bool counts = false;                            // its kernel has a counter
   Reuse reuse = Reuse::kNone;
   Implementations implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.
@@ -88,6 +89,10 @@ struct Registration {
   }
   Registration& reads_on_host(std::vector<size_t> which) {
     host_inputs = std::move(which);
+    return *this;
+  }
+  Registration& counts_first() {
+    counts = true;
     return *this;
   }
   Registration& writes_on_host(std::vector<size_t> which) {

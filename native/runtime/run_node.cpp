@@ -76,9 +76,9 @@ void read_inputs(const BoundKernel& bound, const Context& context, Place place, 
 }
 
 // What a plan for a device depends on besides types and shapes. Those of a kernel for the CPU read no values.
-std::vector<unsigned char> host_values(const BoundKernel& bound, const Tensors& inputs) {
+std::vector<unsigned char> host_values(const std::vector<size_t>& host_inputs, const Tensors& inputs) {
   std::vector<unsigned char> values;
-  for (const size_t i : bound.host_inputs) {
+  for (const size_t i : host_inputs) {
     if (i >= inputs.size() || !inputs[i].present()) continue;
     const auto* bytes = inputs[i].as<const unsigned char>();
     values.insert(values.end(), bytes, bytes + inputs[i].shape.elements() * bytes_of(inputs[i].type));
@@ -121,6 +121,51 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
   return bound.kernel->run(call);
 }
 
+// What a kernel's counter leaves for it.
+class Counted {
+ public:
+  // Runs it, waits for its numbers, and adds its outputs to the inputs.
+  Counted(const Kernel& counter, const Context& context, void* stream, size_t alignment, Tensors& inputs) {
+    gpu::Device& device = *counter.device();
+    Call call;
+    call.inputs.resize(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) call.inputs[i] = inputs[i];
+    call.outputs.resize(kOutputs);
+    call.alignment = alignment;
+    call.stream = stream;
+    counter.plan(call);
+    size_t bytes = gpu_bytes(call.workspace_bytes);
+    for (const Tensor& t : call.outputs) bytes += gpu_bytes(bytes_of(t));
+    scratch_.emplace(context, bytes);
+    auto* next = static_cast<char*>(scratch_->data());
+    for (Tensor& t : call.outputs) {
+      t.data = next;
+      next += gpu_bytes(bytes_of(t));
+    }
+    call.workspace = next;
+    if (!counter.run(call)) throw Error("counting has failed");
+    Tensor& numbers = call.outputs[0];
+    host_.resize(static_cast<size_t>(numbers.shape.elements()));
+    device.copy(host_.data(), numbers.data, bytes_of(numbers), stream);
+    device.synchronize(stream);
+    numbers.data = host_.data();
+    numbers.place = Place::kHost;
+    const size_t first = inputs.size();
+    inputs.resize(first + kOutputs);
+    for (size_t i = 0; i < kOutputs; ++i) inputs[first + i] = call.outputs[i];
+  }
+
+ private:
+  static constexpr size_t kOutputs = 2;
+  static size_t bytes_of(const Tensor& t) {
+    return static_cast<size_t>(t.shape.elements() * graphopt::bytes_of(t.type));
+  }
+  static size_t gpu_bytes(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  std::vector<int64_t> host_;
+  std::optional<abi::DeviceScratch> scratch_;
+};
+
 }  // namespace
 
 void run_node(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory) {
@@ -132,8 +177,14 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   read_inputs(bound, context, device != nullptr ? Place::kDevice : Place::kHost, inputs);
   const size_t alignment = alignment_of(inputs);
   void* stream = device != nullptr ? context.gpu_stream() : nullptr;
+  std::optional<Counted> counted;  // until the kernel, which reads it, is enqueued
+  std::vector<size_t> host_inputs = bound.host_inputs;
+  if (const Kernel* counter = kernel.counter()) {
+    host_inputs.push_back(inputs.size());
+    counted.emplace(*counter, context, stream, alignment, inputs);
+  }
   const uint64_t generation = gpu::library_generation() + gpu::stream_generation();
-  std::vector<unsigned char> values = host_values(bound, inputs);
+  std::vector<unsigned char> values = host_values(host_inputs, inputs);
   SessionParallel parallel(context);
 
   std::unique_ptr<PlannedCall> planned = bound.plans->take([&](const PlannedCall& known) {

@@ -1,9 +1,9 @@
-"""Range, Trilu and OneHot on the GPU."""
+"""Range, ConstantOfShape, Trilu and OneHot on the GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ctypes import c_double, c_int, c_int32, c_int64
+from ctypes import c_double, c_int, c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,25 @@ def one_hot(name: str, dtype: Any, index_dtype: Any, sizes: tuple[int, int, int]
     return Case(name, "OneHot", [index, values], [y], plan, 0, output_dtype=dtype)
 
 
+def fill(name: str, dtype: Any, total: int) -> Case:
+    value = np.array([total % 100 + 3], dtype)
+    bits = int.from_bytes(value.tobytes(), "little")
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("fill", facts, c_int64(total), c_int64(value.itemsize), c_uint64(bits))
+
+    y = np.full(total, float(value[0]))
+    return Case(name, "ConstantOfShape", [], [y], plan, 0, output_dtype=dtype)
+
+
 def cases() -> Iterator[Case]:
     for dtype in (np.float32, np.int32, np.int64):
         for start, step, total in RANGES:
             yield range_case(f"range_{np.dtype(dtype).name}-{total}", dtype, start, step, total)
     for dtype in VALUES:
         kind = np.dtype(dtype).name
+        for total in (1, 2, 7, 16, 255, 1024, 4099, 10_000):
+            yield fill(f"fill_{kind}-{total}", dtype, total)
         for i, sizes in enumerate(TRIANGLES):
             yield triangle(f"trilu_{kind}-{i}", dtype, sizes, i % 2 == 0)
         for i, hot in enumerate(HOT):

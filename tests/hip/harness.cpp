@@ -24,6 +24,7 @@
 #include "operators/matmul/op.h"
 #include "operators/matmul_nbits/op.h"
 #include "operators/movement/op.h"
+#include "operators/nonzero/op.h"
 #include "operators/pool/op.h"
 #include "operators/quantize/op.h"
 #include "operators/recurrent/op.h"
@@ -307,6 +308,20 @@ EXPORT Plan* graphopt_range_plan(const DeviceFacts*, int32_t type, double start,
     p.whole_step = static_cast<int64_t>(step);
     return range_plan(p);
   });
+}
+
+EXPORT Plan* graphopt_fill_plan(const DeviceFacts*, int64_t total, int64_t bytes, uint64_t bits) {
+  return guarded([&] { return fill_plan({total, bytes, bits}, true); });
+}
+
+EXPORT Plan* graphopt_nonzero_count_plan(const DeviceFacts*, int64_t total, int64_t bytes, int is_float) {
+  return guarded([&] { return nonzero_count_plan(total, {bytes, is_float != 0}); });
+}
+
+// `dims`: of x, as a rank and its dims.
+EXPORT Plan* graphopt_nonzero_places_plan(const DeviceFacts*, const int64_t* dims, int64_t bytes,
+                                          int is_float, int64_t all) {
+  return guarded([&] { return nonzero_places_plan(read_shape(dims), {bytes, is_float != 0}, all); });
 }
 
 EXPORT Plan* graphopt_trilu_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns, int64_t k,

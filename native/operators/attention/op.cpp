@@ -1,8 +1,11 @@
 #include "operators/attention/op.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "blocks/half.h"
+#include "operators/movement/op.h"
 #include "operators/room.h"
 
 namespace graphopt {
@@ -277,6 +280,168 @@ constexpr Implementation<GpuWork<AttentionProblem>> kImplementations[] = {
     {"a kernel of our own", take_all<GpuWork<AttentionProblem>>, plan_own},
 };
 
+// Attention of ONNX. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs
+// Y as Q is, and K and V behind the past ones.
+class Attention final : public gpu::DeviceKernel {
+ public:
+  Attention(const Node& node, gpu::Device& device)
+      : DeviceKernel(device),
+        causal_(node.find_int("is_causal").value_or(0) != 0),
+        q_heads_(node.find_int("q_num_heads").value_or(0)),
+        kv_heads_(node.find_int("kv_num_heads").value_or(0)),
+        scale_(node.find_float("scale")),
+        softcap_(node.find_float("softcap").value_or(0.0f)) {}
+
+ private:
+  enum : size_t { kQ, kK, kV, kMask, kPastK, kPastV };
+
+  // [B, heads, tokens, H].
+  struct Heads {
+    Shape shape;
+    Strides4 stride;
+  };
+
+  static Heads heads_of(const Shape& x, int64_t heads) {
+    if (x.rank() == 4) return {x, {x[1] * x[2] * x[3], x[2] * x[3], x[3], 1}};
+    if (x.rank() != 3 || heads <= 0 || x[2] % heads != 0) {
+      throw Error("Q, K and V must have four axes, or three of which the last is whole heads");
+    }
+    return {{x[0], heads, x[1], x[2] / heads}, {x[1] * x[2], x[2] / heads, x[2], 1}};
+  }
+
+  void plan(Call& call, Program& program) const override {
+    const bool half = is_half(call.input(kQ)), has_past = call.has_input(kPastK);
+    const Heads q = heads_of(call.input(kQ).shape, q_heads_);
+    Heads k = heads_of(call.input(kK).shape, kv_heads_), v = heads_of(call.input(kV).shape, kv_heads_);
+    if (k.shape[0] != q.shape[0] || v.shape[0] != q.shape[0] || k.shape[1] != v.shape[1] ||
+        k.shape[2] != v.shape[2] || k.shape[3] != q.shape[3]) {
+      throw Error("K " + k.shape.text() + " and V " + v.shape.text() + " do not fit Q " + q.shape.text());
+    }
+    if (k.shape[1] == 0 || q.shape[1] % k.shape[1] != 0) {
+      throw Error("the heads of Q must be a multiple of those of K and V");
+    }
+    const int64_t past = has_past ? past_tokens(call, k.shape, v.shape) : 0;
+    Ref from_k = Ref::input(kK), from_v = Ref::input(kV);
+    if (has_past || call.outputs.size() > 1) {
+      from_k = append(call, program, kK, k, past, 1);
+      from_v = append(call, program, kV, v, past, 2);
+    }
+    AttentionProblem p;
+    p.B = q.shape[0];
+    p.H = q.shape[1];
+    p.S = q.shape[2];
+    p.T = k.shape[2];
+    p.D = q.shape[3];
+    p.Dv = v.shape[3];
+    p.group = p.H / k.shape[1];
+    p.q = q.stride;
+    p.k = k.stride;
+    p.v = v.stride;
+    p.scale = scale_.value_or(1.0f / std::sqrt(static_cast<float>(p.D)));
+    p.softcap = softcap_;
+    Shape y = call.input(kQ).shape;
+    y[y.rank() - 1] = y.rank() == 4 ? p.Dv : p.H * p.Dv;
+    p.o = heads_of(y, q_heads_).stride;
+    if (call.has_input(kMask)) {
+      const Tensor& mask = call.input(kMask);
+      const int64_t scores[4] = {p.B, p.H, p.S, p.T};
+      p.has_mask = mask.type == ElementType::kBool;
+      p.has_bias = !p.has_mask;
+      (p.has_mask ? p.mask : p.bias) = broadcast_to_scores("attn_mask", mask.shape, scores, 4);
+      p.guard = true;  // a query that sees nothing gives zeros
+    }
+    if (causal_) {
+      // Query i sees keys up to past + i: those beyond the last query's are seen by none. Ours counts from the
+      // last key.
+      if (p.T - past < p.S) throw Error("fewer keys than queries, and is_causal");
+      p.causal = true;
+      p.T = past + p.S;
+    }
+    const Ref to = set_output(call, 0, y);
+    const Ref mask = call.has_input(kMask) ? Ref::input(kMask) : Ref();
+    program.launch(gpu::fused_attention_plan(p, half, call.aligned(), device_.facts()),
+                   {Ref::input(kQ), from_k, from_v, mask}, {to});
+  }
+
+  static int64_t past_tokens(const Call& call, const Shape& k, const Shape& v) {
+    const Shape &past_k = call.input(kPastK).shape, &past_v = call.input(kPastV).shape;
+    const int64_t tokens = past_k.rank() == 4 ? past_k[2] : 0;
+    if (past_k != Shape{k[0], k[1], tokens, k[3]} || past_v != Shape{v[0], v[1], tokens, v[3]}) {
+      throw Error("past K " + past_k.text() + " and V " + past_v.text() + " do not fit");
+    }
+    return tokens;
+  }
+
+  // New heads behind `past` old ones, in an output or where nobody wants it in the workspace.
+  Ref append(Call& call, Program& program, size_t which, Heads& heads, int64_t past, size_t output) const {
+    const ElementType type = call.input(which).type;
+    Shape all = heads.shape;
+    all[2] += past;
+    const bool wanted = output < call.outputs.size();
+    const Ref to =
+        wanted ? set_output(call, output, all, type) : program.reserve(all.elements() * bytes_of(type));
+    const auto copy = [&](const Shape& shape, const Strides4& from, int64_t first, size_t input) {
+      gpu::StridedCopy c;
+      c.shape = shape;
+      c.bytes = bytes_of(type);
+      c.x_strides = {from.b, from.h, from.row, from.col};
+      c.y_strides = gpu::contiguous(all);
+      c.y_offset = first * all[3];
+      program.launch(gpu::strided_copy_plan(c, call.aligned()), {Ref::input(input)}, {to});
+    };
+    if (past > 0) {
+      const size_t input = which == kK ? kPastK : kPastV;
+      const Shape& shape = call.input(input).shape;
+      copy(shape, heads_of(shape, 0).stride, 0, input);
+    }
+    copy(heads.shape, heads.stride, past, which);
+    heads = heads_of(all, 0);
+    return to;
+  }
+
+  bool causal_;
+  int64_t q_heads_, kv_heads_;
+  std::optional<float> scale_;
+  float softcap_;
+};
+
+std::string refuse_attention(const Node& node) {
+  const std::string mixed = refuse_mixed_floats(node, {3, 6});
+  if (!mixed.empty()) return mixed;
+  const bool masked = node.has_input(3);
+  if (masked && node.inputs[3].type != ElementType::kBool && node.inputs[3].type != node.type()) {
+    return "a mask of this type";
+  }
+  if (node.has_input(4) != node.has_input(5)) return "past keys without values";
+  if (node.has_input(6)) return "lengths of a cache";
+  if (node.outputs.size() > 3 && node.outputs[3].present) return "scores as an output";
+  const bool one = node.outputs.size() > 1 && node.outputs[1].present,
+             other = node.outputs.size() > 2 && node.outputs[2].present;
+  if (one != other || (node.outputs.size() > 1 && !one)) return "keys or values alone as an output";
+  const bool causal = node.find_int("is_causal").value_or(0) != 0;
+  // The first version caps scores with the mask on them.
+  if (node.find_float("softcap").value_or(0.0f) != 0.0f && node.version < 24 && (masked || causal)) {
+    return "softcap of masked scores";
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& x = node.inputs[i].shape;
+    if (!x || (x->rank() != 3 && x->rank() != 4)) return "the rank is not known";
+    const int64_t heads =
+        x->rank() == 4 ? 1 : node.find_int(i == 0 ? "q_num_heads" : "kv_num_heads").value_or(0);
+    const int64_t last = (*x)[x->rank() - 1];
+    if (last < 0 || heads <= 0) return "the size of a head is not known";
+    if (last / heads > 256) return "heads of more than 256 elements";
+  }
+  if (masked && node.version >= 24) {
+    const auto &mask = node.inputs[3].shape, &k = node.inputs[1].shape;
+    if (!mask || mask->rank() == 0) return "the rank of the mask is not known";
+    const int64_t keys = (*k)[k->rank() == 4 ? 2 : 1], last = (*mask)[mask->rank() - 1];
+    if (!node.has_input(4) && keys >= 0 && last >= 0 && last != keys && last != 1)
+      return "a mask of fewer keys";
+  }
+  return "";
+}
+
 }  // namespace
 
 void add_attention(Kernels& kernels) {
@@ -284,6 +449,7 @@ void add_attention(Kernels& kernels) {
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
                                                        FusedAttentionOp::all_bfloat16());
   kernels.add_gpu<FusedAttentionOp, GpuKernel<FusedAttentionOp, kImplementations>>(Where::kGpu);
+  kernels.add_onnx<Attention>("Attention", 23, 24).refused(refuse_attention);
 }
 
 }  // namespace graphopt

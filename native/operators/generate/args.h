@@ -1,4 +1,4 @@
-// What range_*, trilu_* and one_hot_* take.
+// What range_*, fill_*, trilu_* and one_hot_* take.
 #pragma once
 
 #include "device/args.h"
@@ -18,6 +18,16 @@ struct RangeArgs {
   int64_t whole_start, whole_step;  // of whole numbers
 };
 static_assert(is_args<RangeArgs>(40), "one layout for all compilers");
+
+// y[i] = the number of these bits.
+struct FillArgs {
+  static constexpr int kSlots = 1;
+  Out y;
+  uint64_t bits;
+  uint32_t total;
+  int32_t vectors;  // y is a multiple of 16
+};
+static_assert(is_args<FillArgs>(24), "one layout for all compilers");
 
 // y = x [batch, rows, columns] where a place is on the wanted side of diagonal k, else 0.
 struct TriluArgs {

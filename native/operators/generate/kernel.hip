@@ -1,4 +1,4 @@
-// Range, Trilu and OneHot: what is made of few numbers and of places. Bound by memory.
+// Range, ConstantOfShape, Trilu and OneHot: what is made of few numbers and of places. Bound by memory.
 #include "device/platform.h"
 #include "operators/generate/args.h"
 
@@ -24,6 +24,22 @@ DEVICE void range(const RangeArgs& args) {
     const uint32_t i = generated(k);
     if (i < args.total) y[i] = range_number(args, i, T());
   }
+}
+
+template <class T>
+DEVICE void fill(const FillArgs& args) {
+  T* y = args.y;
+  constexpr int kSize = Pack<T>::kSize;
+  const T value = static_cast<T>(args.bits);
+  const uint32_t first =
+      (static_cast<uint32_t>(block_x()) * kGenerateThreads + static_cast<uint32_t>(thread_x())) * kSize;
+  if (args.vectors != 0 && first + kSize <= args.total) {
+    Pack<T> pack;
+    UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = value;
+    store_pack(y + first, pack);
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; ++i) y[i] = value;
 }
 
 DEVICE bool is_kept(const TriluArgs& args, uint32_t i) {
@@ -94,6 +110,7 @@ RANGE_KERNEL(int32_t, i32)
 RANGE_KERNEL(int64_t, i64)
 
 #define BY_WIDTH(T, suffix)                                                     \
+  KERNEL(fill_##suffix, kGenerateThreads, FillArgs, y) { fill<T>(args); }       \
   KERNEL(trilu_##suffix, kGenerateThreads, TriluArgs, x, y) { trilu<T>(args); } \
   KERNEL(one_hot_##suffix, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<T>(args); }
 

@@ -1,4 +1,4 @@
-// Range, Trilu and OneHot.
+// Range, ConstantOfShape, Trilu and OneHot.
 #include "operators/generate/op.h"
 
 #include <cmath>
@@ -37,6 +37,29 @@ class Range final : public gpu::DeviceKernel {
     const Ref y = set_output(call, 0, {p.total});
     program.launch(gpu::range_plan(p), {}, {y});
   }
+};
+
+// The shape is input 0.
+class ConstantOfShape final : public gpu::DeviceKernel {
+ public:
+  ConstantOfShape(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), value_(node.find_number("value").value_or(Number{ElementType::kFloat, 0})) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const std::vector<int64_t> dims = call.integers(0);
+    Shape shape(dims.size());
+    int64_t total = 1;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] < 0) throw Error("a dimension of " + std::to_string(dims[d]));
+      shape[d] = dims[d];
+      if (__builtin_mul_overflow(total, dims[d], &total)) throw Error("more elements than can be counted");
+    }
+    const Ref y = set_output(call, 0, shape, value_.type);
+    program.launch(gpu::fill_plan({total, bytes_of(value_.type), value_.bits}, call.aligned()), {}, {y});
+  }
+
+  Number value_;
 };
 
 // The diagonal is input 1.
@@ -130,6 +153,11 @@ std::string refuse_range(const Node& node) {
   return known ? "" : std::string("no kernel for ") + element_type_name(type);
 }
 
+std::string refuse_constant(const Node& node) {
+  const ElementType type = node.outputs.empty() ? ElementType::kUndefined : node.outputs[0].type;
+  return bytes_of(type) > 0 ? "" : "no kernel for the type of its value";
+}
+
 std::string refuse_one_hot(const Node& node) {
   if (!index_type(node.inputs[0].type)) {
     return std::string("no kernel for indices of ") + element_type_name(node.inputs[0].type);
@@ -143,6 +171,7 @@ std::string refuse_one_hot(const Node& node) {
 
 void add_generate(Kernels& kernels) {
   kernels.add_onnx<Range>("Range", 11, 27).refused(refuse_range).reads_on_host({0, 1, 2});
+  kernels.add_onnx<ConstantOfShape>("ConstantOfShape", 9, 28).refused(refuse_constant).reads_on_host({0});
   kernels.add_onnx<Trilu>("Trilu", 14, 14).reads_on_host({1});
   kernels.add_onnx<OneHot>("OneHot", 9, 28).refused(refuse_one_hot).reads_on_host({1});
 }

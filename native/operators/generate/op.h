@@ -1,4 +1,4 @@
-// Range, Trilu and OneHot on a GPU.
+// Range, ConstantOfShape, Trilu and OneHot on a GPU.
 #pragma once
 
 #include "device/launch.h"
@@ -18,6 +18,14 @@ struct RangeProblem {
 };
 // Output y. Throws std::invalid_argument.
 Plan range_plan(const RangeProblem& p);
+
+// `total` times a number of `bytes` bytes, in the lower ones of `bits`.
+struct FillProblem {
+  int64_t total = 0, bytes = 4;
+  uint64_t bits = 0;
+};
+// Output y. `aligned`: y is a multiple of 16. Throws std::invalid_argument.
+Plan fill_plan(const FillProblem& p, bool aligned);
 
 struct TriluProblem {
   int64_t batch = 1, rows = 1, columns = 1;

@@ -26,6 +26,23 @@ Plan range_plan(const RangeProblem& p) {
   return plan;
 }
 
+Plan fill_plan(const FillProblem& p, bool aligned) {
+  Plan plan;
+  if (p.total == 0) return plan;
+  hip::FillArgs args = {};
+  args.y = output(0);
+  args.bits = p.bits;
+  args.total = to_u31(p.total);
+  args.vectors = aligned;
+  const char* name = p.bytes == 8   ? "fill_b64"
+                     : p.bytes == 4 ? "fill_b32"
+                     : p.bytes == 2 ? "fill_b16"
+                                    : "fill_b8";
+  plan.launch(name, {to_u31(divide_up(p.total * p.bytes, hip::kGenerateThreads * 16))}, hip::kGenerateThreads,
+              args);
+  return plan;
+}
+
 Plan trilu_plan(const TriluProblem& p, bool aligned) {
   Plan plan;
   const int64_t total = p.batch * p.rows * p.columns;

@@ -10,7 +10,8 @@ constexpr int kRotaryThreads = 256;
 // X and Y [B, rows, columns, H]: rows are tokens and columns heads, or the other way round.
 struct RotaryArgs {
   static constexpr int kSlots = 5;
-  In x, ids;    // ids: int64_t, [B, S], or the first position of every sequence
+  // ids: int64_t, [B, S], or the first position of every sequence; null: tokens are counted through
+  In x, ids;
   In cos, sin;  // [positions, half]
   Out y;
   uint32_t total;

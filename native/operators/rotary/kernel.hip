@@ -18,7 +18,10 @@ DEVICE void rotary(const RotaryArgs& args) {
   const uint32_t b = divide(across, args.rows), row = across - b * args.rows.d;
   const bool inside = args.tokens_inside != 0;
   const uint32_t token = inside ? column : row, tokens = inside ? args.columns.d : args.rows.d;
-  const int64_t position = args.one_id != 0 ? ids[0] + token : ids[static_cast<size_t>(b) * tokens + token];
+  const size_t number = static_cast<size_t>(b) * tokens + token;
+  const int64_t position = ids == nullptr     ? static_cast<int64_t>(number)
+                           : args.one_id != 0 ? ids[0] + token
+                                              : ids[number];
   if (position < 0 || position >= args.positions) {
     y[i] = from_float<T>(0.0f);
     return;

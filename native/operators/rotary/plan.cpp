@@ -9,7 +9,7 @@ Plan rotary_plan(const RotaryProblem& p, bool half) {
   if (total == 0) return plan;
   hip::RotaryArgs args = {};
   args.x = input(0);
-  args.ids = input(1);
+  args.ids = p.has_ids ? input(1) : no_buffer();
   args.cos = input(2);
   args.sin = input(3);
   args.y = output(0);

@@ -104,6 +104,15 @@ std::optional<std::vector<std::string>> GraphNode::find_strings(const char* name
   return read_strings(api_, attribute(name));
 }
 
+std::optional<Number> GraphNode::find_number(const char* name) const {
+  const OrtOpAttr* found = attribute(name);
+  OrtValue* value = nullptr;
+  if (found == nullptr || !succeeded(api_, OpAttr_GetTensorAttributeAsOrtValue(api_, found, &value))) {
+    return std::nullopt;
+  }
+  return take_number(api_, value, name);
+}
+
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> names;
   for (const OrtValueInfo* value : values) {

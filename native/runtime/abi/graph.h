@@ -27,6 +27,7 @@ class GraphNode final : public NodeInGraph {
   std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
   std::optional<std::string> find_string(const char* name) const override;
   std::optional<std::vector<std::string>> find_strings(const char* name) const override;
+  std::optional<Number> find_number(const char* name) const override;
 
  private:
   // Null when the node has no such attribute.

@@ -1,6 +1,7 @@
 #include "runtime/abi/kernel.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -101,6 +102,31 @@ std::optional<Tensor> NodeInfo::constant(size_t i) const {
   std::optional<Tensor> tensor(std::in_place);
   read_tensor(api_, value, *tensor);
   return tensor;
+}
+
+std::optional<Number> NodeInfo::find_number(const char* attribute) const {
+  OrtAllocator* allocator = nullptr;
+  check(api_, GetAllocatorWithDefaultOptions(api_, &allocator));
+  OrtValue* value = nullptr;
+  if (!succeeded(api_, KernelInfoGetAttribute_tensor(api_, info_, attribute, allocator, &value))) {
+    return std::nullopt;
+  }
+  return take_number(api_, value, attribute);
+}
+
+Number take_number(const OrtApi* api, OrtValue* value, const char* name) {
+  const auto release = [api](OrtValue* v) { ReleaseValue(api, v); };
+  const std::unique_ptr<OrtValue, decltype(release)> owner(value, release);
+  Tensor tensor;
+  read_tensor(api, value, tensor);
+  const int64_t bytes = bytes_of(tensor.type);
+  if (bytes == 0 || tensor.shape.elements() != 1) {
+    throw Error(std::string("attribute '") + name + "' must hold one number");
+  }
+  Number number;
+  number.type = tensor.type;
+  std::memcpy(&number.bits, tensor.data, static_cast<size_t>(bytes));
+  return number;
 }
 
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor) {

@@ -25,6 +25,7 @@ class NodeInfo final : public Node {
   std::optional<std::string> find_string(const char* name) const override;
   std::optional<std::vector<std::string>> find_strings(const char* name) const override;
   std::optional<Tensor> constant(size_t i) const override;
+  std::optional<Number> find_number(const char* name) const override;
 
  private:
   const OrtApi* api_;
@@ -34,6 +35,9 @@ class NodeInfo final : public Node {
 // A tensor, in host memory as far as this knows. From 1.24 on without allocations.
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
 void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
+
+// The one number of a tensor, which is released. Throws Error when it holds more, or none.
+Number take_number(const OrtApi* api, OrtValue* value, const char* name);
 
 // One Compute call.
 class Context {

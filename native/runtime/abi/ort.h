@@ -64,6 +64,7 @@ inline constexpr Slot<0, OrtStatus*(ErrorCode, const char*)> CreateStatus;
 inline constexpr Slot<1, ErrorCode(const OrtStatus*)> GetErrorCode;
 inline constexpr Slot<2, const char*(const OrtStatus*)> GetErrorMessage;
 inline constexpr Slot<93, void(OrtStatus*)> ReleaseStatus;
+inline constexpr Slot<96, void(OrtValue*)> ReleaseValue;
 
 inline constexpr Slot<26, OrtStatus*(const char*, OrtCustomOpDomain**)> CreateCustomOpDomain;
 inline constexpr Slot<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomain_Add;
@@ -94,6 +95,11 @@ inline constexpr Slot<75, OrtStatus*(OrtAllocator*, size_t, void**)> AllocatorAl
 inline constexpr Slot<76, OrtStatus*(OrtAllocator*, void*)> AllocatorFree;
 inline constexpr Slot<132, void(OrtAllocator*)> ReleaseAllocator;
 
+// The allocator is the runtime's own.
+inline constexpr Slot<78, OrtStatus*(OrtAllocator**)> GetAllocatorWithDefaultOptions;
+// The value is owned by the caller.
+inline constexpr Slot<236, OrtStatus*(const OrtKernelInfo*, const char*, OrtAllocator*, OrtValue**)>
+    KernelInfoGetAttribute_tensor;
 inline constexpr Slot<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 inline constexpr Slot<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)>
     KernelInfoGetAttribute_int64;

@@ -111,6 +111,8 @@ inline constexpr Slot24<358, OrtStatus*(const OrtNode*, const OrtValueInfo**, si
 // An attribute that is not there is no error: null.
 inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOpAttr**)>
     Node_GetAttributeByName;
+// The value is owned by the caller.
+inline constexpr Slot24<362, OrtStatus*(const OrtOpAttr*, OrtValue**)> OpAttr_GetTensorAttributeAsOrtValue;
 inline constexpr Slot24<289, OrtStatus*(const OrtValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Slot24<290, OrtStatus*(const OrtValueInfo*, const OrtTypeInfo**)> GetValueInfoTypeInfo;
 inline constexpr Slot24<326, OrtStatus*(const OrtValueInfo*, const OrtValue**)> ValueInfo_GetInitializerValue;

@@ -85,6 +85,7 @@ class RegionNode final : public Node {
   std::optional<std::vector<std::string>> find_strings(const char* key) const override {
     return node_.find_strings(key);
   }
+  std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
 
  private:
   const GraphNode& node_;

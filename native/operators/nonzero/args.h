@@ -1,0 +1,49 @@
+// What nonzero_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kNonzeroThreads = 256;
+constexpr int kNonzeroElements = 4;  // of a work-item in a tile
+constexpr int kNonzeroTiles = 4;     // of a work-group, which takes a part of x
+constexpr int kNonzeroTile = kNonzeroThreads * kNonzeroElements;
+constexpr int kNonzeroPart = kNonzeroTile * kNonzeroTiles;
+constexpr int kNonzeroMostAxes = 8;
+
+// A number is zero when none of `mask` is set of it: minus zero is zero, NaN is not.
+struct NonzeroCountArgs {
+  static constexpr int kSlots = 2;
+  In x;
+  Out counts;  // uint32_t, of each part
+  uint64_t mask;
+  uint32_t total;
+  int32_t unused;
+};
+static_assert(is_args<NonzeroCountArgs>(32), "one layout for all compilers");
+
+// starts[i] = counts[0] + ... + counts[i - 1], in one work-group.
+struct NonzeroStartsArgs {
+  static constexpr int kSlots = 3;
+  In counts;
+  Out starts;  // uint32_t
+  Out all;     // int64_t, the sum of all
+  uint32_t parts;
+  int32_t unused;
+};
+static_assert(is_args<NonzeroStartsArgs>(32), "one layout for all compilers");
+
+struct NonzeroPlacesArgs {
+  static constexpr int kSlots = 3;
+  In x, starts;
+  Out y;  // int64_t [axes, all]
+  uint64_t mask;
+  uint32_t total, all;
+  int32_t axes;
+  Divisor sizes[kNonzeroMostAxes];  // of the axes of x, the last one first
+  int32_t unused;
+};
+static_assert(is_args<NonzeroPlacesArgs>(144), "one layout for all compilers");
+
+}  // namespace graphopt::hip

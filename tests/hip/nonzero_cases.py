@@ -1,0 +1,54 @@
+"""NonZero on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_int, c_int64
+from typing import Any
+
+import numpy as np
+
+from tests.hip.case import Case
+from tests.hip.harness import Array, Harness, Plan
+from tests.hip.movement_cases import int64s
+
+PART = 4096  # elements of a work-group
+# Shape, and the part that is not zero.
+SHAPES: tuple[tuple[tuple[int, ...], float], ...] = (
+    ((1,), 1), ((7,), 0.5), ((3, 5), 0.3), ((2, 3, 4, 5), 0.9), ((4097,), 0.02), ((90, 91), 0.5),
+    ((3, 1, 2, 2, 3, 2), 0.5), ((300, 41), 1), ((64, 64), 0.001),
+)  # fmt: skip
+TYPES = (np.bool_, np.float16, np.float32, np.int64)
+
+
+def sparse(dims: tuple[int, ...], part: float, dtype: Any) -> Array:
+    """Zeros of both signs where there are signs, and NaN."""
+    rng = np.random.default_rng(dims)
+    x = np.where(rng.random(dims) < part, rng.integers(1, 9, dims) * rng.choice([-1, 1], dims), 0)
+    if np.dtype(dtype).kind != "f":
+        return x.astype(dtype)
+    y = x.astype(dtype) * rng.choice(np.array([-1, 1], dtype), dims)
+    y[np.asarray(rng.random(dims) < 0.1) & (x != 0)] = np.nan
+    return np.ascontiguousarray(y)
+
+
+def cases() -> Iterator[Case]:
+    for dtype in TYPES:
+        kind = (c_int64(np.dtype(dtype).itemsize), c_int(np.dtype(dtype).kind == "f"))
+        for dims, part in SHAPES:
+            x = sparse(dims, part, dtype)
+            places = np.stack(np.nonzero(x))
+            counts = np.add.reduceat((x != 0).ravel(), np.arange(0, x.size, PART), dtype=np.int64)
+            starts = np.cumsum(counts) - counts
+            name = f"{np.dtype(dtype).name}-{'x'.join(map(str, dims))}"
+
+            def count(harness: Harness, facts: int, x: Array = x, kind: Any = kind) -> Plan:
+                return harness.plan("nonzero_count", facts, c_int64(x.size), *kind)
+
+            def find(harness: Harness, facts: int, x: Array = x, kind: Any = kind, n: int = places.shape[1]) -> Plan:
+                return harness.plan("nonzero_places", facts, int64s([x.ndim, *x.shape]), *kind, c_int64(n))
+
+            of_count = [np.array([places.shape[1]], np.float64), starts.astype(np.float64)]
+            yield Case(f"nonzero_count_{name}", "NonZero", [x], of_count, count, 0, output_dtype=(np.int64, np.uint32))
+            inputs = [x, starts.astype(np.uint32)]
+            yield Case(f"nonzero_{name}", "NonZero", inputs, [places.astype(float)], find, 0, output_dtype=np.int64)

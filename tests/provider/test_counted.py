@@ -1,0 +1,101 @@
+"""Operators whose outputs are as large as values say, and ConstantOfShape, on the provider."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from tests.hip.nonzero_cases import sparse
+from tests.provider.together import Alone, check_together
+from tests.provider.worker import PROVIDER, Array, model_of, new_session
+
+INT64 = int(TensorProto.INT64)
+
+
+def test_nonzero(worker: ProcessPoolExecutor) -> None:
+    nodes = []
+    for dtype in (np.bool_, np.float16, np.float32, np.int64, np.int32, np.uint8, np.int8):
+        for dims, part in (((7,), 0.5), ((3, 5, 4), 0.3), ((70, 91), 0.02), ((2, 3), 0.0), ((2, 0, 3), 1.0)):
+            x = sparse(dims, part, dtype)
+            nodes.append(Alone("NonZero", {"x": x}, [np.stack(np.nonzero(x))], types=[INT64], tolerance=0))
+    nodes += [
+        Alone("NonZero", {"x": np.array(v, np.float32)}, [np.zeros((1, n))], types=[INT64]) for v, n in ((0, 0), (5, 1))
+    ]
+    check_together(worker, nodes, opset=18)
+
+
+def test_compress(worker: ProcessPoolExecutor) -> None:
+    """Conditions may be fewer than what there is."""
+    nodes = []
+    rng = np.random.default_rng(1)
+    for dtype in (np.float16, np.float32, np.int64, np.int32):
+        for shape, axis, count in (
+            ((4, 6, 5), 1, 6),
+            ((4, 6, 5), -1, 3),
+            ((3, 7), 0, 3),
+            ((4, 6), None, 24),
+            ((9,), None, 4),
+        ):
+            x = (20 * rng.standard_normal(shape)).astype(dtype)
+            given = rng.random(count) < 0.5
+            attributes = {} if axis is None else {"axis": axis}
+            y = np.compress(given, x, axis)
+            nodes.append(Alone("Compress", {"x": x, "c": given}, [y], attributes, tolerance=0))
+    x = np.ones((2, 3), np.float32)
+    nodes.append(Alone("Compress", {"x": x, "c": np.zeros(3, bool)}, [np.ones((2, 0))], {"axis": 1}))
+    check_together(worker, nodes, opset=18)
+
+
+def test_constant_of_shape(worker: ProcessPoolExecutor) -> None:
+    nodes = []
+    for dtype, value in (
+        (np.float32, -2.5),
+        (np.float16, 1.5),
+        (np.int64, -(2**40)),
+        (np.int32, 7),
+        (np.uint8, 3),
+        (np.bool_, 1),
+    ):
+        element = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        attribute = {"value": helper.make_tensor("v", element, [1], [value])}
+        for shape in ((3, 4, 5), (2, 0), (), (1,)):
+            dims = np.array(shape, np.int64)
+            y = np.full(shape, value).astype(dtype)
+            nodes.append(Alone("ConstantOfShape", {"s": dims}, [y], attribute, types=[element], tolerance=0))
+    zeros = Alone("ConstantOfShape", {"s": np.array([2, 3])}, [np.zeros((2, 3))], types=[int(TensorProto.FLOAT)])
+    check_together(worker, [*nodes, zeros], opset=18)
+
+
+def sizes_of_many_runs(model: bytes, feeds: list[dict[str, Array]]) -> tuple[list[list[Array]], Mapping[str, int]]:
+    session = new_session(model, {"min_nodes": "1"}, assignment=True, custom_ops=False)
+    parts = session.get_provider_graph_assignment_info()
+    placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
+    return [session.run(None, one) for one in feeds], placed
+
+
+def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoolExecutor) -> None:
+    """Same shapes, other values: what was planned or captured for one count is not taken for another."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Mul", ["a", "a"], ["b"]),
+        helper.make_node("NonZero", ["b"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["rows"]),
+        helper.make_node("GatherND", ["b", "rows"], ["numbers"]),
+        helper.make_node("Sqrt", ["numbers"], ["root"]),
+        helper.make_node("Add", ["root", "root"], ["y"]),
+    ]
+    rng = np.random.default_rng(1)
+    feeds: list[dict[str, Any]] = []
+    for part in (0.1, 0.9, 0.1, 0.0, 1.0, 0.5):
+        x = np.abs(rng.standard_normal((6, 7))).astype(np.float32) + 0.1
+        feeds.append({"x": np.where(rng.random((6, 7)) < part, x, -x)})
+    model = model_of(nodes, feeds[0], ["y"], opset=18)
+    outputs, placed = worker.submit(sizes_of_many_runs, model, feeds + feeds).result()
+    assert placed == Counter(n.op_type for n in nodes)
+    for one, (y,) in zip(feeds + feeds, outputs, strict=True):
+        np.testing.assert_allclose(y, 2 * one["x"][one["x"] > 0], rtol=1e-5)
