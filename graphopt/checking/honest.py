@@ -17,7 +17,7 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import FLOATS, has_steps, noisy, rounded_feeds
+from graphopt.checking.rounding import FLOATS, has_norms, has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -60,6 +60,7 @@ class HonestErrors:
     rewritten: Rewritten
     half_io: bool
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
+    _fixed: dict[tuple[Numerics, str], list[Deviation]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
     _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[tuple[int, int], Shares]] = field(default_factory=dict)
@@ -69,6 +70,31 @@ class HonestErrors:
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What was measured; empty where nothing was, or could be."""
         return [draw[output] for draw in self._found.get((numerics, case), [])]
+
+    def fixed_of(self, numerics: Numerics, case: str, output: int) -> Deviation | None:
+        """What `measure_fixed` found."""
+        found = self._fixed.get((numerics, case), [])
+        return found[output] if found else None
+
+    def measure_fixed(self, numerics: Numerics, case: Case) -> None:
+        """How far BEFORE is from itself where its norms are computed another way and nothing rounds at random.
+
+        That is the same in every draw, so FACTOR is not in it, as it is in the noise.
+        """
+        proto, types = self._read_once()
+        if (numerics, case.name) in self._fixed or not has_norms(proto.graph):
+            return
+        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        copy = noisy(proto, types, precision, 0, still=True)
+        if copy is None:
+            return
+        try:
+            outputs = run_case(open_session(copy, library=False, folder=self._folder), case)
+        except VerifyError:
+            return
+        if not isinstance(outputs, str):
+            moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
+            self._fixed[numerics, case.name] = moved
 
     def drawn(self, numerics: Numerics, case: Case) -> int:
         """How often the case was drawn."""

@@ -112,6 +112,7 @@ def judge(
     honest: Sequence[Deviation],
     approximation: Deviation | None = None,
     shares: Shares | None = None,
+    fixed: Deviation | None = None,
 ) -> Judgement:
     """One output of one case.
 
@@ -121,6 +122,7 @@ def judge(
         honest: of BEFORE, rounding at random; FACTOR is in its noise. Empty where it could not be measured.
         approximation: of another honest implementation of what approximates, which comes on top.
         shares: what other cases' draws say about small slices.
+        fixed: what is the same in all of `honest`, without FACTOR.
     """
     if numerics == Numerics.EXACT:
         same = not found.structure and found.max_abs == 0
@@ -143,7 +145,7 @@ def judge(
         return Judgement(
             Finding.EQUAL if equal else Finding.DIFFERENT, _differs(equal), error, limit, whole_limit=limit
         )
-    judgements = _by_slices(found, numerics, usable, approximation, shares or {})
+    judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
     worst = max(judgements, key=_order)
     if worst.finding == Finding.NOISE and judgements[1].finding != Finding.NOISE:
         # A slice, or a few numbers, say nothing; the output's RMS error does.
@@ -181,6 +183,7 @@ def _by_slices(
     honest: Sequence[Deviation],
     approximation: Deviation | None,
     shares: Shares,
+    fixed: Deviation | None,
 ) -> list[Judgement]:
     judgements = []
     whole = float(found.slices[0].scale[0])
@@ -191,6 +194,8 @@ def _by_slices(
         for measure in MEASURES:
             error = getattr(slices, measure)
             limit = _largest(np.array([getattr(h.slices[i], measure) for h in honest]))
+            if fixed is not None and len(fixed.slices) == rank:
+                limit = limit + (FACTOR - 1) * getattr(fixed.slices[i], measure)
             if i == 0:
                 moved[measure] = float(limit[0])
             elif slices.members < SMALL_SLICE:

@@ -106,6 +106,7 @@ def noisy(
     *,
     overflows: bool = False,
     steps: float = 1.0,
+    still: bool = False,
 ) -> onnx.ModelProto | None:
     """A copy that rounds at random; None where it cannot be made (the opset is too old).
 
@@ -117,6 +118,7 @@ def noisy(
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
         steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
             that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
+        still: no number is moved; what is left is norms written out.
     """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < OLDEST_OPSET:
@@ -125,11 +127,11 @@ def noisy(
     copy = onnx.ModelProto()
     _copy_but(model, copy, "graph")
     _copy_but(model.graph, copy.graph, "initializer")
-    weights = _Weights(rng, precision.weights.unit, precision.weights.dtype if seed == 0 else "")
+    weights = _Weights(rng, 0.0 if still else precision.weights.unit, precision.weights.dtype if seed == 0 else "")
     for tensor in model.graph.initializer:
         copy.graph.initializer.append(weights.moved(tensor))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps, opset)
+    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps, opset, still)
     known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
     for value in model.graph.input:
         if value.name not in known:
@@ -138,6 +140,11 @@ def noisy(
     noise.graph(copy.graph, known, weights)
     copy.graph.initializer.extend(noise.constants())
     return copy
+
+
+def has_norms(graph: onnx.GraphProto) -> bool:
+    """Whether there are norms that `noisy` writes out, in the main graph."""
+    return any(node.op_type in NORMS for node in graph.node)
 
 
 def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
@@ -248,6 +255,7 @@ class _Noise:
     overflows: bool
     steps: float
     opset: int
+    still: bool
     made: Iterator[int] = field(default_factory=itertools.count)
     floors: set[float] = field(default_factory=set)
 
@@ -286,7 +294,7 @@ class _Noise:
                 known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
                 nodes += written[:-1]
                 node = written[-1]
-            if node.op_type in PRODUCTS and not self._is_coarse(node):
+            if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
                 nodes += self._rounded_operand(node, known)
             extra: list[onnx.NodeProto] = []
             if self.steps > 1 and is_step(node, self.types) and not _searches(node):
@@ -314,6 +322,8 @@ class _Noise:
         return any(self.unit_of(name).coarse for name in node.output if name)
 
     def _is_rounded(self, node: onnx.NodeProto, name: str) -> bool:
+        if self.still:
+            return False
         if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS:
             return True
         return node.op_type in ELEMENTWISE | PRODUCTS and self.unit_of(name).coarse
@@ -363,7 +373,10 @@ class _Noise:
             x, other, scale, *rest = node.input
             bias, more = rest[:1], [name for name in rest[1:2] if name]
             exact, x = add("Sum", [x, other, *more], "exact"), f"{here}_total"
-            nodes += self._rounding(exact, x, TensorProto.FLOAT, self.unit_of(node.output[0]), "Add", raw=False)
+            if self.still:
+                nodes.append(helper.make_node("Identity", [exact], [x]))
+            else:
+                nodes += self._rounding(exact, x, TensorProto.FLOAT, self.unit_of(node.output[0]), "Add", raw=False)
             if any(node.output[3:]):
                 nodes.append(helper.make_node("Identity", [x], [node.output[3]]))
         centred = add("Sub", [x, mean(x, "mean")], "centred")

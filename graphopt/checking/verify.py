@@ -769,6 +769,10 @@ def _drawn_again(run: _Run, measure: _Measure, budget: Budget | None) -> bool:
     while True:
         drawn = max((honest.drawn(numerics, run.case) for numerics in classes), default=MOST_DRAWS)
         bad = [r for r in rows_of(run) if not r.equal]
+        if bad and drawn >= ENOUGH_DRAWS:
+            for numerics in classes:
+                honest.measure_fixed(numerics, run.case)
+            bad = [r for r in rows_of(run) if not r.equal]
         # A choice that no draw made has no limit to be beyond.
         surely = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
         if not bad or drawn >= MOST_DRAWS or (surely and drawn >= ENOUGH_DRAWS):
@@ -829,7 +833,9 @@ def _rows(
             judged = Judgement(finding, found.structure or ("" if equal else "differs"), found.relative, own_limit)
         else:
             own = pair.rewritten.classes[name]
-            judged = judge(found, numerics, honest.of(own, case, i), other, honest.shares(own, i))
+            judged = judge(
+                found, numerics, honest.of(own, case, i), other, honest.shares(own, i), honest.fixed_of(own, case, i)
+            )
             if judged.finding == Finding.DIFFERENT and not found.structure and found.max_abs <= accepted:
                 judged = Judgement(Finding.EQUAL, "", judged.error, judged.limit, judged.honest)
         numbers = (found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine)

@@ -800,6 +800,19 @@ def test_the_spread_of_draws_says_what_a_rare_one_reaches(
     assert judge(deviation(want, want + times * noise), Numerics.REASSOCIATED, honest).finding == finding
 
 
+@pytest.mark.parametrize(("times", "fixed", "finding"), [
+    (1.1, False, Finding.DIFFERENT), (1.1, True, Finding.EQUAL), (4.2, True, Finding.DIFFERENT)
+])  # fmt: skip
+def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: bool, finding: Finding) -> None:
+    """Noise is drawn with it; how far the runtime's norm is from another way to compute it comes as it is."""
+    rng = np.random.default_rng(0)
+    want, away = rng.standard_normal((2, 16, 16))
+    honest = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
+    still = deviation(want, want + 1e-4 * away) if fixed else None
+    judged = judge(deviation(want, want + 1e-4 * times * away), Numerics.REASSOCIATED, honest, fixed=still)
+    assert judged.finding == finding
+
+
 @pytest.mark.parametrize(("times", "finding"), [(1.5, Finding.NOISE), (4.0, Finding.DIFFERENT)])
 def test_what_is_made_of_rounding_says_nothing(times: float, finding: Finding) -> None:
     rng = np.random.default_rng(0)
