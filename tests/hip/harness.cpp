@@ -13,6 +13,7 @@
 #include "operators/cast/op.h"
 #include "operators/convolution/op.h"
 #include "operators/cumsum/op.h"
+#include "operators/dft/op.h"
 #include "operators/elementwise/op.h"
 #include "operators/gather/op.h"
 #include "operators/generate/op.h"
@@ -575,6 +576,25 @@ EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_
     p.c = numbers[10] != 0;
     p.clip = clip;
     return recurrent_plan(p, half != 0, *device, at_once != 0);
+  });
+}
+
+// `numbers`: lines, per, N, L, K, then where lines lie in x and in y.
+EXPORT Plan* graphopt_dft_plan(const DeviceFacts*, int half, const int64_t* numbers, int complex, int inverse,
+                               int window) {
+  return guarded([&] {
+    DftProblem p;
+    p.lines = numbers[0];
+    p.per = numbers[1];
+    p.N = numbers[2];
+    p.L = numbers[3];
+    p.K = numbers[4];
+    p.from = {numbers[5], numbers[6], numbers[7]};
+    p.to = {numbers[8], numbers[9], numbers[10]};
+    p.complex = complex != 0;
+    p.inverse = inverse != 0;
+    p.window = window != 0;
+    return dft_plan(p, half != 0);
   });
 }
 

@@ -1,0 +1,39 @@
+// What dft_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kDftThreads = 128;
+constexpr int kDftLines = 4;  // that a work-group transforms at once
+
+// table [L] of (cos, sin) of 2 pi j / L.
+struct DftTableArgs {
+  static constexpr int kSlots = 1;
+  Out table;
+  uint32_t L;
+};
+static_assert(is_args<DftTableArgs>(16), "one layout for all compilers");
+
+// Where lines lie, in elements: line i begins at i / per * outer + i % per * line.
+struct DftPlaces {
+  int64_t outer, line, element;
+};
+
+// Output k of each line: the sum of its first N inputs times e^(sign 2 pi i k n / L), of which there are K.
+struct DftArgs {
+  static constexpr int kSlots = 4;
+  In x, window;  // window: null, or N factors
+  In table;
+  Out y;
+  DftPlaces from, to;
+  Divisor per;
+  uint32_t lines;
+  int32_t N, L, K;
+  int32_t complex;  // x holds pairs
+  float sign, factor;
+};
+static_assert(is_args<DftArgs>(120), "one layout for all compilers");
+
+}  // namespace graphopt::hip
