@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper
 
 from tests.hip.nonzero_cases import sparse
@@ -99,3 +100,36 @@ def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoo
     assert placed == Counter(n.op_type for n in nodes)
     for one, (y,) in zip(feeds + feeds, outputs, strict=True):
         np.testing.assert_allclose(y, 2 * one["x"][one["x"] > 0], rtol=1e-5)
+
+
+def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[str, int]]:
+    """ReduceMean over the last axis, or of a scalar, of what a Reshape gives whose rank nobody knows before."""
+    inputs = {"x": np.arange(24, dtype=np.float32), "s": np.array([2, 12])}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Reshape", ["a", "s"], ["b"]),
+        helper.make_node("ReduceMean", ["b", "axes"], ["y"], keepdims=0),
+        helper.make_node("ReduceSum", ["b"], ["z"], keepdims=1),
+    ]
+    model = onnx.ModelProto.FromString(model_of(nodes, inputs, ["y", "z"], {"axes": np.array([-1])}, opset=18))
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = value.name
+    session = new_session(model.SerializeToString(), {"min_nodes": "1"}, assignment=True, custom_ops=False)
+    parts = session.get_provider_graph_assignment_info()
+    placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
+    outputs = []
+    for shape in shapes:
+        x = np.arange(int(np.prod(shape)), dtype=np.float32)
+        outputs += session.run(None, {"x": x, "s": np.array(shape, np.int64)})
+    return outputs, placed
+
+
+def test_a_reduction_does_not_need_to_know_the_rank(worker: ProcessPoolExecutor) -> None:
+    """PP-OCR's recognition had ten copies to the host for it, and the device waited at each."""
+    shapes = [(2, 12), (24,), (2, 3, 4), (1, 2, 3, 4, 1, 5)]
+    outputs, placed = worker.submit(reduced_ranks, shapes).result()
+    assert placed == Counter(Relu=1, Reshape=1, ReduceMean=1, ReduceSum=1)
+    for shape, y, z in zip(shapes, outputs[::2], outputs[1::2], strict=True):
+        x = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+        np.testing.assert_allclose(y, x.mean(-1), rtol=1e-6)
+        np.testing.assert_allclose(z, x.sum(keepdims=True), rtol=1e-6)

@@ -49,7 +49,6 @@ std::string refuse_reduce(const Node& node) {
   const auto& x = node.inputs.front();
   if (!is_float(x.type) && !is_integer(x.type))
     return std::string("no kernel for ") + element_type_name(x.type);
-  if (!x.shape || x.shape->rank() == 0) return "the rank is not known";
   if (node.find_int("noop_with_empty_axes").value_or(0) != 0) {
     const bool named = !node.find_ints("axes").value_or(std::vector<int64_t>()).empty();
     const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
