@@ -40,7 +40,7 @@ from graphopt.errors import OptionError
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.traversal import bodies
-from graphopt.graph.vocabulary import is_op
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions
@@ -60,8 +60,6 @@ STATISTICS = frozenset(
     "ReduceProd ReduceLogSum ReduceLogSumExp CumSum CumProd Exp Log Pow Reciprocal Softplus Tan Sinh Cosh Acosh "
     "Asin Acos Atanh Det GridSample AffineGrid RoiAlign MaxRoiPool DFT STFT MelWeightMatrix".split()
 )
-RANDOM = frozenset("Bernoulli Multinomial RandomNormalLike RandomUniformLike".split())
-QUANTIZATION = frozenset("QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split())
 GROUP_NORM_STASH_OPSET = 21
 _SUFFIX = {FLOAT: "float", HALF: "half"}
 

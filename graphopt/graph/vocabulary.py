@@ -14,12 +14,12 @@ from graphopt.remarks import Code, Refusal
 
 # -- operator traits
 
-# Their results are another at every run.
+# Their results are others at every run; so are those of a Dropout that trains.
 RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
 # They take a sum of products of two tensors.
 PRODUCTS = frozenset(("MatMul", "Einsum"))
 # They map numbers to whole ones of few bits, and back.
-QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear"))
+QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:

@@ -36,7 +36,7 @@ from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_eva
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.graph.traversal import bodies, tensor_dims
-from graphopt.graph.vocabulary import is_op, made_by
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -49,10 +49,7 @@ MAX_REPLACED_BYTES = 256 * 1024 * 1024
 MAX_COMPARED_BYTES = 128
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
-RANDOM = frozenset(
-    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
-QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
 # Domains whose operators have no effect but their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", DOMAIN})
 
@@ -449,7 +446,7 @@ def _is_known(domain: str, op_type: str) -> bool:
 
 def _is_pure(node: ir.Node) -> bool:
     """Whether equal inputs and attributes surely give equal outputs, and nobody minds one node for two."""
-    return node.op_type not in RANDOM and node.op_type not in QUANTIZATION and _is_known(node.domain, node.op_type)
+    return node.op_type not in NEVER_MERGED and _is_known(node.domain, node.op_type)
 
 
 def _attribute_key(attribute: ir.Attr) -> Hashable | None:

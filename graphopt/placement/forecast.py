@@ -24,6 +24,7 @@ from graphopt.errors import OptionError, RuntimeMissingError
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_array
+from graphopt.graph.vocabulary import RANDOM
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.placement import ours, peers
@@ -36,7 +37,6 @@ PROVIDERS = ("graphopt", "cpu", *peers.NAMES)
 NOWHERE, ONCE = "none", "constant"
 # onnxruntime's MIGraphX provider gives a graph with more nodes that it lacks to the CPU as a whole.
 _MOST_LACKING = 10
-_RANDOM = frozenset("RandomUniform RandomNormal RandomUniformLike RandomNormalLike Multinomial Bernoulli".split())
 # Larger constants are no axes, sizes or limits.
 _MOST_ELEMENTS = 4096
 
@@ -262,7 +262,7 @@ def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value
 
 
 def _is_computed_once(node: ir.Node, constant: set[ir.Value]) -> bool:
-    if traversal.bodies(node) or node.op_type in _RANDOM:
+    if traversal.bodies(node) or node.op_type in RANDOM:
         return False
     inputs = [v for v in node.inputs if v is not None]
     if node.op_type == "Shape" and node.domain == "" and inputs[0].shape is not None and inputs[0].shape.is_static():
