@@ -151,6 +151,21 @@ def test_files_that_are_named_exist() -> None:
 
 
 @pytest.mark.once
+def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    tables = re.findall(r"^\| step \| file \| functions \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
+    steps = [row.strip("|").split(" | ") for rows in tables for row in rows.splitlines()]
+    missing = []
+    for _, files, functions in steps:
+        defined = set()
+        for file in re.findall(r"`(.*?)`", files):
+            rule = r"\b(?:def|class) (\w+)" if file.endswith(".py") else r"\b(\w+)(?:\(| = \[|\"| (?:final )?[:{])"
+            defined |= set(re.findall(rule, (DOCS.parent / file).read_text()))
+        missing += [name for name in re.findall(r"`(.*?)`", functions) if name not in defined]
+    assert len(tables) == 3 and len(steps) > 20 and not missing
+
+
+@pytest.mark.once
 def test_one_minimum_of_cmake() -> None:
     root = DOCS.parent
     said = {

@@ -678,6 +678,51 @@ struct Attention {
     bool keys_packed;
   };
 
+  // How many of the block's keys `rows` rows take. Those that causality hides from all of them have probability 0,
+  // unless a finite mask_value may weigh there.
+  int64_t keys_that_count(const Block& block, Row row, int64_t rows, const float* highest) const {
+    if (!p.causal || block.poisoned) return block.n;
+    int64_t seen = 0;
+    bool negligible = true;
+    for (int64_t i = 0; i < rows; ++i, advance(row)) {
+      seen = std::max(seen, row.s + p.T - p.S + 1 - block.first);
+      negligible &= highest[i] - 120.0f > p.mask_value;
+    }
+    const bool unmasked = !p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity();
+    return unmasked || (seen == 0 && negligible) ? std::min(block.n, seen) : block.n;
+  }
+
+  // Scores of `rows` rows with the block's first n keys, which are packed if they are not yet.
+  void multiply_keys(const Scratch& w, Block& block, int64_t b, Row row, int64_t rows, int64_t n,
+                     bool most_known) const {
+    if (!block.keys_packed) {
+      if (p.bfloat16) {
+        pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, words(w.k));
+      } else {
+        pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
+      }
+    }
+    block.keys_packed = true;
+    if (most_known) std::fill_n(w.most, rows * kWidth, -std::numeric_limits<float>::infinity());
+    const auto multiply =
+        most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
+    const auto multiply_pairs =
+        most_known ? multiply_rows<Result::kMost, Word> : multiply_rows<Result::kStore, Word>;
+    for (int64_t j = 0; j < n; j += kPanel) {
+      const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
+      const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
+      prefetch_rows(b, row, rows, block.first + j, std::min(kPanel, n - j));
+      if (p.bfloat16) {
+        const int64_t steps = divide_up(p.D, 2);
+        multiply_pairs(rows, vectors, w.q, plan.query_width, words(w.k) + j * steps, width, steps,
+                       w.scores + j, plan.score_stride, w.most);
+        continue;
+      }
+      multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
+               plan.score_stride, w.most);
+    }
+  }
+
   // Takes `rows` rows of the item, from row i0 of the item, through one block.
   void tile(const Scratch& w, Block& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
             int64_t rows) const {
@@ -691,22 +736,10 @@ struct Attention {
       std::fill_n(sum, round_up(rows, kWidth), 0.0f);
     }
 
-    // Keys that causality hides from all the rows have probability 0, unless a finite mask_value may weigh
-    // there.
-    int64_t n = block.n;
-    if (p.causal && !block.poisoned) {
-      int64_t seen = 0;
-      bool negligible = true;
-      Row row = row_at(head, r0 + i0);
-      for (int64_t i = 0; i < rows; ++i, advance(row)) {
-        seen = std::max(seen, row.s + p.T - p.S + 1 - block.first);
-        negligible &= highest[i] - 120.0f > p.mask_value;
-      }
-      if (!p.has_mask || p.mask_value == -infinity || (seen == 0 && negligible)) n = std::min(n, seen);
-      if (n == 0) {
-        if (block.fresh) std::fill_n(out, rows * plan.value_width, 0.0f);
-        return;
-      }
+    const int64_t n = keys_that_count(block, row_at(head, r0 + i0), rows, highest);
+    if (n == 0) {
+      if (block.fresh) std::fill_n(out, rows * plan.value_width, 0.0f);
+      return;
     }
 
     load_queries(w, b, row_at(head, r0 + i0), rows);
@@ -722,32 +755,7 @@ struct Attention {
         }
       }
     } else {
-      if (!block.keys_packed) {
-        if (p.bfloat16) {
-          pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, words(w.k));
-        } else {
-          pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
-        }
-      }
-      block.keys_packed = true;
-      if (most_known) std::fill_n(w.most, rows * kWidth, -infinity);
-      const auto multiply =
-          most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
-      const auto multiply_pairs =
-          most_known ? multiply_rows<Result::kMost, Word> : multiply_rows<Result::kStore, Word>;
-      for (int64_t j = 0; j < n; j += kPanel) {
-        const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
-        const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
-        prefetch_rows(b, row_at(head, r0 + i0), rows, block.first + j, std::min(kPanel, n - j));
-        if (p.bfloat16) {
-          const int64_t steps = divide_up(p.D, 2);
-          multiply_pairs(rows, vectors, w.q, plan.query_width, words(w.k) + j * steps, width, steps,
-                         w.scores + j, plan.score_stride, w.most);
-          continue;
-        }
-        multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
-                 plan.score_stride, w.most);
-      }
+      multiply_keys(w, block, b, row_at(head, r0 + i0), rows, n, most_known);
     }
 
     const int64_t padded = round_up(n, kWidth);
