@@ -43,10 +43,19 @@ def imports(path: Path) -> list[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "graphopt":
             inner = node.module.split(".")[1:]
             for parts in [inner, *([*inner, name.name] for name in node.names)]:
-                found += [
-                    p for p in ("/".join(parts) + ".py", "/".join(parts) + "/__init__.py") if (ROOT / p).is_file()
-                ]
+                found += files_of(parts)
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.startswith("graphopt."):
+                    found += files_of(name.name.split(".")[1:])
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "graphopt":
+            # A public name, which is imported when it is asked for.
+            found += files_of(graphopt._HOMES.get(node.attr, "graphopt").split(".")[1:])
     return found
+
+
+def files_of(parts: list[str]) -> list[str]:
+    return [p for p in ("/".join(parts) + ".py", "/".join(parts) + "/__init__.py") if (ROOT / p).is_file()]
 
 
 @pytest.mark.once
