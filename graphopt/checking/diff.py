@@ -134,7 +134,7 @@ def _data(tensor: ir.TensorProtocol | None) -> Any:
 
 
 def _constants(model: ir.Model) -> list[ir.TensorProtocol]:
-    """Of Constant nodes."""
+    """The tensors of all Constant nodes."""
     nodes = (n for n in _nodes(model) if (n.domain, n.op_type) == ("", "Constant"))
     return [a.as_tensor() for n in nodes if (a := n.attributes.get("value")) is not None and not a.is_ref()]
 

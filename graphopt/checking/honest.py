@@ -27,7 +27,7 @@ from graphopt.metadata import Numerics
 MAX_WEIGHTS_READ = 1_500_000_000
 # Draws of the weights' rounding. Each is a session; what runs in one again rounds its activations anew.
 SESSIONS = 4
-# Of open sessions, weights together; one is always kept.
+# How many bytes of weights open sessions may hold together; one session is always kept.
 KEPT_BYTES = 400_000_000
 
 
@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass
 class HonestErrors:
-    """Of one pair of models; measured when asked for.
+    """Honest errors of one pair of models, measured when asked for.
 
     Attributes:
         model, proto: BEFORE and its message.
@@ -167,7 +167,7 @@ class HonestErrors:
         return self.model.parent if isinstance(self.model, Path) else None
 
     def overflows(self, numerics: Numerics, case: Case) -> list[bool]:
-        """Of each output, whether BEFORE itself leaves the range of half precision on the way to it."""
+        """For each output, whether BEFORE itself leaves the range of half precision on the way to it."""
         proto, types = self._read_once()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
         copy = noisy(proto, types, precision, 0, overflows=True)

@@ -52,7 +52,7 @@ PAST = ("past", "cache", "prev", "history")
 VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge", "far from zero")
 MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
 INTEGERS = ("last", "negative ids", "turning points")
-# Of integers that nothing is known to limit; a model that does limit them refuses the case.
+# Cases for integers without a known limit; a model that does limit them refuses the case.
 FREE_INTEGERS = ("large integers", "negative integers")
 LARGE_INTEGER = 1 << 20
 # Enough rows that what is rare is met: an entry of a table, a number near a threshold.
@@ -76,7 +76,7 @@ _NO_ARRAYS = frozenset(
     for name, kind in onnx.TensorProto.DataType.items()
     if name.startswith(("FLOAT4", "FLOAT6", "FLOAT8", "INT2", "INT4", "UINT2", "UINT4"))
 )
-# Of all inputs together, of the symbolic dimensions of one, and of a tensor whose shape is an input.
+# Most elements of all inputs together, of one by its symbolic dimensions, and of a tensor whose shape is an input.
 ELEMENTS, SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 24, 1 << 17, 1 << 20
 # The longest that a list of integers is taken for a shape.
 LONGEST_SHAPE = 8

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from graphopt.checking.verify import VerifyReport, verify
 from graphopt.graph import reading, writing
 
-# As many values are outputs at once: all of a model's together may not fit into memory.
+# How many values are outputs at once: all values of a model may not fit into memory together.
 AT_ONCE = 64
 
 

@@ -51,7 +51,7 @@ FUNCTIONS = frozenset(
 # One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
 # Round to a grid, choose or compare: what they read may move without any effect, or by a little and with a great one.
-# By the places of the operands.
+# Operator -> which of its inputs do so, counted from 0.
 STEPS = {
     "ArgMax": (0,),
     "ArgMin": (0,),
@@ -209,7 +209,7 @@ def _copy_but(source: Message, target: Message, left_out: str) -> None:
 
 @dataclass
 class _Kind:
-    """Of a value: whether rounding moves it, and whether it comes from a float input without any weight."""
+    """Whether rounding moves a value, and whether it comes from a float input without any weight."""
 
     noisy: bool = False
     raw: bool = False

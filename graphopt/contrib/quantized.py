@@ -36,7 +36,7 @@ def _real(w: Writer, call: Call[ir.Value], x: str, scale: str, zero: str) -> ir.
 
 
 def _quantized(w: Writer, call: Call[ir.Value], y: ir.Value, scale: str, zero: str, like: ir.Value) -> ir.Value:
-    """Of the type of the zero point, or of `like` where there is none."""
+    """QuantizeLinear(y) in the type of the zero point, or of `like` where there is none."""
     point = _scalar(w, call[zero]) if zero in call else w.array(np.zeros((), w.dtype(like).numpy()))
     return w.op("QuantizeLinear", y, _scalar(w, call[scale]), point)
 

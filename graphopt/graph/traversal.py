@@ -63,7 +63,7 @@ def tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.TensorProtocol]:
 
 @functools.cache
 def element_bits(data_type: int) -> int:
-    """Of one element; onnx_ir makes an enum member each time."""
+    """Bits of one element; cached, since onnx_ir makes an enum member each time."""
     return ir.DataType(data_type).bitwidth
 
 

@@ -128,7 +128,7 @@ class Account:
     report: Report = field(default_factory=lambda: Report(""))
 
     def share_of(self, fate: Fate) -> tuple[float, float]:
-        """Of multiply-adds and of bytes."""
+        """The share of multiply-adds and the share of bytes."""
         mine = [g for g in self.groups if g.first.fate == fate]
         return sum(g.share for g in mine), sum(g.byte_share for g in mine)
 

@@ -22,7 +22,7 @@ def answer(
 
 
 def speed(times: BenchReport) -> str:
-    """Of AFTER against BEFORE; "" where one side alone was timed."""
+    """How much faster AFTER is than BEFORE; "" where one side alone was timed."""
     rows = [row for row in times.rows if row.speedup is not None]
     if not rows:
         return ""

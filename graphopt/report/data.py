@@ -94,7 +94,7 @@ _COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
 
 
 def multiply_adds(node: ir.Node) -> int | None:
-    """Of a convolution or a product with static shapes; None for other nodes."""
+    """Multiply-adds of a convolution or a product with static shapes; None for other nodes."""
     op_type = node.op_type
     if node.domain == DOMAIN:
         # Variants of our operators differ in their suffixes, which add no products.

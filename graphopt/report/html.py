@@ -302,7 +302,7 @@ def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
 
 
 def refusals(remarks: Sequence[Remark]) -> list[Refusals]:
-    """By reason, the most frequent first; sites of one pass and detail as one place."""
+    """Refusals grouped by reason, the most frequent first; sites of one pass with one detail are one place."""
     by_code: dict[str, list[Remark]] = defaultdict(list)
     for remark in remarks:
         if not remark.applied:

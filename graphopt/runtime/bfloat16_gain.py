@@ -15,7 +15,7 @@ from graphopt.errors import GraphoptError
 from graphopt.ops import DOMAIN, DOMAIN_VERSION
 from graphopt.runtime.sessions import CPU, import_onnxruntime, library_path
 
-# Of what is gained on a layer in a cache, the rest of a model leaves less.
+# What a single layer in the cache must gain at least: in a whole model it gains less.
 LEAST_GAIN = 1.1
 _ROWS, _K, _N = 128, 512, 512
 _REPEATS = 9

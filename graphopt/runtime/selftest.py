@@ -31,7 +31,7 @@ from graphopt.runtime.sessions import (
 )
 
 OPSET = 17
-# Of sessions whose nodes run on a device: threads of the runtime that wait for work cost more than all else here.
+# Options of sessions whose nodes run on a device: idle threads of the runtime would cost more than all else here.
 ON_DEVICE: dict[str, Any] = {"intra_op_num_threads": 1}
 DTYPES = ("float32", "float16")
 BENCH_RUNS = 7

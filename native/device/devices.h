@@ -15,13 +15,13 @@ const char* host_kernels();
 // when GRAPHOPT_HOST_KERNELS is set. None of them is opened for it. A driver that can't be used leaves a
 // warning on stderr, and no devices.
 int device_count();
-// Of a device in [0, device_count()).
+// The backend of a device; `number` is in [0, device_count()).
 Backend backend(int number);
 
 // What is known of a device without opening it; null when this library can't use it, which is said once on
 // stderr.
 const DeviceFacts* usable_device(int number);
-// Of AMD's the one that is current in the calling thread, which is where ONNX Runtime's ROCm provider
+// The AMD device that is current in the calling thread, where ONNX Runtime's ROCm provider
 // computes. NVIDIA's driver is not looked for.
 const DeviceFacts* usable_rocm_device();
 

@@ -127,7 +127,7 @@ struct Plan {
   }
 };
 
-// Of convolutions and pools, at most.
+// Maximum number of spatial axes of convolutions and pools.
 constexpr size_t kSpatialAxes = 3;
 
 inline constexpr Buffer input(uint8_t i) { return {Role::kInput, i, 0}; }
@@ -158,7 +158,7 @@ void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
   for (int64_t first = 0; first < rows; first += most) add(first, to_u31(std::min(most, rows - first)));
 }
 
-// Of the second and third axis of a grid, at most.
+// Maximum size of the second and third axis of a grid.
 constexpr int64_t kMostGrid = 65535;
 
 // The plan as JSON, with the keys of one case of the manifest of scripts/amd_cases.py ("launches") and

@@ -75,7 +75,7 @@ class Node : public Attributes {
   std::vector<Value> inputs, outputs;
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }
-  // Of its first input.
+  // The element type of its first input.
   ElementType type() const { return inputs.empty() ? ElementType::kUndefined : inputs[0].type; }
   // The value of an input that never changes, valid as long as the kernel that is made from it; nothing for
   // other inputs. On the device where that is where the kernel reads it.

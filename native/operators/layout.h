@@ -21,7 +21,7 @@ enum class Layout {
 
 inline Shape to_channels_last(const Shape& s) { return {s[0], s[2], s[3], s[1]}; }
 inline Shape to_channels_first(const Shape& s) { return {s[0], s[3], s[1], s[2]}; }
-// Of an axis of [N, C, H, W] in [N, H, W, C].
+// Where an axis of [N, C, H, W] stands in [N, H, W, C].
 inline size_t channels_last_axis(size_t axis) { return axis == 0 ? 0 : axis == 1 ? 3 : axis - 1; }
 
 // From one layout to the other, in float16.

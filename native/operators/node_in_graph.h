@@ -11,7 +11,7 @@ namespace graphopt {
 class NodeInGraph : public Node {
  public:
   const std::string& domain() const { return domain_; }
-  // Of the values; empty for one that is left out.
+  // Names of the values; empty for one that is left out.
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
   bool is_constant(size_t i) const { return constant_[i]; }

@@ -28,9 +28,9 @@ class Operator {
   virtual size_t outputs() const { return 1; }
   // Throws Error.
   virtual void read(const Node& node) = 0;
-  // Of one that was read. Throws Error.
+  // Residual sum and activation, once `read` has been called. Throws Error.
   virtual Problem problem(const Shapes& inputs) const = 0;
-  // Of every output, once there is a problem.
+  // The shape of every output; called once there is a problem.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
@@ -52,7 +52,7 @@ class TailedOperator : public Operator<P> {
     return std::vector<Operand>(tail_.has_residual ? 4 : 3, Operand::kTensor);
   }
   void read(const Node& node) override { tail_.act = read_activation(tail_.act.kind, node); }
-  // Of one that was read.
+  // Residual sum and activation, once `read` has been called.
   const Tail& tail() const { return tail_; }
 
  protected:

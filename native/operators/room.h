@@ -119,7 +119,7 @@ struct GpuWork {
   size_t library_bytes = 0;  // that a vendor's library wants
 };
 
-// Of an operator of ours.
+// A GPU kernel of an operator of ours.
 template <class Op>
 class GpuKernelOf : public gpu::DeviceKernel {
  public:
@@ -131,7 +131,7 @@ class GpuKernelOf : public gpu::DeviceKernel {
  protected:
   using Problem = typename Op::Problem;
 
-  // Of a call whose outputs are set now; nothing when they have no elements.
+  // Sets the outputs of a call; returns its problem, or nothing when the outputs have no elements.
   std::optional<Problem> problem(Call& call) const {
     const Shapes shapes(call.inputs);
     const Problem p = op_.problem(shapes);

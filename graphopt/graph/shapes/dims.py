@@ -396,7 +396,7 @@ def _packed_product(known: Known) -> Dims | None:
 
 
 def _grouped_attention(known: Known) -> Dims | None:
-    """Of the query's own shape, unless keys and values are packed with it."""
+    """The query's shape, unless keys and values are packed with it."""
     dims = known.dims(0)
     if dims is None or known.input(1) is not None:
         return dims

@@ -205,7 +205,7 @@ def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
 
 
 def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
-    """Of two numbers: exact where both are and the type can hold the result, else close."""
+    """The operation on two numbers: exact where both are and the type can hold the result, else close."""
     x, y = _as_number(a), _as_number(b)
     if x is None or y is None:
         return None
@@ -310,7 +310,7 @@ def _reciprocal(element: Element, dtype: ir.DataType) -> Element:
 
 
 def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Elements | None]:
-    """Of all elements of a vector of sizes."""
+    """A rule that combines all elements of a vector of sizes."""
 
     def rule(known: Known) -> Elements | None:
         data = known.elements(0)
@@ -338,7 +338,7 @@ def _filled(known: Known) -> Elements | None:
 
 
 def _part(known: Known) -> Elements | None:
-    """Of a vector that is split."""
+    """The part of a vector that an output of Split takes."""
     data = known.elements(0)
     sizes = known.numbers("split", 1)
     if data is None or data.items.ndim != 1:

@@ -138,7 +138,7 @@ class Known:
         return dims[0].value if dims is not None and len(dims) == 1 else None
 
     def all_dims(self) -> list[tuple[Size, ...]] | None:
-        """Of every input that is there; None unless all are known."""
+        """Dimensions of every input that is present; None unless all are known."""
         found = [self.dims(i) for i, v in enumerate(self.node.inputs) if v is not None]
         known = [d for d in found if d is not None]
         return known if len(known) == len(found) else None

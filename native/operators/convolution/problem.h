@@ -39,7 +39,7 @@ struct ConvolutionProblem {
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
 
-  // Of images, which have the last two axes.
+  // Height and width of images, which lie on the last two axes.
   int64_t H() const { return in[1]; }
   int64_t W() const { return in[2]; }
   int64_t OH() const { return out[1]; }

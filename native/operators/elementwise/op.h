@@ -29,7 +29,7 @@ struct WholeProblem {
   Shape mask, a, b, y;
 };
 
-// As elementwise_plan.
+// The plan of a WholeProblem, as elementwise_plan makes that of an ElementwiseProblem.
 Plan whole_plan(const WholeProblem& problem, bool aligned);
 
 // y = x, repeated along its axes of size 1.

@@ -25,7 +25,7 @@ class FusedConvOp final : public WeightedOperator<ConvolutionProblem> {
  private:
   // Without N, `in` and `out`.
   Problem window_problem(const Shape& w) const;
-  // Of X, whose dims that are not known are negative.
+  // Sizes from the shape of X, in which unknown dimensions are negative.
   void set_sizes(Problem& p, const Shape& x) const;
 
   std::vector<int64_t> pads_, strides_, dilations_;

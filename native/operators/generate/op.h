@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 using hip::IndexType;
 
-// Of floats `start` and `step`, of whole numbers the others.
+// `start` and `step` where the type is a float, the other two for whole numbers.
 struct RangeProblem {
   ElementType type = ElementType::kFloat;
   int64_t total = 0;

@@ -17,7 +17,7 @@ class GraphNode final : public NodeInGraph {
   GraphNode(const OrtApi24* api, const OrtNode* node);
 
   const OrtNode* raw() const { return node_; }
-  // Of what its bodies read of the graph that it is in.
+  // Names of the values that its bodies read from the graph around it.
   const std::vector<std::string>& implicit_names() const { return implicit_names_; }
 
   // In host memory.

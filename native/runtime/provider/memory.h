@@ -44,7 +44,7 @@ class SessionMemory {
 // unpin. Thread-safe.
 class PinnedMemory {
  public:
-  // Of gpu::device(number), which is opened when it is first needed.
+  // The memory of gpu::device(number), which is opened when it is first needed.
   explicit PinnedMemory(int number) : number_(number) {}
 
   // Throws gpu::OutOfMemory.

@@ -17,7 +17,7 @@ namespace graphopt::provider {
 // One for each device of the process, shared by all sessions. Thread-safe.
 class Pool {
  public:
-  // Of gpu::device(number), which is opened when it is first needed.
+  // A pool of the memory of gpu::device(number), which is opened when it is first needed.
   explicit Pool(int number) : number_(number) {}
 
   gpu::Device& device() const;
