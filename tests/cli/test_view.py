@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt.cli import view
-from tests.browser import dom
+from tests.browser import dom, visit
 
 pytestmark = pytest.mark.once
 
@@ -73,6 +73,15 @@ def test_search_finds(address: tuple[str, int], tmp_path: Path) -> None:
 def test_what_was_rewritten_says_so(address: tuple[str, int], tmp_path: Path) -> None:
     page = seen(address, "identity layer.7/", tmp_path)
     assert re.search(r'<button class="node changed" data-node="before \d+">Identity', page)
+
+
+def test_first_paint(address: tuple[str, int], tmp_path: Path) -> None:
+    """5,000 nodes are on the screen within 2 s, and the browser has asked nobody else for anything."""
+    page = visit(f"http://{address[0]}:{address[1]}/", tmp_path)
+    assert {url.rpartition("/")[0] for url in page.requests if not url.startswith("data:")} == {
+        f"http://{address[0]}:{address[1]}"
+    }
+    assert page.first_paint < 2000 and page.ready < 2000, page
 
 
 def test_it_stays_on_this_machine(address: tuple[str, int]) -> None:
