@@ -17,6 +17,14 @@ from typing import BinaryIO
 from graphopt.errors import ModelSaveError
 
 
+def cache_folder() -> Path:
+    """Graphopt's folder in the user's cache; it need not exist.
+
+    By the XDG rule, which is all of platformdirs that a library for Linux would use.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphopt"
+
+
 def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
     """Looks before any work is done whether files can be written where they are to go.
 

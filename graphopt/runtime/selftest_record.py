@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +44,5 @@ def _key(provider: str, device: Device, library: str) -> dict[str, Any]:
 
 def _path(key: Mapping[str, Any]) -> Path:
     """One file for each device with its driver and each version of the library."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(caches) / "graphopt" / f"selftest-{name}.json"
+    return files.cache_folder() / f"selftest-{name}.json"

@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from graphopt import files
 from graphopt.errors import GraphoptError
 from graphopt.runtime.sessions import import_onnxruntime, library_version, session
 from graphopt.serving.deployment import MODEL, SETTINGS
@@ -48,8 +49,7 @@ def weights_folder() -> Path | None:
     told = os.environ.get(FOLDER, "")
     if told == "off":
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphopt" / "weights"
-    folder = Path(told) if told else cache
+    folder = Path(told) if told else files.cache_folder() / "weights"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()

@@ -1,4 +1,5 @@
 // A test is GRAPHOPT_TEST(name) { ... }; it fails when a CHECK in it does. References are computed in double.
+// Registration and CHECK are 15 lines: GoogleTest would be a package of the machine, or sources to download and build.
 #pragma once
 
 #include <algorithm>
