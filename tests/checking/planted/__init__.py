@@ -5,10 +5,10 @@
 held against.
 """
 
-from tests.checking.planted import bodies, branches, exchanges, integers, masks, nodes, outputs, values, weights
+from tests.checking.planted import bodies, branches, exchanges, integers, masks, nodes, outputs, tiles, values, weights
 from tests.checking.planted.registry import KINDS, Facts, Hints, plant
 
 __all__ = [
     "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "integers", "masks", "nodes", "outputs", "plant",
-    "values", "weights",
+    "tiles", "values", "weights",
 ]  # fmt: skip
