@@ -134,7 +134,7 @@ def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
         if not all(isinstance(a, np.ndarray) and a.dtype.type in TYPES.values() for a in arrays.values()):
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in nodes[0].attribute}
-        if any(isinstance(v, onnx.TensorProto | onnx.GraphProto) for v in attributes.values()):
+        if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
             continue
         inputs = tuple(_input(arrays[name]) if name else None for name in nodes[0].input)
         example = Example(nodes[0].op_type, "", inputs, len(nodes[0].output), attributes)
@@ -266,7 +266,7 @@ def main() -> None:
     )
     @given(damaged(domains))
     def check(example: Example) -> None:
-        print(example, flush=True)
+        print(" ".join(str(example).split()), flush=True)  # a tensor attribute has lines
         ran[run(example, provider=bool(kernels))] += 1
         # On a GPU a kernel that reads what is not its own makes errors of all runs that follow, not a crash.
         if kernels == "gpu" and sum(ran) % 50 == 0:
