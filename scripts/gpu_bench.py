@@ -2,7 +2,7 @@
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
 prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
-matrix products and plain convolutions after it.
+matrix products and plain convolutions after it, `--standard` the operators of ONNX alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from scripts.gpu_check import open_device
-from tests.hip import activations, elementwise_cases, reduction_cases
+from tests.hip import (
+    activations,
+    elementwise_cases,
+    logic_cases,
+    reduction_cases,
+    scatter_cases,
+    unary_cases,
+    whole_cases,
+)
 from tests.hip.harness import Plan
 from tests.hip.movement_cases import int64s
 
@@ -237,52 +246,162 @@ def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
         )
 
 
+# Operators that memory bounds must reach this part of a copy's rate, the others this many times PyTorch's time at most.
+LEAST_OF_COPY, MOST_OF_PYTORCH = 0.5, 2.0
+
+
 def bench_standard(r: Runner, copy: float) -> None:
     """The provider's kernels for standard operators, on 64 MiB: bytes read once and written once against a copy."""
-    print("\nStandard operators, torch.float32: fraction of copy")
+    print(f"\nStandard operators, 64 MiB: fraction of copy (floor {LEAST_OF_COPY:.0%})")
     P, H, W = 4096, 64, 64
     x = torch.randn(P, H, W, device="cuda")
+    total = x.numel()
     row, index = torch.randn(W, device="cuda"), torch.randperm(P, device="cuda")
     shape, zero, half = [3, P, H, W], ctypes.c_float(0), ctypes.c_int(0)
+    whole, narrow, quarter = torch.randint(-99, 99, (P, H, W), device="cuda"), x.half(), x[: P // 4]
+    small = torch.randint(0, 2, (4 * P, H, W), device="cuda", dtype=torch.uint8)
+    within = torch.randint(0, H, (P, H, W), device="cuda")
+    tuples = torch.stack([torch.randint(0, n, (P * H,), device="cuda") for n in (P, H)], 1)
 
     def plan(op: str, *arguments: Any) -> Plan:
         return r.harness.plan(op, r.device.facts, *arguments)
 
-    def binary(op: str, b: list[int]) -> Plan:
-        code = ctypes.c_int32(elementwise_cases.OPS.index(op))
-        shapes = int64s([*shape, *shape, *b, 0])
-        return plan("elementwise", half, code, zero, zero, ctypes.c_int(1), ctypes.c_int(0), shapes)
+    def shapes(*each: list[int]) -> Any:
+        return int64s([n for one in each for n in one])
 
-    i64, i32 = ctypes.c_int64, ctypes.c_int32
+    def elementwise(op: str, b: list[int] | None = None, half: int = 0) -> Plan:
+        code = ctypes.c_int32(elementwise_cases.OPS.index(op))
+        binary = ctypes.c_int(b is not None)
+        return plan("elementwise", ctypes.c_int(half), code, zero, zero, binary, ctypes.c_int(0),
+                    shapes(shape, shape, b or [0], [0]))  # fmt: skip
+
+    i64, i32, no, yes = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0), ctypes.c_int(1)
+
+    def logic(op: str, kind: int, *dims: list[int]) -> Plan:
+        code = i32(list(logic_cases.OPS).index(op))
+        return plan("logic", i32(kind), code, ctypes.c_int(len(dims) > 2), shapes(*dims, [0], [0]))
+
+    def whole_numbers(op: str) -> Plan:
+        of = [3, P // 2, H, W]
+        return plan("whole", i64(8), i32(1), i32(whole_cases.OPS.index(op)), i32(2), shapes(of, of, of, [0]))
+
+    def quantize(back: int) -> Plan:
+        return plan("quantize", i32(3), no, no, ctypes.c_int(back), int64s([1, total, 1, -1]))
+
     planes_turned = int64s([*shape, H * W, 1, W, H * W, W, 1, 0, 0])  # H is W
     axes_turned = int64s([3, H, P, W, W, H * W, 1, P * W, W, 1, 0, 0])
+    # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W]
+    blocked = int64s([5, P // 4, H, 2, W, 2, H * W, W, P // 2 * H * W, 1, P // 4 * H * W,
+                      4 * H * W, 4 * W, 2 * W, 2, 1, 0, 0])  # fmt: skip
     pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
     how, two = reduction_cases.NEAREST.index("linear"), ctypes.c_float(2)
-    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two)
-    columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), ctypes.c_int(0), ctypes.c_int(0))
-    # name, plan, inputs, elements written
+    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two, i64(0))
+    columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), no, no)
+    sin, erf = (list(unary_cases.OPS).index("Sin"), "Erf")
+    padded = int64s([3, P, H, W, 0, 0, 0, 0, 0, W])
+    one_hot = (i64(P * H), i64(W), i64(1), i32(1), i64(4))
+    hot, values = torch.randint(0, W, (P * H,), device="cuda"), torch.tensor([0.0, 1.0], device="cuda")
+    scale = torch.tensor([0.1], device="cuda")
+    # name, plan, inputs, bytes written
+    size = x.nbytes
     rows: list[tuple[str, Plan, list[torch.Tensor], int]] = [
-        ("Add", binary("Add", shape), [x, torch.randn_like(x)], x.numel()),
-        ("Add, one row", binary("Add", [1, W]), [x, row], x.numel()),
-        ("Transpose 0 2 1", plan("strided_copy", i64(4), planes_turned), [x], x.numel()),
-        ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], x.numel()),
-        ("Gather", plan("gather", i64(4), ctypes.c_int(0), i64(1), i64(P), i64(H * W), i64(P)), [x, index], x.numel()),
-        ("Cast to float16", plan("cast", i64(x.numel()), i32(1), i32(10)), [x], x.numel() // 2),
-        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), i64(1), ctypes.c_int(0)), [x], x.numel()),
-        ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], P),
-        ("ReduceMean, columns", plan("reduce", i32(1), i32(3), columns), [x], 64 * H * W),
-        ("ReduceLogSumExp, first and last", plan("reduce", i32(1), i32(9), int64s([3, P, H, W, 1, 0, 1])), [x], H),
-        ("Softmax, columns", plan("softmax", half, i64(P), i64(H), i64(W), ctypes.c_int(0)), [x], x.numel()),
-        ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 2 * P),
-        ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 128 * H * W),
-        ("MaxPool 2x2", plan("pool", half, i32(0), pooled), [x], x.numel() // 4),
-        ("Resize, linear, 2x", plan("resize", half, *resized), [x[: P // 4]], x.numel()),
+        ("Add", elementwise("Add", shape), [x, torch.randn_like(x)], size),
+        ("Add, one row", elementwise("Add", [1, W]), [x, row], size),
+        ("Erf", elementwise(erf), [x], size),
+        ("Erf, float16", elementwise(erf, half=1), [narrow], size // 2),
+        ("Sin", plan("unary", no, i32(sin), zero, i64(total), yes), [x], size),
+        ("Less", logic("Less", 1, shape, shape, shape), [x, torch.randn_like(x)], size // 4),
+        ("And", logic("And", 9, *([3, 4 * P, H, W],) * 3), [small, small.clone()], size),
+        ("IsNaN", logic("IsNaN", 1, shape, shape), [x], size // 4),
+        ("Add, int64", whole_numbers("Add"), [whole[: P // 2], whole[P // 2 :]], size),
+        ("Mod, int64", whole_numbers("Mod"), [whole[: P // 2], whole[P // 2 :].clamp(1)], size),
+        ("Transpose 0 2 1", plan("strided_copy", i64(4), planes_turned), [x], size),
+        ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], size),
+        ("DepthToSpace", plan("strided_copy", i64(4), blocked), [x], size),
+        ("Pad", plan("pad", i64(4), i32(0), ctypes.c_uint32(0), padded), [x], 2 * size),
+        ("Gather", plan("gather", i64(4), no, i64(1), i64(P), i64(H * W), i64(P)), [x, index], size),
+        ("GatherElements", plan("gather_elements", i64(4), no, shapes(shape, shape, [1])), [x, within], size),
+        ("GatherND", plan("gather_nd", i64(4), int64s([1, P * H, W, 2, P, H])), [x, tuples], size),
+        ("Trilu", plan("trilu", *map(i64, (P, H, W, 0, 4)), yes), [x], size),
+        ("Range", plan("range", i32(1), ctypes.c_double(0), ctypes.c_double(1), i64(total)), [], size),
+        ("OneHot", plan("one_hot", *one_hot), [hot, values], size),
+        ("QuantizeLinear", quantize(0), [x, scale], size // 4),
+        ("DequantizeLinear", quantize(1), [small[:P].view(torch.int8), scale], size),
+        ("Cast to float16", plan("cast", i64(total), i32(1), i32(10)), [x], size // 2),
+        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), i64(1), no), [x], size),
+        ("Softmax, columns", plan("softmax", half, i64(P), i64(H), i64(W), no), [x], size),
+        ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], 4 * P),
+        ("ReduceMean, columns", plan("reduce", i32(1), i32(3), columns), [x], 256 * H * W),
+        ("ReduceLogSumExp, first and last", plan("reduce", i32(1), i32(9), int64s([3, P, H, W, 1, 0, 1])), [x], 4 * H),
+        ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 8 * P),
+        ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 512 * H * W),
+        ("MaxPool 2x2", plan("pool", half, i32(0), pooled, i64(0)), [x], size // 4),
+        ("Resize, linear, 2x", plan("resize", half, *resized), [quarter], size),
     ]  # fmt: skip
     for name, made, inputs, written in rows:
-        y = torch.empty(written, device="cuda")
+        y = torch.empty(written, dtype=torch.uint8, device="cuda")
         ms = milliseconds(r.work(made, inputs, [y]))
-        moved = sum(t.nbytes for t in inputs) + y.nbytes
-        print(f"  {name:26} {ms:.4f} ms  {moved / ms / 1e9 / copy:.0%}  {made.launches[0]['kernel']}")
+        part = (sum(t.nbytes for t in inputs) + written) / ms / 1e9 / copy
+        missed = "  MISSES" if part < LEAST_OF_COPY else ""
+        print(f"  {name:32} {ms:.4f} ms  {part:.0%}  {made.launches[0]['kernel']}{missed}")
+
+
+def bench_ranked(r: Runner) -> None:
+    """Operators that more than memory bounds: against PyTorch's time."""
+    print(f"\nTopK, CumSum, Scatter*, ArgMax, float32, beside PyTorch (floor {MOST_OF_PYTORCH:.0f} times its time)")
+    i64, i32, no = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0)
+    rows: list[tuple[str, Plan, list[torch.Tensor], list[torch.Tensor], Callable[[], object]]] = []
+
+    def plan(op: str, *arguments: Any) -> Plan:
+        return r.harness.plan(op, r.device.facts, *arguments)
+
+    for lines, length, K in ((32, 1000, 5), (8, 50257, 50), (1, 268800, 300)):
+        x = torch.randn(lines, length, device="cuda")
+        made = plan("top_k", i64(lines), i64(length), i64(1), i64(K), i32(0), no)
+        out = [torch.empty(lines, K, device="cuda"), torch.empty(lines, K, dtype=torch.int64, device="cuda")]
+        rows.append((f"TopK {lines} x {length}, {K}", made, [x], out, partial(torch.topk, x, K)))
+    for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
+        x = torch.randn(outer, length, inner, device="cuda")
+        made = plan("cumsum", i32(1), i64(outer), i64(length), i64(inner), no, no)
+        rows.append((f"CumSum {outer} x {length} x {inner}", made, [x], [torch.empty_like(x)],
+                     partial(torch.cumsum, x, 1)))  # fmt: skip
+    for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
+        x = torch.randn(outer, length, inner, device="cuda")
+        made = plan("arg", i64(outer), i64(length), i64(inner), i32(0), no, no)
+        out = [torch.empty(outer, inner, dtype=torch.int64, device="cuda")]
+        rows.append((f"ArgMax {outer} x {length} x {inner}", made, [x], out, partial(torch.argmax, x, 1)))
+    for how, many, length, most in (
+        ("none", 4096, 4096, 4096),
+        ("add", 4096, 4096, 1024),
+        ("add", 1, 1 << 20, 1 << 18),
+    ):
+        x, updates = torch.randn(many, length, device="cuda"), torch.randn(many, most, device="cuda")
+        index = torch.stack([torch.randperm(length, device="cuda")[:most] for _ in range(min(many, 64))])
+        index = index.repeat(max(1, many // 64), 1) if how == "none" else torch.randint_like(index, length).repeat(
+            max(1, many // 64), 1)  # fmt: skip
+        code = list(scatter_cases.HOW).index(how)
+        sizes = int64s([2, many, length, 2, many, most, 1, 1])
+        theirs = x.scatter if how == "none" else x.scatter_add
+        rows.append((f"ScatterElements {how} {many} x {most} of {length}",
+                     plan("scatter", i32(1), i64(4), no, i32(code), sizes),
+                     [x, index, updates], [torch.empty_like(x)], partial(theirs, 1, index, updates)))  # fmt: skip
+    for how, length, most, inner in (
+        ("none", 50000, 8192, 768),
+        ("add", 50000, 8192, 768),
+        ("none", 1 << 20, 1 << 18, 1),
+    ):
+        x, updates = torch.randn(length, inner, device="cuda"), torch.randn(most, inner, device="cuda")
+        index = torch.randint(0, length, (most,), device="cuda") if how == "add" else torch.randperm(
+            length, device="cuda")[:most]  # fmt: skip
+        code = list(scatter_cases.HOW).index(how)
+        sizes = int64s([1, length, 2, most, 1, inner, -1])
+        rows.append((f"ScatterND {how} {most} of {length} x {inner}",
+                     plan("scatter", i32(1), i64(4), no, i32(code), sizes), [x, index[:, None], updates],
+                     [torch.empty_like(x)], partial(x.index_put, (index,), updates, how == "add")))  # fmt: skip
+    for name, made, inputs, outputs, theirs in rows:
+        ms, peer = milliseconds(r.work(made, inputs, outputs)), milliseconds(theirs)
+        missed = "  MISSES" if ms > MOST_OF_PYTORCH * peer else ""
+        print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
 
 
 def conv_plans(
@@ -438,6 +557,10 @@ def main() -> None:
     r = Runner()
     copy = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}, copy {copy:.2f} TB/s")
+    if "--standard" in sys.argv:
+        bench_standard(r, copy)
+        bench_ranked(r)
+        return
     bench_attention(r, torch.float16, "0.35x SDPA, 2x three nodes")
     bench_attention(r, torch.float32, "1x SDPA")
     bench_attention_options(r)
@@ -452,6 +575,7 @@ def main() -> None:
     bench_group_norm(r, copy)
     bench_row_norm(r, copy)
     bench_standard(r, copy)
+    bench_ranked(r)
     bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
     bench_conv(r, torch.float16, "--conv" in sys.argv, "0.7x, with cuDNN kept where ours loses")
 

@@ -27,16 +27,14 @@ from tests.hip import (
     winograd_conv_cases,
 )
 from tests.hip.case import Case
-from tests.hip.harness import ROOT, Device, Harness, build
+from tests.hip.harness import Device, Harness, build_for_cuda
 from tests.hip.registry import all_cases
 
 
 def open_device() -> tuple[Harness, Device]:
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes the context that the loader then finds
-    options = {"GRAPHOPT_HIP_ARCHS": "", "GRAPHOPT_CUDA_ARCHS": "sm_90", "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
-    folder = build(ROOT / "build" / "cuda", ["gpu_harness"], **options)
-    harness = Harness(folder / "libgpu_harness.so")
+    harness = Harness(build_for_cuda("gpu_harness"))
     return harness, harness.open("cuda")
 
 

@@ -50,7 +50,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphopt
 from models import ZOO
 from scripts.gpu_models import CONVOLUTIONAL, twin
-from tests.hip.harness import ROOT, build
+from tests.hip.harness import build_for_cuda
 
 PROVIDER = "GraphoptExecutionProvider"
 NVIDIA = 0x10DE
@@ -518,8 +518,7 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # cuBLAS and cuDNN are loaded now
     torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
-    folder = build(ROOT / "build" / "cuda", ["graphopt"], GRAPHOPT_HIP_ARCHS="", GRAPHOPT_CUDA_ARCHS="sm_90")
-    library = folder.parent / "libgraphopt.so"
+    library = build_for_cuda("graphopt").resolve()
     ort.register_execution_provider_library("graphopt", str(library))
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
     if options.layers:

@@ -47,6 +47,16 @@ def build_for_tests(*targets: str) -> Path:
     return build(ROOT / "build" / "native", targets)
 
 
+def build_for_cuda(target: str) -> Path:
+    """`target` with its kernels for sm_90: from the folder $GRAPHOPT_BUILT, where it was built before, or built now."""
+    built = os.environ.get("GRAPHOPT_BUILT")
+    if built:
+        return Path(built) / f"lib{target}.so"
+    options = {"GRAPHOPT_HIP_ARCHS": "", "GRAPHOPT_CUDA_ARCHS": "sm_90", "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
+    folder = build(ROOT / "build" / "cuda", [target], **options)
+    return (folder if target == "gpu_harness" else folder.parent) / f"lib{target}.so"
+
+
 class Plan:
     """What runs for one node and one set of shapes."""
 
