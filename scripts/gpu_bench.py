@@ -2,7 +2,8 @@
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
 prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
-matrix products and plain convolutions after it, `--standard` the operators of ONNX alone.
+matrix products and plain convolutions after it, `--tiles` those in float16 with each of their tiles, `--standard` the
+operators of ONNX alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,20 @@ CONVOLUTIONS = (
 # M, N, K; batches
 PRODUCTS = (
     (1024, 1024, 1024, 1), (4096, 4096, 4096, 1), (8192, 8192, 8192, 1), (3072, 768, 768, 1), (3072, 3072, 768, 1),
-    (3072, 768, 3072, 1), (1, 4096, 4096, 1), (384, 384, 64, 96), (1001, 1001, 1001, 1),
+    (3072, 768, 3072, 1), (128, 768, 768, 1), (128, 3072, 768, 1), (128, 768, 3072, 1), (197, 768, 768, 1),
+    (1024, 768, 768, 1), (1024, 3072, 768, 1), (1024, 768, 3072, 1), (1, 4096, 4096, 1),
+    (384, 384, 64, 96), (1001, 1001, 1001, 1),
+)  # fmt: skip
+
+# ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the widest on; `--tiles` times each.
+PANELS = (3, 4, 5, 6, 7)
+# In channels last: images, channels, height and width, filters, kernel, stride
+LAST = (
+    *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),
+    (8, 128, 56, 128, 3, 2), (8, 256, 28, 256, 3, 2), (8, 512, 14, 512, 3, 1), (8, 512, 14, 512, 3, 2),
+    (8, 64, 56, 256, 1, 1), (8, 256, 56, 64, 1, 1), (8, 1024, 14, 256, 1, 1), (8, 256, 14, 1024, 1, 1),
+    (8, 512, 7, 2048, 1, 1), (8, 256, 56, 512, 1, 2), (1, 1024, 14, 256, 1, 1), (1, 512, 7, 2048, 1, 1),
+    (1, 64, 56, 256, 1, 1), (32, 8, 224, 64, 7, 2),
 )  # fmt: skip
 
 # B, H, S, D
@@ -207,17 +221,23 @@ def bench_products(r: Runner, dtype: torch.dtype) -> None:
             sizes = (ctypes.c_int64(M), ctypes.c_int64(N), ctypes.c_int64(K), ctypes.c_int(0), ctypes.c_int(transpose))
             epilogue = (ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int(0), ctypes.c_int(0), *act_arguments(""))
             batches = (ctypes.c_int64 * 4)(1, batch, 1, batch)
-            last = (batches, ctypes.c_int(1), ctypes.c_int32(-1))
-            half = ctypes.c_int(dtype == torch.float16)
-            plan = r.harness.plan("gemm", r.device.facts, half, *sizes, *epilogue, *last)
+            fixed = (ctypes.c_int(dtype == torch.float16), *sizes, *epilogue, batches, ctypes.c_int(1))
+
+            def ours(tile: int = -1, fixed: Any = fixed) -> Plan:
+                return r.harness.plan("gemm", r.device.facts, *fixed, ctypes.c_int32(tile))
 
             def theirs(a: torch.Tensor = a, b: torch.Tensor = b.mT if transpose else b) -> torch.Tensor:
                 return a @ b
 
+            plan = ours()
             ms, peer = milliseconds(r.work(plan, [a, b], [y])), milliseconds(theirs)
             rate = 2e-9 * batch * M * N * K / ms
             cells.append(f"{ms:.4f} ms {rate:.0f} TFLOP/s  cuBLAS {peer:.4f} {peer / ms:.2f}x")
-        print(f"  {(M, N, K, batch)!s:24} {cells[0]}  |  {cells[1]}  {plan.launches[0]['kernel']}")
+            if "--tiles" in sys.argv and dtype == torch.float16:
+                times = (milliseconds(r.work(ours(tile), [a, b], [y]), rounds=7) for tile in PANELS)
+                cells[-1] += f" [{' '.join(f'{t:.4f}' for t in times)}]"
+        names = f"{plan.launches[0]['kernel']} {len(plan.launches)} launches"
+        print(f"  {(M, N, K, batch)!s:24} {cells[0]}  |  {cells[1]}  {names}")
 
 
 def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
@@ -248,6 +268,43 @@ def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
 
 # Operators that memory bounds must reach this part of a copy's rate, the others this many times PyTorch's time at most.
 LEAST_OF_COPY, MOST_OF_PYTORCH = 0.5, 2.0
+
+
+def bench_last(r: Runner) -> None:
+    """Convolutions in channels last beside cuDNN's: what runs in a region where cuDNN is not installed."""
+    print("\nConv in channels last, torch.float16 (floor 0.8x at 3x3)")
+    ratios = []
+    for n, c, h, m, kernel, stride in LAST:
+        pad = kernel // 2
+        out = (h + 2 * pad - kernel) // stride + 1
+        x, w = torch.randn(n, c, h, h, device="cuda").half(), torch.randn(m, c, kernel, kernel, device="cuda").half()
+        x, w = (t.to(memory_format=torch.channels_last) for t in (x, w / (c * kernel * kernel) ** 0.5))
+        bias, y = torch.randn(m, device="cuda").half(), torch.empty(n, out, out, m, device="cuda").half()
+        numbers = int64s([n, c, m, *(h, out, kernel, stride, 1, pad) * 2])
+        has = (ctypes.c_int * 2)(1, 0)
+
+        def ours(tile: int = -1, numbers: Any = numbers, has: Any = has) -> Plan:
+            last = (has, *act_arguments(""), ctypes.c_int32(tile))
+            return r.harness.plan("conv_last", r.device.facts, ctypes.c_int(0), numbers, *last)
+
+        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, b: torch.Tensor = bias, stride: int = stride,
+                   pad: int = pad) -> torch.Tensor:  # fmt: skip
+            return F.conv2d(x, w, b, stride=stride, padding=pad)
+
+        plan = ours()
+        ms, peer = milliseconds(r.work(plan, [x, w, bias], [y])), milliseconds(theirs)
+        if kernel == 3 and stride == 1:
+            ratios.append(peer / ms)
+        rate = 2e-9 * n * m * out * out * c * kernel * kernel / ms
+        tiles = ""
+        if "--tiles" in sys.argv:
+            times = (milliseconds(r.work(ours(tile), [x, w, bias], [y]), rounds=7) for tile in PANELS)
+            tiles = f" [{' '.join(f'{t:.4f}' for t in times)}]"
+        print(
+            f"  {(n, c, h, m, kernel, stride)!s:28} {ms:.4f} ms {rate:.0f} TFLOP/s  cuDNN {peer:.4f} {peer / ms:.2f}x"
+            f"  {plan.launches[0]['kernel']} {len(plan.launches)} launches{tiles}"
+        )
+    print(f"  3x3: geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x")
 
 
 def bench_standard(r: Runner, copy: float) -> None:
@@ -523,9 +580,10 @@ def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
 def bench_attention_options(r: Runner) -> None:
     print("\nFusedAttention, torch.float16, options")
     B, H, S, D = 8, 16, 2048, 128
-    for name in ("causal", "bias", "grouped", "BSNH", "one query"):
+    for name in ("causal", "bias", "grouped", "BSNH", "one query", "one query, many keys"):
         kv_heads = 2 if name == "grouped" else H
-        shapes = [(B, H, 1 if name == "one query" else S, D), (B, kv_heads, S, D), (B, kv_heads, S, D)]
+        T = 16384 if name == "one query, many keys" else S
+        shapes = [(B, H, 1 if "one query" in name else S, D), (B, kv_heads, T, D), (B, kv_heads, T, D)]
         if name == "BSNH":
             q, k, v = (torch.randn(b, s, h, d, device="cuda").half().transpose(1, 2) for b, h, s, d in shapes)
         else:
@@ -547,7 +605,7 @@ def bench_attention_options(r: Runner) -> None:
 
         inputs = [q, k, v] + ([bias] if bias is not None else [])
         ms, peer = milliseconds(r.work(plan, inputs, [o])), milliseconds(sdpa)
-        print(f"  {name:12} {ms:.4f} ms  SDPA {peer:.4f} {peer / ms:.2f}x  {len(plan.launches)} launches")
+        print(f"  {name:20} {ms:.4f} ms  SDPA {peer:.4f} {peer / ms:.2f}x  {len(plan.launches)} launches")
 
 
 def main() -> None:
@@ -561,6 +619,10 @@ def main() -> None:
         bench_standard(r, copy)
         bench_ranked(r)
         return
+    if "--tiles" in sys.argv:
+        bench_products(r, torch.float16)
+        bench_last(r)
+        return
     bench_attention(r, torch.float16, "0.35x SDPA, 2x three nodes")
     bench_attention(r, torch.float32, "1x SDPA")
     bench_attention_options(r)
@@ -569,6 +631,7 @@ def main() -> None:
     for dtype in (torch.float32, torch.float16):
         bench_products(r, dtype)
         bench_plain_conv(r, dtype)
+    bench_last(r)
     if "--products" in sys.argv:
         return
     bench_scale_shift(r, copy)

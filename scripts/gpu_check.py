@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tests.hip import (
+    channels_last_cases,
     fused_attention_cases,
     group_norm_cases,
     product_cases,
@@ -66,6 +67,13 @@ def large_cases() -> Iterator[Case]:
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
+
+    # The one tile of panels that the CPU does not have.
+    for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
+        yield product_cases.gemm(f"wide_gemm_panels-{i}", np.float16, product, 3)
+    for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
+        for i, sizes in enumerate(table):
+            yield channels_last_cases.product(f"wide_{kind}-{i}", sizes, kind == "conv_apart", 3)
 
     Product = product_cases.Product
     for dtype in (np.float32, np.float16):

@@ -24,6 +24,8 @@
 //   copy_to_lds(to, from, inside), wait_for_copies()
 //                               a copy of 16 bytes (zeros unless `inside`) that goes on beside the work-item,
 //                               and the end of its copies; for kCopiesToLds
+//   end_group_of_copies(), wait_for_copies_but<n>()
+//                               copies until here are one group; the end of all groups but the last n
 //   half_t, Pack<T>, load_pack, store_pack
 //                               16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
@@ -292,6 +294,11 @@ DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
                : "memory");
 }
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+DEVICE void end_group_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kGroups>
+DEVICE void wait_for_copies_but() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
+}
 #else
 template <class T>
 DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
@@ -300,6 +307,9 @@ DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
 }
 DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = inside ? *from : 0.0f; }
 DEVICE void wait_for_copies() {}
+DEVICE void end_group_of_copies() {}
+template <int kGroups>
+DEVICE void wait_for_copies_but() {}
 #endif
 
 // n / d for n < 2^31 without a division.

@@ -58,6 +58,11 @@ constexpr bool kCopiesToLds = true;
 #else
 constexpr bool kCopiesToLds = false;
 #endif
+#if defined(GRAPHOPT_WAVE)
+constexpr bool kOnCpu = true;
+#else
+constexpr bool kOnCpu = false;
+#endif
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = 232448;
 #else

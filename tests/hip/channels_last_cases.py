@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.convolution_cases import convolve
+from tests.hip.convolution_cases import convolve, transpose_convolve
 from tests.hip.harness import Harness, Plan
 from tests.hip.movement_cases import int64s
 from tests.hip.reduction_cases import COORDINATES, NEAREST, POOLS, SIZES, WINDOWS, pool, resize
@@ -76,7 +76,67 @@ def depthwise(name: str, sizes: tuple[Any, ...]) -> Case:
     return Case(name, "Conv", inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
 
 
+# As products: N, channels, filters, size of X, of Y, kernel, strides, dilations, pads at the beginning, activation,
+# bias, residual. Channels that steps of the product cut and that they do not, filters that are no whole vectors, K that
+# is split, pixels before and behind X.
+PRODUCTS: tuple[tuple[Any, ...], ...] = (
+    (1, 8, 8, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1), "", False, False),
+    (2, 16, 24, (9, 11), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1), "Relu", True, False),
+    (1, 40, 13, (6, 6), (6, 6), (3, 3), (1, 1), (1, 1), (1, 1), "Silu", True, True),
+    (3, 64, 72, (4, 5), (4, 5), (1, 1), (1, 1), (1, 1), (0, 0), "Gelu", True, True),
+    (1, 24, 130, (8, 9), (4, 5), (1, 1), (2, 2), (1, 1), (0, 0), "", True, False),
+    (2, 8, 40, (19, 12), (10, 6), (7, 7), (2, 2), (1, 1), (3, 3), "HardSwish", False, True),
+    (1, 72, 16, (10, 9), (10, 9), (3, 3), (1, 1), (2, 2), (2, 2), "Clip", True, False),
+    (1, 128, 32, (3, 3), (3, 3), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True),
+    (1, 32, 3, (12, 13), (14, 13), (2, 5), (1, 1), (1, 1), (1, 2), "Sigmoid", True, False),
+    (2, 16, 8, (1, 33), (1, 16), (1, 4), (1, 2), (1, 3), (0, 2), "", False, True),
+)
+APART: tuple[tuple[Any, ...], ...] = (
+    (1, 8, 8, (3, 4), (6, 8), (2, 2), (2, 2), (1, 1), (0, 0), "", False, False),
+    (2, 16, 24, (5, 3), (10, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Relu", True, False),
+    (1, 40, 16, (4, 7), (12, 14), (3, 2), (3, 2), (1, 1), (0, 0), "Silu", True, True),
+    (3, 8, 40, (2, 2), (2, 8), (1, 4), (1, 4), (1, 1), (0, 0), "", True, True),
+    (1, 64, 32, (1, 9), (2, 18), (2, 2), (2, 2), (1, 1), (0, 0), "Gelu", True, False),
+    (1, 72, 8, (7, 5), (7, 5), (1, 1), (1, 1), (1, 1), (0, 0), "", False, True),
+    (2, 24, 136, (3, 3), (6, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Clip", True, False),
+    (1, 136, 8, (6, 7), (24, 28), (4, 4), (4, 4), (1, 1), (0, 0), "HardSwish", True, True),
+)
+# ProductTile of native/blocks/gpu/product_plan.h.
+PANELS = {"large": 4, "tall": 5, "medium": 6, "small": 7}
+
+
+def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int) -> Case:
+    N, C, M, size, out, kernel, strides, dilations, pads, act, bias, residual = sizes
+    rng = np.random.default_rng([N, C, M, *size])
+    x = signed(rng, N, C, *size, dtype=np.float16)
+    w = signed(rng, *((C, M) if transposed else (M, C)), *kernel, dtype=np.float16)
+    y = (transpose_convolve if transposed else convolve)(x, w, 1, strides, dilations, pads, out)
+    y = np.moveaxis(y, 1, -1)
+    b, r = signed(rng, M, dtype=np.float16), signed(rng, N, *out, M, dtype=np.float16)
+    inputs = [np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, w)] + [b]
+    if bias:
+        y = y + b.astype(np.float64)
+    if residual:
+        inputs.append(r)
+        y = y + r.astype(np.float64)
+    axes = zip(size, out, kernel, strides, dilations, pads, strict=True)
+    numbers = [N, C, M, *(v for axis in axes for v in axis)]
+    has = (c_int * 2)(bias, residual)
+    kind, p, q = activations.parameters(act)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        last = (has, c_int32(kind), c_float(p), c_float(q), c_int32(tile))
+        return harness.plan("conv_last", facts, c_int(transposed), int64s(numbers), *last)
+
+    op = "ConvTranspose" if transposed else "Conv"
+    return Case(name, op, inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
+
+
 def cases() -> Iterator[Case]:
+    for tile, number in PANELS.items():
+        for table, kind in ((PRODUCTS, "conv_last"), (APART, "conv_apart")):
+            for i, sizes_ in enumerate(table):
+                yield product(f"{kind}_{tile}-{i}", sizes_, kind == "conv_apart", number)
     for sizes in MATRICES:
         yield swap(f"swap_planes-{'x'.join(map(str, sizes))}", *sizes)
     for one in DEPTHWISE:

@@ -204,6 +204,25 @@ SPLIT = (
     Problem(600, 560, 8, causal=True, guard=True, bad=2),
     Problem(2, 1500, 16, sink=12.0),
 )
+# At most four rows read K and V with nothing between the products, by sizes of head: fewer keys than a group of lanes
+# takes at a time, parts of a split, heads that share keys, several images, narrow values.
+FEW = {
+    64: (
+        Problem(1, 1, 64), Problem(1, 700, 64), Problem(4, 33, 40, heads=2), Problem(1, 130, 64, heads=6, kv_heads=2),
+        Problem(2, 257, 24, Dv=48, B=2, rows_first=True), Problem(3, 1100, 8), Problem(1, 64, 56, Dv=16, scale=0.7),
+        Problem(2, 300, 64, heads=4, kv_heads=2, B=2), Problem(1, 600, 32, sink=12.0),
+    ),
+    128: (
+        Problem(1, 1, 128), Problem(1, 700, 128), Problem(4, 33, 80, heads=2), Problem(1, 90, 128, heads=8, kv_heads=2),
+        Problem(2, 257, 96, Dv=128, B=2, rows_first=True), Problem(3, 540, 72), Problem(1, 64, 120, Dv=8, scale=0.7),
+        Problem(2, 40, 128, heads=4, kv_heads=2, B=2),
+    ),
+    256: (
+        Problem(1, 3, 256), Problem(1, 600, 256), Problem(4, 33, 160), Problem(1, 50, 256, heads=4, kv_heads=2),
+        Problem(2, 100, 136, Dv=256, B=2, rows_first=True), Problem(3, 540, 200), Problem(1, 64, 248, Dv=8, scale=0.7),
+        Problem(2, 40, 256, heads=4, kv_heads=2, B=2),
+    ),
+}  # fmt: skip
 
 
 def empty_cases() -> Iterator[Case]:
@@ -222,5 +241,8 @@ def cases() -> Iterator[Case]:
             for i, p in enumerate(problems):
                 name = f"attention_{'split' if head == 0 else head}_{suffix}-{i}_s{p.S}_t{p.T}_d{p.D}"
                 yield case(name, dtype, p, rows=0)
+        for head, problems in FEW.items():
+            for i, p in enumerate(problems if head < 256 or dtype == np.float16 else ()):
+                yield case(f"attention_few_{head}_{suffix}-{i}_s{p.S}_t{p.T}_d{p.D}", dtype, p)
     for i, p in enumerate((*BY_HEAD[64], *BY_HEAD[128], *SPLIT)):
         yield case(f"attention_many_f32-{i}_s{p.S}_t{p.T}_d{p.D}", np.float32, p, rows=1)

@@ -693,6 +693,25 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
   });
 }
 
+// `numbers`: N, C, M, then of both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a residual.
+EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, const int64_t* numbers,
+                                     const int* has, int32_t kind, float a, float b, int32_t tile) {
+  return guarded([&] {
+    ConvolutionProblem p;
+    p.transposed = transposed != 0;
+    p.channels_last = true;
+    for (int64_t* member : {&p.N, &p.C, &p.M}) *member = *numbers++;
+    for (size_t d = 1; d < kSpatialAxes; ++d) {
+      for (auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) (*axes)[d] = *numbers++;
+    }
+    p.has_bias = has[0] != 0;
+    p.has_residual = has[1] != 0;
+    p.act = activation(kind, a, b);
+    if (const char* why = refuse_conv_last(p, *device)) throw std::invalid_argument(why);
+    return conv_last_plan(p, *device, product_tile(tile));
+  });
+}
+
 // blocks/gpu/tile.hip. kind: 0 product, 1 chain, 2 rows.
 EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, int32_t M, int32_t N,
                                 int32_t K, int32_t P) {

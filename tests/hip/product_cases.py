@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int32, c_int64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,19 @@ PRODUCTS = (
     Product(33, 16, 520, transpose_a=True, residual=True),
     Product(1, 24, 1000, a_batch=(3,), b_batch=(3,)),
 )
+
+# Whole packs of both operands: by k and turned, with K that is split, batches, and rows of tiles in two groups.
+PANELS = (
+    Product(8, 8, 8),
+    Product(64, 32, 16, bias=True, act="Relu"),
+    Product(33, 72, 72, a_batch=(2, 1), b_batch=(3,), residual=True),
+    Product(130, 24, 40, bias=True, residual=True, act="Gelu"),
+    Product(7, 200, 104, bias=True),
+    Product(1, 24, 264, a_batch=(3,), b_batch=(3,)),
+    Product(40, 16, 520, residual=True, act="Silu"),
+    Product(290, 16, 24, act="Clip"),
+)
+TURNED = tuple(replace(p, N=p.N - 3 if i % 2 else p.N, transpose_b=True) for i, p in enumerate(PANELS))
 
 
 def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
@@ -129,8 +142,10 @@ def conv(name: str, dtype: Any, sizes: Any, bias: bool, tile: int = -1) -> Case:
     return Case(name, "Conv", inputs, [y], plan, tolerance_of(dtype))
 
 
-# operators/matmul/plan.h; the tile for the vector unit is in use where float16 has no other, and on the CPU.
+# ProductTile of native/blocks/gpu/product_plan.h; the tile for the vector unit is in use where float16 has no other,
+# and on the CPU.
 TILES = ("large", "small", "vector")
+PANEL_TILES = {"large": 4, "tall": 5, "medium": 6, "small": 7}
 
 
 def cases() -> Iterator[Case]:
@@ -142,3 +157,7 @@ def cases() -> Iterator[Case]:
             for i, sizes in enumerate(CONVS):
                 name = f"conv_{size}_{suffix}-{'x'.join(map(str, sizes[:6]))}"
                 yield conv(name, dtype, sizes, i % 2 == 0, tile)
+    for size, tile in PANEL_TILES.items():
+        for kind, products in (("panels", PANELS), ("turned", TURNED)):
+            for p in products:
+                yield gemm(f"gemm_{kind}_{size}-{p.M}x{p.N}x{p.K}", np.float16, p, tile)

@@ -9,12 +9,13 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of a wave.
-template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN>
+// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such.
+template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false>
 struct Hgemm {
-  using Tile = hip::Tile<half_t>;
+  // Of either value: a type that depends on it, for functions that not every target's has.
+  using Tile = typename Select<kRightByK, hip::Tile<half_t>, hip::Tile<half_t>>::Type;
   static constexpr bool kByLine = true;
-  static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_;
+  static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
   static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
   static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
   static constexpr int kAcross = kDepth / 8;  // packs of a row
@@ -25,8 +26,8 @@ struct Hgemm {
                 "whole packs for every work-item");
 
   struct Lds {
-    alignas(16) half_t a[2][kM][kRow];
-    alignas(16) half_t b[2][kN][kRow];
+    alignas(16) half_t a[kBuffers][kM][kRow];
+    alignas(16) half_t b[kBuffers][kRightByK ? kDepth : kN][kRightByK ? kN + 8 : kRow];
   };
 
   typename Tile::Sum sum[kTilesM][kTilesN] = {};
@@ -35,18 +36,29 @@ struct Hgemm {
   DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
+    multiply(lds, buffer, [](int) {});
+  }
+  // between(i): after 16 k of kDepth, what the work-items do while the units multiply.
+  template <class Between>
+  DEVICE void multiply(const Lds& lds, int buffer, const Between& between) {
     UNROLL for (int k = 0; k < kDepth; k += 16) {
       keep_order();
       typename Tile::Right right[kTilesN];
       UNROLL for (int n = 0; n < kTilesN; ++n) {
-        right[n] = Tile::load_right(
-            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+        if constexpr (kRightByK) {
+          right[n] = Tile::load_right_rows(
+              [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
+        } else {
+          right[n] = Tile::load_right(
+              [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+        }
       }
       UNROLL for (int m = 0; m < kTilesM; ++m) {
         const auto left = Tile::load_left(
             [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
         UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
       }
+      between(k / 16);
     }
   }
 

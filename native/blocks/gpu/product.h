@@ -26,6 +26,29 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
   multiply(buffer);
 }
 
+// The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
+// begin(buffer, part) starts one of kParts parts of the next step's copies; multiply(buffer, between) calls
+// between(part) for each part on its way, so that the copies cost no time of their own. Steps beyond the last one are
+// begun, too, of which operands copy zeros: a branch would keep the compiler from mixing copies and products.
+template <int kDepth, int kBuffers, int kParts, class Begin, class Multiply>
+DEVICE void product_steps_ahead(int depth, const Begin& begin, const Multiply& multiply) {
+  UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
+    if (ahead * kDepth < depth) {
+      UNROLL for (int part = 0; part < kParts; ++part) begin(ahead, part);
+    }
+    end_group_of_copies();
+  }
+  int buffer = 0, next = kBuffers - 1;
+  NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
+    wait_for_copies_but<kBuffers - 2>();
+    barrier();  // all have this step, and are done with the one whose buffer is next
+    multiply(buffer, [&](int part) { begin(next, part); });
+    end_group_of_copies();
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    next = next + 1 == kBuffers ? 0 : next + 1;
+  }
+}
+
 // A work-item's share of a step. kByLine: LDS has a row for each line, else for each k.
 template <class T, int kLines, int kDepth, int kThreads, bool kByLine>
 class OperandPart {

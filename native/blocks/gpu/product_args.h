@@ -1,7 +1,9 @@
 // What the kernels of products take of their operands.
 #pragma once
 
+#include "device/args.h"
 #include "device/integers.h"
+#include "operators/activation.h"
 
 namespace graphopt::hip {
 
@@ -9,6 +11,20 @@ namespace graphopt::hip {
 // whole packs that start at multiples of 16 bytes.
 struct OperandLayout {
   int32_t line, k, packs;
+};
+
+// K is split among `splits` work-groups, which take `depth` of it each.
+struct Splits {
+  Divisor splits;
+  int32_t depth;
+};
+
+// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. Bias is [N]. `packs`: the
+// pointers and rows are multiples of 16 bytes.
+struct Epilogue {
+  float alpha, beta;
+  int32_t packs;
+  Activation act;
 };
 
 }  // namespace graphopt::hip

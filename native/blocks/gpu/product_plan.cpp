@@ -1,5 +1,8 @@
 #include "blocks/gpu/product_plan.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "blocks/gpu/product_shape.h"
 
 namespace graphopt::gpu {
@@ -17,14 +20,93 @@ TileOfProduct tile_of(ProductTile tile, bool half, const Architecture& arch) {
   return {tile, s.m, s.n, static_cast<uint32_t>(s.threads())};
 }
 
+// What a tile costs a compute unit. Fitted to an H200 (scripts/gpu_bench.py --tiles); on AMD, where nobody has
+// measured, the same, with the rate of its units.
+struct PanelCost {
+  double part_of_peak;  // of the matrix units, that many such tiles reach together
+  double step;          // clocks from one step of a tile to the next, at least
+  double ends;          // clocks before the first step and behind the last
+};
+constexpr double kClocksOfLaunch = 4000;
+
+PanelCost cost_of(hip::PanelTile tile) {
+  switch (tile) {
+    case hip::PanelTile::kWide:
+      return {0.38, 1900, 4000};
+    case hip::PanelTile::kLarge:
+      return {0.36, 1600, 2500};
+    case hip::PanelTile::kTall:
+      return {0.25, 1200, 1500};
+    case hip::PanelTile::kMedium:
+      return {0.19, 900, 900};
+    default:
+      return {0.095, 380, 500};
+  }
+}
+
+// Clocks of the busiest compute unit.
+double clocks_of(const PanelsOfProduct& p, int64_t M, int64_t N, int64_t batch, const DeviceFacts& device,
+                 const Architecture& arch) {
+  const PanelCost cost = cost_of(p.tile);
+  const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
+  const double products = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
+  const double steps = static_cast<double>(divide_up(p.depth, p.shape.depth));
+  double clocks = std::max(groups * (2 * products / (arch.matrix_flops * cost.part_of_peak) + cost.ends),
+                           steps * cost.step);
+  if (p.splits > 1) {
+    const double bytes = static_cast<double>((2 * p.splits * 4 + 2) * M * N * batch);
+    clocks += kClocksOfLaunch + bytes / device.bytes_per_second * device.clock_hz;
+  }
+  return clocks;
+}
+
 }  // namespace
+
+uint32_t PanelsOfProduct::lds(bool right_by_k, const DeviceFacts& device) const {
+  return architecture(device.arch).matrix == hip::Matrix::kMma
+             ? static_cast<uint32_t>(shape.lds_bytes(right_by_k))
+             : 0;
+}
+
+std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, int64_t batch,
+                                             const DeviceFacts& device, std::optional<ProductTile> wanted,
+                                             int64_t most_splits) {
+  const Architecture& arch = architecture(device.arch);
+  if (arch.matrix == hip::Matrix::kNone || (wanted && *wanted < ProductTile::kPanelsWide))
+    return std::nullopt;
+  const bool copies = arch.matrix == hip::Matrix::kMma;
+  std::optional<PanelsOfProduct> best;
+  double least = 0;
+  for (const auto& [as, tile] : {std::pair(ProductTile::kPanelsWide, hip::PanelTile::kWide),
+                                 {ProductTile::kPanelsLarge, hip::PanelTile::kLarge},
+                                 {ProductTile::kPanelsTall, hip::PanelTile::kTall},
+                                 {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},
+                                 {ProductTile::kPanelsSmall, hip::PanelTile::kSmall}}) {
+    if ((tile == hip::PanelTile::kWide && !copies) || (wanted && *wanted != as)) continue;
+    PanelsOfProduct p = {tile, hip::panel_shape(tile, arch.wave, copies), 0, 0, 0, 1, 0};
+    p.threads = static_cast<uint32_t>(p.shape.threads(arch.wave));
+    p.down = divide_up(M, p.shape.m);
+    p.across = divide_up(N, p.shape.n);
+    for (int64_t splits = 1; splits <= most_splits; splits *= 2) {
+      // A part has two steps at least.
+      p.depth = round_up(divide_up(K, splits), p.shape.depth);
+      if (splits > 1 && (p.depth < 2 * p.shape.depth || p.tiles() * batch >= device.compute_units)) break;
+      p.splits = std::max<int64_t>(1, divide_up(K, p.depth));
+      const double clocks = clocks_of(p, M, N, batch, device, arch);
+      if (best && least <= clocks) continue;
+      best = p;
+      least = clocks;
+    }
+  }
+  return best;
+}
 
 TileOfProduct choose_tile(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                           std::optional<ProductTile> wanted) {
   const Architecture& arch = architecture(device.arch);
   if (half && arch.matrix == hip::Matrix::kNone) return tile_of(ProductTile::kVector, half, arch);
   if (wanted == ProductTile::kVector && arch.matrix != hip::Matrix::kEmulated) wanted.reset();
-  if (wanted) return tile_of(*wanted, half, arch);
+  if (wanted && *wanted < ProductTile::kPanelsWide) return tile_of(*wanted, half, arch);
   // The large tile needs half the bandwidth, and enough work-groups for all compute units.
   const TileOfProduct large = tile_of(ProductTile::kLarge, half, arch);
   const bool fills = divide_up(M, large.m) * divide_up(N, large.n) * batch >= device.compute_units;

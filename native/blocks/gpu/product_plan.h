@@ -3,12 +3,23 @@
 
 #include <optional>
 
+#include "blocks/gpu/product_shape.h"
 #include "device/launch.h"
 
 namespace graphopt::gpu {
 
-// What a work-group multiplies. kVector: float16 on the vector unit, where there is no other, and on the CPU.
-enum class ProductTile { kLarge, kSmall, kVector };
+// What a work-group multiplies. kVector: float16 on the vector unit, where there is no other, and on the CPU. From
+// kPanelsWide on: tiles of panels.h.
+enum class ProductTile {
+  kLarge,
+  kSmall,
+  kVector,
+  kPanelsWide,
+  kPanelsLarge,
+  kPanelsTall,
+  kPanelsMedium,
+  kPanelsSmall,
+};
 
 // A work-group's part of the product.
 struct TileOfProduct {
@@ -19,5 +30,25 @@ struct TileOfProduct {
 // Of products [M, N], `batch` of them. `wanted`: as gemm_plan (operators/matmul/op.h) takes it.
 TileOfProduct choose_tile(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                           std::optional<ProductTile> wanted);
+
+// How a float16 product whose operands come in whole packs is cut: into which tiles, how many rows of them and how
+// many in a row; K into how many parts, of how much each.
+struct PanelsOfProduct {
+  hip::PanelTile tile;
+  hip::PanelShape shape;
+  uint32_t threads;
+  int64_t down, across, splits, depth;
+
+  // Tiles of one part.
+  int64_t tiles() const { return down * across; }
+  // Of LDS that the launch asks for: only where a work-group may have more than a kernel declares
+  // (device/platform.h, LARGE_SHARED).
+  uint32_t lds(bool right_by_k, const DeviceFacts& device) const;
+};
+constexpr int64_t kMostSplits = 16;
+// Nothing for a device whose matrix units take no float16, and where another tile is wanted.
+std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, int64_t batch,
+                                             const DeviceFacts& device, std::optional<ProductTile> wanted,
+                                             int64_t most_splits = kMostSplits);
 
 }  // namespace graphopt::gpu

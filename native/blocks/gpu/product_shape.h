@@ -24,4 +24,29 @@ constexpr int kSgemmDepth = 16;
 constexpr int product_columns(int wave) { return wave == 64 ? 64 : 32; }
 constexpr int product_waves(int side, int wave) { return 2 * side / product_columns(wave); }
 
+// Of float16 products whose operands come in whole packs (panels.h): m x n for a work-group, wave_m x wave_n for
+// a wave; `depth` of k in a step, of which LDS holds `buffers`.
+struct PanelShape {
+  int m, n, wave_m, wave_n, depth, buffers;
+  constexpr int threads(int wave) const { return m / wave_m * (n / wave_n) * wave; }
+  // Rows lie in different banks.
+  constexpr int lds_bytes(bool right_by_k) const {
+    return buffers * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
+  }
+};
+enum class PanelTile { kWide, kLarge, kTall, kMedium, kSmall };
+// `copies`: memory reaches LDS without passing through registers (kCopiesToLds): several steps are on their way
+// at a time, and a wave has the registers for parts of 64 x 64.
+constexpr PanelShape panel_shape(PanelTile tile, int wave, bool copies) {
+  const int columns = copies ? 64 : product_columns(wave);
+  const int depth = copies ? 64 : 32, buffers = copies ? 3 : 2;
+  // Steps of 64 through registers are too many registers for RDNA.
+  const int few = copies || wave == 64 ? 64 : 32;
+  return tile == PanelTile::kWide     ? PanelShape{128, copies ? 256 : 128, 64, columns, depth, buffers}
+         : tile == PanelTile::kLarge  ? PanelShape{128, 128, 64, columns, depth, buffers}
+         : tile == PanelTile::kTall   ? PanelShape{128, 64, 64, 32, few, copies ? 4 : 2}
+         : tile == PanelTile::kMedium ? PanelShape{64, 64, 32, 32, few, copies ? 4 : 2}
+                                      : PanelShape{32, 32, 16, wave == 64 ? 32 : 16, 64, copies ? 6 : 2};
+}
+
 }  // namespace graphopt::hip

@@ -62,7 +62,8 @@ struct AttentionArgs {
 };
 static_assert(is_args<AttentionArgs>(328), "one layout for all compilers");
 
-constexpr int kAttentionThreads = 256;  // of fused_attention_combine_* and fused_attention_values_*
+constexpr int kAttentionThreads = 256;  // of fused_attention_few_*, _combine_* and _values_*
+constexpr int kAttentionFewRows = 4;    // of fused_attention_few_*, at most
 
 // Merges the splits. One work-item for each element of O, columns fastest; there are `total` of them.
 struct AttentionCombineArgs {

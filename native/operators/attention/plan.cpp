@@ -26,6 +26,11 @@ constexpr const char* kManyRows[2][2] = {
     {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
     {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
 
+// [half][head], few rows
+constexpr const char* kFewRows[2][3] = {
+    {"fused_attention_few_64_f32", "fused_attention_few_128_f32", nullptr},
+    {"fused_attention_few_64_f16", "fused_attention_few_128_f16", "fused_attention_few_256_f16"}};
+
 // Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
   return s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 && s.b % pack == 0 &&
@@ -35,10 +40,11 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 // Which kernel, and what it takes at a time.
 struct Choice {
   size_t bucket = 0;  // of kAttentionHeads
-  bool matrix = false, plain = false, many = false;
+  bool matrix = false, plain = false, many = false, few = false;
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
+  int block_rows() const { return few ? hip::kAttentionFewRows : shape.block_rows(); }
 };
 
 size_t bucket_of(int64_t widest) {
@@ -48,7 +54,7 @@ size_t bucket_of(int64_t widest) {
   throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
 }
 
-Choice choose(const AttentionProblem& p, bool half, const DeviceFacts& device,
+Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
               std::optional<AttentionRows> wanted) {
   const Architecture& arch = architecture(device.arch);
   Choice c;
@@ -68,6 +74,11 @@ Choice choose(const AttentionProblem& p, bool half, const DeviceFacts& device,
   c.many = hip::attention_has_many(c.matrix, c.head()) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
+  // Few rows are bound by the reading of K and V.
+  const int64_t pack = half ? 8 : 4;
+  c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
+          kFewRows[half][c.bucket] != nullptr && aligned && vectors(p.k, p.D, 1, pack) &&
+          vectors(p.v, p.Dv, 1, pack);
   c.shape = shape_of(c.many ? AttentionRows::kMany : AttentionRows::kFew);
   return c;
 }
@@ -102,6 +113,15 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const Choice& choice, 
 struct Splits {
   int64_t count, keys;
 };
+
+// With few rows the time is that of reading K and V, which takes several work-groups on each compute unit, each with
+// some hundred keys.
+Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units) {
+  constexpr int64_t kLeastKeys = 256;
+  const int64_t splits = std::max<int64_t>(std::min(4 * units / groups, p.T / kLeastKeys), 1);
+  const int64_t keys = divide_up(p.T, splits);
+  return {divide_up(p.T, keys), keys};
+}
 
 // Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
 // that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
@@ -183,7 +203,7 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.queries = make_divisor(p.S);
   args.heads = make_divisor(heads);
   args.splits = static_cast<int32_t>(splits);
-  args.block_rows = static_cast<int32_t>(choice.shape.block_rows());
+  args.block_rows = choice.block_rows();
   args.head_size = choice.head();
   args.total = to_u31(p.B * heads * rows * p.Dv);
   args.exponent = layout.scores.exponent;
@@ -198,11 +218,12 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                           std::optional<AttentionRows> wanted) {
   Plan plan;
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
-  const Choice choice = choose(p, half, device, wanted);
+  const Choice choice = choose(p, half, aligned, device, wanted);
   const AttentionShape& shape = choice.shape;
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
-  const int64_t row_blocks = divide_up(rows, shape.block_rows()), groups = p.B * heads * row_blocks;
-  const Splits splits = split(p, shape, groups, device.compute_units);
+  const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
+  const Splits splits =
+      choice.few ? split_few(p, groups, device.compute_units) : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
   const hip::AttentionSizes sizes{to_u31(rows), to_i31(p.S),  to_i31(p.T),
@@ -222,8 +243,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     launch_values(plan, p, layout, half, scratch.found);
   }
   if (splits.count > 1) {
-    scratch.partial = take(groups * splits.count * shape.block_rows() * choice.head() * 4);
-    scratch.statistics = take(groups * splits.count * shape.block_rows() * 2 * 4);
+    scratch.partial = take(groups * splits.count * choice.block_rows() * choice.head() * 4);
+    scratch.statistics = take(groups * splits.count * choice.block_rows() * 2 * 4);
   }
   hip::AttentionArgs args = {};
   args.q = input(0);
@@ -236,6 +257,11 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.statistics = scratch.statistics;
   args.found = scratch.found;
   args.layout = layout;
+  if (choice.few) {
+    plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
+    if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
+    return plan;
+  }
   const Architecture& arch = architecture(device.arch);
   Launch& launch = plan.launch(
       choice.many ? kManyRows[choice.plain][choice.bucket] : kKernels[choice.plain][half][choice.bucket],

@@ -289,12 +289,59 @@ void plan_depthwise(LastWork& work) {
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
-const char* refuse_last_own_pixels(LastWork& work) { return refuse_unless_pointwise(work.p); }
+const char* refuse_last_own(LastWork& work) {
+  const char* why = gpu::refuse_conv_last(work.p, work.device.facts());
+  return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
+}
+
+const char* refuse_last_own_pixels(LastWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  if (why != nullptr) return why;
+  // Those that a stride leaves need no copy there.
+  return work.p.in != work.p.out && refuse_last_own(work) == nullptr ? "it is no copy of pixels" : nullptr;
+}
 
 void plan_last_own_pixels(LastWork& work) {
   const Ref pixels = gathered_pixels(work);
   work.program.launch(gpu::linear_plan(work.layer(), true, work.call.aligned(), work.device.facts()),
                       {pixels, Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
+}
+
+void plan_last_own(LastWork& work) {
+  work.program.launch(gpu::conv_last_plan(work.p, work.device.facts()),
+                      {Ref::input(0), Ref::input(1), work.p.has_bias ? work.bias() : Ref(), work.residual()},
+                      {Ref::output(0)});
+}
+
+// Pixels padded with channels of zeros are whole vectors.
+constexpr int64_t kWhole = 8;
+ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
+  p.C = gpu::round_up(p.C, kWhole);
+  return p;
+}
+
+const char* refuse_last_padded(LastWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed || p.C > kWhole / 2) return "its pixels are too large to be copied";
+  const char* why = gpu::refuse_conv_last(of_whole_pixels(p), work.device.facts());
+  return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
+}
+
+void plan_last_padded(LastWork& work) {
+  const ConvolutionProblem p = of_whole_pixels(work.p);
+  const auto padded = [&](Ref from, int64_t pixels) {
+    gpu::PadProblem pad;
+    pad.x = {pixels, work.p.C};
+    pad.before = {0, 0};
+    pad.after = {0, p.C - work.p.C};
+    pad.bytes = 2;
+    const Ref to = work.program.reserve(pixels * p.C * pad.bytes);
+    work.program.launch(gpu::pad_plan(pad), {from}, {to});
+    return to;
+  };
+  const Ref x = padded(Ref::input(0), p.N * p.in_size()), w = padded(Ref::input(1), p.M * p.taps());
+  work.program.launch(gpu::conv_last_plan(p, work.device.facts()),
+                      {x, w, p.has_bias ? work.bias() : Ref(), work.residual()}, {Ref::output(0)});
 }
 
 // What no library takes goes by way of channels first.
@@ -326,6 +373,8 @@ constexpr Implementation<LastWork> kConvolutionsLast[] = {
     {"cuDNN", refuse_dnn_with_relu, plan_dnn_with_relu},
     {"cuDNN or MIOpen, and one more launch", refuse_last_dnn, plan_last_dnn},
     {"pixels by a product of our own", refuse_last_own_pixels, plan_last_own_pixels},
+    {"a product of our own", refuse_last_own, plan_last_own},
+    {"a product of our own, of pixels with more channels", refuse_last_padded, plan_last_padded},
     {"a kernel of our own, between two copies", take_all<LastWork>, plan_last_any},
 };
 

@@ -14,6 +14,14 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half);
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<ProductTile> wanted = std::nullopt);
 
+// One in float16 and channels last as a product of whole packs, with what follows it (last.hip), its pixels being
+// whole vectors; transposed where its kernel is its stride. Inputs X, W, B if any, the residual if any (always number
+// 3), all of them at multiples of 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last: why not, or
+// null.
+const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
+Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                    std::optional<ProductTile> wanted = std::nullopt);
+
 // A depthwise one of two axes in float16 and channels last, its channels whole vectors, with what follows it
 // (depthwise.hip). Inputs X, W, B, the residual if any, all of them at multiples of 16 bytes; output Y.
 // Throws std::invalid_argument.

@@ -4,8 +4,10 @@
 
 #include "operators/convolution/depthwise_args.h"
 #include "operators/convolution/direct_args.h"
+#include "operators/convolution/last_args.h"
 #include "operators/convolution/op.h"
 #include "operators/convolution/product_args.h"
+#include "operators/matmul/splits.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -54,6 +56,43 @@ const char* kernel_of(ProductTile tile, bool half) {
   return tile == ProductTile::kVector  ? "conv_vector_f16"
          : tile == ProductTile::kLarge ? "conv_128x128_f16"
                                        : "conv_64x64_f16";
+}
+
+hip::ConvWindow window_of(const ConvolutionProblem& p) {
+  return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+          to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+}
+
+const char* last_kernel_of(hip::PanelTile tile, bool apart) {
+  switch (tile) {
+    case hip::PanelTile::kWide:
+      return apart ? "conv_apart_128x256_f16" : "conv_last_128x256_f16";
+    case hip::PanelTile::kLarge:
+      return apart ? "conv_apart_128x128_f16" : "conv_last_128x128_f16";
+    case hip::PanelTile::kTall:
+      return apart ? "conv_apart_128x64_f16" : "conv_last_128x64_f16";
+    case hip::PanelTile::kMedium:
+      return apart ? "conv_apart_64x64_f16" : "conv_last_64x64_f16";
+    default:
+      return apart ? "conv_apart_32x32_f16" : "conv_last_32x32_f16";
+  }
+}
+
+// What the kernels of both kinds take.
+template <class Args>
+void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K,
+               const PanelsOfProduct& panels) {
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.y = output(0);
+  args.M = to_i31(M);
+  args.N = to_i31(N);
+  args.K = to_i31(K);
+  args.down = to_i31(panels.down);
+  args.across = make_divisor(panels.across);
+  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, p.act};
 }
 
 }  // namespace
@@ -137,8 +176,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   args.groups = to_i31(p.groups);
   args.packs_of_w = aligned && K % pack == 0;
   args.packs_of_y = aligned && OH * OW % pack == 0;
-  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
-                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  args.window = window_of(p);
   args.pixels = to_u31(pixels);
   args.per_image = make_divisor(OH * OW);
   args.across = make_divisor(OW);
@@ -147,6 +185,65 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   plan.launch(kernel_of(tile.tile, half),
               {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
               tile.threads, args);
+  return plan;
+}
+
+const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
+  if (architecture(device.arch).matrix == hip::Matrix::kNone)
+    return "the device multiplies no float16 matrices";
+  if (p.groups != 1) return "it has groups";
+  if (p.C % 8 != 0) return "its pixels are no whole vectors";
+  if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "it has three axes";
+  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "its kernel is too large";
+  if (!p.transposed) return nullptr;
+  for (size_t d = 1; d < kSpatialAxes; ++d) {
+    if (p.kernel[d] != p.stride[d] || p.pad[d] != 0 || p.dilation[d] != 1 ||
+        p.out[d] != p.in[d] * p.stride[d]) {
+      return "its windows do not lie apart";
+    }
+  }
+  return p.M % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+}
+
+Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                    std::optional<ProductTile> wanted) {
+  Plan plan;
+  const int64_t taps = p.kernel[1] * p.kernel[2], pixels = p.N * p.out[1] * p.out[2];
+  if (pixels * p.M == 0) return plan;
+  to_u31(p.N * p.in[1] * p.in[2]);
+  const int64_t M = p.transposed ? p.N * p.in[1] * p.in[2] : pixels, N = p.transposed ? taps * p.M : p.M,
+                K = p.transposed ? p.C : p.C * taps;
+  to_u31(p.M * K);
+  const int64_t most_splits = p.transposed ? 1 : kMostSplits;
+  auto panels = choose_panels(M, N, K, 1, device, wanted, most_splits);
+  if (!panels) panels = choose_panels(M, N, K, 1, device, std::nullopt, most_splits);
+  if (!panels) throw std::invalid_argument("the device multiplies no float16 matrices");
+  const Grid grid = {to_u31(panels->tiles()), 1, to_u31(panels->splits)};
+  const char* kernel = last_kernel_of(panels->tile, p.transposed);
+  const uint32_t lds = panels->lds(p.transposed, device);
+  if (p.transposed) {
+    hip::ConvApartArgs args = {};
+    fill_last(args, p, M, N, K, *panels);
+    args.window_h = to_i31(p.kernel[1]);
+    args.window_w = make_divisor(p.kernel[2]);
+    args.filters = make_divisor(p.M);
+    args.columns = make_divisor(p.in[2]);
+    plan.launch(kernel, grid, panels->threads, args).lds = lds;
+    return plan;
+  }
+  hip::ConvLastArgs args = {};
+  fill_last(args, p, M, N, K, *panels);
+  args.partial = panels->splits > 1 ? workspace(0) : no_buffer();
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.channels = make_divisor(p.C);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  args.per_image = make_divisor(p.out[1] * p.out[2]);
+  args.columns = make_divisor(p.out[2]);
+  args.window = window_of(p);
+  args.splits = {make_divisor(panels->splits), to_i31(panels->depth)};
+  plan.launch(kernel, grid, panels->threads, args).lds = lds;
+  if (panels->splits > 1) add_sum_of_splits(plan, args, panels->splits, 1, true);
   return plan;
 }
 
@@ -172,8 +269,7 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
   args.OW = to_i31(OW);
-  args.window = {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
-                 to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+  args.window = window_of(p);
   args.act = p.act;
   const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
   plan.launch(square ? "depthwise_3x3_f16" : "depthwise_f16",

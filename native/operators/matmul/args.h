@@ -3,23 +3,8 @@
 
 #include "blocks/gpu/product_args.h"
 #include "device/args.h"
-#include "operators/activation.h"
 
 namespace graphopt::hip {
-
-// K is split among `splits` work-groups, which take `depth` of it each.
-struct Splits {
-  Divisor splits;
-  int32_t depth;
-};
-
-// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. Bias is [N]. `packs`: the
-// pointers and rows are multiples of 16 bytes.
-struct Epilogue {
-  float alpha, beta;
-  int32_t packs;
-  Activation act;
-};
 
 // A [M, K], B [K, N].
 struct GemmArgs {
@@ -35,6 +20,23 @@ struct GemmArgs {
   Epilogue epilogue;
 };
 static_assert(is_args<GemmArgs>(216), "one layout for all compilers");
+
+// The same in float16 where both operands come in whole packs (blocks/gpu/panels.h): rows of A, and rows of B or,
+// for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
+// tiles.
+struct GemmPanelsArgs {
+  static constexpr int kSlots = 6;
+  In a, b, bias, residual;  // bias and residual may be null
+  Out y;
+  Out partial;  // as of GemmArgs
+  int32_t M, N, K, a_row, b_row, down;
+  Divisor across;
+  Axes batch;
+  Strides a_batch, b_batch;
+  Splits splits;
+  Epilogue epilogue;
+};
+static_assert(is_args<GemmPanelsArgs>(216), "one layout for all compilers");
 
 constexpr int kGemmSumThreads = 256;
 

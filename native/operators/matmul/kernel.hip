@@ -7,8 +7,9 @@
 // float32 there on CDNA (sgemm.h), sums are float32. Where there are fewer work-groups than the device needs,
 // K is split among more, and gemm_sum_* adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
 // operators/matmul/plan.cpp.
-#include "blocks/gpu/activation.h"
+#include "blocks/gpu/epilogue.h"
 #include "blocks/gpu/hgemm.h"
+#include "blocks/gpu/panels.h"
 #include "blocks/gpu/product_tiles.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -16,48 +17,14 @@
 
 namespace graphopt::hip {
 
-// A pack of sums of column n on, inside: element `at` of Y.
-template <class T>
-DEVICE void write(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
-                  float (&values)[Pack<T>::kSize]) {
-  constexpr int kSize = Pack<T>::kSize;
-  const int inside = e.packs != 0 ? kSize : min_int(kSize, N - n);
-  const auto read = [&](const T* from, float factor) {
-    Pack<T> pack = {};
-    if (e.packs != 0) {
-      pack = load_pack(from);
-    } else {
-      UNROLL for (int i = 0; i < kSize; ++i) {
-        if (i < inside) pack.v[i] = from[i];
-      }
-    }
-    UNROLL for (int i = 0; i < kSize; ++i) values[i] += factor * to_float(pack.v[i]);
-  };
-  UNROLL for (int i = 0; i < kSize; ++i) values[i] *= e.alpha;
-  if (bias != nullptr) read(bias + n, 1.0f);
-  if (residual != nullptr) read(residual + at, e.beta);
-  activate(e.act, values);
-  Pack<T> out;
-  UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i]);
-  if (e.packs != 0) {
-    store_pack(y + at, out);
-  } else {
-    UNROLL for (int i = 0; i < kSize; ++i) {
-      if (i < inside) y[at + static_cast<size_t>(i)] = out.v[i];
-    }
-  }
-}
-
 // block_z counts the splits of the matrices of Y. Where there is more than one, the sums go to `partial` as
 // they are.
 template <class Product, class T>
 DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
-  const T *a = args.a, *b = args.b, *bias = args.bias, *residual = args.residual;
-  T* y = args.y;
+  const T *a = args.a, *b = args.b;
   const int32_t M = args.M, N = args.N;
   const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
   const Splits& splits = args.splits;
-  const Epilogue& epilogue = args.epilogue;
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
   const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
@@ -80,28 +47,40 @@ DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
         left.store(lds.a[buffer]);
         right.store(lds.b[buffer]);
       });
-  const size_t matrix = static_cast<size_t>(M) * static_cast<size_t>(N);
   product.template each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
     m += first_m;
     n += first_n;
     if (m >= M || n >= N) return;
     const size_t at = static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n);
-    if (splits.splits.d == 1) {
-      write(epilogue, bias, residual, y, z * matrix + at, n, N, values);
-      return;
-    }
-    float* const partial = args.partial;
-    float* const to = partial + part * matrix + at;
-    if (epilogue.packs != 0) {
-      UNROLL for (int i = 0; i < Pack<T>::kSize; i += 4) {
-        const Pack<float> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
-        store_pack(to + i, four);
-      }
-      return;
-    }
-    UNROLL for (int i = 0; i < Pack<T>::kSize; ++i) {
-      if (n + i < N) to[i] = values[i];
-    }
+    store_sums<T>(args, part, z, at, n, values);
+  });
+}
+
+template <class P, bool kRightByK>
+DEVICE void gemm_panels(const GemmPanelsArgs& args, typename P::Lds& lds) {
+  const half_t *a = args.a, *b = args.b;
+  const int32_t M = args.M, N = args.N;
+  const Splits& splits = args.splits;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
+  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const int depth = min_int(splits.depth, args.K - first_k);
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = place.down * P::kM, first_n = place.across * P::kN;
+  LeftPanel<P> left(
+      a + offset_of(z, args.batch, args.a_batch) + static_cast<ptrdiff_t>(first_m) * args.a_row + first_k,
+      args.a_row, M - first_m, depth);
+  const ptrdiff_t at = kRightByK ? static_cast<ptrdiff_t>(first_k) * args.b_row + first_n
+                                 : static_cast<ptrdiff_t>(first_n) * args.b_row + first_k;
+  RightPanel<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row, N - first_n,
+                                 depth);
+  typename P::Product product;
+  multiply_panels<P>(product, lds, depth, left, right);
+  product.template each_pack<8>(lds, [&](int m, int n, auto& values) {
+    m += first_m;
+    n += first_n;
+    if (m >= M || n >= N) return;
+    store_sums<half_t>(args, part, z,
+                       static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n), n, values);
   });
 }
 
@@ -136,7 +115,8 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
     }
     from += step;
   }
-  write(epilogue, bias, residual, y, row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N, values);
+  write_pack(epilogue, bias, residual, y, row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N,
+             values);
 }
 
 }  // namespace graphopt::hip
@@ -150,6 +130,19 @@ using namespace graphopt::hip;
   }
 
 FOR_PRODUCT_TILES(GEMM_KERNEL)
+
+#define GEMM_PANELS_KERNEL(tile, groups, suffix)                  \
+  GEMM_PANELS_KERNEL_OF(tile, groups, true, gemm_panels_##suffix) \
+  GEMM_PANELS_KERNEL_OF(tile, groups, false, gemm_turned_panels_##suffix)
+#define GEMM_PANELS_KERNEL_OF(tile, groups, by_k, name)                                               \
+  KERNEL_SHARING(name, (Panels<PanelTile::tile, by_k>::kThreads), groups, GemmPanelsArgs, a, b, bias, \
+                 residual, y, partial) {                                                              \
+    using P = Panels<PanelTile::tile, by_k>;                                                          \
+    LARGE_SHARED(P::Lds, lds);                                                                        \
+    gemm_panels<P, by_k>(args, lds);                                                                  \
+  }
+
+FOR_PANEL_TILES(GEMM_PANELS_KERNEL)
 
 #define GEMM_SUM_KERNEL(T, suffix) \
   KERNEL(gemm_sum_##suffix, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<T>(args); }

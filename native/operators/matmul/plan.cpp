@@ -4,12 +4,12 @@
 #include "blocks/gpu/walk_plan.h"
 #include "operators/matmul/args.h"
 #include "operators/matmul/op.h"
+#include "operators/matmul/splits.h"
 
 namespace graphopt::gpu {
 namespace {
 
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
-constexpr int64_t kMostSplits = 16;
 
 const char* kernel_of(ProductTile tile, bool half) {
   if (!half) return tile == ProductTile::kLarge ? "gemm_128x128_f32" : "gemm_64x32_f32";
@@ -23,6 +23,66 @@ int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
 }
 
+const char* kernel_of(hip::PanelTile tile, bool right_by_k) {
+  switch (tile) {
+    case hip::PanelTile::kWide:
+      return right_by_k ? "gemm_panels_128x256_f16" : "gemm_turned_panels_128x256_f16";
+    case hip::PanelTile::kLarge:
+      return right_by_k ? "gemm_panels_128x128_f16" : "gemm_turned_panels_128x128_f16";
+    case hip::PanelTile::kTall:
+      return right_by_k ? "gemm_panels_128x64_f16" : "gemm_turned_panels_128x64_f16";
+    case hip::PanelTile::kMedium:
+      return right_by_k ? "gemm_panels_64x64_f16" : "gemm_turned_panels_64x64_f16";
+    default:
+      return right_by_k ? "gemm_panels_32x32_f16" : "gemm_turned_panels_32x32_f16";
+  }
+}
+
+// Whether both operands come in whole packs, A's along K.
+bool in_panels(const GemmProblem& p) {
+  constexpr int64_t kPack = 8;
+  bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);
+  for (const int64_t step : p.a_batch) packs = packs && step % kPack == 0;
+  for (const int64_t step : p.b_batch) packs = packs && step % kPack == 0;
+  return packs;
+}
+
+// What both kinds of kernels take.
+template <class Args>
+void fill(Args& args, const GemmProblem& p, const Walk& walk, int64_t splits, int64_t depth, bool packs) {
+  args.a = input(0);
+  args.b = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
+  args.y = output(0);
+  args.partial = splits > 1 ? workspace(0) : no_buffer();
+  args.M = to_i31(p.M);
+  args.N = to_i31(p.N);
+  args.K = to_i31(p.K);
+  args.batch = walk.axes();
+  args.a_batch = walk.strides(0);
+  args.b_batch = walk.strides(1);
+  args.splits = {make_divisor(splits), to_i31(depth)};
+  args.epilogue = {p.alpha, p.beta, packs, p.act};
+}
+
+Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& panels,
+                 const DeviceFacts& device) {
+  Plan plan;
+  const int64_t batch = walk.total();
+  const bool by_k = !p.transpose_b;
+  hip::GemmPanelsArgs args = {};
+  fill(args, p, walk, panels.splits, panels.depth, p.N % 8 == 0);
+  args.a_row = to_i31(p.K);
+  args.b_row = to_i31(by_k ? p.N : p.K);
+  args.down = to_i31(panels.down);
+  args.across = make_divisor(panels.across);
+  const Grid grid = {to_u31(panels.tiles()), 1, to_u31(batch * panels.splits)};
+  plan.launch(kernel_of(panels.tile, by_k), grid, panels.threads, args).lds = panels.lds(by_k, device);
+  if (panels.splits > 1) add_sum_of_splits(plan, args, panels.splits, batch, true);
+  return plan;
+}
+
 }  // namespace
 
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
@@ -32,6 +92,10 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
   const int64_t batch = walk.total(), pack = half ? 8 : 4;
+  if (half && aligned && in_panels(p)) {
+    const auto panels = choose_panels(p.M, p.N, p.K, batch, device, wanted);
+    if (panels && batch * panels->splits <= kMostGrid) return panels_plan(p, walk, *panels, device);
+  }
   const TileOfProduct tile = choose_tile(p.M, p.N, batch, half, device, wanted);
   const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
   const int64_t depth =
@@ -48,40 +112,12 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
     return along_k ? hip::OperandLayout{to_i31(row), 1, packs} : hip::OperandLayout{1, to_i31(row), packs};
   };
   hip::GemmArgs args = {};
-  args.a = input(0);
-  args.b = input(1);
-  args.bias = p.has_bias ? input(2) : no_buffer();
-  args.residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
-  args.y = output(0);
-  args.partial = splits > 1 ? workspace(0) : no_buffer();
-  args.M = to_i31(p.M);
-  args.N = to_i31(p.N);
-  args.K = to_i31(p.K);
+  fill(args, p, walk, splits, depth, aligned && p.N % pack == 0);
   args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
-  args.batch = walk.axes();
-  args.a_batch = walk.strides(0);
-  args.b_batch = walk.strides(1);
-  args.splits = {make_divisor(splits), to_i31(depth)};
-  args.epilogue = {p.alpha, p.beta, aligned && p.N % pack == 0, p.act};
   plan.launch(kernel_of(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},
               tile.threads, args);
-  if (splits == 1) return plan;
-  plan.workspace = {batch * splits * p.M * p.N * 4};
-  const int64_t packs_of_row = divide_up(p.N, pack), packs = packs_of_row * p.M * batch;
-  hip::GemmSumArgs sum = {};
-  sum.partial = workspace(0);
-  sum.bias = args.bias;
-  sum.residual = args.residual;
-  sum.y = output(0);
-  sum.N = args.N;
-  sum.splits = to_i31(splits);
-  sum.packs = to_u31(packs);
-  sum.across = make_divisor(packs_of_row);
-  sum.rows = make_divisor(p.M);
-  sum.epilogue = args.epilogue;
-  plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
-              hip::kGemmSumThreads, sum);
+  if (splits > 1) add_sum_of_splits(plan, args, splits, batch, half);
   return plan;
 }
 

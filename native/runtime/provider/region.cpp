@@ -246,7 +246,8 @@ class Region::Values {
   std::map<std::string, int> outputs_;
 };
 
-// What is known to gain is cuDNN, whose kernels are for channels last (docs/measurements/provider_h200.md).
+// What is known to gain is cuDNN, and without libraries our own products, which are for channels last
+// (docs/measurements/provider_h200.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   const auto asks = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
@@ -255,8 +256,9 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   };
   if (options_.implementation >= 0 || std::none_of(nodes.begin(), nodes.end(), asks)) return false;
   if (options_.channels_last) return *options_.channels_last;
-  return device_.facts().arch.rfind("sm_", 0) == 0 &&
-         gpu::dnn(device_, options_.libraries.get()).library != nullptr;
+  const hip::Matrix matrix = gpu::architecture(device_.facts().arch).matrix;
+  if (gpu::dnn(device_, options_.libraries.get()).library != nullptr) return matrix == hip::Matrix::kMma;
+  return matrix != hip::Matrix::kNone && matrix != hip::Matrix::kEmulated;
 }
 
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,

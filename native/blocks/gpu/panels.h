@@ -1,0 +1,209 @@
+// Float16 products on the matrix units (hgemm.h) whose operands lie in memory in whole packs at multiples of 16
+// bytes: each pack is one access with nothing to gather. Where memory reaches LDS without passing through
+// registers, several steps are on their way while one is multiplied; elsewhere one is, in registers.
+#pragma once
+
+#include "blocks/gpu/hgemm.h"
+#include "blocks/gpu/product_shape.h"
+#include "device/platform.h"
+
+namespace graphopt::hip {
+
+// kRightByK: for each k the right operand's columns lie one behind another, else for each column its k.
+template <PanelTile kTile, bool kRightByK>
+struct Panels {
+  using Tile = hip::Tile<half_t>;
+  static constexpr PanelShape kShape = panel_shape(kTile, kWave, kCopiesToLds);
+  static constexpr bool kRightRows = kRightByK && Tile::kLoadsRows;  // as they are, also in LDS
+  static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
+  // On the CPU three where they fit, for the sake of tests.
+  static constexpr bool kThree =
+      kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.buffers;
+  static constexpr int kBuffers = kThree ? 3 : kShape.buffers;
+  using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows>;
+  using Lds = typename Product::Lds;
+  static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
+  static constexpr int kThreads = Product::kThreads;
+  static_assert(kThreads == kShape.threads(kWave) &&
+                    (!kCopiesToLds || sizeof(Lds) == kShape.lds_bytes(kRightRows)),
+                "what plans ask for");
+};
+
+// A step's copies are started in parts, one for each 16 k that are multiplied meanwhile.
+constexpr int kAllParts = -1;
+DEVICE bool in_part(int pack, int packs, int part, int parts) {
+  return part == kAllParts || pack * parts / packs == part;
+}
+DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
+
+// The packs of a work-item on their way to LDS.
+template <bool kAhead, int kPacks>
+struct PacksToLds {
+  Bits128 staged[kAhead ? 1 : kPacks];
+
+  DEVICE void begin(int i, half_t* to, const half_t* from, bool inside) {
+    if constexpr (kAhead) {
+      copy_to_lds(to, from, inside);
+    } else {
+      Bits128 bits = {};
+      if (inside) bits = *reinterpret_cast<const Bits128*>(from);
+      staged[i] = bits;
+    }
+  }
+  DEVICE void finish(int i, half_t* to) const {
+    if constexpr (!kAhead) *reinterpret_cast<Bits128*>(to) = staged[i];
+  }
+};
+
+// Lines of which each has its k one behind another.
+template <bool kAhead, int kLines, int kDepth, int kThreads>
+struct PanelAlongK {
+  static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
+  static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
+
+  const half_t* from;
+  int row, column, left;
+  int at[kPacks];  // from `from` on
+  int inside = 0;  // a bit for each pack
+  PacksToLds<kAhead, kPacks> packs;
+
+  // `p` is the first of the work-group's lines, of which there are `lines`, `stride` apart; lines and k beyond are
+  // zeros. (Reading the last line in their place made it the one that all work-items wait for.)
+  DEVICE PanelAlongK(const half_t* p, int stride, int lines, int K)
+      : row(thread_x() / kAcross), column(thread_x() % kAcross * 8), left(K - column) {
+    from = p + column;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      at[i] = min_int(row + i * kRows, lines - 1) * stride;
+      inside |= static_cast<int>(row + i * kRows < lines) << i;
+    }
+    inside = opaque(inside);  // one register, not as many conditions
+  }
+
+  // The steps come in their order, and their parts.
+  template <class Row>
+  DEVICE void begin(Row* to, int part) {
+    const int mask = left > 0 ? inside : 0;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kDepth / 16)) continue;
+      packs.begin(i, &to[i * kRows + row][column], from + at[i], (mask >> i & 1) != 0);
+    }
+    if (!is_last_part(part, kDepth / 16)) return;
+    from += kDepth;
+    left -= kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row* to) const {
+    UNROLL for (int i = 0; i < kPacks; ++i) packs.finish(i, &to[i * kRows + row][column]);
+  }
+};
+
+// Lines of which all have the same k one behind another, to rows of k in LDS.
+template <int kLines, int kDepth, int kThreads>
+struct PanelAlongLines {
+  static constexpr int kAcross = kLines / 8, kRows = kThreads / kAcross, kPacks = kDepth / kRows;
+  static_assert(kPacks * kRows == kDepth, "whole packs for every work-item");
+
+  const half_t* from;
+  ptrdiff_t stride;
+  int row, column, left;
+  PacksToLds<true, kPacks> packs;
+
+  DEVICE PanelAlongLines(const half_t* p, int apart, int lines, int K)
+      : stride(apart), row(thread_x() / kAcross), column(thread_x() % kAcross * 8) {
+    left = column < lines ? K - row : 0;
+    from = p + static_cast<ptrdiff_t>(row) * stride + min_int(column, lines - 8);
+  }
+  template <class Row>
+  DEVICE void begin(Row* to, int part) {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kDepth / 16)) continue;
+      packs.begin(i, &to[i * kRows + row][column], from + i * kRows * stride, i * kRows < left);
+    }
+    if (!is_last_part(part, kDepth / 16)) return;
+    from += kDepth * stride;
+    left -= kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row*) const {}
+};
+
+// The same where LDS has rows of lines: through registers.
+template <int kLines, int kDepth, int kThreads>
+struct PanelTurned {
+  OperandPart<half_t, kLines, kDepth, kThreads, true> operand;
+  int k = 0;
+
+  DEVICE PanelTurned(const half_t* p, int apart, int lines, int K) : operand(p, {1, apart, 1}, lines, K) {}
+  template <class Row>
+  DEVICE void begin(Row*, int) {
+    operand.load(k);
+    k += kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row* to) const {
+    operand.store(to);
+  }
+};
+
+template <class P>
+using LeftPanel = PanelAlongK<P::kAhead, P::kM, P::kDepth, P::kThreads>;
+template <class P, bool kRightByK>
+using RightPanel =
+    typename Select<!kRightByK, PanelAlongK<P::kAhead, P::kN, P::kDepth, P::kThreads>,
+                    typename Select<P::kRightRows, PanelAlongLines<P::kN, P::kDepth, P::kThreads>,
+                                    PanelTurned<P::kN, P::kDepth, P::kThreads>>::Type>::Type;
+
+// The product of `depth` k of both operands.
+template <class P, class Left, class Right>
+DEVICE void multiply_panels(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
+                            Right& right) {
+  const auto begin = [&](int buffer, int part) {
+    left.begin(lds.a[buffer], part);
+    right.begin(lds.b[buffer], part);
+  };
+  if constexpr (P::kAhead) {
+    product_steps_ahead<P::kDepth, P::kBuffers, P::kDepth / 16>(
+        depth, begin, [&](int buffer, const auto& between) { product.multiply(lds, buffer, between); });
+  } else {
+    product.run(
+        lds, depth, [&](int, int buffer) { begin(buffer, kAllParts); },
+        [&](int buffer) {
+          left.finish(lds.a[buffer]);
+          right.finish(lds.b[buffer]);
+        });
+  }
+}
+
+// Which tile of a product of `down` x `across` tiles this work-group has: kTilesAtOnce rows of tiles are done
+// together, that they find their operands in the L2.
+constexpr int kTilesAtOnce = 8;
+struct TilePlace {
+  int down, across;
+};
+DEVICE TilePlace tile_place(const Divisor& across, int down) {
+  const auto id = static_cast<uint32_t>(block_x());
+  const uint32_t group = divide(id, across) / kTilesAtOnce;
+  const uint32_t first = group * kTilesAtOnce, at = id - first * across.d;
+  const uint32_t rows = static_cast<uint32_t>(min_int(kTilesAtOnce, down - static_cast<int>(first)));
+  const uint32_t column = rows == kTilesAtOnce ? at / kTilesAtOnce : at / rows;
+  return {static_cast<int>(first + at - column * rows), static_cast<int>(column)};
+}
+
+}  // namespace graphopt::hip
+
+// KERNEL_OF(tile, groups on a compute unit, suffix of the name)
+#if GRAPHOPT_MATRIX_F16
+#define FOR_PANEL_TILES(KERNEL_OF)  \
+  FOR_WIDE_PANEL_TILES(KERNEL_OF)   \
+  KERNEL_OF(kLarge, 2, 128x128_f16) \
+  KERNEL_OF(kTall, 2, 128x64_f16)   \
+  KERNEL_OF(kMedium, 3, 64x64_f16)  \
+  KERNEL_OF(kSmall, 4, 32x32_f16)
+#else
+#define FOR_PANEL_TILES(KERNEL_OF)
+#endif
+#if GRAPHOPT_ON_NVIDIA
+#define FOR_WIDE_PANEL_TILES(KERNEL_OF) KERNEL_OF(kWide, 1, 128x256_f16)
+#else
+#define FOR_WIDE_PANEL_TILES(KERNEL_OF)
+#endif

@@ -1,0 +1,31 @@
+// What follows a product whose K is split among work-groups.
+#pragma once
+
+#include "blocks/gpu/product_args.h"
+#include "device/launch.h"
+#include "operators/matmul/args.h"
+
+namespace graphopt::gpu {
+
+// Adds the workspace of the partial sums of `batch` products and the launch that ends them. `product`: the arguments of
+// the launch before it, of which M, N, bias, residual and epilogue are used.
+template <class Args>
+void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t batch, bool half) {
+  const int64_t M = product.M, N = product.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;
+  plan.workspace = {batch * splits * M * N * 4};
+  hip::GemmSumArgs sum = {};
+  sum.partial = workspace(0);
+  sum.bias = product.bias;
+  sum.residual = product.residual;
+  sum.y = product.y;
+  sum.N = product.N;
+  sum.splits = to_i31(splits);
+  sum.packs = to_u31(packs);
+  sum.across = make_divisor(across);
+  sum.rows = make_divisor(M);
+  sum.epilogue = product.epilogue;
+  plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
+              hip::kGemmSumThreads, sum);
+}
+
+}  // namespace graphopt::gpu
