@@ -3,10 +3,12 @@
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
+    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: passes/pairs_of_channels.py
 
-It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes: a node
-rounds its own factors, their products are exact in float32, and so are sums as far as float32 is. Statistics,
-residual sums, activations and the interface lose nothing, and there is no range to leave: bfloat16 has float32's.
+It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
+where every reader rounds them: a node rounds its own factors, their products are exact in float32, and so are sums as
+far as float32 is. Statistics, residual sums, activations and the interface lose nothing, and there is no range to
+leave: bfloat16 has float32's.
 
 Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
 """
@@ -30,6 +32,7 @@ from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
+from graphopt.passes.pairs_of_channels import PairsOfChannels, between_convolutions
 from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.cpu import bfloat16_doubt
 from graphopt.targets.profit import Candidate
@@ -103,7 +106,7 @@ class Convolutions(Pass[Convolution, Convolution]):
 
     def match(self, node: ir.Node, editor: Editor) -> Convolution | None:
         found = conv_at(node, editor)
-        if found.depthwise:
+        if found.depthwise and not between_convolutions(node, editor):
             return None  # without pairs of channels to multiply
         if node.domain != DOMAIN:
             return Convolution(**vars(found))
@@ -129,7 +132,8 @@ class Convolutions(Pass[Convolution, Convolution]):
         pixels = [d.value for d in (editor.shapes.dims(y) or ())[2:]]
         winograd = plan.node.op_type.startswith("WinogradConv")
         doubt = bfloat16_doubt(plan.C, plan.M, pixels, winograd)
-        if any(_is_depthwise(n, editor) for n in (*_makers(plan.X), *_readers(y))):
+        beside = (n for n in (*_makers(plan.X), *_readers(y)) if n is not plan.node)
+        if any(_is_depthwise(n, editor) and not between_convolutions(n, editor) for n in beside):
             doubt = "beside a depthwise convolution, whose blocked layout the runtime would leave"
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
@@ -225,7 +229,9 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
         OptionError: a name in `keep` that no node has.
     """
     require_known(editor, keep)
-    return pipeline.run(editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue()])
+    return pipeline.run(
+        editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue(), PairsOfChannels()]
+    )
 
 
 __all__ = ["NAME", "convert"]

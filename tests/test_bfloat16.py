@@ -17,6 +17,7 @@ import graphopt
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError
 from graphopt.ops import DOMAIN
+from graphopt.ops.fused_conv import convolution
 from graphopt.report.data import Report
 from graphopt.runtime.bfloat16_gain import bfloat16_gain, bfloat16_warning
 from tests.rewriting import model_from_text, run
@@ -223,12 +224,79 @@ def test_convolutions_that_stay(inputs: str, conv: str, code: str) -> None:
 
 def test_beside_depthwise_convolutions_stays_the_layout_of_the_runtime() -> None:
     graph = """g (float[1, 32, 9, 9] x) => (float[1, 32, 9, 9] y) {
-      a = Conv(x, W) b = Relu(a) c = Conv<group = 32, pads = [1, 1, 1, 1]>(b, D) d = Relu(c) y = Conv(d, W)
+      a = Conv(x, W) b = Relu(a) c = Conv<group = 32, pads = [1, 1, 1, 1]>(b, D) d = Relu(c)
+      p = GlobalAveragePool(d) q = Sigmoid(p) e = Mul(d, q) y = Conv(e, W)
     }"""
     after, report = convert(model_from_text(graph, {"W": weight(32, 32, 1, 1), "D": weight(32, 1, 3, 3)}))
-    assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
+    assert names(after) == ["Conv", "Relu", "Conv", "Relu", "GlobalAveragePool", "Sigmoid", "Mul", "Conv"]
     details = [r.detail for r in report.remarks if r.pass_name.startswith("bfloat16")]
-    assert [d.split()[0] for d in details] == ["beside", "beside"]
+    assert "beside" in [d.split()[0] for d in details]
+
+
+# What MobileNetV2 and ResNet are made of: planes between products, a residual sum, a strided one, grouped ones.
+CHAIN = """g (float[N, 3, 19, 23] x) => (float[N, 24, 10, 12] y, float[N, 13, 10, 12] odd) {
+  a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, A) b = Clip(a, zero, six)
+  c = Conv<group = 40, pads = [1, 1, 1, 1]>(b, D) d = Sigmoid(c) e = Mul(c, d)
+  f = Conv(e, F, f_bias)
+  g = Conv<group = 3, pads = [1, 1, 1, 1]>(f, G) h = Relu(g)
+  i = Conv(h, I) y = Add(i, f)
+  odd = Conv(y, O)
+}"""
+
+
+def chain() -> onnx.ModelProto:
+    shapes = {"A": (40, 3, 3, 3), "D": (40, 1, 3, 3), "F": (24, 40, 1, 1), "G": (48, 8, 3, 3), "I": (24, 48, 1, 1)}
+    weights = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate({**shapes, "O": (13, 24, 1, 1)}.items())}
+    for name, array in weights.items():
+        weights[name] = np.asarray(array / np.sqrt(np.prod(array.shape[1:]) / array.shape[0]), np.float32)
+    numbers = {"zero": np.asarray(0, np.float32), "six": np.asarray(6, np.float32), "f_bias": weight(24, seed=9)}
+    return model_from_text(CHAIN, {**weights, **numbers})
+
+
+def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
+    after, report = convert(chain())
+    assert names(after) == [
+        "FusedConvPairsClipBf16",
+        "FusedConvPairsSiluBf16",
+        "FusedConvPairsBf16",
+        "FusedConvPairsReluBf16",
+        "FusedConvPairsAddBf16",
+        "FusedConvFromPairsBf16",
+    ]
+    written = [[kind for kind, o in zip(("float32", "pairs"), n.output) if o] for n in after.graph.node]
+    both = ["float32", "pairs"]  # what a sum or the interface reads is not rounded
+    assert written == [["pairs"], ["pairs"], both, ["pairs"], both, ["float32"]]
+    assert report.numerics == "bf16"
+    assert verify(chain(), after, effort="quick")
+    twice, again = convert(after)
+    assert not again.changed and twice.SerializeToString() == after.SerializeToString()
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
+    """The chain of tensors in float32, each rounded where it is read, in float64."""
+    x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
+    arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
+
+    def conv(name: str, x: Array, pad: int = 0, stride: int = 1, group: int = 1) -> Array:
+        read = rounded(x.astype(np.float32).astype(np.float64))
+        return convolution(read, rounded(arrays[name]), [pad] * 4, [stride] * 2, [1, 1], group)
+
+    b = np.clip(conv("A", x, pad=1, stride=2), 0, 6)
+    c = conv("D", b, pad=1, group=40)
+    f = conv("F", c / (1 + np.exp(-c))) + arrays["f_bias"].reshape(-1, 1, 1)
+    y = conv("I", np.maximum(conv("G", f, pad=1, group=3), 0)) + f
+    after, _ = convert(chain())
+    for want, got in zip((y, conv("O", y)), run(after, {"x": x}, library=library), strict=True):
+        # A number next to the middle between two of bfloat16 becomes either.
+        assert np.abs(got - want).max() < 2e-2 * np.sqrt(np.mean(want**2))
+        assert np.sqrt(np.mean((got - want) ** 2)) < 1e-3 * np.sqrt(np.mean(want**2))
+
+
+def test_odd_channels_make_no_pairs() -> None:
+    graph = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { a = Conv(x, V) y = Conv(a, W) }"
+    after, _ = convert(model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}))
+    assert names(after) == ["FusedConvBf16", "FusedConvBf16"]
 
 
 ATTENTION = """g (float[2, 3, 20, 24] q, float[2, 3, 33, 24] k, float[2, 3, 33, 40] v) => (float[2, 3, 20, 40] o) {

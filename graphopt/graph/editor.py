@@ -325,7 +325,8 @@ class Editor:
         )
         for i, output in enumerate(node.outputs):
             output.name = self._unique(f"{node.name}_out{i}", self._names)
-            output.type = self._type_of(name, inputs)
+            brain = spec.outputs[i] in spec.bfloat16
+            output.type = ir.TensorType(ir.DataType.BFLOAT16) if brain else self._type_of(name, inputs)
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in BODY_TYPES]
             self.define(name, known[0] if known else ir.DataType.FLOAT)

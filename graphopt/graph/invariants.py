@@ -112,7 +112,9 @@ def _check_types(node: ir.Node, after: str) -> None:
             continue  # the interface keeps what it declared
         if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
             raise InvariantError(f"after {after}: '{value.name}' has a negative dimension; please report this")
-    values = [*(node.inputs[i] for i in OPS[node.op_type].inputs_of_T), *node.outputs]
+    spec = OPS[node.op_type]
+    of_T = (v for v, name in zip(node.outputs, spec.outputs) if name not in spec.bfloat16)
+    values = [*(node.inputs[i] for i in spec.inputs_of_T), *of_T]
     types = {v.dtype for v in values if v is not None and v.dtype is not None}
     if len(types) > 1:
         names = " and ".join(sorted(t.name for t in types))

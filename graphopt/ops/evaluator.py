@@ -7,9 +7,13 @@ onnx's evaluator would otherwise run our function bodies, and fails on some attr
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 from onnx.reference.op_run import OpRun
 
 from graphopt.ops import OPS
@@ -19,8 +23,10 @@ from graphopt.ops.schema import DOMAIN, Array, OpSpec
 def _operator(spec: OpSpec) -> type[OpRun]:
     def run(self: OpRun, *inputs: Array, **attributes: Any) -> tuple[Array, ...]:
         given = {name: attributes[name] for name in spec.attributes}
-        dtype = np.asarray(inputs[0]).dtype
-        return tuple(np.asarray(y).astype(dtype) for y in spec.reference(*inputs, **given))
+        dtypes: Iterable[npt.DTypeLike] = itertools.repeat(np.asarray(inputs[0]).dtype)
+        if spec.bfloat16:
+            dtypes = [ml_dtypes.bfloat16 if name in spec.bfloat16 else np.float32 for name in spec.outputs]
+        return tuple(np.asarray(y).astype(dtype) for y, dtype in zip(spec.reference(*inputs, **given), dtypes))
 
     return type(spec.name, (OpRun,), {"op_domain": DOMAIN, "_run": run})
 

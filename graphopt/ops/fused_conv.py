@@ -5,6 +5,11 @@ dilations and group as of ONNX's Conv. float and float16.
 
 Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
 are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
+
+FusedConvPairs[Add][act]Bf16: the same over two axes, of which X may lie in pairs of channels in bfloat16, [N, C / 2, H,
+W, 2], as the kernels multiply them; with an even C then. Y as above, which may be left out, and P: Y rounded to
+bfloat16, in pairs. A group has one input and one output channel and is one of an even number, or each has an even M.
+FusedConvFromPairs[Add][act]Bf16: X lies in pairs, and nothing else does; M may be odd.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +30,8 @@ from graphopt.ops.schema import (
     Dialect,
     OpSpec,
     bfloat16,
+    dim,
+    ints,
     round_to_bfloat16,
     widen,
 )
@@ -46,6 +55,82 @@ def convolution(
         weight = w[every + tap].reshape(group, M // group, C)
         y += np.einsum("ngcp,gmc->ngmp", part, weight, optimize=True).reshape(y.shape)
     return y.reshape(N, M, *sizes)
+
+
+def from_pairs(x: Array) -> Array:
+    """[N, C / 2, H, W, 2] as [N, C, H, W]."""
+    N, pairs, H, W, _ = x.shape
+    return np.asarray(x.transpose(0, 1, 4, 2, 3).reshape(N, 2 * pairs, H, W))
+
+
+def to_pairs(y: Array) -> Array:
+    """[N, C, H, W] as [N, C / 2, H, W, 2]."""
+    N, C, H, W = y.shape
+    return np.asarray(y.reshape(N, C // 2, 2, H, W).transpose(0, 1, 3, 4, 2))
+
+
+# X in float32 and with an axis of channels, whichever way it lies.
+_PLAIN = (
+    dim("X_N", "X", 0)
+    + dim("X_depth", "X", 1)
+    + dim("W_C", "W", 1)
+    + "groups = Constant <value_int: int = @group> ()\nX_C = Mul(W_C, groups)\neach = Div(X_C, X_depth)\n"
+    + ints("spatial", 2, 3)
+    + """X_sizes = Gather(X_N_shape, spatial)
+    X_parts = Concat <axis: int = 0> (X_N, X_depth, X_sizes, each)
+    X_whole = Concat <axis: int = 0> (X_N, X_C, X_sizes)
+    X_split = Reshape(X, X_parts)
+    X_planes = Transpose <perm: ints = [0, 1, 4, 2, 3]> (X_split)
+    X_plain = Reshape(X_planes, X_whole)
+    X_float = Cast <to: int = 1> (X_plain)
+    """
+)
+# P from Y.
+_PAIRS = (
+    dim("Y_N", "Y", 0)
+    + dim("Y_C", "Y", 1)
+    + ints("two", 2)
+    + f"""Y_pairs = Div(Y_C, two)
+    Y_sizes = Gather(Y_N_shape, spatial)
+    Y_parts = Concat <axis: int = 0> (Y_N, Y_pairs, two, Y_sizes)
+    Y_split = Reshape(Y, Y_parts)
+    Y_together = Transpose <perm: ints = [0, 1, 3, 4, 2]> (Y_split)
+    P = Cast <to: int = {int(ir.DataType.BFLOAT16)}> (Y_together)
+    """
+)
+
+
+def _spec_of_pairs(plain: OpSpec) -> OpSpec:
+    """Of FusedConv[Add][act]Bf16."""
+
+    def reference(x: Array, *rest: Array, **attributes: Any) -> tuple[Array, ...]:
+        if x.ndim == 5:
+            x = from_pairs(x.astype(np.float32))
+        (y,) = plain.reference(x, *rest, **attributes)
+        return y, bfloat16(to_pairs(y))
+
+    return replace(
+        plain,
+        name=plain.name.replace("FusedConv", "FusedConvPairs"),
+        outputs=("Y", "P"),
+        body=lambda dialect: _PLAIN + plain.body(dialect).replace("(X)", "(X_float)") + _PAIRS,
+        reference=reference,
+        summary=f"{plain.summary}; P = Y in pairs of channels, as X may be",
+        bfloat16=("P",),
+        X_types=("float32", "bfloat16"),
+    )
+
+
+def _spec_from_pairs(plain: OpSpec) -> OpSpec:
+    """Of FusedConv[Add][act]Bf16."""
+    return replace(
+        plain,
+        name=plain.name.replace("FusedConv", "FusedConvFromPairs"),
+        body=lambda dialect: _PLAIN + plain.body(dialect).replace("(X)", "(X_float)"),
+        reference=lambda x, *rest, **attributes: plain.reference(from_pairs(x.astype(np.float32)), *rest, **attributes),
+        summary=f"{plain.summary} of X in pairs of channels",
+        X_types=("bfloat16",),
+    )
 
 
 def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
@@ -99,4 +184,10 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
     )
 
 
-SPECS = tuple(_spec(a, add, brain) for brain in (False, True) for add in (False, True) for a in ACTIVATIONS.values())
+_PLAIN_SPECS = tuple(
+    _spec(a, add, brain) for brain in (False, True) for add in (False, True) for a in ACTIVATIONS.values()
+)
+SPECS = (
+    *_PLAIN_SPECS,
+    *(make(spec) for make in (_spec_of_pairs, _spec_from_pairs) for spec in _PLAIN_SPECS if spec.float32_only),
+)

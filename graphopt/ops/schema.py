@@ -60,6 +60,8 @@ class OpSpec:
         cpu_kernel: whether the library has a CPU kernel; the body runs on the CPU otherwise.
         gpu_kernel: the same for GPUs.
         float32_only: its tensors are float32; float32 or float16 otherwise.
+        bfloat16: formal names of outputs in bfloat16; a node may leave the others of such an operator out.
+        X_types: element types of input X, where it has others than the rest.
     """
 
     name: str
@@ -73,6 +75,8 @@ class OpSpec:
     cpu_kernel: bool = True
     gpu_kernel: bool = True
     float32_only: bool = False
+    bfloat16: tuple[str, ...] = ()
+    X_types: tuple[str, ...] = ()
 
     def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
         """The model-local function that defines the operator in standard ONNX."""
@@ -90,7 +94,7 @@ class OpSpec:
     @property
     def inputs_of_T(self) -> list[int]:
         """The inputs that share the operator's element type: all but masks, which are boolean."""
-        return [i for i, name in enumerate(self.inputs) if name != "mask"]
+        return [i for i, name in enumerate(self.inputs) if name != "mask" and not (name == "X" and self.X_types)]
 
     def function(self, dialect: Dialect) -> ir.Function:
         """The same as an onnx_ir function, to be put into `Model.functions`."""

@@ -149,9 +149,12 @@ def _add_node(
     spec = OPS[name]
     given, made = [f"{name}.{i}" for i in spec.inputs], [f"{name}.{o}" for o in spec.outputs]
     for value, i in zip(given, spec.inputs, strict=True):
-        element = TensorProto.BOOL if i == "mask" else TensorProto.FLOAT
+        brain = i == "X" and spec.X_types == ("bfloat16",)
+        element = TensorProto.BOOL if i == "mask" else TensorProto.BFLOAT16 if brain else TensorProto.FLOAT
         inputs.append(helper.make_tensor_value_info(value, element, None))
-    outputs += [helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in made]
+    for value, o in zip(made, spec.outputs, strict=True):
+        element = TensorProto.BFLOAT16 if o in spec.bfloat16 else TensorProto.FLOAT
+        outputs.append(helper.make_tensor_value_info(value, element, None))
     node = helper.make_node(name, given, made, domain=DOMAIN)
     node.attribute.extend(_example_attribute(key, int(kind)) for key, kind in spec.attributes.items())
     nodes.append(node)

@@ -27,8 +27,9 @@ using SymbolicShape = std::vector<Dim>;
 class ShapeInference : public Attributes {
  public:
   virtual SymbolicShape input(size_t i) const = 0;
-  // The element type is input 0's. Nothing is set when the rank or one dim is unknown.
-  virtual void set_output(size_t i, const SymbolicShape& shape) const = 0;
+  // The element type is input 0's unless it is given. Nothing is set when the rank or one dim is unknown.
+  virtual void set_output(size_t i, const SymbolicShape& shape,
+                          ElementType type = ElementType::kUndefined) const = 0;
 };
 
 }  // namespace graphopt

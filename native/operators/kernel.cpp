@@ -19,6 +19,8 @@ const char* element_type_name(ElementType type) {
       return "float";
     case ElementType::kHalf:
       return "float16";
+    case ElementType::kBfloat16:
+      return "bfloat16";
     case ElementType::kBool:
       return "bool";
     case ElementType::kUint8:
@@ -42,6 +44,7 @@ int64_t bytes_of(ElementType type) {
     case ElementType::kBool:
       return 1;
     case ElementType::kHalf:
+    case ElementType::kBfloat16:
       return 2;
     case ElementType::kFloat:
     case ElementType::kInt32:

@@ -26,12 +26,16 @@ class Operator {
   virtual std::string name() const = 0;
   virtual std::vector<Operand> inputs() const = 0;
   virtual size_t outputs() const { return 1; }
+  // Of outputs that nodes may leave out; empty: of input 0's type, and there.
+  virtual std::vector<ElementType> output_types() const { return {}; }
   // Throws Error.
   virtual void read(const Node& node) = 0;
   // Residual sum and activation, once `read` has been called. Throws Error.
   virtual Problem problem(const Shapes& inputs) const = 0;
-  // The shape of every output; called once there is a problem.
+  // The shape of every output, or of the first one; called once there is a problem.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
+  // Of output i, where the first one is y.
+  virtual Shape output_beside(const Shape& y, size_t) const { return y; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
   }
@@ -48,7 +52,7 @@ class TailedOperator : public Operator<P> {
     return std::string(stem_) + (tail_.has_residual ? "Add" : "") + activation_suffix(tail_.act.kind) +
            (bfloat16_ ? "Bf16" : "");
   }
-  std::vector<Operand> inputs() const final {
+  std::vector<Operand> inputs() const override {
     return std::vector<Operand>(tail_.has_residual ? 4 : 3, Operand::kTensor);
   }
   void read(const Node& node) override { tail_.act = read_activation(tail_.act.kind, node); }

@@ -33,7 +33,11 @@ class CpuKernel : public Kernel {
     const Shapes shapes(call.inputs);
     const Problem& p = call.state.emplace<Problem>(op_.problem(shapes));
     const Shape y = op_.output(shapes);
-    for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kHost);
+    const std::vector<ElementType> types = op_.output_types();
+    for (size_t i = 0; i < op_.outputs(); ++i) {
+      call.set_output(i, op_.output_beside(y, i), types.empty() ? call.inputs[0].type : types[i],
+                      Place::kHost);
+    }
     call.workspace_bytes = workspace(p, call.parallel->lanes());
   }
 
@@ -311,6 +315,7 @@ class Kernels {
     r.types = {ElementType::kFloat, ElementType::kHalf};
     r.inputs = op.inputs();
     r.outputs = op.outputs();
+    r.output_types = op.output_types();
     if (r.outputs == 1) r.reuse = reuse;
     r.infer = [op](const ShapeInference& node) { op.infer(node); };
     return r;

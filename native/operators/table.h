@@ -20,6 +20,7 @@ constexpr const char* kMicrosoft = "com.microsoft";  // of ONNX Runtime's own op
 
 enum class Operand {
   kTensor,  // of the operator's element type
+  kFloat,   // a float tensor, whatever the operator's element type is
   kBool,    // a bool tensor
 };
 
@@ -67,6 +68,8 @@ struct Registration {
   // What the runtime must know of an operator of our domain.
   std::vector<Operand> inputs;
   size_t outputs = 1;
+  // Of outputs that a node may leave out; empty: all are of the operator's element type, and must be there.
+  std::vector<ElementType> output_types;
   std::function<void(const ShapeInference&)> infer;
   const char* provider = nullptr;  // null: the CPU provider
   std::string device;              // for the log; empty: this CPU

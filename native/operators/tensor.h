@@ -27,6 +27,7 @@ enum class ElementType : int32_t {
   kInt64 = 7,
   kBool = 9,
   kHalf = 10,
+  kBfloat16 = 16,
 };
 
 const char* element_type_name(ElementType type);

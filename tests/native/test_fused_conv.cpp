@@ -1,4 +1,6 @@
 // FusedConv against sums in double, in float32 and in bfloat16.
+#include <cstring>
+
 #include "check.h"
 #include "operators/fused_conv/cpu.h"
 
@@ -38,7 +40,8 @@ double reference(const ConvolutionProblem& p, const std::vector<float>& x, const
 }
 
 void check_result(const ConvolutionProblem& p, const std::vector<float>& x, const std::vector<float>& w,
-                  const std::vector<float>& b, const std::vector<float>& r, const std::vector<float>& y) {
+                  const std::vector<float>& b, const std::vector<float>& r, const std::vector<float>& y,
+                  double rounding = 0) {
   double worst = 0;
   for (size_t i = 0; i + 1 < y.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
@@ -47,7 +50,8 @@ void check_result(const ConvolutionProblem& p, const std::vector<float>& x, cons
     double want = reference(p, x, w, n, m,
                             {pixel / p.out[2] / p.out[1], pixel / p.out[2] % p.out[1], pixel % p.out[2]});
     want += b[static_cast<size_t>(m)] + (p.has_residual ? r[i] : 0.0f);
-    worst = std::max(worst, std::abs(reference_activation(p.act, want) - y[i]));
+    want = reference_activation(p.act, want);
+    worst = std::max(worst, std::abs(want - y[i]) - rounding * std::abs(want));
   }
   CHECK(y.back() == 77.0f);
   CHECK(worst < 5e-5);
@@ -70,6 +74,115 @@ void compare(const ConvolutionProblem& p, size_t lanes) {
     cpu::fused_conv(p, vectors, x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(),
                     pool, arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
     check_result(p, x, w, b, r, y);
+  }
+}
+
+// Two channels' nearest numbers of bfloat16 for each pixel.
+std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int64_t size) {
+  const auto half = [](float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  };
+  std::vector<uint32_t> words(static_cast<size_t>(planes / 2 * size));
+  for (int64_t i = 0; i < planes / 2 * size; ++i) {
+    const auto low = static_cast<size_t>(i / size * 2 * size + i % size);
+    words[static_cast<size_t>(i)] = half(x[low]) | half(x[low + static_cast<size_t>(size)]) << 16;
+  }
+  return words;
+}
+
+// From numbers and from pairs, to numbers, to pairs, and to both.
+void compare_pairs(ConvolutionProblem p, size_t lanes) {
+  const auto x = random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f);
+  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
+  const auto b = random_tensor<float>(p.y_channels(), 3, 1.0f);
+  const int64_t size = p.N * p.y_channels() * p.out_size();
+  const auto r = random_tensor<float>(p.has_residual ? size : 0, 4, 1.0f);
+  const bool even_x = p.C == 1 || p.C % 2 == 0, even_y = p.C == 1 || p.M % 2 == 0;
+  const std::vector<uint32_t> words =
+      even_x ? in_pairs(x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
+  ThreadParallel pool(lanes);
+  for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
+    for (const int which : {0, 1, 2, 3, 4, 5}) {
+      p.pairs = which >= 3;
+      const bool wants_y = which % 3 != 1, wants_pairs = which % 3 != 0;
+      if ((p.pairs && !even_x) || (wants_pairs && !even_y)) continue;
+      HeapWorkspace arena;
+      void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
+      cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+      std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
+      std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
+      const void* from = p.pairs ? static_cast<const void*>(words.data()) : x.data();
+      cpu::pairs_conv<float>(p, vectors, from, weights, b.data(), p.has_residual ? r.data() : nullptr,
+                             wants_y ? y.data() : nullptr, wants_pairs ? pairs.data() : nullptr, pool,
+                             arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, lanes)));
+      if (wants_y) check_result(p, x, w, b, r, y);
+      if (!wants_pairs) continue;
+      CHECK(pairs.back() == 77);
+      pairs.pop_back();
+      if (wants_y) {
+        y.pop_back();
+        CHECK(pairs == in_pairs(y, p.N * p.y_channels(), p.out_size()));
+      } else {
+        for (size_t i = 0; i < y.size() - 1; ++i) {
+          const auto at = static_cast<int64_t>(i);
+          const int64_t plane = at / p.out_size();
+          const uint32_t word = pairs[static_cast<size_t>(plane / 2 * p.out_size() + at % p.out_size())];
+          const uint32_t bits = plane % 2 == 0 ? word << 16 : word & 0xffff0000u;
+          std::memcpy(&y[i], &bits, sizeof bits);
+        }
+        check_result(p, x, w, b, r, y, 0x1p-8);
+      }
+    }
+  }
+}
+
+GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
+  std::vector<ConvolutionProblem> problems(8);
+  for (ConvolutionProblem& p : problems) {
+    p.bfloat16 = true;
+    p.C = p.M = 20;
+    p.in = {1, 9, 13};
+    p.kernel = {1, 3, 3};
+    p.pad = {0, 1, 1};
+  }
+  problems[1].C = 3;
+  problems[1].M = 32;
+  problems[1].stride = {1, 2, 2};
+  problems[1].N = 2;
+  problems[2].groups = 6;  // of planes
+  problems[2].C = problems[2].M = 1;
+  problems[2].N = 2;
+  problems[3] = problems[2];
+  problems[3].in = {1, 35, 41};
+  problems[3].stride = {1, 2, 2};
+  problems[4] = problems[2];
+  problems[4].kernel = {1, 5, 2};
+  problems[4].pad = {0, 2, 3};
+  problems[4].dilation = {1, 2, 1};
+  problems[4].stride = {1, 1, 3};
+  problems[5].kernel = {1, 1, 1};
+  problems[5].pad = {};
+  problems[5].C = 33;
+  problems[5].M = 72;
+  problems[5].in = {1, 7, 7};
+  problems[6].groups = 3;
+  problems[6].C = 6;
+  problems[6].M = 34;
+  problems[7].M = 7;  // no pairs come out
+  for (ConvolutionProblem& p : problems) {
+    for (size_t axis = 0; axis < 3; ++axis) p.out[axis] = p.out_of(axis, p.pad[axis]);
+  }
+  using Kind = ActivationKind;
+  for (ConvolutionProblem& p : problems) {
+    for (const size_t lanes : {1, 3}) {
+      p.has_residual = lanes == 3;
+      for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0}}) {
+        p.act = act;
+        compare_pairs(p, lanes);
+      }
+    }
   }
 }
 

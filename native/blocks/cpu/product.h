@@ -165,6 +165,7 @@ struct Table {
 // what the next call multiplies into the second-level cache: `lines` (0 to kVectors) cache lines for each
 // step from `next` on.
 struct Keep {
+  static constexpr bool kPairs = false;
   const Word* next = nullptr;
   int64_t lines = 0;
   void step() {
@@ -177,7 +178,8 @@ struct Keep {
 };
 
 // The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` is called after every step and
-// then with row, vector, sum and its place in o [kRows][kVectors L].
+// then with row, vector, sum and its place in o [kRows][kVectors L]; one that wants pairs of rows, which are
+// even in number, with both sums.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
   Vec sum[kRows][kVectors] = {};
@@ -200,10 +202,18 @@ void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, E
       for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
     }
   }
+  constexpr int kTogether = Each::kPairs && kRows % 2 == 0 ? 2 : 1;
 #pragma GCC unroll 14
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; i += kTogether) {
 #pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) each(i, j, sum[i][j], o + (i * kVectors + j) * kWidth);
+    for (int j = 0; j < kVectors; ++j) {
+      float* to = o + (i * kVectors + j) * kWidth;
+      if constexpr (kTogether == 2) {
+        each(i, j, sum[i][j], sum[i + 1][j], to, to + kVectors * kWidth);
+      } else {
+        each(i, j, sum[i][j], to);
+      }
+    }
   }
 }
 

@@ -138,12 +138,15 @@ std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& strip, i
   int64_t at = first, d = 0, h = 0, w = 0;
   for (Pixels& vector : pixels) {
     vector = {0, 0, at};
-    for (int64_t lane = 0; lane < width; ++lane) {
-      if (w < strip.out[2] && h < strip.out[1] && d < strip.out[0]) {
-        vector.lanes |= 1u << lane;
-        ++vector.count;
-      }
-      if (++w == strip.size[2]) {
+    for (int64_t lane = 0; lane < width;) {
+      const int64_t run = std::min(width - lane, strip.size[2] - w);
+      const bool inside = h < strip.out[1] && d < strip.out[0];
+      const int64_t count = inside ? std::clamp<int64_t>(strip.out[2] - w, 0, run) : 0;
+      vector.lanes |= ((1u << count) - 1) << lane;
+      vector.count += static_cast<int32_t>(count);
+      lane += run;
+      w += run;
+      if (w == strip.size[2]) {
         w = 0;
         if (++h == strip.size[1]) {
           h = 0;
@@ -246,12 +249,22 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, bool
 
 // --- Finishing
 
-// Some channels of an image from products: y = act(product + bias + residual).
+// Where a result goes: to y, to pairs of channels in bfloat16, or to both; null where it does not.
 template <class T>
+struct Outputs {
+  T* y;
+  Word* pairs;
+};
+
+// Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
+// at a time, an even one first.
+template <class T, bool kTwo = false>
 struct Finish {
+  static constexpr bool kPairs = kTwo;
   const ConvolutionProblem& p;
   const T *bias, *residual;  // of the first channel, as y
   T* y;
+  Word* pairs;
   int64_t plane;
   const Pixels* pixels;  // of the vectors
   // Clip, Relu, LeakyRelu and nothing are bounds and a slope, which a product passes on its way out of the
@@ -263,8 +276,8 @@ struct Finish {
   const Word* next = nullptr;
   int64_t next_rows = 0;
 
-  Finish(const ConvolutionProblem& problem, const T* b, const T* r, T* out)
-      : p(problem), bias(b), residual(r), y(out), plane(p.out_size()), pixels(nullptr) {
+  Finish(const ConvolutionProblem& problem, const T* b, const T* r, Outputs<T> to)
+      : p(problem), bias(b), residual(r), y(to.y), pairs(to.pairs), plane(p.out_size()), pixels(nullptr) {
     constexpr float kInfinite = std::numeric_limits<float>::infinity();
     const ActivationKind kind = p.act.kind;
     bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
@@ -281,7 +294,8 @@ struct Finish {
     Finish moved = *this;
     moved.bias += m;
     if (p.has_residual) moved.residual += m * plane;
-    moved.y += m * plane;
+    if (y != nullptr) moved.y += m * plane;
+    if (pairs != nullptr) moved.pairs += m / 2 * plane;
     moved.pixels = from;
     return moved;
   }
@@ -295,9 +309,13 @@ struct Finish {
   // What the first panel's product of channel i needs then, into the first-level cache.
   void fetch(int64_t i) const {
     constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
-    const auto* to = reinterpret_cast<const char*>(y + i * plane + pixels->at);
-    for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(to + k, 1);
-    __builtin_prefetch(to + kBytes - 1, 1);
+    const char* to = nullptr;
+    if (y != nullptr) to = reinterpret_cast<const char*>(y + i * plane + pixels->at);
+    if (y == nullptr && i % 2 == 0) to = reinterpret_cast<const char*>(pairs + i / 2 * plane + pixels->at);
+    if (to != nullptr) {
+      for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(to + k, 1);
+      __builtin_prefetch(to + kBytes - 1, 1);
+    }
     if (!p.has_residual) return;
     const auto* from = reinterpret_cast<const char*>(residual + i * plane + pixels->at);
     for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
@@ -306,24 +324,24 @@ struct Finish {
 
   // Vector j of channel i. What is not bounded is left in o for `activate`.
   void operator()(int64_t i, int64_t j, Vec v, float* o) const {
-    const Pixels& here = pixels[j];
-    const int64_t to = i * plane + here.at;
-    v += splat(static_cast<float>(bias[i]));
-    if (here.count == L) {
-      if (p.has_residual) v += load_as_float(residual + to);
-    } else {
-      v = chosen(v, here);
-      if (p.has_residual) v += load_range(residual + to, 0, here.count);
-    }
+    v = summed(i, j, v);
     if (!bounded) return store_aligned(o, v);
-    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
-    v = v < least ? least : v;  // NaN stays
-    v = v > most ? most : v;
-    if (here.count == L) {
-      store(y + to, v);
-    } else {
-      store_part(y + to, v, here.count, false);
+    put(i, j, within_bounds(v));
+  }
+  // The same of channels i and i + 1.
+  void operator()(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const {
+    low = summed(i, j, low);
+    high = summed(i + 1, j, high);
+    if (!bounded) {
+      store_aligned(o, low);
+      return store_aligned(next_o, high);
     }
+    low = within_bounds(low);
+    high = within_bounds(high);
+    put_pair(i, j, low, high);
+    if (y == nullptr) return;
+    put(i, j, low);
+    put(i + 1, j, high);
   }
 
   // The rest of it for o [rows][vectors L].
@@ -332,10 +350,40 @@ struct Finish {
     activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < vectors; ++j) {
-        store_part(y + i * plane + pixels[j].at, load_aligned(o + (i * vectors + j) * L), pixels[j].count,
-                   false);
+        const float* at = o + (i * vectors + j) * L;
+        if (kTwo && i % 2 == 0) put_pair(i, j, load_aligned(at), load_aligned(at + vectors * L));
+        if (y != nullptr) put(i, j, load_aligned(at));
       }
     }
+  }
+
+ private:
+  Vec summed(int64_t i, int64_t j, Vec v) const {
+    const Pixels& here = pixels[j];
+    v += splat(static_cast<float>(bias[i]));
+    if (here.count == L) return p.has_residual ? v + load_as_float(residual + i * plane + here.at) : v;
+    v = chosen(v, here);
+    return p.has_residual ? v + load_range(residual + i * plane + here.at, 0, here.count) : v;
+  }
+
+  Vec within_bounds(Vec v) const {
+    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
+    v = v < least ? least : v;  // NaN stays
+    return v > most ? most : v;
+  }
+
+  void put(int64_t i, int64_t j, Vec v) const {
+    const Pixels& here = pixels[j];
+    if (here.count == L) {
+      store(y + i * plane + here.at, v);
+    } else {
+      store_part(y + i * plane + here.at, v, here.count, false);
+    }
+  }
+
+  void put_pair(int64_t i, int64_t j, Vec low, Vec high) const {
+    if (pairs == nullptr) return;
+    store_words(pairs + i / 2 * plane + pixels[j].at, Brain::join(low, high), pixels[j].count);
   }
 };
 
@@ -348,7 +396,11 @@ int64_t pairs_of(const ConvolutionProblem& p) {
 
 // Blocks of output channels.
 int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
-int64_t first_of(int64_t outputs, int64_t block) { return outputs * block / blocks_of(outputs); }
+// Of an even number none begins between two channels of a pair.
+int64_t first_of(int64_t outputs, int64_t block) {
+  const int64_t together = outputs % 2 == 0 ? 2 : 1;
+  return outputs / together * block / blocks_of(outputs) * together;
+}
 
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
@@ -369,9 +421,9 @@ Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace
 }
 
 // Vectors of pixels.
-template <class E, class T>
+template <class E, class F>
 void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel) {
+                       const Word* s, const Word* w, const F& image, Parallel& parallel) {
   const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
   const int64_t outputs = p.M, blocks = blocks_of(outputs);
   const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
@@ -390,7 +442,7 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
       const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
       for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
         const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
-        Finish<T> finish = image.at(g * outputs + m, pixels.data() + j);
+        F finish = image.at(g * outputs + m, pixels.data() + j);
         for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
         if (panel == panels * part / parts && block + 1 < blocks) {
           finish.next = group + (m + rows) * steps;
@@ -405,10 +457,9 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
 }
 
 // Vectors of channels.
-template <class E, class T>
+template <class E, class F>
 void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                         const Word* s, const Word* w, const Finish<T>& image, Parallel& parallel,
-                         Word* gathered) {
+                         const Word* s, const Word* w, const F& image, Parallel& parallel, Word* gathered) {
   const auto steps = static_cast<int64_t>(offsets.size());
   const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth);
   const int64_t blocks = ceil_div(strip.span(), kMaxRows), width = ceil_div(strip.span(), blocks);
@@ -442,9 +493,14 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
       for (int64_t j = 0; j < vectors; ++j) {
         transpose(o + j * L, vectors * L, by_channel, L);
         const int64_t channels = std::min<int64_t>(L, outputs - m - j * L);
-        const Finish<T> finish = image.at(g * outputs + m + j * L, pixels.data() + block);
-        for (int64_t i = 0; i < channels; ++i) {
-          finish(i, 0, load_aligned(by_channel + i * L), by_channel + i * L);
+        const F finish = image.at(g * outputs + m + j * L, pixels.data() + block);
+        for (int64_t i = 0; i < channels; i += F::kPairs ? 2 : 1) {
+          float* row = by_channel + i * L;
+          if constexpr (F::kPairs) {
+            finish(i, 0, load_aligned(row), load_aligned(row + L), row, row + L);
+          } else {
+            finish(i, 0, load_aligned(row), row);
+          }
         }
         finish.activate(channels, 1, by_channel);
       }
@@ -452,9 +508,18 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
   });
 }
 
-template <class E, class T>
-void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* x, const Word* w,
-                     const T* bias, const T* residual, T* y, Parallel& parallel, void* memory) {
+// An image's part of what comes out.
+template <class T>
+Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
+  const int64_t size = p.y_channels() * p.out_size();
+  return {to.y == nullptr ? nullptr : to.y + n * size,
+          to.pairs == nullptr ? nullptr : to.pairs + n * size / 2};
+}
+
+// x: numbers of T, or words where they lie in pairs.
+template <class E, bool kTwo, class T>
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
+                     const T* bias, const T* residual, Outputs<T> to, Parallel& parallel, void* memory) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
   Workspace workspace(memory);
@@ -464,14 +529,18 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
     const Strip strip = strips.at(p, begin);
     const std::vector<int64_t> offsets = step_offsets(p, strip, pairs);
     for (int64_t n = 0; n < p.N; ++n) {
-      const T* image = x + n * p.x_channels() * p.in_size();
       parallel_for(parallel, p.groups * pairs, [&](int64_t item, size_t) {
+        Word* packed = s + item * strip.words;
+        if (p.pairs) {
+          const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
+          return pack_pair<Single>(p, strip, words, false, packed);
+        }
         const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
-        pack_pair<E>(p, strip, image + c * p.in_size(), pair * E::kDepth + 1 < channels,
-                     s + item * strip.words);
+        const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
+        pack_pair<E>(p, strip, image, pair * E::kDepth + 1 < channels, packed);
       });
       const int64_t first = n * p.y_channels() * p.out_size();
-      const Finish<T> finish(p, bias, p.has_residual ? residual + first : nullptr, y + first);
+      const Finish<T, kTwo> finish(p, bias, p.has_residual ? residual + first : nullptr, image_of(p, to, n));
       if (gathered != nullptr) {
         multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
       } else {
@@ -500,6 +569,11 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
 
 // The nearest numbers of bfloat16.
 Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
+
+// Words of a row of zeros and of two channels of x for each lane.
+int64_t pair_slot(const ConvolutionProblem& p) {
+  return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
+}
 
 Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
 
@@ -530,7 +604,7 @@ void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const
       }
       const int64_t n = item / p.x_channels(), c = item % p.x_channels(),
                     first = n * p.y_channels() * p.out_size();
-      const Finish<T> image(p, bias, p.has_residual ? residual + first : nullptr, y + first);
+      const Finish<T> image(p, bias, p.has_residual ? residual + first : nullptr, {y + first, nullptr});
       alignas(64) float o[kPlaneVectors * L];
       for (int64_t m = c * outputs; m < (c + 1) * outputs; ++m) {
         for (int64_t j = 0; j < vectors;) {
@@ -545,6 +619,131 @@ void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const
       }
     });
   }
+}
+
+// --- Groups of one channel, in pairs
+
+constexpr int kRowsTogether = 4;  // of y, so that sums do not wait for one another
+
+// L neighbouring columns of y at one tap: where they are in a row of x, and which of them are.
+struct Columns {
+  int64_t at, lo, hi;
+#if defined(__AVX512F__)
+  __mmask16 low, high;  // of the first and of the second L words there
+#endif
+
+  Columns(int64_t begin, int64_t stride, int64_t size) : at(begin), lo(-begin), hi(size - begin) {
+#if defined(__AVX512F__)
+    const auto mask = [](int64_t from, int64_t to) {
+      from = std::clamp<int64_t>(from, 0, L);
+      to = std::clamp<int64_t>(to, from, L);
+      return static_cast<__mmask16>(((1u << to) - 1) & ~((1u << from) - 1));
+    };
+    low = mask(lo, hi);
+    high = stride == 2 ? mask(lo - L, hi - L) : static_cast<__mmask16>(0);
+#else
+    (void)stride;
+#endif
+  }
+
+  Words of(const Word* row, int64_t stride) const {
+#if defined(__AVX512F__)
+    if (stride <= 2) {
+      const auto first = (Vec)_mm512_maskz_loadu_ps(low, row + at);
+      if (stride == 1) return reinterpret_cast<Words>(first);
+      const auto second = (Vec)_mm512_maskz_loadu_ps(high, row + at + L);
+      return reinterpret_cast<Words>(shuffle(first, second, EveryOther<0>()));
+    }
+#endif
+    return reinterpret_cast<Words>(load_strided(reinterpret_cast<const float*>(row) + at, stride, lo, hi));
+  }
+};
+
+// kRows rows of y, from column `first` on, of two channels with the weights w and next; `rows` are those of x
+// that the first row of y reads at its taps, and then those of the next rows.
+template <int kRows>
+void filter_rows(const ConvolutionProblem& p, const Word* const* rows, const Columns* columns, const float* w,
+                 const float* next, float* o, const Finish<float, true>& finish) {
+  const Words high = Words{} + 0xffff0000u;
+  const int64_t kernel = p.kernel[2], stride = p.stride[2];
+  Vec sum[2][kRows] = {};
+  for (int64_t h = 0; h < p.kernel[1]; ++h) {
+    for (int64_t k = 0; k < kernel; ++k) {
+      const Vec first = splat(w[h * kernel + k]), second = splat(next[h * kernel + k]);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Words words = columns[k].of(rows[r * p.kernel[1] + h], stride);
+        sum[0][r] += first * reinterpret_cast<Vec>(words << 16);
+        sum[1][r] += second * reinterpret_cast<Vec>(words & high);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) finish(0, r, sum[0][r], sum[1][r], o + r * L, o + (kRows + r) * L);
+}
+
+// Groups of one input and one output channel each, two at a time, over images. Rows of x are read where they
+// are; what the window covers beyond them is a row of zeros.
+void filter_pairs(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
+                  const float* residual, Outputs<float> to, Parallel& parallel, void* memory) {
+  const int64_t taps = p.taps(), pairs = p.groups / 2, height = p.kernel[1], width = p.kernel[2];
+  const int64_t blocks = ceil_div(p.out[2], L), row = p.in[2];
+  std::vector<Columns> columns;
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t k = 0; k < width; ++k) {
+      columns.emplace_back(block * L * p.stride[2] + k * p.dilation[2] - p.pad[2], p.stride[2], row);
+    }
+  }
+  const int64_t slot = pair_slot(p);
+  parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
+    Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot;
+    std::memset(zeros, 0, static_cast<size_t>(row) * sizeof(Word));
+    const Word* image = zeros + round_up(row, L);
+    if (p.pairs) {
+      image = static_cast<const Word*>(x) + item * p.in_size();
+    } else {
+      const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
+      for (int64_t i = 0; i < p.in_size(); i += L) {
+        const int64_t n = p.in_size() - i;
+        const Words words = Brain::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n));
+        store_words(const_cast<Word*>(image) + i, words, n);
+      }
+    }
+    const int64_t n = item / pairs, c = item % pairs * 2;
+    const float* of_image = p.has_residual ? residual + n * p.y_channels() * p.out_size() : nullptr;
+    const Finish<float, true> finish(p, bias, of_image, image_of(p, to, n));
+    const float* weights = w + c * taps;
+    alignas(64) float o[2 * kRowsTogether * L];
+    std::vector<const Word*> rows(static_cast<size_t>(kRowsTogether * height));
+    for (int64_t y = 0; y < p.out[1]; y += kRowsTogether) {
+      const int64_t here = std::min<int64_t>(kRowsTogether, p.out[1] - y);
+      for (int64_t r = 0; r < here; ++r) {
+        for (int64_t h = 0; h < height; ++h) {
+          const int64_t at = (y + r) * p.stride[1] + h * p.dilation[1] - p.pad[1];
+          rows[static_cast<size_t>(r * height + h)] = at < 0 || at >= p.in[1] ? zeros : image + at * row;
+        }
+      }
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t count = std::min<int64_t>(L, p.out[2] - block * L);
+        Pixels pixels[kRowsTogether];
+        for (int64_t r = 0; r < here; ++r) {
+          pixels[r] = {(1u << count) - 1, static_cast<int32_t>(count), (y + r) * p.out[2] + block * L};
+        }
+        const Columns* taken = columns.data() + block * width;
+        const Finish<float, true> part = finish.at(c, pixels);
+        if (here == kRowsTogether) {
+          filter_rows<kRowsTogether>(p, rows.data(), taken, weights, weights + taps, o, part);
+          part.activate(2, kRowsTogether, o);
+          continue;
+        }
+        for (int64_t r = 0; r < here; ++r) {
+          const Finish<float, true> alone = finish.at(c, pixels + r);
+          filter_rows<1>(p, rows.data() + r * height, taken, weights, weights + taps, o, alone);
+          alone.activate(2, 1, o);
+        }
+      }
+    }
+  });
 }
 
 // --- Weights
@@ -650,8 +849,34 @@ void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, con
   if (empty(p)) return;
   const auto* w = static_cast<const Word*>(weights);
   if (one_channel(p)) return filter_planes(p, x, w, b, r, y, parallel, workspace);
-  if (p.bfloat16) return multiply_groups<Brain>(p, vectors, x, w, b, r, y, parallel, workspace);
-  multiply_groups<Single>(p, vectors, x, w, b, r, y, parallel, workspace);
+  const Outputs<T> to = {y, nullptr};
+  if (p.bfloat16) return multiply_groups<Brain, false>(p, vectors, x, w, b, r, to, parallel, workspace);
+  multiply_groups<Single, false>(p, vectors, x, w, b, r, to, parallel, workspace);
+}
+
+template <class T>
+size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+  const ConvolutionProblem p = one_channel(problem) ? problem : with_joined_axes(problem);
+  if (empty(p)) return 0;
+  if (one_channel(p)) return lanes * static_cast<size_t>(pair_slot(p)) * sizeof(Word);
+  return multiply_workspace<Brain>(p, vectors, lanes);
+}
+
+template <class T>
+void pairs_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const void* x,
+                const void* weights, const T* b, const T* r, T* y, void* pairs, Parallel& parallel,
+                void* workspace) {
+  const ConvolutionProblem p = one_channel(problem) ? problem : with_joined_axes(problem);
+  if (empty(p)) return;
+  const Outputs<T> to = {y, static_cast<Word*>(pairs)};
+  const auto* w = static_cast<const Word*>(weights);
+  if (one_channel(p)) {
+    return filter_pairs(p, x, reinterpret_cast<const float*>(w), b, r, to, parallel, workspace);
+  }
+  if (pairs != nullptr) {
+    return multiply_groups<Brain, true>(p, vectors, x, w, b, r, to, parallel, workspace);
+  }
+  multiply_groups<Brain, false>(p, vectors, x, w, b, r, to, parallel, workspace);
 }
 
 #define GRAPHOPT_INSTANTIATE(T)                                                                          \
@@ -664,5 +889,8 @@ void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, con
 GRAPHOPT_INSTANTIATE(float)
 GRAPHOPT_INSTANTIATE(half)
 #undef GRAPHOPT_INSTANTIATE
+template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
+template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const float*,
+                         const float*, float*, void*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

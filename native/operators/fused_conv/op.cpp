@@ -16,6 +16,32 @@ std::vector<FusedConvOp> FusedConvOp::all_bfloat16() {
   return with_tails<FusedConvOp>({false, true}, all_activations(), true);
 }
 
+std::vector<FusedConvOp> FusedConvOp::all_pairs(PairsOf pairs) {
+  return with_tails<FusedConvOp>({false, true}, all_activations(), true, pairs);
+}
+
+std::vector<Operand> FusedConvOp::inputs() const {
+  std::vector<Operand> operands = WeightedOperator::inputs();
+  if (pairs()) std::fill(operands.begin() + 1, operands.end(), Operand::kFloat);
+  return operands;
+}
+
+std::vector<ElementType> FusedConvOp::output_types() const {
+  if (!pairs()) return {};
+  if (pairs_ == PairsOf::kX) return {ElementType::kFloat};
+  return {ElementType::kFloat, ElementType::kBfloat16};
+}
+
+Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
+  return i == 0 ? y : Shape{y[0], y[1] / 2, y[2], y[3], 2};
+}
+
+Shape FusedConvOp::plain(const Shape& x) const {
+  if (!pairs() || x.rank() != 5) return x;
+  if (x[4] != 2) throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
+  return {x[0], 2 * x[1], x[2], x[3]};
+}
+
 void FusedConvOp::read(const Node& node) {
   TailedOperator::read(node);
   pads_ = node.get_ints("pads");
@@ -24,6 +50,7 @@ void FusedConvOp::read(const Node& node) {
   group_ = node.get_int("group");
   const size_t axes = strides_.size();
   if (axes < 1 || axes > 3) throw Error("attribute 'strides' must have one to three numbers");
+  if (pairs() && axes != 2) throw Error("attribute 'strides' must have two numbers");
   require_sizes(axes, strides_, 1);
   require_sizes(axes, dilations_, 1);
   require_sizes(2 * axes, pads_, 0);
@@ -60,6 +87,10 @@ ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
   p.has_residual = tail_.has_residual;
   p.bfloat16 = bfloat16_;
   p.act = tail_.act;
+  if (pairs() && p.C == 1 && (p.M != 1 || p.groups % 2 != 0)) {
+    throw Error("W " + w.text() + " in " + std::to_string(group_) +
+                " groups is not one channel of each pair");
+  }
   return p;
 }
 
@@ -75,13 +106,19 @@ void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
 
 ConvolutionProblem FusedConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
   ConvolutionProblem p = window_problem(w);
-  set_sizes(p, x && x->rank() == w.rank() ? *x : Shape(w.rank()));
+  const std::optional<Shape> known = x ? std::optional(plain(*x)) : std::nullopt;
+  set_sizes(p, known && known->rank() == w.rank() ? *known : Shape(w.rank()));
   return p;
 }
 
 ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
-  const Shape &x = inputs[0], &w = inputs[1];
+  const Shape x = plain(inputs[0]), &w = inputs[1];
   ConvolutionProblem p = window_problem(w);
+  p.pairs = pairs() && inputs[0].rank() == 5;
+  if (p.pairs && p.C % 2 != 0 && p.C != 1) {
+    throw Error("the groups of X " + inputs[0].text() + " have " + std::to_string(p.C) +
+                " channels, no pairs");
+  }
   if (x.rank() != w.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in their axes");
   if (x[1] != p.x_channels()) {
     throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " in " +
@@ -104,7 +141,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
 
 Shape FusedConvOp::output(const Shapes& inputs) const {
   ConvolutionProblem p = window_problem(inputs[1]);
-  Shape y = inputs[0];
+  Shape y = plain(inputs[0]);
   set_sizes(p, y);
   y[1] = p.y_channels();
   for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
@@ -112,7 +149,9 @@ Shape FusedConvOp::output(const Shapes& inputs) const {
 }
 
 void FusedConvOp::infer(const ShapeInference& node) const {
-  const SymbolicShape x = node.input(0), w = node.input(1);
+  SymbolicShape x = node.input(0);
+  const SymbolicShape w = node.input(1);
+  if (pairs() && x.size() == 5) x.pop_back();  // whose channels are not looked at
   const auto strides = node.get_ints("strides"), dilations = node.get_ints("dilations"),
              pads = node.get_ints("pads");
   const size_t axes = strides.size();
@@ -141,7 +180,10 @@ void FusedConvOp::infer(const ShapeInference& node) const {
           -1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(strides[i]) + "+1"});
     }
   }
-  node.set_output(0, y);
+  if (!pairs()) return node.set_output(0, y);
+  node.set_output(0, y, ElementType::kFloat);
+  if (pairs_ == PairsOf::kX || !y[1].known()) return;
+  node.set_output(1, {y[0], Dim{y[1].value / 2, ""}, y[2], y[3], Dim{2, ""}}, ElementType::kBfloat16);
 }
 
 namespace {
@@ -167,13 +209,29 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp> {
     cpu::fused_conv_prepare(p, vectors(p), w.as<const T>(), packed);
   }
   size_t scratch(const ConvolutionProblem& p, size_t lanes) const override {
+    if constexpr (std::is_same_v<T, float>) {
+      if (op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors(p), lanes);
+    }
     return cpu::fused_conv_workspace<T>(p, vectors(p), lanes);
   }
   void compute(const ConvolutionProblem& p, const Call& call, const void* packed,
                void* scratch) const override {
+    if constexpr (std::is_same_v<T, float>) {
+      if (op_.pairs()) return compute_pairs(p, call, packed, scratch);
+    }
     cpu::fused_conv(p, vectors(p), data<T>(call, 0), packed, data<T>(call, 2),
                     p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
                     scratch);
+  }
+  void compute_pairs(const ConvolutionProblem& p, const Call& call, const void* packed, void* scratch) const {
+    auto* y = call.outputs[0].as<float>();
+    void* pairs = op_.outputs() > 1 ? call.outputs[1].data : nullptr;
+    if (y == nullptr && pairs == nullptr) return;
+    if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
+      throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
+    }
+    cpu::pairs_conv(p, vectors(p), call.inputs[0].data, packed, data<float>(call, 2),
+                    p.has_residual ? data<float>(call, 3) : nullptr, y, pairs, *call.parallel, scratch);
   }
 };
 
@@ -183,6 +241,10 @@ void add_fused_conv(Kernels& kernels) {
   kernels.add_cpu<FusedConvOp, FusedConvCpu>();
   kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat},
                                              FusedConvOp::all_bfloat16());
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat, ElementType::kBfloat16},
+                                             FusedConvOp::all_pairs(PairsOf::kBoth));
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kBfloat16},
+                                             FusedConvOp::all_pairs(PairsOf::kX));
 }
 
 }  // namespace graphopt

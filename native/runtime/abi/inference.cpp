@@ -50,7 +50,7 @@ SymbolicShape ShapeInference::input(size_t i) const {
   return shape;
 }
 
-void ShapeInference::set_output(size_t i, const SymbolicShape& shape) const {
+void ShapeInference::set_output(size_t i, const SymbolicShape& shape, ElementType type) const {
   if (shape.empty()) return;
   std::vector<int64_t> dims;
   std::vector<const char*> names;
@@ -59,10 +59,11 @@ void ShapeInference::set_output(size_t i, const SymbolicShape& shape) const {
     dims.push_back(d.value);
     names.push_back(d.symbol.c_str());
   }
-  OrtTensorTypeAndShapeInfo* input0 = nullptr;
-  check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, 0, &input0));
-  ElementType type = ElementType::kUndefined;
-  check(api_, GetTensorElementType(api_, input0, &type));
+  if (type == ElementType::kUndefined) {
+    OrtTensorTypeAndShapeInfo* input0 = nullptr;
+    check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, 0, &input0));
+    check(api_, GetTensorElementType(api_, input0, &type));
+  }
 
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   check(api_, CreateTensorTypeAndShapeInfo(api_, &raw));

@@ -25,7 +25,8 @@ class ShapeInference final : public graphopt::ShapeInference {
 
   // A dim without value and name would be stored as -1, and the runtime's memory planner takes two such
   // tensors for equally large.
-  void set_output(size_t i, const SymbolicShape& shape) const override;
+  void set_output(size_t i, const SymbolicShape& shape,
+                  ElementType type = ElementType::kUndefined) const override;
 
  private:
   // Null when the node has no such attribute.

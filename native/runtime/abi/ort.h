@@ -45,7 +45,7 @@ enum class ErrorCode : int32_t {
   kRuntimeException = 6,
   kNotImplemented = 9
 };
-enum class IoKind : int32_t { kRequired = 0 };
+enum class IoKind : int32_t { kRequired = 0, kOptional = 1 };
 enum class MemoryType : int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 0 };
 enum class AllocatorType : int32_t { kDevice = 0, kArena = 1 };
 

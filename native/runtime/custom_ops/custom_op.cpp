@@ -100,13 +100,20 @@ CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Reg
   GetName = [](const OrtCustomOp* op) { return custom_op(op).registration.name.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* op) { return custom_op(op).registration.provider; };
   GetInputType = [](const OrtCustomOp* op, size_t i) {
-    return custom_op(op).registration.inputs[i] == Operand::kBool ? ElementType::kBool : custom_op(op).type;
+    const Operand operand = custom_op(op).registration.inputs[i];
+    if (operand == Operand::kBool) return ElementType::kBool;
+    return operand == Operand::kFloat ? ElementType::kFloat : custom_op(op).type;
   };
   GetInputTypeCount = [](const OrtCustomOp* op) { return custom_op(op).registration.inputs.size(); };
-  GetOutputType = [](const OrtCustomOp* op, size_t) { return custom_op(op).type; };
+  GetOutputType = [](const OrtCustomOp* op, size_t i) {
+    const std::vector<ElementType>& types = custom_op(op).registration.output_types;
+    return types.empty() ? custom_op(op).type : types[i];
+  };
   GetOutputTypeCount = [](const OrtCustomOp* op) { return custom_op(op).registration.outputs; };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return abi::IoKind::kRequired; };
-  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return abi::IoKind::kRequired; };
+  GetOutputCharacteristic = [](const OrtCustomOp* op, size_t) {
+    return custom_op(op).registration.output_types.empty() ? abi::IoKind::kRequired : abi::IoKind::kOptional;
+  };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return abi::MemoryType::kDefault; };
   CreateKernelV2 = create_kernel;
   KernelComputeV2 = compute;

@@ -1,0 +1,156 @@
+"""Between two convolutions in bfloat16 a tensor lies as the second one multiplies it: in pairs of channels.
+
+    FusedConv..Bf16(X, W, B) -> Y -> FusedConv..Bf16(Y, V, C)
+    becomes FusedConvPairs..Bf16(X, W, B) -> P -> FusedConvFromPairs..Bf16(P, V, C)
+
+It has half the bytes, and nothing is left to convert. Why it is legal: every reader of P rounds what it reads to
+bfloat16 anyway, so it computes the same numbers. Who does not round it, a residual sum or the interface, goes on
+reading Y in float32, beside P.
+
+Conditions: two spatial axes and an even number of channels, in each group that has more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.forms.activation import form_of
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor, attribute_int, use_count
+from graphopt.metadata import Numerics
+from graphopt.ops import DOMAIN, OPS
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal
+
+PAIRS = "FusedConvPairs"  # from whatever there is to pairs
+FROM_PAIRS = "FusedConvFromPairs"  # from pairs to float32
+SUFFIX = "_pairs"  # of the names of tensors that lie so
+MAX_ACTIVATION = 3  # nodes of a written-out activation
+_CONVOLUTIONS = ("FusedConv", "WinogradConv")
+
+
+@dataclass(frozen=True)
+class PairsMatch:
+    """A convolution, and those that read its result."""
+
+    node: ir.Node
+    readers: tuple[ir.Node, ...]
+
+
+class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
+    name = "bfloat16_pairs"
+    equation = "FusedConv..Bf16 -> Y -> FusedConv..Bf16 becomes FusedConvPairs..Bf16 -> P -> FusedConvFromPairs..Bf16"
+    numerics = Numerics.BF16
+    anchors = frozenset((DOMAIN, s.name) for s in OPS.values() if s.name.startswith("FusedConv") and "Bf16" in s.name)
+
+    def match(self, node: ir.Node, editor: Editor) -> PairsMatch | None:
+        y = node.outputs[0]
+        if editor.shapes.rank(node.inputs[1]) != 4 or len(node.outputs) > 1:
+            return None
+        readers = [reader for reader in y.consumers() if self.takes(reader) and reader.inputs[0] is y]
+        found = tuple(r for r in readers if r.graph is node.graph and takes_pairs(r, editor))
+        return PairsMatch(node, found) if found else None
+
+    def legal(self, match: PairsMatch, editor: Editor) -> PairsMatch:
+        w = match.node.inputs[1]
+        assert w is not None
+        if not gives_pairs(match.node, editor):
+            raise Refusal(Code.WRONG_SHAPE, "an odd number of channels", match.node)
+        editor.require_op(_named(PAIRS, match.node), w, match.node)
+        return match
+
+    def rewrite(self, plan: PairsMatch, editor: Editor) -> str:
+        node, y = plan.node, plan.node.outputs[0]
+        _rename(node, PAIRS, node.inputs, editor)
+        node.resize_outputs(2)
+        pairs = node.outputs[1]
+        pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
+        pairs.type = ir.TensorType(ir.DataType.BFLOAT16)
+        if y.shape is not None and isinstance(M := y.shape[1], int):
+            pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
+            inference.declare(editor.model, pairs)
+        for reader in plan.readers:
+            # Runtimes that inline a body want as many outputs as it has, and files end with one that has a name: where
+            # only Y is wanted, it is an operator of its own.
+            kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
+            _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
+        if not use_count(y) and not y.is_graph_output():
+            y.name = ""
+        return f"{len(plan.readers)} readers"
+
+
+def _named(kind: str, node: ir.Node) -> str:
+    behind = node.op_type
+    for prefix in (PAIRS, FROM_PAIRS, "FusedConv"):
+        behind = behind.removeprefix(prefix)
+    return kind + behind
+
+
+def _rename(node: ir.Node, kind: str, inputs: Sequence[ir.Value | None], editor: Editor) -> None:
+    name = _named(kind, node)
+    if (DOMAIN, name, "") not in editor.model.functions:
+        editor.define(name, ir.DataType.FLOAT)
+    editor.rewire(node, inputs, op_type=name)
+
+
+def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
+    """Those that come out and go in of each group, and the groups."""
+    dims = editor.shapes.dims(node.inputs[1])
+    group = attribute_int(node, "group", 1)
+    M, C = (d.value for d in dims[:2]) if dims is not None else (None, None)
+    return None if M is None or C is None else (M // group, C, group)
+
+
+def takes_pairs(node: ir.Node, editor: Editor) -> bool:
+    """Whether a convolution can read pairs of channels."""
+    found = _channels(node, editor)
+    return found is not None and (found[1] % 2 == 0 or _is_plane_by_plane(*found))
+
+
+def gives_pairs(node: ir.Node, editor: Editor) -> bool:
+    """Whether it can leave pairs of channels."""
+    found = _channels(node, editor)
+    return found is not None and (_is_plane_by_plane(*found) if found[1] == 1 else found[0] % 2 == 0)
+
+
+def _is_plane_by_plane(M: int, C: int, group: int) -> bool:
+    return M == 1 and C == 1 and group % 2 == 0
+
+
+def result_of(node: ir.Node, editor: Editor) -> ir.Value:
+    """What a convolution gives behind its activation."""
+    form = form_of(node.outputs[0], editor)
+    return node.outputs[0] if form is None else form.nodes[-1].outputs[0]
+
+
+def is_convolution(node: ir.Node) -> bool:
+    """The standard's, or one of ours."""
+    return node.op_type.startswith(_CONVOLUTIONS) if node.domain == DOMAIN else node.op_type == "Conv"
+
+
+def convolutions_before(value: ir.Value | None) -> Iterator[ir.Node]:
+    """The nodes that make a value, up to a convolution."""
+    for _ in range(MAX_ACTIVATION + 1):
+        producer = value.producer() if value is not None else None
+        if producer is None:
+            return
+        if is_convolution(producer):
+            yield producer
+            return
+        value = producer.inputs[0] if producer.inputs else None
+
+
+def between_convolutions(node: ir.Node, editor: Editor) -> bool:
+    """Whether a convolution of single planes reads one, with its activation, and is read by others only."""
+    if editor.shapes.rank(node.inputs[1]) != 4 or not gives_pairs(node, editor):
+        return False
+    y = result_of(node, editor)
+    if y.is_graph_output() or not all(is_convolution(r) and r.inputs[0] is y for r in y.consumers()):
+        return False
+    return any(result_of(c, editor) is node.inputs[0] for c in convolutions_before(node.inputs[0]))
+
+
+__all__ = ["PairsOfChannels", "between_convolutions"]
