@@ -242,7 +242,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     every = spec.name.removesuffix("Bf16") in tuple(
         f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")
     )
-    chosen = range(len(geometries)) if every else range(len(spec.name) % 4, len(geometries), 4)
+    chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)
     for i in chosen:
         x, w, pads, strides, dilations, group = geometries[i]
         window = {"pads": list(pads), "strides": list(strides), "dilations": list(dilations), "group": group}
