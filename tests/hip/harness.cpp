@@ -25,6 +25,7 @@
 #include "operators/matmul/op.h"
 #include "operators/matmul_nbits/op.h"
 #include "operators/movement/op.h"
+#include "operators/nms/op.h"
 #include "operators/nonzero/op.h"
 #include "operators/pool/op.h"
 #include "operators/quantize/op.h"
@@ -595,6 +596,16 @@ EXPORT Plan* graphopt_dft_plan(const DeviceFacts*, int half, const int64_t* numb
     p.inverse = inverse != 0;
     p.window = window != 0;
     return dft_plan(p, half != 0);
+  });
+}
+
+// `numbers`: B, C, N and the most boxes of a class.
+EXPORT Plan* graphopt_nms_plan(const DeviceFacts*, const int64_t* numbers, int centered, float overlap,
+                               float score, int has_score) {
+  return guarded([&] {
+    NmsProblem p = {numbers[0], numbers[1], numbers[2], numbers[3], centered != 0, overlap, std::nullopt};
+    if (has_score != 0) p.score = score;
+    return nms_plan(p);
   });
 }
 

@@ -6,11 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.hip.grid_sample_cases import sampled
 from tests.provider.test_more_ops import both, check, random
+from tests.provider.test_ops import ALONE
+from tests.provider.worker import model_of, run
 
 # mode, coordinates, scales or sizes, and other attributes.
 RESIZES: tuple[tuple[str, str, Any, dict[str, Any]], ...] = (
@@ -105,3 +108,21 @@ def test_grid_sample_of_opset_16(dtype: Any, worker: ProcessPoolExecutor) -> Non
     node = helper.make_node("GridSample", ["x", "g"], ["y"], mode="bilinear", padding_mode="border")
     y = sampled(x.astype(np.float64), grid.astype(np.float64), "linear", "border", False)
     check(worker, node, {"x": x, "g": grid}, tolerance=1e-4 if dtype == np.float32 else None, opset=16, expected=[y])
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("least", [None, 0.3, 9.0])
+@pytest.mark.parametrize("most", [0, 3, 2**62])
+def test_non_max_suppression(most: int, least: float | None, centred: int, worker: ProcessPoolExecutor) -> None:
+    boxes, scores = random(2, 30, 4), np.round(random(2, 3, 30), 1)
+    boxes[..., 2:] = np.abs(boxes[..., 2:]) + 0.1 if centred else boxes[..., :2] + boxes[..., 2:]
+    constants = {"most": np.array([most]), "overlap": np.array([0.4], np.float32)}
+    if least is not None:
+        constants["least"] = np.array([least], np.float32)
+    node = helper.make_node("NonMaxSuppression", ["b", "s", *constants], ["y"], center_point_box=centred)
+    given = {"b": boxes, "s": scores}
+    model = model_of([node], given, ["y"], constants, 11, {"y": TensorProto.INT64})
+    expected = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given)[0]
+    outcome = worker.submit(run, model, given, ALONE).result()
+    assert outcome.on_device("NonMaxSuppression") == 1, outcome.placement
+    np.testing.assert_array_equal(outcome.outputs[0], expected)

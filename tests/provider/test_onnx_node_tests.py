@@ -103,10 +103,11 @@ CLAIMED = set(
     DequantizeLinear Div Dropout Elu Equal Erf Exp Expand Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm
     GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish
     Identity InstanceNormalization IsInf IsNaN LRN LSTM LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization
-    MatMul Max MaxPool Min Mod Mul Neg NonZero Not OneHot Or PRelu Pad Pow QuantizeLinear RMSNormalization RNN Range
-    Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape
-    Resize RotaryEmbedding Round STFT ScatterElements ScatterND Shape Sigmoid Sign Sin Slice Softmax Softplus Softsign
-    SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+    MatMul Max MaxPool Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QuantizeLinear
+    RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round STFT ScatterElements ScatterND Shape Sigmoid Sign Sin
+    Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh ThresholdedRelu Tile TopK Transpose
+    Trilu Unsqueeze Where Xor
     """.split()
 )
 

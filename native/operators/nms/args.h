@@ -1,0 +1,35 @@
+// What nms_* take.
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kNmsThreads = 256;
+
+// boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. left [B, C, N]: scores of the boxes
+// that are still to be had, minus infinity for others. picked [B, C, most] boxes, counts [B, C] of them.
+struct NmsSelectArgs {
+  static constexpr int kSlots = 5;
+  In boxes, scores;
+  Out left, picked, counts;
+  Divisor classes;
+  int32_t N, most;
+  int32_t centered;   // boxes are centres and sizes, else two corners
+  int32_t any_score;  // no threshold for scores
+  float overlap, score;
+};
+static_assert(is_args<NmsSelectArgs>(80), "one layout for all compilers");
+
+// rows [all, 3]: image, class and box of what was picked, in this order; number: how many there are. A
+// work-group for each image and class.
+struct NmsRowsArgs {
+  static constexpr int kSlots = 4;
+  In picked, counts;
+  Out number, rows;
+  Divisor classes;
+  int32_t pairs, most;
+};
+static_assert(is_args<NmsRowsArgs>(56), "one layout for all compilers");
+
+}  // namespace graphopt::hip
