@@ -57,10 +57,10 @@ class RotaryEmbedding final : public gpu::DeviceKernel {
       throw Error("the caches must have the angles of each token");
     }
     const Ref y = set_output(call, 0, s);
-    program.launch(gpu::rotary_plan(p, is_half(x)),
-                   {Ref::input(0), p.has_ids ? Ref::input(at_.ids) : Ref(), Ref::input(at_.cos),
-                    Ref::input(at_.sin)},
-                   {y});
+    program.launch(
+        gpu::rotary_plan(p, is_half(x)),
+        {Ref::input(0), p.has_ids ? Ref::input(at_.ids) : Ref(), Ref::input(at_.cos), Ref::input(at_.sin)},
+        {y});
   }
 
   RotaryInputs at_;
