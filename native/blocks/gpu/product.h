@@ -47,6 +47,7 @@ DEVICE void product_steps_ahead(int depth, const Begin& begin, const Multiply& m
     buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
     next = next + 1 == kBuffers ? 0 : next + 1;
   }
+  wait_for_copies();  // of steps beyond the last one: what follows may use the same LDS
 }
 
 // A work-item's share of a step. kByLine: LDS has a row for each line, else for each k.
