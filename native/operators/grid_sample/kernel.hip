@@ -75,6 +75,14 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   return taps;
 }
 
+// One of a few values that lie in registers, by a number that is not known before.
+template <int kTaps, class V>
+DEVICE V one_of(const V (&values)[kTaps], int which) {
+  V value = values[0];
+  UNROLL for (int k = 1; k < kTaps; ++k) value = which == k ? values[k] : value;
+  return value;
+}
+
 template <class T, int kTaps>
 DEVICE void grid_sample(const GridSampleArgs& args) {
   const T* const grid = args.grid;
@@ -98,11 +106,12 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
   NO_UNROLL for (int channel = first; channel < last; ++channel) {
     float sum = 0;
     // What has no weight may be infinite.
-    UNROLL for (int l = 0; l < kTaps; ++l) {
-      if (l >= depth || layers.weight[l] == 0) continue;
-      const T* const layer = x + static_cast<uint32_t>(layers.at[l]) * area;
+    NO_UNROLL for (int l = 0; l < depth; ++l) {
+      const float of_layer = one_of<kTaps>(layers.weight, l);
+      if (of_layer == 0) continue;
+      const T* const layer = x + static_cast<uint32_t>(one_of<kTaps>(layers.at, l)) * area;
       UNROLL for (int r = 0; r < kTaps; ++r) {
-        const float weight = layers.weight[l] * rows.weight[r];
+        const float weight = of_layer * rows.weight[r];
         const T* const row = layer + rows.at[r] * args.sizes[0];
         UNROLL for (int c = 0; c < kTaps; ++c) {
           const float w = weight * columns.weight[c];

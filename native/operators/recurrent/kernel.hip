@@ -49,7 +49,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const RecurrentKind kind = args.kind;
   const int H = args.H, gates = kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3;
   const bool reset = kind == RecurrentKind::kGruReset;
-  const int first = second ? 2 : 0, count = reset ? (second ? 1 : 2) : gates;
+  const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
   // Lanes that end the unit have a sequence each.
   const int cell = lane_id() % kCells;
   const bool ends = lane_id() < part.cells;
@@ -168,8 +168,9 @@ DEVICE void recurrent_step(const RecurrentArgs& args) {
 
 template <class T>
 DEVICE void recurrent_all(const RecurrentArgs& args, float* lds) {
-  const int first = block_x() * kRecurrentCells;
-  const RecurrentPart part = {block_y(), first, min_int(kRecurrentCells, args.B - first)};
+  const int first = opaque(block_x() * kRecurrentCells);
+  // What depends on direction, sequence and gate is kept in vector registers: gfx90a has too few scalar ones.
+  const RecurrentPart part = {opaque(block_y()), first, min_int(kRecurrentCells, args.B - first)};
   const int own = part.cells * args.H, each = kRecurrentCells * args.H;
   const bool reset = args.kind == RecurrentKind::kGruReset, lstm = args.kind == RecurrentKind::kLstm;
   for (int i = thread_x(); i < own; i += kRecurrentThreads) {
