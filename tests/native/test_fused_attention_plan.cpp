@@ -125,21 +125,25 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
 }
 
 GRAPHOPT_TEST(attention_splits_the_keys_when_there_are_few_rows) {
-  const AttentionProblem p = problem(1, 8, 1, 4096, 128);
   const DeviceFacts facts = typical_facts("gfx942");
-  const Plan plan = plan_on("gfx942", p, true);
-  CHECK(plan.launches.size() == 2 && has(plan, "combine"));
-  const Launch& launch = attention_of(plan);
-  const auto splits = launch.grid.x / 8;
-  CHECK(splits > 1 && launch.grid.x == 8 * splits);
-  // Splits of whole blocks of keys, that together are all keys and none of them empty.
   const hip::AttentionShape shape = hip::attention_shape(true, 64, 65536, 128, 2, true, AttentionRows::kFew);
-  const auto sizes = sizes_of(launch);
-  CHECK(sizes.T == 4096 && sizes.split_keys % shape.keys == 0);
-  CHECK(int64_t{sizes.split_keys} * splits >= p.T && int64_t{sizes.split_keys} * (splits - 1) < p.T);
-  // O of each split, not normalised, and two numbers a row.
-  const int64_t partial_rows = int64_t{8} * splits * shape.block_rows();
-  CHECK(plan.workspace == std::vector<int64_t>({partial_rows * 128 * 4, partial_rows * 2 * 4}));
+  for (const int64_t S : {1, 16}) {  // by the kernel for few rows, and by the one of whole blocks
+    const AttentionProblem p = problem(1, 8, S, 4096, 128);
+    const Plan plan = plan_on("gfx942", p, true);
+    CHECK(plan.launches.size() == 2 && has(plan, "combine"));
+    const Launch& launch = attention_of(plan);
+    CHECK((std::string(launch.kernel) == "fused_attention_few_128_f16") == (S == 1));
+    const auto splits = launch.grid.x / 8;
+    CHECK(splits > 1 && launch.grid.x == 8 * splits);
+    // Splits of whole blocks of keys, that together are all keys and none of them empty.
+    const auto sizes = sizes_of(launch);
+    CHECK(sizes.T == 4096 && sizes.split_keys % shape.keys == 0);
+    CHECK(int64_t{sizes.split_keys} * splits >= p.T && int64_t{sizes.split_keys} * (splits - 1) < p.T);
+    // O of each split, not normalised, and two numbers a row.
+    const int64_t rows = S == 1 ? hip::kAttentionFewRows : shape.block_rows();
+    const int64_t partial_rows = int64_t{8} * splits * rows;
+    CHECK(plan.workspace == std::vector<int64_t>({partial_rows * 128 * 4, partial_rows * 2 * 4}));
+  }
   // Few keys are not split, nor is what fills the device.
   CHECK(plan_on("gfx942", problem(1, 8, 1, 64, 128), true).launches.size() == 1);
   CHECK(plan_on("gfx942", problem(facts.compute_units, 3, 1, 4096, 128), true).launches.size() == 1);
