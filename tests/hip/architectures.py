@@ -36,3 +36,8 @@ def has_matrix(arch: str, half: bool) -> bool:
     """Whether products of the type are on matrix units."""
     row = architectures()[arch]
     return row["matrix"] != "hip::Matrix::kNone" and (half or row["matrix_f32"] == "true")
+
+
+def only_matrix(kernel: str) -> bool:
+    """Whether a kernel is for matrix units only: where there are none, its plan is refused, and nothing launches it."""
+    return kernel.startswith(("matrix_", "conv_last_", "conv_apart_"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from scripts.amd_build import problems, read_kernels
-from tests.hip.architectures import has_matrix
+from tests.hip.architectures import has_matrix, only_matrix
 from tests.hip.code_objects import disagreement, parameters, tool
 from tests.hip.harness import ROOT, Harness, build_for_tests
 from tests.hip.test_kernels_on_cpu import CASES
@@ -42,7 +42,7 @@ if ARCHITECTURES and has_tools():
         taken = {k: v for path in ARCHITECTURES[arch].glob("*.co") for k, v in parameters(path).items()}
         launched = set()
         for case in CASES:
-            if case.name.startswith("matrix_") and not has_matrix(arch, half=True):
+            if only_matrix(case.name) and not has_matrix(arch, half=True):
                 with pytest.raises(RuntimeError, match="no matrix units"):
                     case.plan(harness, facts)
                 continue
@@ -50,4 +50,4 @@ if ARCHITECTURES and has_tools():
             for launch in (launch for plan in plans for launch in plan.launches):
                 assert not disagreement(launch, taken[launch["kernel"]])
                 launched.add(launch["kernel"])
-        assert launched == {k for k in taken if not (k.startswith("matrix_") and not has_matrix(arch, half=True))}
+        assert launched == {k for k in taken if has_matrix(arch, half=True) or not only_matrix(k)}

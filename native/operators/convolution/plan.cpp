@@ -190,7 +190,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
   if (architecture(device.arch).matrix == hip::Matrix::kNone)
-    return "the device multiplies no float16 matrices";
+    return "the device has no matrix units";
   if (p.groups != 1) return "it has groups";
   if (p.C % 8 != 0) return "its pixels are no whole vectors";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "it has three axes";
@@ -217,7 +217,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
   const int64_t most_splits = p.transposed ? 1 : kMostSplits;
   auto panels = choose_panels(M, N, K, 1, device, wanted, most_splits);
   if (!panels) panels = choose_panels(M, N, K, 1, device, std::nullopt, most_splits);
-  if (!panels) throw std::invalid_argument("the device multiplies no float16 matrices");
+  if (!panels) throw std::invalid_argument("the device has no matrix units");
   const Grid grid = {to_u31(panels->tiles()), 1, to_u31(panels->splits)};
   const char* kernel = last_kernel_of(panels->tile, p.transposed);
   const uint32_t lds = panels->lds(p.transposed, device);
