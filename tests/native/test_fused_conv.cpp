@@ -1,5 +1,7 @@
 // FusedConv against sums in double, in float32 and in bfloat16.
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "check.h"
 #include "operators/fused_conv/cpu.h"
@@ -139,7 +141,7 @@ void compare_pairs(ConvolutionProblem p, size_t lanes) {
 }
 
 GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
-  std::vector<ConvolutionProblem> problems(8);
+  std::vector<ConvolutionProblem> problems(14);
   for (ConvolutionProblem& p : problems) {
     p.bfloat16 = true;
     p.C = p.M = 20;
@@ -170,7 +172,27 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
   problems[6].groups = 3;
   problems[6].C = 6;
   problems[6].M = 34;
-  problems[7].M = 7;  // no pairs come out
+  problems[7].M = 7;          // no pairs come out
+  problems[8] = problems[2];  // two rows of y in a vector
+  problems[8].in = {1, 11, 7};
+  problems[9] = problems[8];
+  problems[9].kernel = {1, 5, 5};
+  problems[9].pad = {0, 2, 2};
+  problems[9].stride = {1, 2, 2};
+  problems[10] = problems[9];
+  problems[10].in = {1, 6, 19};
+  problems[10].stride = {1, 1, 1};
+  problems[11].C = 200;  // words that are too many to be gathered
+  problems[11].M = 6;
+  problems[11].in = {1, 13, 13};
+  problems[12].C = 5;  // the last of which is multiplied by two columns at a time
+  problems[12].M = 34;
+  problems[12].kernel = {1, 2, 7};
+  problems[12].dilation = {1, 1, 2};
+  problems[12].pad = {0, 0, 5};
+  problems[13].C = 3;
+  problems[13].kernel = {1, 1, 4};
+  problems[13].stride = {1, 1, 3};
   for (ConvolutionProblem& p : problems) {
     for (size_t axis = 0; axis < 3; ++axis) p.out[axis] = p.out_of(axis, p.pad[axis]);
   }
@@ -183,6 +205,31 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
         compare_pairs(p, lanes);
       }
     }
+  }
+}
+
+GRAPHOPT_TEST(infinite_numbers_stay_in_their_windows) {
+  ConvolutionProblem p;
+  p.bfloat16 = true;
+  p.C = 3;
+  p.M = 2;
+  p.in = {1, 1, 9};
+  p.kernel = {1, 1, 3};
+  p.out = {1, 1, 7};
+  auto x = random_tensor<float>(p.x_channels() * p.in_size(), 1, 1.0f);
+  for (int64_t c = 0; c < p.C; ++c)
+    x[static_cast<size_t>(c * 9 + 4)] = std::numeric_limits<float>::infinity();
+  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
+  const std::vector<float> b(2);
+  std::vector<float> y(14);
+  ThreadParallel pool(1);
+  for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
+    HeapWorkspace arena;
+    void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
+    cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+    cpu::fused_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, y.data(), pool,
+                           arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, 1)));
+    for (size_t i = 0; i < y.size(); ++i) CHECK(std::isfinite(y[i]) == (i % 7 < 2 || i % 7 > 4));
   }
 }
 

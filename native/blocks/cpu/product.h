@@ -149,16 +149,24 @@ inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Wor
 
 // --- Products ---------------------------------------------------------------------------------------------
 
-// Where the vectors of a step are in v: after one another in a packed panel, or neighbouring words at offsets
-// that a table holds.
+// Where the words of a step are in s and v: after one another, in v as a packed panel, or neighbouring words at
+// offsets that a table holds.
 struct Panel {
   static constexpr bool kAligned = true;
+  const Word* rows(const Word* s, int64_t step, int64_t rows) const { return s + step * rows; }
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 struct Table {
   static constexpr bool kAligned = false;
   const int64_t* offsets;
+  const Word* rows(const Word* s, int64_t step, int64_t rows) const { return s + step * rows; }
   const Word* at(const Word* v, int64_t step, int64_t) const { return v + offsets[step]; }
+};
+struct TableOfRows {
+  static constexpr bool kAligned = true;
+  const int64_t* offsets;
+  const Word* rows(const Word* s, int64_t step, int64_t) const { return s + offsets[step]; }
+  const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
 // What happens to a product while the next step is multiplied, and then to the sums: they are stored. Fetches
@@ -183,8 +191,8 @@ struct Keep {
 template <class E, int kRows, int kVectors, class Steps, class Each>
 void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
   Vec sum[kRows][kVectors] = {};
-  for (int64_t step = 0; step < steps; ++step, s += kRows) {
-    const Word* column = at.at(v, step, kVectors);
+  for (int64_t step = 0; step < steps; ++step) {
+    const Word *row = at.rows(s, step, kRows), *column = at.at(v, step, kVectors);
     each.step();
     Words b[kVectors];
 #pragma GCC unroll 2
@@ -197,7 +205,7 @@ void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, E
     }
 #pragma GCC unroll 14
     for (int i = 0; i < kRows; ++i) {
-      const Words a = s[i] - Words{};
+      const Words a = row[i] - Words{};
 #pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
     }

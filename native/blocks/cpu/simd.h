@@ -79,7 +79,21 @@ inline Vec swap_lanes(Vec x) {
   return shuffle(x, x, Swapped<kXor>());
 }
 
-inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
+// b where either is NaN, in one instruction where gcc 12 makes two of the comparison.
+inline Vec larger(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+inline Vec smaller(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 inline float sum_of(Vec x) {
   if constexpr (kWidth > 8) x += swap_lanes<8>(x);

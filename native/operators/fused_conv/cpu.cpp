@@ -29,7 +29,9 @@ constexpr int64_t kStripBytes = 256 << 10;  // of s for each lane: a part of a s
 constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
 constexpr int64_t kPlaneBytes = 16 << 10;   // of s for a single plane: half a first-level cache
 constexpr int64_t kPlaneVectors = 4;        // of one plane, summed together
-constexpr double kFull = 0.9;               // of vectors of pixels: below, vectors of channels are better
+constexpr int64_t kGatheredBytes = 512
+                                   << 10;  // half a second-level cache: panels of weights pass beside them
+constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
 
 // Axes along which neighbouring elements of x make neighbouring elements of y are one.
 ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
@@ -108,16 +110,48 @@ struct Strips {
   }
 };
 
-// For each step of the product; `pair` words lie between two pairs of channels.
-std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip, int64_t pairs) {
+// A last channel without another one is multiplied by two taps of a row at a time: its words hold neighbouring
+// columns of the window.
+template <class E>
+bool pairs_columns(const ConvolutionProblem& p) {
+  return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
+}
+
+// The taps along a row of the window that a pair of channels has words for. Of an odd number of columns the last
+// two words overlap, and the second counts one column: the next one is none of the window's, and infinite
+// perhaps.
+template <class E>
+std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
+  std::vector<int64_t> columns;
+  const bool two = last && pairs_columns<E>(p);
+  for (int64_t w = 0; w < p.kernel[2]; w += two ? 2 : 1) {
+    columns.push_back(two ? std::min(w, p.kernel[2] - 2) : w);
+  }
+  return columns;
+}
+
+template <class E>
+int64_t pairs_of(const ConvolutionProblem& p) {
+  return ceil_div(p.C, E::kDepth);
+}
+
+template <class E>
+int64_t steps_of(const ConvolutionProblem& p) {
+  const auto last = static_cast<int64_t>(columns_of<E>(p, true).size());
+  return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
+}
+
+// For each step of the product.
+template <class E>
+std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip) {
   std::vector<int64_t> offsets;
-  offsets.reserve(static_cast<size_t>(pairs * p.taps()));
+  offsets.reserve(static_cast<size_t>(steps_of<E>(p)));
+  const int64_t pairs = pairs_of<E>(p);
   for (int64_t pair = 0; pair < pairs; ++pair) {
+    const std::vector<int64_t> columns = columns_of<E>(p, pair + 1 == pairs);
     for (int64_t d = 0; d < p.kernel[0]; ++d) {
       for (int64_t h = 0; h < p.kernel[1]; ++h) {
-        for (int64_t w = 0; w < p.kernel[2]; ++w) {
-          offsets.push_back(pair * strip.words + strip.offset(p, {d, h, w}));
-        }
+        for (const int64_t w : columns) offsets.push_back(pair * strip.words + strip.offset(p, {d, h, w}));
       }
     }
   }
@@ -207,9 +241,15 @@ void store_words(Word* to, Words words, int64_t n) {
 #endif
 }
 
-// A pair of channels at x, the second of which may not be there.
+// Where the second number of a word is, beside the first: elsewhere in x, and columns further in its row.
+struct Second {
+  bool there;
+  int64_t distance, columns;
+};
+
+// A channel at x and what shares its words.
 template <class E, class T>
-void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, bool second, Word* s) {
+void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
   const auto place = [&](size_t axis, int64_t phase, int64_t i) {
     return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad[axis];
   };
@@ -225,21 +265,23 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, bool
           continue;
         }
         const T* row = x + (id * p.in[1] + ih) * p.in[2];
-        const T* next = row + p.in_size();
+        const T* next = row + second.distance;
         for (int64_t c = 0; c < columns; c += L) {
-          const int64_t at = place(2, phase_w, c);
-          if (stride == 1 && at >= 0 && at + L <= p.in[2] && c + L <= columns) {
+          const int64_t at = place(2, phase_w, c), beyond = at + second.columns;
+          if (stride == 1 && at >= 0 && beyond + L <= p.in[2] && c + L <= columns) {
             // Whose next part is elsewhere, which nothing else foresees.
             __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
             if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
             const Vec low = load_as_float(row + at);
-            const Vec high = E::kDepth > 1 && second ? load_as_float(next + at) : Vec{};
+            const Vec high = E::kDepth > 1 && second.there ? load_as_float(next + at) : Vec{};
             *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
             continue;
           }
           const Vec low = load_strided(row + at, stride, -at, p.in[2] - at);
           Vec high = {};
-          if (E::kDepth > 1 && second) high = load_strided(next + at, stride, -at, p.in[2] - at);
+          if (E::kDepth > 1 && second.there) {
+            high = load_strided(next + at, stride, -beyond, p.in[2] - beyond);
+          }
           store_words(s + c, E::join(low, high), columns - c);
         }
       }
@@ -368,8 +410,7 @@ struct Finish {
 
   Vec within_bounds(Vec v) const {
     if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
-    v = v < least ? least : v;  // NaN stays
-    return v > most ? most : v;
+    return smaller(most, larger(least, v));  // NaN stays
   }
 
   void put(int64_t i, int64_t j, Vec v) const {
@@ -388,11 +429,6 @@ struct Finish {
 };
 
 // --- Groups of several channels
-
-template <class E>
-int64_t pairs_of(const ConvolutionProblem& p) {
-  return ceil_div(p.C, E::kDepth);
-}
 
 // Blocks of output channels.
 int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
@@ -413,11 +449,59 @@ Word* take_strip(const ConvolutionProblem& p, const Strips& strips, Workspace& w
   return workspace.take<Word>(p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
 }
 
+// Words of a block of pixels, gathered.
+template <class E>
+int64_t block_slot(const ConvolutionProblem& p) {
+  return steps_of<E>(p) * kMaxRows + L;
+}
+
+// Whether pixels that are the rows of a product have their words gathered. Where these would fill the caches, and a
+// row of y fills blocks well, each block has pixels of one row instead, whose words are neighbours in s.
+template <class E>
+bool gathers(const ConvolutionProblem& p, const Strips& strips) {
+  const Strip strip = strips.at(p, 0);
+  const int64_t columns = strip.out[2], blocks = ceil_div(strip.span(), kMaxRows);
+  const int64_t words = p.groups * blocks * block_slot<E>(p);
+  return words * 4 <= kGatheredBytes ||
+         static_cast<double>(columns) < kFull * static_cast<double>(round_up(columns, kMaxRows));
+}
+
+struct PixelBlock {
+  Pixels pixels;
+  int64_t first;  // in the order of s
+};
+
+std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& strip, bool gathered) {
+  std::vector<PixelBlock> all;
+  int64_t first = 0;
+  if (gathered) {
+    const int64_t width = ceil_div(strip.span(), ceil_div(strip.span(), kMaxRows));
+    for (const Pixels& pixels : pixels_of(p, strip, width)) {
+      all.push_back({pixels, first});
+      first += width;
+    }
+    return all;
+  }
+  const int64_t columns = strip.out[2], in_row = ceil_div(columns, kMaxRows);
+  int64_t at = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
+  for (int64_t d = 0; d < strip.out[0]; ++d) {
+    for (int64_t h = 0; h < strip.out[1]; ++h) {
+      first = (d * strip.size[1] + h) * strip.size[2];
+      for (int64_t i = 0; i < in_row; ++i) {
+        const int64_t begin = columns * i / in_row, count = columns * (i + 1) / in_row - begin;
+        all.push_back({{(1u << count) - 1, static_cast<int32_t>(count), at}, first + begin});
+        at += count;
+      }
+    }
+  }
+  return all;
+}
+
 // The words of the pixels of a strip, in blocks of rows.
 template <class E>
 Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
-  const int64_t steps = pairs_of<E>(p) * p.taps(), blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
-  return workspace.take<Word>(p.groups * blocks * (steps * kMaxRows + L));
+  const int64_t blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
+  return workspace.take<Word>(p.groups * blocks * block_slot<E>(p));
 }
 
 // Vectors of pixels.
@@ -438,13 +522,17 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
     alignas(64) float o[kMaxRows * kPanelWidth];
-    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
-      const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
-      for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
-        const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
-        F finish = image.at(g * outputs + m, pixels.data() + j);
+    const int64_t from = panels * part / parts, to = panels * (part + 1) / parts;
+    // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
+    for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
+      const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
+      F finish = image.at(g * outputs + m, pixels.data());
+      for (int64_t panel = from; panel < to; ++panel) {
+        const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
+        finish.pixels = pixels.data() + j;
         for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
-        if (panel == panels * part / parts && block + 1 < blocks) {
+        finish.next = nullptr;
+        if (panel == from && block + 1 < blocks) {
           finish.next = group + (m + rows) * steps;
           finish.next_rows = first_of(outputs, block + 2) - m - rows;
         }
@@ -461,21 +549,24 @@ template <class E, class F>
 void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
                          const Word* s, const Word* w, const F& image, Parallel& parallel, Word* gathered) {
   const auto steps = static_cast<int64_t>(offsets.size());
-  const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth);
-  const int64_t blocks = ceil_div(strip.span(), kMaxRows), width = ceil_div(strip.span(), blocks);
-  const int64_t slot = steps * kMaxRows + L;
-  std::vector<Pixels> pixels = pixels_of(p, strip, width);
-  parallel_for(parallel, p.groups * blocks, [&](int64_t item, size_t) {
-    const int64_t block = item % blocks, g = item / blocks;
-    const Pixels& here = pixels[static_cast<size_t>(block)];
-    const Word* from = s + g * pairs_of<E>(p) * strip.words + block * width;
-    Word* to = gathered + item * slot;
-    for (const int64_t offset : offsets) {
-      store(reinterpret_cast<float*>(to), chosen(load(reinterpret_cast<const float*>(from + offset)), here));
-      to += here.count;
-    }
-  });
-  for (Pixels& block : pixels) block.lanes = (1u << block.count) - 1;  // as they are gathered
+  const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
+  std::vector<PixelBlock> pixels = pixel_blocks(p, strip, gathered != nullptr);
+  const auto blocks = static_cast<int64_t>(pixels.size());
+  if (gathered != nullptr) {
+    parallel_for(parallel, p.groups * blocks, [&](int64_t item, size_t) {
+      const int64_t g = item / blocks;
+      const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
+      const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
+      Word* to = gathered + item * slot;
+      for (const int64_t offset : offsets) {
+        const Vec words = load(reinterpret_cast<const float*>(from + offset));
+        store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
+        to += here.pixels.count;
+      }
+    });
+    // As they are gathered.
+    for (PixelBlock& block : pixels) block.pixels.lanes = (1u << block.pixels.count) - 1;
+  }
   parallel_for(parallel, p.groups * panels, [&](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
@@ -485,15 +576,21 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
     alignas(64) float o[L * kPanelWidth] = {}, by_channel[L * L];
     for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t rows = pixels[static_cast<size_t>(block)].count;
+      const PixelBlock& here = pixels[static_cast<size_t>(block)];
+      const int64_t rows = here.pixels.count;
       if (rows == 0) continue;
       const bool fetches = block < fetching && panel + 1 < panels;
-      multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o,
-                       Keep{next + block * steps * lines * L, fetches ? lines : 0});
+      const Keep keep{next + block * steps * lines * L, fetches ? lines : 0};
+      if (gathered != nullptr) {
+        multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
+      } else {
+        const Word* packed = s + g * pairs_of<E>(p) * strip.words + here.first;
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
+      }
       for (int64_t j = 0; j < vectors; ++j) {
         transpose(o + j * L, vectors * L, by_channel, L);
         const int64_t channels = std::min<int64_t>(L, outputs - m - j * L);
-        const F finish = image.at(g * outputs + m + j * L, pixels.data() + block);
+        const F finish = image.at(g * outputs + m + j * L, &here.pixels);
         for (int64_t i = 0; i < channels; i += F::kPairs ? 2 : 1) {
           float* row = by_channel + i * L;
           if constexpr (F::kPairs) {
@@ -524,24 +621,27 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
   Workspace workspace(memory);
   Word* s = take_strip<E>(p, strips, workspace);
-  Word* gathered = vectors == FusedConvVectors::kChannels ? take_gathered<E>(p, strips, workspace) : nullptr;
+  const bool by_channel = vectors == FusedConvVectors::kChannels;
+  Word* gathered = by_channel && gathers<E>(p, strips) ? take_gathered<E>(p, strips, workspace) : nullptr;
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = step_offsets(p, strip, pairs);
+    const std::vector<int64_t> offsets = step_offsets<E>(p, strip);
     for (int64_t n = 0; n < p.N; ++n) {
       parallel_for(parallel, p.groups * pairs, [&](int64_t item, size_t) {
         Word* packed = s + item * strip.words;
         if (p.pairs) {
           const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
-          return pack_pair<Single>(p, strip, words, false, packed);
+          return pack_pair<Single>(p, strip, words, Second{}, packed);
         }
         const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
         const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
-        pack_pair<E>(p, strip, image, pair * E::kDepth + 1 < channels, packed);
+        const bool both = pair * E::kDepth + 1 < channels;
+        const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
+        pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
       });
       const int64_t first = n * p.y_channels() * p.out_size();
       const Finish<T, kTwo> finish(p, bias, p.has_residual ? residual + first : nullptr, image_of(p, to, n));
-      if (gathered != nullptr) {
+      if (by_channel) {
         multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
       } else {
         multiply_by_pixel<E>(p, strip, offsets, s, w, finish, parallel);
@@ -575,6 +675,18 @@ int64_t pair_slot(const ConvolutionProblem& p) {
   return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
 }
 
+// Two channels of x as words, which are made in `memory` where x has numbers.
+const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Word* memory) {
+  if (p.pairs) return static_cast<const Word*>(x) + item * p.in_size();
+  const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
+  for (int64_t i = 0; i < p.in_size(); i += L) {
+    const int64_t n = p.in_size() - i;
+    store_words(memory + i, Brain::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)),
+                n);
+  }
+  return memory;
+}
+
 Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
 
 // Words of s for each lane.
@@ -592,12 +704,12 @@ void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const
   const auto* weights = reinterpret_cast<const float*>(w);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = step_offsets(p, strip, 1);
+    const std::vector<int64_t> offsets = step_offsets<Single>(p, strip);
     const std::vector<Pixels> pixels = pixels_of(p, strip, L);
     const auto vectors = static_cast<int64_t>(pixels.size());
     parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t lane) {
       Word* s = words + static_cast<int64_t>(lane) * slot;
-      pack_pair<Single>(p, strip, x + item * p.in_size(), false, s);
+      pack_pair<Single>(p, strip, x + item * p.in_size(), Second{}, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
         for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));
@@ -623,16 +735,19 @@ void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const
 
 // --- Groups of one channel, in pairs
 
-constexpr int kRowsTogether = 4;  // of y, so that sums do not wait for one another
+constexpr int64_t kTogether =
+    4;  // vectors of y, below one another: sums do not wait, and rows of x are read once
 
-// L neighbouring columns of y at one tap: where they are in a row of x, and which of them are.
+// The words of L neighbouring columns of y at one tap: where they are in a row of x, and which of them are. A
+// vector of a narrow y has the columns of two rows, half of its lanes each.
+template <int kStride, bool kNarrow>
 struct Columns {
   int64_t at, lo, hi;
 #if defined(__AVX512F__)
   __mmask16 low, high;  // of the first and of the second L words there
 #endif
 
-  Columns(int64_t begin, int64_t stride, int64_t size) : at(begin), lo(-begin), hi(size - begin) {
+  Columns(int64_t begin, int64_t size) : at(begin), lo(-begin), hi(size - begin) {
 #if defined(__AVX512F__)
     const auto mask = [](int64_t from, int64_t to) {
       from = std::clamp<int64_t>(from, 0, L);
@@ -640,124 +755,168 @@ struct Columns {
       return static_cast<__mmask16>(((1u << to) - 1) & ~((1u << from) - 1));
     };
     low = mask(lo, hi);
-    high = stride == 2 ? mask(lo - L, hi - L) : static_cast<__mmask16>(0);
-#else
-    (void)stride;
+    high = mask(lo - L, hi - L);
 #endif
   }
 
-  Words of(const Word* row, int64_t stride) const {
+  Words of(const Word* row, const Word* next, int64_t stride) const {
 #if defined(__AVX512F__)
-    if (stride <= 2) {
+    if constexpr (kNarrow && kStride == 1) {
+      const auto first = _mm512_castps256_ps512(_mm256_maskz_loadu_ps(static_cast<__mmask8>(low), row + at));
+      return (Words)_mm512_insertf32x8(first, _mm256_maskz_loadu_ps(static_cast<__mmask8>(low), next + at),
+                                       1);
+    }
+    if constexpr (kStride == 1 || kStride == 2) {
       const auto first = (Vec)_mm512_maskz_loadu_ps(low, row + at);
-      if (stride == 1) return reinterpret_cast<Words>(first);
-      const auto second = (Vec)_mm512_maskz_loadu_ps(high, row + at + L);
+      if constexpr (kStride == 1) return reinterpret_cast<Words>(first);
+      const auto second =
+          (Vec)(kNarrow ? _mm512_maskz_loadu_ps(low, next + at) : _mm512_maskz_loadu_ps(high, row + at + L));
       return reinterpret_cast<Words>(shuffle(first, second, EveryOther<0>()));
     }
 #endif
+    static_cast<void>(next);
     return reinterpret_cast<Words>(load_strided(reinterpret_cast<const float*>(row) + at, stride, lo, hi));
   }
 };
 
-// kRows rows of y, from column `first` on, of two channels with the weights w and next; `rows` are those of x
-// that the first row of y reads at its taps, and then those of the next rows.
-template <int kRows>
-void filter_rows(const ConvolutionProblem& p, const Word* const* rows, const Columns* columns, const float* w,
-                 const float* next, float* o, const Finish<float, true>& finish) {
-  const Words high = Words{} + 0xffff0000u;
-  const int64_t kernel = p.kernel[2], stride = p.stride[2];
-  Vec sum[2][kRows] = {};
-  for (int64_t h = 0; h < p.kernel[1]; ++h) {
-    for (int64_t k = 0; k < kernel; ++k) {
-      const Vec first = splat(w[h * kernel + k]), second = splat(next[h * kernel + k]);
+// Rows of x under each other, as a filter reads them: the one at `at`, or one of zeros.
+struct Rows {
+  const Word *image, *zeros;
+  int64_t height, width;
+  const Word* at(int64_t row) const { return row < 0 || row >= height ? zeros : image + row * width; }
+};
+
+// A filter of a window and a stride that are known here, or of any where they are 0.
+template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
+struct Filter {
+  using Taken = Columns<kStride, kNarrow>;
+  static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
+  static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
+
+  // The sums of kTogether vectors of y, the first of whose rows begins at row `top` of x, for two channels with the
+  // weights w and next.
+  static void sums(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
+                   const float* w, const float* next, Vec (&sum)[2][kTogether]) {
+    const Words high_half = Words{} + 0xffff0000u;
+    if constexpr (kStride > 0) {
+      constexpr int kStep = kStride * kRowsOfVector;
+#pragma GCC unroll 16
+      for (int i = 0; i < (kTogether - 1) * kStep + kKernelH; ++i) {
+        const Word *row = rows.at(top + i), *below = kNarrow ? rows.at(top + i + kStride) : row;
+#pragma GCC unroll 8
+        for (int k = 0; k < kKernelW; ++k) {
+          const Words words = columns[k].of(row, below, kStride);
+          const Vec low = reinterpret_cast<Vec>(words << 16), high = reinterpret_cast<Vec>(words & high_half);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const Words words = columns[k].of(rows[r * p.kernel[1] + h], stride);
-        sum[0][r] += first * reinterpret_cast<Vec>(words << 16);
-        sum[1][r] += second * reinterpret_cast<Vec>(words & high);
+          for (int r = 0; r < kTogether; ++r) {
+            const int h = i - r * kStep;
+            if (h < 0 || h >= kKernelH) continue;
+            sum[0][r] += splat(w[h * kKernelW + k]) * low;
+            sum[1][r] += splat(next[h * kKernelW + k]) * high;
+          }
+        }
+      }
+    } else {
+      for (int64_t tap = 0; tap < p.taps(); ++tap) {
+        const int64_t h = tap / p.kernel[2] * p.dilation[1];
+        for (int64_t r = 0; r < kTogether; ++r) {
+          const Word* row = rows.at(top + r * p.stride[1] + h);
+          const Words words = columns[tap % p.kernel[2]].of(row, row, p.stride[2]);
+          sum[0][r] += splat(w[tap]) * reinterpret_cast<Vec>(words << 16);
+          sum[1][r] += splat(next[tap]) * reinterpret_cast<Vec>(words & high_half);
+        }
       }
     }
   }
+
+  // Images of groups of one input and one output channel each, two groups at a time. Rows of x are read where they
+  // are; what the window covers beyond them is a row of zeros.
+  static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
+                  const float* residual, Outputs<float> to, Parallel& parallel, void* memory) {
+    const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2],
+                  step = kTogether * kRowsOfVector;
+    const int64_t blocks = ceil_div(p.out[2], kColumns);
+    std::vector<Taken> columns;
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t k = 0; k < width; ++k) {
+        columns.emplace_back(block * kColumns * p.stride[2] + k * p.dilation[2] - p.pad[2], p.in[2]);
+      }
+    }
+    const int64_t slot = pair_slot(p);
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
+      Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot;
+      std::memset(zeros, 0, static_cast<size_t>(p.in[2]) * sizeof(Word));
+      const Word* image = pair_at(p, x, item, zeros + round_up(p.in[2], L));
+      const Rows rows = {image, zeros, p.in[1], p.in[2]};
+      const int64_t n = item / pairs, c = item % pairs * 2;
+      const float* of_image = p.has_residual ? residual + n * p.y_channels() * p.out_size() : nullptr;
+      const float* weights = w + c * taps;
+      Pixels pixels[kTogether];
+      const Finish<float, true> finish =
+          Finish<float, true>(p, bias, of_image, image_of(p, to, n)).at(c, pixels);
+      alignas(64) float o[2 * kTogether * L];
+      for (int64_t y = 0; y < p.out[1]; y += step) {
+        const int64_t here = std::min(kTogether, ceil_div(p.out[1] - y, kRowsOfVector));
+        for (int64_t block = 0; block < blocks; ++block) {
+          const int64_t count = std::min(kColumns, p.out[2] - block * kColumns);
+          for (int64_t r = 0; r < here; ++r) {
+            const int64_t row = y + r * kRowsOfVector;
+            const bool two = kNarrow && row + 1 < p.out[1];
+            uint32_t lanes = (1u << count) - 1;
+            if (two) lanes |= lanes << kColumns;
+            pixels[r] = {lanes, static_cast<int32_t>(two ? 2 * count : count),
+                         row * p.out[2] + block * kColumns};
+          }
+          Vec sum[2][kTogether] = {};
+          sums(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
+               sum);
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) finish(0, r, sum[0][r], sum[1][r], o + r * L, o + (kRows + r) * L);
+          for (int64_t r = 0; r < kTogether; ++r) {
+            if (r < here) finish(0, r, sum[0][r], sum[1][r], o + r * L, o + (here + r) * L);
+          }
+          finish.activate(2, here, o);
+        }
+      }
+    });
+  }
+};
+
+// Half vectors are for rows of at most that many columns, and where several rows are there.
+template <int kKernelH, int kKernelW, int kStride>
+auto filter_of(const ConvolutionProblem& p) {
+#if defined(__AVX512F__)
+  if (p.out[2] <= L / 2 && p.out[1] > 1) return Filter<kKernelH, kKernelW, kStride, true>::run;
+#else
+  static_cast<void>(p);
+#endif
+  return Filter<kKernelH, kKernelW, kStride, false>::run;
 }
 
-// Groups of one input and one output channel each, two at a time, over images. Rows of x are read where they
-// are; what the window covers beyond them is a row of zeros.
 void filter_pairs(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   const float* residual, Outputs<float> to, Parallel& parallel, void* memory) {
-  const int64_t taps = p.taps(), pairs = p.groups / 2, height = p.kernel[1], width = p.kernel[2];
-  const int64_t blocks = ceil_div(p.out[2], L), row = p.in[2];
-  std::vector<Columns> columns;
-  for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t k = 0; k < width; ++k) {
-      columns.emplace_back(block * L * p.stride[2] + k * p.dilation[2] - p.pad[2], p.stride[2], row);
-    }
+  const int64_t kernel = p.kernel[1], stride = p.stride[1];
+  auto run = Filter<0, 0, 0, false>::run;
+  if (kernel == p.kernel[2] && stride == p.stride[2] && p.dilation[1] == 1 && p.dilation[2] == 1) {
+    if (kernel == 3 && stride == 1) run = filter_of<3, 3, 1>(p);
+    if (kernel == 3 && stride == 2) run = filter_of<3, 3, 2>(p);
+    if (kernel == 5 && stride == 1) run = filter_of<5, 5, 1>(p);
+    if (kernel == 5 && stride == 2) run = filter_of<5, 5, 2>(p);
   }
-  const int64_t slot = pair_slot(p);
-  parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
-    Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot;
-    std::memset(zeros, 0, static_cast<size_t>(row) * sizeof(Word));
-    const Word* image = zeros + round_up(row, L);
-    if (p.pairs) {
-      image = static_cast<const Word*>(x) + item * p.in_size();
-    } else {
-      const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
-      for (int64_t i = 0; i < p.in_size(); i += L) {
-        const int64_t n = p.in_size() - i;
-        const Words words = Brain::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n));
-        store_words(const_cast<Word*>(image) + i, words, n);
-      }
-    }
-    const int64_t n = item / pairs, c = item % pairs * 2;
-    const float* of_image = p.has_residual ? residual + n * p.y_channels() * p.out_size() : nullptr;
-    const Finish<float, true> finish(p, bias, of_image, image_of(p, to, n));
-    const float* weights = w + c * taps;
-    alignas(64) float o[2 * kRowsTogether * L];
-    std::vector<const Word*> rows(static_cast<size_t>(kRowsTogether * height));
-    for (int64_t y = 0; y < p.out[1]; y += kRowsTogether) {
-      const int64_t here = std::min<int64_t>(kRowsTogether, p.out[1] - y);
-      for (int64_t r = 0; r < here; ++r) {
-        for (int64_t h = 0; h < height; ++h) {
-          const int64_t at = (y + r) * p.stride[1] + h * p.dilation[1] - p.pad[1];
-          rows[static_cast<size_t>(r * height + h)] = at < 0 || at >= p.in[1] ? zeros : image + at * row;
-        }
-      }
-      for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t count = std::min<int64_t>(L, p.out[2] - block * L);
-        Pixels pixels[kRowsTogether];
-        for (int64_t r = 0; r < here; ++r) {
-          pixels[r] = {(1u << count) - 1, static_cast<int32_t>(count), (y + r) * p.out[2] + block * L};
-        }
-        const Columns* taken = columns.data() + block * width;
-        const Finish<float, true> part = finish.at(c, pixels);
-        if (here == kRowsTogether) {
-          filter_rows<kRowsTogether>(p, rows.data(), taken, weights, weights + taps, o, part);
-          part.activate(2, kRowsTogether, o);
-          continue;
-        }
-        for (int64_t r = 0; r < here; ++r) {
-          const Finish<float, true> alone = finish.at(c, pixels + r);
-          filter_rows<1>(p, rows.data() + r * height, taken, weights, weights + taps, o, alone);
-          alone.activate(2, 1, o);
-        }
-      }
-    }
-  });
+  run(p, x, w, bias, residual, to, parallel, memory);
 }
 
 // --- Weights
 
 template <class E>
 int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
-  const int64_t outputs = p.M, steps = pairs_of<E>(p) * p.taps();
+  const int64_t outputs = p.M, steps = steps_of<E>(p);
   return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
 }
 
 template <class E, class T>
 void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
   const int64_t channels = p.C, outputs = p.M, taps = p.taps();
-  const int64_t steps = pairs_of<E>(p) * taps, size = group_words<E>(p, vectors);
+  const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
   for (int64_t m = 0; m < p.y_channels(); ++m) {
     // The channel's word of the first step, and how far it is to the next one's.
     Word* to = words + m / outputs * size;
@@ -775,12 +934,24 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
       distance = first_of(outputs, block + 1) - first;
     }
     const T* in = w + m * channels * taps;
+    const auto put = [&](Vec low, Vec high) {
+      *to = E::join(low, high)[0];
+      to += distance;
+    };
+    const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };
     for (int64_t c = 0; c < channels; c += E::kDepth) {
-      for (int64_t tap = 0; tap < taps; ++tap, to += distance) {
-        const Vec low = splat(static_cast<float>(in[c * taps + tap]));
-        const bool second = E::kDepth > 1 && c + 1 < channels;
-        *to = E::join(low, second ? splat(static_cast<float>(in[(c + 1) * taps + tap])) : Vec{})[0];
+      const bool both = E::kDepth > 1 && c + 1 < channels;
+      const int64_t width = p.kernel[2];
+      if (!both && pairs_columns<E>(p)) {
+        for (int64_t row = 0; row < taps; row += width) {
+          for (int64_t w = 0; w < width; w += 2) {
+            if (w + 1 < width) put(weight(c, row + w), weight(c, row + w + 1));
+            if (w + 1 == width) put(Vec{}, weight(c, row + w));
+          }
+        }
+        continue;
       }
+      for (int64_t tap = 0; tap < taps; ++tap) put(weight(c, tap), both ? weight(c + 1, tap) : Vec{});
     }
   }
 }
@@ -790,7 +961,8 @@ size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors,
   Workspace workspace(nullptr);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
   take_strip<E>(p, strips, workspace);
-  if (vectors == FusedConvVectors::kChannels) take_gathered<E>(p, strips, workspace);
+  const bool gathered = vectors == FusedConvVectors::kChannels && gathers<E>(p, strips);
+  if (gathered) take_gathered<E>(p, strips, workspace);
   return workspace.bytes();
 }
 
