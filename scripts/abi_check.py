@@ -309,7 +309,7 @@ ORT_ENUMS = {
         "kBool": "ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL",
         "kHalf": "ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16",
     },
-    "IoKind": {"kRequired": "INPUT_OUTPUT_REQUIRED"},
+    "IoKind": {"kRequired": "INPUT_OUTPUT_REQUIRED", "kOptional": "INPUT_OUTPUT_OPTIONAL"},
     "MemoryType": {
         "kCpuInput": "OrtMemTypeCPUInput",
         "kCpuOutput": "OrtMemTypeCPUOutput",
@@ -321,6 +321,7 @@ ORT_ENUMS = {
         "kInts": "ORT_OP_ATTR_INTS",
         "kFloat": "ORT_OP_ATTR_FLOAT",
         "kString": "ORT_OP_ATTR_STRING",
+        "kStrings": "ORT_OP_ATTR_STRINGS",
     },
     "HardwareType": {"kCpu": "OrtHardwareDeviceType_CPU", "kGpu": "OrtHardwareDeviceType_GPU"},
     "MemoryDeviceType": {"kCpu": "OrtMemoryInfoDeviceType_CPU", "kGpu": "OrtMemoryInfoDeviceType_GPU"},

@@ -28,7 +28,7 @@ from graphopt.graph.vocabulary import RANDOM
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.placement import ours, peers
-from graphopt.placement.cpu import cpu_kernels
+from graphopt.placement.cpu import CpuKernels, cpu_kernels
 from graphopt.remarks import node_label
 from graphopt.targets.target import Target
 
@@ -162,39 +162,62 @@ def forecast(
         found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
-    imports = work.opset_imports
-    for graph, body in _graphs(work.graph):
-        constant, small = _constants(graph, editor)
-        folded = _folded(graph, constant)
-        nodes = [n for n in graph if n.op_type != "Constant" or n.domain]
-        once = [all(o in constant or o in folded for o in n.outputs) for n in nodes]
-        left = [n for n, known in zip(nodes, once, strict=True) if not known]
-        if provider == "graphopt":
-            versions = [_version(n, imports.get(n.domain, 1)) for n in left]
-            reasons = iter(ours.refusals(left, versions, constant, small, folded))
-        elif peer is not None:
-            reasons = iter([peer.refuse(n) for n in left])
-        else:
-            reasons = iter([""] * len(left))
-        for node, known in zip(nodes, once, strict=True):
-            op = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-            if known:
-                found.nodes.append(PlacedNode(node_label(node), op, body, ONCE))
-                continue
-            reason = next(reasons)
-            if provider != "cpu" and not reason:
-                limits = peer is not None and peer.has_limits(node)
-                said = "its list names limits of the operator" if limits else ""
-                found.nodes.append(PlacedNode(node_label(node), op, body, provider, said))
-                continue
-            lacking, said = kernels.refuse(node, imports.get(node.domain, 1))
-            where = NOWHERE if lacking else "cpu"
-            text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
-            found.nodes.append(PlacedNode(node_label(node), op, body, where, text))
+    question = _Question(provider, kernels, peer, editor, work.opset_imports)
+    # Bodies first: what a provider takes in them decides on the nodes around them.
+    placed = [question.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
+    found.nodes = [node for nodes in reversed(placed) for node in nodes]
     if kernels.unknown:
         found.notes.append("whether the CPU provider has kernels for the rest is not known: this runtime does not tell")
     _add_notes(found)
     return found
+
+
+@dataclass
+class _Question:
+    """Who takes the nodes of a graph, asked for one graph after another.
+
+    Attributes:
+        working_inside: nodes of graphs that are still to come, with a node in their bodies that the provider takes.
+    """
+
+    provider: str
+    kernels: CpuKernels
+    peer: peers.Peer | None
+    editor: Editor
+    imports: Mapping[str, int]
+    working_inside: set[ir.Node] = field(default_factory=set)
+
+    def place(self, graph: ir.Graph, parents: Sequence[ir.Node]) -> list[PlacedNode]:
+        """The nodes of a graph that is inside of others, the outermost first."""
+        constant, small = _constants(graph, self.editor)
+        folded = _folded(graph, constant)
+        nodes = [n for n in graph if n.op_type != "Constant" or n.domain]
+        once = [all(o in constant or o in folded for o in n.outputs) for n in nodes]
+        left = [n for n, known in zip(nodes, once, strict=True) if not known]
+        reasons = [""] * len(left)
+        if self.peer is not None:
+            reasons = [self.peer.refuse(n) for n in left]
+        elif self.provider == "graphopt":
+            versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
+            parent = parents[-1] if parents else None
+            reasons = ours.refusals(left, versions, constant, small, folded, parent, graph.outputs, self.working_inside)
+        why = dict(zip(left, reasons, strict=True))
+        body = node_label(parents[-1]) if parents else ""
+        if any(not reason for reason in reasons):
+            self.working_inside.update(parents)
+        return [self._placed(node, body, why.get(node)) for node in nodes]
+
+    def _placed(self, node: ir.Node, body: str, reason: str | None) -> PlacedNode:
+        name = node_label(node)
+        op = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        if reason is None:
+            return PlacedNode(name, op, body, ONCE)
+        if self.provider != "cpu" and not reason:
+            limits = self.peer is not None and self.peer.has_limits(node)
+            return PlacedNode(name, op, body, self.provider, "its list names limits of the operator" if limits else "")
+        lacking, said = self.kernels.refuse(node, self.imports.get(node.domain, 1))
+        text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
+        return PlacedNode(name, op, body, NOWHERE if lacking else "cpu", text)
 
 
 def _add_notes(found: Forecast) -> None:
@@ -207,11 +230,12 @@ def _add_notes(found: Forecast) -> None:
         found.notes.append("a session cannot be made: no provider has a kernel for some nodes")
 
 
-def _graphs(graph: ir.Graph, body: str = "") -> Iterator[tuple[ir.Graph, str]]:
-    yield graph, body
+def _graphs(graph: ir.Graph, parents: tuple[ir.Node, ...] = ()) -> Iterator[tuple[ir.Graph, tuple[ir.Node, ...]]]:
+    """Every graph, with the nodes that it is inside of, the outermost first."""
+    yield graph, parents
     for node in graph:
         for inner in traversal.bodies(node):
-            yield from _graphs(inner, node_label(node))
+            yield from _graphs(inner, (*parents, node))
 
 
 def _version(node: ir.Node, opset: int) -> int:

@@ -6,13 +6,14 @@ The structs are those of native/runtime/provider/forecast.h.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.errors import RuntimeMissingError
+from graphopt.graph import traversal
 from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 
@@ -51,6 +52,17 @@ class _Node(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("inputs", ctypes.POINTER(_Value)),
         ("outputs", ctypes.POINTER(_Value)),
+        ("implicit", ctypes.POINTER(ctypes.c_char_p)),
+        ("works_inside", ctypes.c_int32),
+    )
+
+
+class _Graph(ctypes.Structure):
+    _fields_ = (
+        ("nodes", ctypes.POINTER(_Node)),
+        ("count", ctypes.c_size_t),
+        ("parent", ctypes.c_char_p),
+        ("outputs", ctypes.POINTER(ctypes.c_char_p)),
     )
 
 
@@ -63,7 +75,7 @@ class _Writer:
         self._constant, self._small, self._same = constant, small, same
         self._kept: list[Any] = []
 
-    def node(self, node: ir.Node, version: int) -> _Node:
+    def node(self, node: ir.Node, version: int, works_inside: bool) -> _Node:
         domain = "" if node.domain == "ai.onnx" else node.domain
         return _Node(
             node.op_type.encode(),
@@ -72,7 +84,15 @@ class _Writer:
             self._array(_Attribute, [self._attribute(a) for a in node.attributes.values() if not a.is_ref()]),
             self._array(_Value, [self._value(v) for v in node.inputs]),
             self._array(_Value, [self._value(v) for v in node.outputs]),
+            self.names([v for body in traversal.bodies(node) for v in traversal.captures(body)]),
+            works_inside,
         )
+
+    def names(self, values: Iterable[ir.Value]) -> Any:
+        return self._array(ctypes.c_char_p, [self._name(v) for v in values])
+
+    def _name(self, value: ir.Value) -> bytes:
+        return (self._same.get(value, value).name or "").encode()
 
     def _array(self, kind: Any, items: Sequence[Any]) -> Any:
         """It ends with an item of zeros."""
@@ -94,10 +114,9 @@ class _Writer:
             self._kept.append(array)
             dtype, dims = int(ir.DataType.from_numpy(array.dtype)), list(array.shape)
             data = array.ctypes.data
-        name = self._same.get(value, value).name or ""
         rank = -1 if dims is None else len(dims)
         is_constant = int(value in self._constant)
-        return _Value(name.encode(), dtype, rank, self._ints(dims or []), is_constant, data)
+        return _Value(self._name(value), dtype, rank, self._ints(dims or []), is_constant, data)
 
     def _attribute(self, attribute: ir.Attr) -> _Attribute:
         found = _Attribute(name=attribute.name.encode(), kind=int(attribute.type))
@@ -122,6 +141,9 @@ def refusals(
     constant: Collection[ir.Value],
     small: Mapping[ir.Value, Array],
     same: Mapping[ir.Value, ir.Value],
+    parent: ir.Node | None,
+    outputs: Sequence[ir.Value],
+    working_inside: Collection[ir.Node],
 ) -> list[str]:
     """Why our provider would leave each of a graph's nodes to others; "" where it takes the node.
 
@@ -131,19 +153,24 @@ def refusals(
         constant: values that never change.
         small: the numbers of small ones.
         same: values of nodes that are left out, and what stands in their place.
+        parent: the node whose body the graph is.
+        outputs: of the graph.
+        working_inside: nodes with a node in their bodies that the provider takes.
 
     Raises:
         RuntimeMissingError: no native library, or one that lacks the question.
     """
     path = library_path()
-    function = getattr(ctypes.CDLL(str(path)), "GraphoptForecast", None)
+    function = getattr(ctypes.CDLL(str(path)), "GraphoptForecastGraph", None)
     if function is None:
         raise RuntimeMissingError(f"{path} is older than this graphopt: install graphopt again")
     function.restype = ctypes.c_int
     writer = _Writer(constant, small, same)
-    array = (_Node * len(nodes))(*(writer.node(n, v) for n, v in zip(nodes, versions, strict=True)))
+    written = [writer.node(n, v, n in working_inside) for n, v in zip(nodes, versions, strict=True)]
+    inside = parent.op_type.encode() if parent is not None else b""
+    graph = _Graph((_Node * len(nodes))(*written), len(nodes), inside, writer.names(outputs))
     reasons = (ctypes.c_char_p * max(len(nodes), 1))()
-    failed = function(array, ctypes.c_size_t(len(nodes)), ctypes.c_size_t(MIN_NODES), reasons)
+    failed = function(ctypes.byref(graph), ctypes.c_size_t(MIN_NODES), reasons)
     texts = [(r or b"").decode() for r in reasons[: len(nodes)]]
     if failed:
         raise RuntimeMissingError(f"{path}: {texts[0] if texts else 'it failed'}")

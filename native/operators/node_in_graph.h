@@ -15,10 +15,15 @@ class NodeInGraph : public Node {
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
   bool is_constant(size_t i) const { return constant_[i]; }
+  // Names of the values that its bodies read from the graph around it.
+  const std::vector<std::string>& implicit_names() const { return implicit_names_; }
+  // Whether the provider has taken nodes of its bodies.
+  bool works_inside() const { return works_inside_; }
 
  protected:
   std::string domain_;
-  std::vector<std::string> input_names_, output_names_;
+  std::vector<std::string> input_names_, output_names_, implicit_names_;
+  bool works_inside_ = false;
   std::vector<bool> constant_;
 };
 

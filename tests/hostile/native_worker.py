@@ -9,6 +9,7 @@ along, and the last line printed is the example that was under way.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 import warnings
@@ -238,7 +239,7 @@ def taken_by_the_provider() -> frozenset[str]:
     page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "provider.md")
     with open(page, encoding="utf-8") as file:
         section = file.read().split("## What it takes", 1)[1].split("\n## ", 1)[0]
-    words = section.replace(",", " ").replace(";", " ").replace("(", " ").split()
+    words = re.findall(r"\w+", section)
     return frozenset(word for word in words if onnx.defs.has(word))
 
 

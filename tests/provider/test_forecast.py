@@ -6,11 +6,13 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 import graphopt
-from graphopt.placement import forecast
+from graphopt.placement import forecast, ours
 from models import ZOO
+from tests.hostile.native_worker import taken_by_the_provider
 from tests.provider.worker import PROVIDER, new_session
 
 Placed = dict[str, str]
@@ -47,3 +49,13 @@ def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolE
         truth = worker.submit(placed, model.SerializeToString()).result()
         assert len(truth) > 5
         assert differences(model, truth) == []
+
+
+def test_the_page_names_what_the_provider_has() -> None:
+    """Each operator of ONNX in its table, and no other: docs/provider.md."""
+    names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+    nodes = [ir.node(name, []) for name in names]
+    # No operator has a version 0: the provider says so of those that it has.
+    said = ours.refusals(nodes, [0] * len(nodes), set(), {}, {}, None, [], set())
+    has = {name for name, why in zip(names, said, strict=True) if why != "no kernel for this operator"}
+    assert has == taken_by_the_provider()

@@ -548,9 +548,17 @@ class ConvTranspose final : public Convolution {
   std::vector<int64_t> output_padding_, output_shape_;
 };
 
+// Of input and weights; 0 when neither tells: an If whose bodies give different ranks stands before some.
+size_t rank_of(const Node& node) {
+  for (size_t i = 0; i < 2 && node.has_input(i); ++i) {
+    if (node.inputs[i].shape && node.inputs[i].shape->rank() > 0) return node.inputs[i].shape->rank();
+  }
+  return 0;
+}
+
 std::string refuse_conv(const Node& node) {
-  const auto& x = node.inputs.front().shape;
-  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
+  const size_t rank = rank_of(node);
+  if (rank < 3 || rank > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
   return refuse_mixed_floats(node);
 }
 
@@ -563,7 +571,7 @@ std::string refuse_conv_transpose(const Node& node) {
   if (!why.empty()) return why;
   // Old exporters give the whole shape.
   const auto shape = node.find_ints("output_shape");
-  const size_t axes = node.inputs.front().shape->rank() - 2;
+  const size_t axes = rank_of(node) - 2;
   return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"
                                                            : "";
 }

@@ -1,4 +1,4 @@
-// Operators that change a tensor's shape but not its bytes, and Shape itself.
+// Operators that change a tensor's shape but not its bytes, and those that tell it.
 #include <algorithm>
 
 #include "operators/room.h"
@@ -190,6 +190,22 @@ class ShapeOf final : public Kernel {
   std::optional<int64_t> end_;
 };
 
+// In host memory; nothing is enqueued.
+class SizeOf final : public Kernel {
+ public:
+  SizeOf(const Node&, gpu::Device& device) : device_(device) {}
+
+  gpu::Device* device() const override { return &device_; }
+  void plan(Call& call) const override { call.set_output(0, Shape(), ElementType::kInt64, Place::kHost); }
+  bool run(Call& call) const override {
+    *call.outputs[0].as<int64_t>() = call.inputs[0].shape.elements();
+    return true;
+  }
+
+ private:
+  gpu::Device& device_;
+};
+
 }  // namespace
 
 void add_shape(Kernels& kernels) {
@@ -203,6 +219,7 @@ void add_shape(Kernels& kernels) {
   kernels.add_onnx<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
   kernels.add_onnx<Unsqueeze>("Unsqueeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1});
   kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0});
+  kernels.add_onnx<SizeOf>("Size", 1, 25).writes_on_host({0});
 }
 
 }  // namespace graphopt

@@ -39,9 +39,30 @@ bool succeeded(const OrtApi* api, OrtStatus* status) {
   return false;
 }
 
+// Whether a node in one of the bodies, or in theirs, was given to this provider.
+bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
+  size_t n = 0;
+  check(api, Node_GetNumSubgraphs(api, node, &n));
+  if (n == 0) return false;
+  std::vector<const OrtGraph*> bodies(n);
+  check(api, Node_GetSubgraphs(api, node, bodies.data(), n, nullptr));
+  for (const OrtGraph* body : bodies) {
+    check(api, Graph_GetNumNodes(api, body, &n));
+    std::vector<const OrtNode*> nodes(n);
+    check(api, Graph_GetNodes(api, body, nodes.data(), n));
+    for (const OrtNode* inner : nodes) {
+      const char* given = nullptr;
+      check(api, Node_GetEpName(api, inner, &given));
+      if ((given != nullptr && given == provider) || is_taken_inside(api, inner, provider)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
-GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node) : api_(api), node_(node) {
+GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider)
+    : api_(api), node_(node) {
   const char* text = nullptr;
   check(api, Node_GetName(api, node, &text));
   name = text;
@@ -69,6 +90,7 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node) : api_(api), node
   values.resize(n);
   if (n > 0) check(api, Node_GetImplicitInputs(api, node, values.data(), n));
   implicit_names_ = names_of(api, values);
+  works_inside_ = is_taken_inside(api, node, provider);
 }
 
 std::optional<Tensor> GraphNode::constant(size_t i) const {
@@ -123,15 +145,32 @@ std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const O
   return names;
 }
 
-std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph) {
+std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph, std::string_view provider) {
   size_t n = 0;
   check(api, Graph_GetNumNodes(api, graph, &n));
   std::vector<const OrtNode*> raw(n);
   check(api, Graph_GetNodes(api, graph, raw.data(), n));
   std::vector<GraphNode> nodes;
   nodes.reserve(n);
-  for (const OrtNode* node : raw) nodes.emplace_back(api, node);
+  for (const OrtNode* node : raw) nodes.emplace_back(api, node, provider);
   return nodes;
+}
+
+std::vector<std::string> output_names(const OrtApi24* api, const OrtGraph* graph) {
+  size_t n = 0;
+  check(api, Graph_GetNumOutputs(api, graph, &n));
+  std::vector<const OrtValueInfo*> values(n);
+  check(api, Graph_GetOutputs(api, graph, values.data(), n));
+  return names_of(api, values);
+}
+
+std::string parent_operator(const OrtApi24* api, const OrtGraph* graph) {
+  const OrtNode* parent = nullptr;
+  check(api, Graph_GetParentNode(api, graph, &parent));
+  if (parent == nullptr) return "";
+  const char* op = "";
+  check(api, Node_GetOperatorType(api, parent, &op));
+  return op;
 }
 
 }  // namespace graphopt::abi

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "operators/node_in_graph.h"
@@ -14,11 +15,10 @@ namespace graphopt::abi {
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
 class GraphNode final : public NodeInGraph {
  public:
-  GraphNode(const OrtApi24* api, const OrtNode* node);
+  // `provider`: whose nodes works_inside looks for.
+  GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
 
   const OrtNode* raw() const { return node_; }
-  // Names of the values that its bodies read from the graph around it.
-  const std::vector<std::string>& implicit_names() const { return implicit_names_; }
 
   // In host memory.
   std::optional<Tensor> constant(size_t i) const override;
@@ -36,12 +36,15 @@ class GraphNode final : public NodeInGraph {
   const OrtApi24* api_;
   const OrtNode* node_;
   std::vector<const OrtValueInfo*> raw_inputs_;
-  std::vector<std::string> implicit_names_;
 };
 
 // Empty for one that is left out.
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values);
 
-std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph);
+std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph, std::string_view provider);
+
+// Names of a graph's outputs, and the operator whose body it is: empty for the main graph.
+std::vector<std::string> output_names(const OrtApi24* api, const OrtGraph* graph);
+std::string parent_operator(const OrtApi24* api, const OrtGraph* graph);
 
 }  // namespace graphopt::abi

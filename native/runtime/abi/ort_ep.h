@@ -91,6 +91,7 @@ inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int
     GetTensorElementTypeAndShapeDataReference;
 
 // What these hand out belongs to the graph.
+inline constexpr Slot24<340, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumOutputs;
 inline constexpr Slot24<341, OrtStatus*(const OrtGraph*, const OrtValueInfo**, size_t)> Graph_GetOutputs;
 inline constexpr Slot24<344, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumNodes;
 inline constexpr Slot24<345, OrtStatus*(const OrtGraph*, const OrtNode**, size_t)> Graph_GetNodes;
@@ -113,6 +114,12 @@ inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOp
     Node_GetAttributeByName;
 // The value is owned by the caller.
 inline constexpr Slot24<362, OrtStatus*(const OrtOpAttr*, OrtValue**)> OpAttr_GetTensorAttributeAsOrtValue;
+// Of If, Loop and Scan. The last argument is for the attributes' names, and may be null.
+inline constexpr Slot24<365, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumSubgraphs;
+inline constexpr Slot24<366, OrtStatus*(const OrtNode*, const OrtGraph**, size_t, const char**)>
+    Node_GetSubgraphs;
+// Null as long as nobody has taken the node.
+inline constexpr Slot24<368, OrtStatus*(const OrtNode*, const char**)> Node_GetEpName;
 inline constexpr Slot24<289, OrtStatus*(const OrtValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Slot24<290, OrtStatus*(const OrtValueInfo*, const OrtTypeInfo**)> GetValueInfoTypeInfo;
 inline constexpr Slot24<326, OrtStatus*(const OrtValueInfo*, const OrtValue**)> ValueInfo_GetInitializerValue;
@@ -165,6 +172,22 @@ struct OrtKernelImpl {
   OrtStatus* (*SetSharedPrePackedWeight)();
 };
 static_assert(sizeof(OrtKernelImpl) == 40);
+
+// What the runtime's kernel of a Loop asks for; its values are tensors on the device.
+struct OrtLoopKernelHelper {
+  uint32_t version;
+  void (*Release)(OrtLoopKernelHelper*);
+  OrtStatus* (*ConcatOutput)(OrtLoopKernelHelper*, void* stream, const OrtValue* const* parts, size_t count,
+                             void* output, size_t bytes);
+};
+
+// The same for Scan. Axis i of the output is axis permutation[i] of the input. `stream` may be null.
+struct OrtScanKernelHelper {
+  uint32_t version;
+  void (*Release)(OrtScanKernelHelper*);
+  OrtStatus* (*Transpose)(OrtScanKernelHelper*, const size_t* permutation, size_t rank, const OrtValue* input,
+                          OrtSyncStream* stream, OrtValue* output);
+};
 
 // What computes a node that was made of several. The state is what CreateState gives, one for each session.
 struct OrtNodeComputeInfo {
@@ -275,5 +298,12 @@ inline constexpr EpSlot<41, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode*, c
     EpGraphSupportInfo_LookUpKernel;
 // The provider that the kernel is created for.
 inline constexpr EpSlot<43, OrtStatus*(const OrtKernelInfo*, const OrtEp**)> KernelInfo_GetEp;
+
+// Kernels of the runtime's that walk through bodies. The helper belongs to the kernel, if one was made.
+inline constexpr EpSlot<45, OrtStatus*(const OrtKernelInfo*, OrtKernelImpl**)> CreateIfKernel;
+inline constexpr EpSlot<46, OrtStatus*(const OrtKernelInfo*, OrtLoopKernelHelper*, OrtKernelImpl**)>
+    CreateLoopKernel;
+inline constexpr EpSlot<47, OrtStatus*(const OrtKernelInfo*, OrtScanKernelHelper*, OrtKernelImpl**)>
+    CreateScanKernel;
 
 }  // namespace graphopt::abi

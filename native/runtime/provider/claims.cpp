@@ -33,23 +33,28 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
 
 // Sizes, axes and positions that are made of inputs of the graph and of what the CPU computes anyway: on the
 // device their result would have to be copied back before the host reads it, and each such copy waits for all
-// that was enqueued.
-void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, std::vector<std::string>& refusals) {
+// that was enqueued. What a body gives that is no float counts as read on the host: the condition of a Loop
+// is, and sizes are, which If and Loop hand on. Floats that come into a body are on the device.
+void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, const Body& body,
+                               std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
   std::vector<bool> possible(nodes.size());  // for the CPU, without a copy to it
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    possible[i] = std::all_of(node.outputs.begin(), node.outputs.end(), [](const Value& y) {
-      return !y.present || (bytes_of(y.type) > 0 && !is_float(y.type));
-    });
+    possible[i] =
+        !node.works_inside() && std::all_of(node.outputs.begin(), node.outputs.end(), [](const Value& y) {
+          return !y.present || (bytes_of(y.type) > 0 && !is_float(y.type));
+        });
     for (size_t k = 0; k < node.inputs.size() && possible[i]; ++k) {
       if (!node.has_input(k) || node.is_constant(k)) continue;
       const auto from = producer.find(node.input_names()[k]);
-      possible[i] = from == producer.end() || possible[from->second] || !refusals[from->second].empty();
+      possible[i] = from == producer.end() ? body.parent.empty() || !is_float(node.inputs[k].type)
+                                           : possible[from->second] || !refusals[from->second].empty();
     }
     for (const std::string& name : node.output_names()) producer[name] = i;
   }
   std::set<std::string> wanted;
+  if (!body.parent.empty()) wanted.insert(body.outputs.begin(), body.outputs.end());
   for (size_t i = nodes.size(); i-- > 0;) {
     const NodeInGraph& node = *nodes[i];
     const std::vector<std::string>& outputs = node.output_names();
@@ -78,15 +83,17 @@ void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& ref
   std::map<std::string, size_t> producer;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!refusals[i].empty()) continue;
-    for (const std::string& name : nodes[i]->input_names()) {
-      const auto found = producer.find(name);
-      if (found != producer.end()) group[root(i)] = root(found->second);
+    for (const auto* names : {&nodes[i]->input_names(), &nodes[i]->implicit_names()}) {
+      for (const std::string& name : *names) {
+        const auto found = producer.find(name);
+        if (found != producer.end()) group[root(i)] = root(found->second);
+      }
     }
     for (const std::string& name : nodes[i]->output_names()) producer[name] = i;
   }
   std::map<size_t, size_t> sizes;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (refusals[i].empty()) ++sizes[root(i)];
+    if (refusals[i].empty()) sizes[root(i)] += nodes[i]->works_inside() ? least : 1;
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
@@ -129,6 +136,7 @@ std::string Claims::refuse(const NodeInGraph& node) const {
       }
     }
   }
+  if (op.create == nullptr && !node.works_inside()) return "nothing in its bodies runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
     if (!value.present || bytes_of(value.type) != 0) continue;
@@ -153,7 +161,8 @@ std::vector<std::string> disabled_everywhere() {
   return split_patterns(list != nullptr ? list : "");
 }
 
-std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const ChoiceOptions& options) {
+std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const Body& body,
+                                const ChoiceOptions& options) {
   std::vector<std::string> refusals(nodes.size());
   std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -166,8 +175,9 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
       if (host) on_host.insert(node.output_names()[k]);
     }
   }
-  leave_what_the_host_reads(claims, nodes, refusals);
-  drop_lonely(nodes, options.min_nodes, refusals);
+  leave_what_the_host_reads(claims, nodes, body, refusals);
+  // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
+  if (body.parent.empty()) drop_lonely(nodes, options.min_nodes, refusals);
   return refusals;
 }
 

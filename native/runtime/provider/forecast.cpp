@@ -4,9 +4,16 @@
 #include <cstring>
 
 #include "operators/kernels.h"
+#include "runtime/provider/control_flow.h"
 
 namespace graphopt::provider::forecast {
 namespace {
+
+std::vector<std::string> texts(const char* const* all) {
+  std::vector<std::string> found;
+  for (; *all != nullptr; ++all) found.emplace_back(*all);
+  return found;
+}
 
 class ForecastNode final : public NodeInGraph {
  public:
@@ -20,6 +27,8 @@ class ForecastNode final : public NodeInGraph {
       data_.push_back(v->data);
     }
     for (const forecast::Value* v = node.outputs; v->name != nullptr; ++v) add(*v, outputs, output_names_);
+    implicit_names_ = texts(node.implicit);
+    works_inside_ = node.works_inside != 0;
   }
 
   std::optional<Tensor> constant(size_t i) const override {
@@ -78,33 +87,33 @@ class ForecastNode final : public NodeInGraph {
   std::vector<const void*> data_;
 };
 
-std::vector<std::string> refusals_of(const forecast::Node* nodes, size_t count, size_t min_nodes) {
-  static const Claims& claims = *new Claims(provider_claims());
-  std::vector<ForecastNode> owned(nodes, nodes + count);
+std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
+  static const Claims& claims = *new Claims(with_control_flow(provider_claims()));
+  std::vector<ForecastNode> owned(graph.nodes, graph.nodes + graph.count);
   std::vector<const NodeInGraph*> in_graph;
   for (const ForecastNode& node : owned) in_graph.push_back(&node);
   ChoiceOptions options;
   options.min_nodes = min_nodes;
   options.disabled = disabled_everywhere();
-  return choose(claims, in_graph, options);
+  return choose(claims, in_graph, {graph.parent, texts(graph.outputs)}, options);
 }
 
 }  // namespace
 }  // namespace graphopt::provider::forecast
 
-// Why our provider would leave each of the nodes of a graph, in topological order, to others: reasons[i] is
-// empty where it takes the node. The texts are the calling thread's until its next call. 0, or 1 when a node
-// can't be judged: then reasons[0] says why.
-extern "C" __attribute__((visibility("default"))) int GraphoptForecast(
-    const graphopt::provider::forecast::Node* nodes, size_t count, size_t min_nodes, const char** reasons) {
+// Why our provider would leave each of the nodes of a graph to others: reasons[i] is empty where it takes the
+// node. Bodies are asked about before the graphs that they are in. The texts are the calling thread's until
+// its next call. 0, or 1 when a node can't be judged: then reasons[0] says why.
+extern "C" __attribute__((visibility("default"))) int GraphoptForecastGraph(
+    const graphopt::provider::forecast::Graph* graph, size_t min_nodes, const char** reasons) {
   thread_local std::vector<std::string> texts;
   try {
-    texts = graphopt::provider::forecast::refusals_of(nodes, count, min_nodes);
-    for (size_t i = 0; i < count; ++i) reasons[i] = texts[i].c_str();
+    texts = graphopt::provider::forecast::refusals_of(*graph, min_nodes);
+    for (size_t i = 0; i < graph->count; ++i) reasons[i] = texts[i].c_str();
     return 0;
   } catch (const std::exception& e) {
     texts = {e.what()};
-    if (count > 0) reasons[0] = texts[0].c_str();
+    if (graph->count > 0) reasons[0] = texts[0].c_str();
     return 1;
   }
 }

@@ -42,6 +42,16 @@ struct Node {
   int32_t version;
   const Attribute* attributes;
   const Value *inputs, *outputs;
+  const char* const* implicit;  // names of what its bodies read of the graph around it; ends with null
+  int32_t works_inside;         // whether the provider takes nodes of its bodies
+};
+
+// A graph, whose nodes are in topological order.
+struct Graph {
+  const Node* nodes;
+  size_t count;
+  const char* parent;          // the operator whose body it is; empty for the main graph
+  const char* const* outputs;  // ends with null
 };
 
 }  // namespace graphopt::provider::forecast

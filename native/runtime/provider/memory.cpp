@@ -167,7 +167,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     }
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
     const gpu::OnDevice on(device);
-    void* handle = stream != nullptr ? impl(api, stream).handle : nullptr;
+    void* handle = stream_handle(api, stream);
     if (source < 0 && stream != nullptr) {
       staging(device).upload(out, in, bytes, handle);
     } else {
@@ -308,7 +308,7 @@ Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
   Free = [](OrtAllocatorImpl* p, void* memory) { self(p).release(memory); };
   Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
   AllocOnStream = [](OrtAllocatorImpl* p, size_t bytes, abi::OrtSyncStream* stream) {
-    return self(p).allocate(bytes, stream != nullptr ? impl(self(p).api_, stream).handle : nullptr);
+    return self(p).allocate(bytes, stream_handle(self(p).api_, stream));
   };
   GetStats = [](const OrtAllocatorImpl* p, abi::OrtKeyValuePairs** out) {
     const OrtApi24* table = self(p).api_;
@@ -342,6 +342,10 @@ void Allocator::release(void* memory) noexcept {
 
 abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::function<void(void*)> forget) {
   return new Stream(api, pool, std::move(forget));
+}
+
+void* stream_handle(const OrtApi24* api, const abi::OrtSyncStream* stream) {
+  return stream != nullptr ? impl(api, stream).handle : nullptr;
 }
 
 abi::OrtDataTransferImpl* create_data_transfer(const OrtApi24* api) { return new DataTransfer(api); }

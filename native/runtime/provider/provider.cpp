@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
@@ -17,6 +16,7 @@
 #include "runtime/abi/graph.h"
 #include "runtime/name_patterns.h"
 #include "runtime/provider/claims.h"
+#include "runtime/provider/control_flow.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/pairing.h"
 #include "runtime/provider/partition.h"
@@ -129,12 +129,14 @@ struct Provider final : abi::OrtEp {
   }
 
   void choose(const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) const {
-    const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph);
+    const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph, kProviderName);
     std::vector<const NodeInGraph*> in_graph;
     for (const GraphNode& node : nodes) in_graph.push_back(&node);
-    const std::vector<std::string> refusals = provider::choose(registry.claims(), in_graph, options.choice);
+    const Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
+    const std::vector<std::string> refusals =
+        provider::choose(registry.claims(), in_graph, body, options.choice);
     std::vector<bool> in_region(nodes.size());
-    if (options.regions && !is_moved_later(graph)) add_regions(nodes, refusals, out, in_region);
+    if (options.regions && !is_moved_later(body.parent)) add_regions(nodes, refusals, out, in_region);
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (in_region[i]) continue;
       if (refusals[i].empty()) {
@@ -151,14 +153,8 @@ struct Provider final : abi::OrtEp {
   // not load (onnxruntime 1.31.1). The runtime tells the parent only and not what that lies in
   // (Node_GetGraph is null for it), so an If inside SequenceMap's body passes for any other If, whose bodies
   // are whole models at times.
-  bool is_moved_later(const abi::OrtGraph* graph) const {
-    const abi::OrtNode* parent = nullptr;
-    check(api, abi::Graph_GetParentNode(api, graph, &parent));
-    if (parent == nullptr) return false;
-    const char* op = "";
-    check(api, abi::Node_GetOperatorType(api, parent, &op));
-    const std::string_view name = op;
-    return name != "If" && name != "Loop" && name != "Scan";
+  static bool is_moved_later(const std::string& parent) {
+    return !parent.empty() && !is_control_flow("", parent);
   }
 
   void add_regions(const std::vector<GraphNode>& nodes, const std::vector<std::string>& refusals,
@@ -185,7 +181,7 @@ struct Provider final : abi::OrtEp {
   // The inputs and outputs of a region are on the device, and their sizes are known before it runs.
   bool runs_in_region(const GraphNode& node) const {
     const Registration* op = registry.claims().find(node);
-    if (op != nullptr && op->counts) return false;
+    if (op != nullptr && (op->counts || op->create == nullptr)) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.has_input(i) && registry.claims().host_input(node, i) && !node.is_constant(i)) return false;
     }

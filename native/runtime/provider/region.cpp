@@ -384,7 +384,7 @@ Region::Step Region::step_of(const Source& source, Values& known, std::vector<So
 
 void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   const gpu::OnDevice on(device_);
-  const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph);
+  const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph, kProviderName);
   size_t n = 0;
   check(api_, abi::Node_GetNumInputs(api_, fused, &n));
   std::vector<const abi::OrtValueInfo*> values(n);

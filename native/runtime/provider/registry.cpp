@@ -7,6 +7,7 @@
 #include "device/libraries/libraries.h"
 #include "operators/kernels.h"
 #include "runtime/abi/error.h"
+#include "runtime/provider/control_flow.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/staging.h"
 #include "runtime/run_node.h"
@@ -112,7 +113,7 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
 
 // What the provider has, and the runtime's nodes that copy.
 Table with_copies(gpu::Device& device) {
-  Table table = provider_kernels(device);
+  Table table = with_control_flow(provider_kernels(device));
   for (const bool from_host : {true, false}) {
     Registration& op = table.emplace_back();
     op.name = from_host ? "MemcpyFromHost" : "MemcpyToHost";
@@ -198,6 +199,10 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     abi::NodeInfo node(api, info, entry.op->name);
     abi::check(api, abi::KernelInfo_GetOperatorSinceVersion(api, info, &node.version));
     what += std::string(" (") + element_type_name(node.type()) + ") node '" + node.name + "'";
+    if (entry.op->create == nullptr) {
+      *out = create_control_flow(api, info, device, entry.op->name);
+      return nullptr;
+    }
     auto handle = std::make_unique<KernelHandle>(api, device, what);
     handle->bound = {entry.op->create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op->host_inputs};
