@@ -217,13 +217,13 @@ def key_of(fault: Fault) -> str:
 
 
 def chosen(candidates: Sequence[Fault], per_kind: int, every: int) -> list[Fault]:
-    """At most so many of a kind, on as many models as it can."""
+    """Of each N-th kind at most so many, on as many models as it can."""
     by_kind: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
     for fault in candidates:
         kind, subject, base, where = fault
         by_kind[kind].append((zlib.crc32(f"{kind}|{subject}|{base}|{where}".encode()), fault))
     found: list[Fault] = []
-    for rows in by_kind.values():
+    for rows in list(by_kind.values())[every - 1 :: every]:
         rows.sort()
         taken: dict[str, int] = defaultdict(int)
         while rows and sum(taken.values()) < per_kind:
@@ -232,7 +232,7 @@ def chosen(candidates: Sequence[Fault], per_kind: int, every: int) -> list[Fault
             rows.remove(row)
             taken[row[1][1]] += 1
             found.append(row[1])
-    return found[every - 1 :: every]
+    return found
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def main() -> int:
     parser.add_argument("--no-trained", action="store_true", help="without the models that PyPI has")
     parser.add_argument("--models", default="", help="models whose name contains this")
     parser.add_argument("--per-kind", type=int, default=8, help="at most so many faults of a kind")
-    parser.add_argument("--every", type=int, default=1, help="take each N-th fault, or honest model")
+    parser.add_argument("--every", type=int, default=1, help="take each N-th kind, or honest model")
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--honest", action="store_true", help="look for false alarms over honest pairs instead")
     parser.add_argument("--seeds", type=int, default=3, help="weights of the zoo's models in honest pairs")

@@ -204,7 +204,7 @@ def types_of(proto: onnx.ModelProto) -> dict[str, int]:
     """Element types of all values by name."""
     model = ir.serde.deserialize_model(proto)
     inference.infer(model, proto)
-    values = [v for graph in traversal.graphs(model) for v in graph.inputs]
+    values = [v for graph in traversal.graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
     values += [v for graph in traversal.graphs(model) for node in graph for v in node.outputs]
     return {str(v.name): int(v.dtype) for v in values if v.dtype is not None}
 

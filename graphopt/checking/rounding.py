@@ -8,6 +8,10 @@ Noise is relative, since rounding is. Some numbers are left alone, because they 
 - those that depend on no float of the caller and on no weight: shapes, positions, masks made from integers;
 - integers that come straight from a float input: a mask of 0 and 1, a time step;
 - zeros, infinities, and the lowest numbers of all, which mean "masked".
+
+Where a number is taken from one near it, what rounding left of either is all that remains. Noise on what both are made
+of goes away there as they do, and what an operator subtracts inside is not seen at all. So what is read there is
+rounded apart: operands of a sum whose last noise is the same (`_Kind.sources`), and what a norm reads.
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ SUMS = frozenset(
 )
 # Their kernels may take the variance as a difference of two means.
 NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
+# Take a mean from what they read first.
+CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
 # Approximated, with an error that is relative to 1 where the result is smaller.
 FUNCTIONS = frozenset(
     "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
@@ -129,10 +135,11 @@ def noisy(
     _copy_but(model.graph, copy.graph, "initializer")
     weights = _Weights(rng, 0.0 if still else precision.weights.unit, precision.weights.dtype if seed == 0 else "")
     for tensor in model.graph.initializer:
-        copy.graph.initializer.append(weights.moved(tensor))
+        copy.graph.initializer.append(weights.moved(tensor, tensor.name))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    noise = _Noise(types, precision.activations, rng, shapes, overflows, steps, opset, still)
-    known = {t.name: _Kind(noisy=weights.is_weight(t)) for t in model.graph.initializer}
+    exact = {t.name for t in model.graph.initializer if is_exact_factor(t)}
+    noise = _Noise(types, precision.activations, rng, shapes, exact, overflows, steps, opset, still)
+    known = {t.name: weights.kind(t, t.name) for t in model.graph.initializer}
     for value in model.graph.input:
         if value.name not in known:
             is_float = value.type.tensor_type.elem_type in FLOATS
@@ -140,6 +147,15 @@ def noisy(
     noise.graph(copy.graph, known, weights)
     copy.graph.initializer.extend(noise.constants())
     return copy
+
+
+def is_exact_factor(tensor: onnx.TensorProto) -> bool:
+    """Whether a product with these few numbers is exact: each is a power of two or 0."""
+    few = tensor.data_type in FLOATS and tensor.data_location != TensorProto.EXTERNAL
+    if not few or math.prod(tensor.dims) > SMALL_CONSTANT:
+        return False
+    fraction, _ = np.frexp(numpy_helper.to_array(tensor).astype(np.float64))
+    return bool(np.isin(np.abs(fraction), (0, 0.5)).all())
 
 
 def has_norms(graph: onnx.GraphProto) -> bool:
@@ -209,10 +225,19 @@ def _copy_but(source: Message, target: Message, left_out: str) -> None:
 
 @dataclass
 class _Kind:
-    """Whether rounding moves a value, and whether it comes from a float input without any weight."""
+    """What is known of a value.
+
+    Attributes:
+        noisy: rounding moves it.
+        raw: it comes from a float input without any weight.
+        sources: where the last noise in it was added; empty where there may be none.
+        rounded: a kernel rounds it since then.
+    """
 
     noisy: bool = False
     raw: bool = False
+    sources: frozenset[str] = frozenset()
+    rounded: bool = False
 
 
 @dataclass
@@ -224,21 +249,29 @@ class _Weights:
         unit: relative to the weight.
         dtype: a precision that they are rounded to as well, twice as far: what is lost may have a pattern (weights that
             grow evenly), and add up where noise does not.
+        changed: names of those that were moved, which whole numbers and small ones are not, and of zeros.
     """
 
     rng: np.random.Generator
     unit: float
     dtype: str = ""
+    changed: set[str] = field(default_factory=set)
 
     def is_weight(self, tensor: onnx.TensorProto) -> bool:
         return tensor.data_type in FLOATS and int(np.prod(tensor.dims)) > SMALL_CONSTANT
 
-    def moved(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+    def kind(self, tensor: onnx.TensorProto, name: str) -> _Kind:
+        sources = frozenset((name,)) if name in self.changed else frozenset[str]()
+        return _Kind(noisy=self.is_weight(tensor), sources=sources)
+
+    def moved(self, tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
         outside = tensor.data_location == TensorProto.EXTERNAL
         if outside or not self.is_weight(tensor) or self.unit == 0:
             return tensor
         array = numpy_helper.to_array(tensor)
         result = moved(array, self.unit, self.rng)
+        if result is not array or not array.any():
+            self.changed.add(name)
         if self.dtype and array.dtype == np.float32:
             with np.errstate(over="ignore"):
                 lost = array.astype(np.dtype(self.dtype)).astype(np.float32) - array
@@ -252,6 +285,7 @@ class _Noise:
     unit_of: Callable[[str], Rounding]
     rng: np.random.Generator
     shapes: dict[str, tuple[int, ...]]
+    exact: set[str]  # constants that numbers are multiplied by without being rounded
     overflows: bool
     steps: float
     opset: int
@@ -267,9 +301,10 @@ class _Noise:
         known = dict(outer)
         for tensor in graph.initializer:
             if tensor.name not in known:  # those of the main graph are moved already
-                known[tensor.name] = _Kind(noisy=weights.is_weight(tensor))
                 self.shapes[tensor.name] = tuple(tensor.dims)
-                tensor.CopyFrom(weights.moved(tensor))
+                self.exact |= {tensor.name} if is_exact_factor(tensor) else set()
+                tensor.CopyFrom(weights.moved(tensor, tensor.name))
+                known[tensor.name] = weights.kind(tensor, tensor.name)
         nodes = []
         for node in graph.node:
             self._constant(node, known, weights)
@@ -289,13 +324,26 @@ class _Noise:
             if node.op_type == "Constant":
                 nodes.append(node)
                 continue
-            kind = _Kind(noisy=bool(noisy_kinds), raw=bool(noisy_kinds) and all(k.raw for k in noisy_kinds))
+            kind = _Kind(
+                bool(noisy_kinds),
+                bool(noisy_kinds) and all(k.raw for k in noisy_kinds),
+                frozenset().union(*(k.sources for k in kinds)),
+                any(k.rounded for k in kinds) or self._rounds(node),
+            )
+            if not self.still:
+                nodes += self._rounded_apart(node, known, weights)
             if node.op_type in NORMS and (written := self._written_out(node)) is not None:
                 known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
                 nodes += written[:-1]
                 node = written[-1]
             if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
-                nodes += self._rounded_operand(node, known)
+                operand = list(self._rounded_operand(node, known))
+                nodes += operand
+                # Where nothing but a bias is left of it, that has to move, too.
+                if operand and weights.changed.issuperset(node.input[2:3]):
+                    kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
+                else:
+                    kind = replace(kind, sources=frozenset())
             extra: list[onnx.NodeProto] = []
             if self.steps > 1 and is_step(node, self.types) and not _searches(node):
                 before, extra = self._other_step(node, known)
@@ -307,6 +355,8 @@ class _Noise:
                     node.output[i] = f"{_PREFIX}_{next(self.made)}"
                     rounding = self.unit_of(name)
                     extra += self._rounding(node.output[i], name, self.types[name], rounding, node.op_type, kind.raw)
+                    if not kind.raw:  # whole numbers stay
+                        known[name] = replace(kind, sources=frozenset((name,)), rounded=False)
             nodes += [node, *extra]
         del graph.node[:]
         graph.node.extend(nodes)
@@ -315,8 +365,9 @@ class _Noise:
         if node.op_type == "Constant":
             for attribute in node.attribute:
                 if attribute.name == "value":
-                    known[node.output[0]] = _Kind(noisy=weights.is_weight(attribute.t))
-                    attribute.t.CopyFrom(weights.moved(attribute.t))
+                    self.exact |= {node.output[0]} if is_exact_factor(attribute.t) else set()
+                    attribute.t.CopyFrom(weights.moved(attribute.t, node.output[0]))
+                    known[node.output[0]] = weights.kind(attribute.t, node.output[0])
 
     def _is_coarse(self, node: onnx.NodeProto) -> bool:
         return any(self.unit_of(name).coarse for name in node.output if name)
@@ -338,6 +389,36 @@ class _Noise:
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
                 yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, kind.raw)
                 return
+
+    def _rounds(self, node: onnx.NodeProto) -> bool:
+        """Whether a node rounds each number that it makes, with or without noise on it."""
+        if node.op_type in ("Mul", "Div") and not self.exact.isdisjoint(node.input):
+            return False
+        return node.op_type in ELEMENTWISE | PRODUCTS | SUMS | FUNCTIONS
+
+    def _rounded_apart(
+        self, node: onnx.NodeProto, known: Mapping[str, _Kind], weights: _Weights
+    ) -> Iterator[onnx.NodeProto]:
+        """What a node takes from one another, rounded where the noise that is in it may be the same in both."""
+        if node.domain not in ("", "ai.onnx") or self._is_coarse(node):
+            return
+        kinds = [known.get(name, _Kind()) for name in node.input]
+        chosen: list[tuple[int, Rounding, bool]] = []  # Which input, how coarse, and whether whole numbers stay.
+        if node.op_type in ("Add", "Sub", "Sum") and len({k.sources for k in kinds}) == 1:
+            chosen = [(i, SINGLE, k.raw) for i, k in enumerate(kinds) if k.noisy and k.rounded]
+        elif node.op_type in CENTRED and kinds[0].noisy and not kinds[0].sources:
+            chosen = [(0, SINGLE, False)]
+        elif node.op_type == "BatchNormalization":
+            chosen = [(0, SINGLE, False)] if kinds[0].noisy and not kinds[0].sources else []
+            # x * s + (bias - mean * s): the last sum may leave nothing but what rounding left of either.
+            stored = replace(SINGLE, unit=weights.unit)
+            apart = {*node.input[2:4]} & weights.changed if node.input[2] != node.input[3] else set()
+            chosen += [(i, stored, False) for i in (2, 3) if node.input[i] not in apart]
+        for i, rounding, raw in chosen:
+            name = node.input[i]
+            if self.types.get(name, TensorProto.FLOAT) in FLOATS:
+                node.input[i] = f"{_PREFIX}_{next(self.made)}"
+                yield from self._rounding(name, node.input[i], self.types.get(name, 1), rounding, node.op_type, raw)
 
     def _written_out(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """LayerNormalization over the last axis, or a sum with it, by the mean of the squares about the mean.

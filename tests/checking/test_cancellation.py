@@ -1,0 +1,147 @@
+"""Honest errors where a model takes a number from one near it: what rounding left of either is all that remains.
+
+Each case has a file with the same numbers in another order, which is equal, and one with a fault of the kind that such
+a rewrite could make, which is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt import verify
+from tests.rewriting import Array, model_from_text
+
+
+@dataclass(frozen=True)
+class Case:
+    """Bodies in ONNX's text syntax, of one signature.
+
+    Attributes:
+        signature: graph inputs and outputs.
+        before: the original.
+        after: the same computed otherwise.
+        fault: not the same.
+        constants: of all three.
+        feeds: inputs.
+        opset: of all three.
+    """
+
+    signature: str
+    before: str
+    after: str
+    fault: str
+    constants: dict[str, Any]
+    feeds: dict[str, Array]
+    opset: int = 17
+
+    def model(self, body: str) -> onnx.ModelProto:
+        return model_from_text(f"g {self.signature} {{ {body} }}", self.constants, self.opset)
+
+
+def _ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
+
+
+EPSILON = 1e-5
+# 1 / sqrt(1 + epsilon): what a BatchNormalization of ones multiplies by, and one minus that: what it adds.
+FOLDED = 1 / np.sqrt(1 + EPSILON)
+WHOLE = np.arange(1000, 2232, 77, dtype=np.float32)
+IMAGE = "(float[N, 4, H, W] x) => (float[N, 8, H, W] y)"
+ROWS = "(float[N, 32] x) => (float[N, 32] y)"
+_x = np.random.default_rng(0).standard_normal((40, 32)).astype(np.float32)
+
+
+def _batch_norm(parameters: tuple[str, ...]) -> Case:
+    return Case(
+        IMAGE,
+        f"a = Conv <pads = [1, 1, 1, 1]> (x, w) b = BatchNormalization (a, {', '.join(parameters)}) y = Relu(b)",
+        "b = Conv <pads = [1, 1, 1, 1]> (x, folded, shift) y = Relu(b)",
+        "b = Conv <pads = [1, 1, 1, 1]> (x, folded, twice) y = Relu(b)",
+        {
+            "w": _ones(8, 4, 3, 3), "folded": np.float32(FOLDED) * _ones(8, 4, 3, 3),
+            **{name: _ones(8) for name in parameters},
+            "shift": np.float32(1 - FOLDED) * _ones(8), "twice": np.float32(2 * (1 - FOLDED)) * _ones(8),
+        },
+        {"x": 0 * _ones(2, 4, 5, 7)},
+    )  # fmt: skip
+
+
+CASES = {
+    "BatchNormalization of ones": _batch_norm(("scale", "bias", "mean", "variance")),
+    "BatchNormalization of one tensor": _batch_norm(("one",) * 4),
+    "BatchNormalization of whole numbers": Case(
+        "(float[N, 16, H, W] x) => (float[N, 16, H, W] y)",
+        "y = BatchNormalization (x, ones, ones, mean, ones)",
+        "a = Mul(x, scale) y = Add(a, shift)",
+        "a = Mul(x, scale) b = Add(a, shift) y = Mul(b, more)",
+        {
+            "ones": _ones(16), "mean": WHOLE, "scale": np.float32(FOLDED) * _ones(16, 1, 1),
+            "shift": (1 - FOLDED * WHOLE).astype(np.float32).reshape(16, 1, 1), "more": np.float32(1.003),
+        },
+        {"x": WHOLE.reshape(16, 1, 1) * _ones(2, 16, 5, 7)},
+    ),
+    "products and a sum": Case(
+        IMAGE,
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w, one) b = Mul(a, part) c = Mul(b, rest) y = Sub(c, one_more)",
+        "y = Conv <pads = [1, 1, 1, 1]> (x, folded, shift)",
+        "y = Conv <pads = [1, 1, 1, 1]> (x, folded, twice)",
+        {
+            "w": _ones(8, 4, 3, 3), "one": _ones(8), "one_more": _ones(1, 8, 1, 1),
+            "part": np.float32(0.3) * _ones(8, 1, 1), "rest": np.float32(FOLDED / 0.3) * _ones(8, 1, 1),
+            "folded": np.float32(FOLDED) * _ones(8, 4, 3, 3), "shift": np.float32(FOLDED - 1) * _ones(8),
+            "twice": np.float32(2 * (FOLDED - 1)) * _ones(8),
+        },
+        {"x": 0 * _ones(2, 4, 5, 7)},
+    ),
+    "a number and its product": Case(
+        ROWS,
+        "a = Mul(x, third) b = Mul(a, three) d = Sub(b, x) e = Mul(d, many) y = Add(e, x)",
+        "a = Div(x, three) b = Mul(a, three) d = Sub(b, x) e = Mul(d, many) y = Add(e, x)",
+        "a = Mul(x, third) b = Mul(a, less) d = Sub(b, x) e = Mul(d, many) y = Add(e, x)",
+        {"three": np.float32(3), "third": np.float32(1 / 3), "less": np.float32(3 - 1e-5), "many": np.float32(1e4)},
+        {"x": np.rint(100 * _x)},
+    ),
+    "pixels about their mean": Case(
+        "(float[N, 3, H, W] x) => (float[N, 3, H, W] y)",
+        "a = Mul(x, part) b = Sub(a, mean) y = Div(b, spread)",
+        "a = Mul(x, scale) y = Add(a, shift)",
+        "a = Mul(x, scale) y = Add(a, off)",
+        {
+            "part": np.float32(1 / 255), "mean": np.full((3, 1, 1), 124 / 255 + 1e-3, np.float32),
+            "spread": np.full((3, 1, 1), 0.229, np.float32),
+            "scale": np.full((3, 1, 1), 1 / 255 / 0.229, np.float32),
+            "shift": np.full((3, 1, 1), -np.float32(124 / 255 + 1e-3) / 0.229, np.float32),
+            "off": np.full((3, 1, 1), -np.float32(124 / 255 + 1.1e-3) / 0.229, np.float32),
+        },
+        {"x": 124 * _ones(1, 3, 4, 5)},
+    ),
+    "planes of whole numbers, normalized": Case(
+        "(float[N, 4, H, W] x) => (float[N, 4, H, W] y)",
+        "y = InstanceNormalization (x, s, b)",
+        "m = ReduceMean <axes = [2, 3]> (x) c = Sub(x, m) q = Mul(c, c) v = ReduceMean <axes = [2, 3]> (q)"
+        " e = Add(v, least) r = Sqrt(e) n = Div(c, r) w = Mul(n, scale) y = Add(w, bias)",
+        "m = ReduceMean <axes = [2, 3]> (x) c = Sub(x, m) q = Mul(c, c) v = ReduceMean <axes = [2, 3]> (q)"
+        " e = Add(v, least) r = Sqrt(e) n = Div(c, r) w = Mul(n, scale) y = Add(w, off)",
+        {"s": _ones(4), "b": 0.5 * _ones(4), "scale": _ones(4, 1, 1), "bias": 0.5 * _ones(4, 1, 1),
+         "off": 0.52 * _ones(4, 1, 1), "least": np.float32(1e-5)},
+        {"x": np.rint(30000 + 10 * _x).reshape(2, 4, 5, 32)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_rounding_left_is_honest(name: str) -> None:
+    case = CASES[name]
+    report = verify(case.model(case.before), case.model(case.after), inputs=case.feeds)
+    assert report.equal, report.summary
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_beside_it(name: str) -> None:
+    case = CASES[name]
+    assert not verify(case.model(case.before), case.model(case.fault), inputs=case.feeds)
