@@ -25,13 +25,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.hip.architectures import architectures, checked, has_matrix
-from tests.hip.code_objects import build_code_objects, tool
+from tests.hip.code_objects import build_code_objects, metadata, tool
 
 
 @dataclass
@@ -40,41 +42,50 @@ class Kernel:
 
     name: str
     facts: dict[str, int]
-    code: list[tuple[int, str]] = field(default_factory=list)  # address, instruction
+    listing: str  # a line for each instruction, as llvm-objdump prints it
 
     def count(self, pattern: str) -> int:
-        return sum(bool(re.match(pattern, text)) for _, text in self.code)
+        """How many instructions begin with the pattern."""
+        return len(re.findall(rf"\n\t(?:{pattern})", self.listing))
+
+    @cached_property
+    def code(self) -> list[tuple[int, str]]:
+        """The address and the text of each instruction; a branch's text ends in @ and its distance from the start."""
+        found = []
+        for text, address, target in INSTRUCTION.findall(self.listing):
+            if target and text.startswith(("s_cbranch", "s_branch")):
+                text = f"{text.split()[0]} @{int(target.partition('+')[2] or '0', 16)}"
+            found.append((int(address, 16), text))
+        return found
+
+
+# Kernels that multiply: they have to load 128 bits at a time, and to use matrix instructions.
+PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
+INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)
 
 
 def is_cdna(arch: str) -> bool:
     return architectures()[arch]["wave"] == "64"
 
 
-def read_kernels(path: Path) -> list[Kernel]:
-    """Resources from the metadata, instructions from the disassembly."""
-    notes = subprocess.run([tool("llvm-readelf"), "--notes", str(path)], check=True, stdout=subprocess.PIPE, text=True)
-    kernels: dict[str, Kernel] = {}
-    for block in re.split(r"\n  - (?=\.a(?:gpr_count|rgs):)", notes.stdout)[1:]:
-        symbol = re.search(r"\.symbol:\s+'?(\w+)\.kd", block)
-        if symbol is None:
-            raise RuntimeError(f"{path}: metadata without a symbol")
-        facts = {key: int(value) for key, value in re.findall(r"^\s*\.(\w+):\s+(\d+)$", block, re.MULTILINE)}
-        kernels[symbol[1]] = Kernel(symbol[1], facts)
-    listing = subprocess.run([tool("llvm-objdump"), "-d", str(path)], check=True, stdout=subprocess.PIPE, text=True)
-    current: Kernel | None = None
-    for line in listing.stdout.splitlines():
-        header = re.match(r"^[0-9a-f]+ <(\w+)>:", line)
-        if header:
-            current = kernels.get(header[1])
-            continue
-        instruction = re.match(r"^\s+(\S.*?)\s*// ([0-9A-F]+):", line)
-        if instruction and current is not None:
-            target = re.search(r"<\w+(?:\+0x([0-9a-f]+))?>\s*$", line)
-            text = instruction[1]
-            if target and text.startswith(("s_cbranch", "s_branch")):
-                text = f"{text.split()[0]} @{int(target[1] or '0', 16)}"
-            current.code.append((int(instruction[2], 16), text))
-    return list(kernels.values())
+def read_kernels(paths: Sequence[Path], listed: str = "") -> list[Kernel]:
+    """Resources of each kernel from the metadata; instructions of those whose names begin with `listed`."""
+    found = metadata(paths)
+    names = [name for name in found if re.match(listed, name)]
+    command = [tool("llvm-objdump"), f"--disassemble-symbols={','.join(names)}", *map(str, paths)]
+    # Not every name is in every file, which the tool has warnings for.
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
+    # A kernel's lines follow its name; `pieces` has what lies before the first, then names and lines in turn.
+    pieces = re.split(r"\n[0-9a-f]+ <(\w+)>:(?=\n)", output)
+    listings = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    return [
+        Kernel(
+            name,
+            {key: int(value) for key, value in re.findall(r"^\s*\.(\w+):\s+(\d+)$", block, re.MULTILINE)},
+            listings.get(name, ""),
+        )
+        for name, block in found.items()
+    ]
 
 
 def occupancy(arch: str, kernel: Kernel) -> int:
@@ -139,7 +150,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     found = []
     if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
         found.append("spills or scratch")
-    if re.match(r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_", kernel.name):
+    if re.match(PRODUCTS, kernel.name):
         # implicit_product keeps float16 in float32.
         half = kernel.name.endswith("_f16") and not kernel.name.startswith("implicit")
         if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):
@@ -155,26 +166,25 @@ def main() -> int:
     header = "VGPR AGPR SGPR   LDS scratch spill occ | 128-bit matrix pk/dual  LDS scratch"
     for arch, paths in build_code_objects(archs).items():
         print(f"\n{arch:42} {header}")
-        for path in paths:
-            for kernel in read_kernels(path):
-                f = kernel.facts
-                found = problems(arch, kernel)
-                failures += [f"{arch} {kernel.name}: {p}" for p in found]
-                print(
-                    f"{kernel.name:42} {f['vgpr_count']:4} {f.get('agpr_count', 0):4} {f['sgpr_count']:4} "
-                    f"{f['group_segment_fixed_size']:5} {f['private_segment_fixed_size']:7} "
-                    f"{f['vgpr_spill_count'] + f['sgpr_spill_count']:5} {occupancy(arch, kernel):3} | "
-                    f"{kernel.count(r'(global|flat|buffer)_(load|store)_(dwordx4|b128)'):7} "
-                    f"{kernel.count(r'v_mfma|v_wmma'):6} {kernel.count(r'v_pk_(fma|mul|add)_f32|v_dual_'):7} "
-                    f"{kernel.count(r'ds_'):4} {kernel.count(r'scratch_'):7}  {', '.join(found)}"
-                )
-                for number, loop in enumerate(loops(kernel)):
-                    units: dict[str, int] = {}
-                    for text in loop:
-                        unit, issue = cycles(arch, text)
-                        units[unit] = units.get(unit, 0) + issue
-                    cells = "  ".join(f"{unit} {units[unit]}" for unit in sorted(units))
-                    print(f"    loop {number}, {len(loop)} instructions, issue cycles: {cells}")
+        for kernel in read_kernels(paths):
+            f = kernel.facts
+            found = problems(arch, kernel)
+            failures += [f"{arch} {kernel.name}: {p}" for p in found]
+            print(
+                f"{kernel.name:42} {f['vgpr_count']:4} {f.get('agpr_count', 0):4} {f['sgpr_count']:4} "
+                f"{f['group_segment_fixed_size']:5} {f['private_segment_fixed_size']:7} "
+                f"{f['vgpr_spill_count'] + f['sgpr_spill_count']:5} {occupancy(arch, kernel):3} | "
+                f"{kernel.count(r'(global|flat|buffer)_(load|store)_(dwordx4|b128)'):7} "
+                f"{kernel.count(r'v_mfma|v_wmma'):6} {kernel.count(r'v_pk_(fma|mul|add)_f32|v_dual_'):7} "
+                f"{kernel.count(r'ds_'):4} {kernel.count(r'scratch_'):7}  {', '.join(found)}"
+            )
+            for number, loop in enumerate(loops(kernel)):
+                units: dict[str, int] = {}
+                for text in loop:
+                    unit, issue = cycles(arch, text)
+                    units[unit] = units.get(unit, 0) + issue
+                cells = "  ".join(f"{unit} {units[unit]}" for unit in sorted(units))
+                print(f"    loop {number}, {len(loop)} instructions, issue cycles: {cells}")
     print(
         *(["", *failures] if failures else ["", "no spills, no scratch, matrix instructions where they belong"]),
         sep="\n",

@@ -96,11 +96,10 @@ def main() -> int:
     for arch in archs:
         (out / arch).mkdir()
         home: dict[str, str] = {}
-        takes: dict[str, list[int]] = {}
+        takes = parameters(objects[arch])
         for path in objects[arch]:
             shutil.copy(path, out / arch / path.name)
             home |= dict.fromkeys(kernels(path), path.name)
-            takes |= parameters(path)
         shapes: dict[str, set[str]] = defaultdict(set)
         for case in cases:
             entries.append(entry(case, arch, harness, home))

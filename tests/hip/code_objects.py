@@ -49,16 +49,25 @@ def kernels(path: Path) -> list[str]:
     return sorted(set(re.findall(r" (\w+)\.kd$", symbols, re.MULTILINE)))
 
 
-def parameters(path: Path) -> dict[str, list[int]]:
-    """What each kernel of a code object takes: the size of each parameter, 0 for a pointer to global memory."""
-    notes = subprocess.run([tool("llvm-readelf"), "--notes", str(path)], check=True, stdout=subprocess.PIPE, text=True)
+def metadata(paths: Sequence[Path]) -> dict[str, str]:
+    """What the compiler wrote about each kernel of some code objects, as the text that llvm-readelf prints."""
+    command = [tool("llvm-readelf"), "--notes", *map(str, paths)]
+    notes = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {}
-    for block in re.split(r"\n  - (?=\.a(?:gpr_count|rgs):)", notes.stdout)[1:]:
+    for block in re.split(r"\n  - (?=\.a(?:gpr_count|rgs):)", notes)[1:]:
         symbol = re.search(r"\.symbol:\s+'?(\w+)\.kd", block)
         if symbol is None:
-            raise RuntimeError(f"{path}: metadata without a symbol")
+            raise RuntimeError(f"metadata without a symbol in one of {', '.join(path.name for path in paths)}")
+        found[symbol[1]] = block
+    return found
+
+
+def parameters(paths: Sequence[Path]) -> dict[str, list[int]]:
+    """What each kernel of some code objects takes: the size of each parameter, 0 for a pointer to global memory."""
+    found = {}
+    for name, block in metadata(paths).items():
         arguments = re.findall(r"\.size:\s+(\d+)\n\s+\.value_kind:\s+(\w+)", block)
-        found[symbol[1]] = [
+        found[name] = [
             0 if kind == "global_buffer" else int(size) for size, kind in arguments if not kind.startswith("hidden")
         ]
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -42,6 +43,7 @@ def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
     return directory / "device"
 
 
+@functools.cache
 def build_for_tests(*targets: str) -> Path:
     """As `build`, where the wheel and scripts/test-native are built: most objects are there already."""
     return build(ROOT / "build" / "native", targets)

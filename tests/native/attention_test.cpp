@@ -130,17 +130,28 @@ void check(const Case& c) {
   const std::vector<double> queries = factors(qs, double(p.scale)), keys = factors(ks, 1),
                             values = factors(vs, 1);
   std::vector<double> expected(static_cast<size_t>(o.elements));
-  std::vector<double> s(static_cast<size_t>(c.T));
+  // One head's keys and values with the longer loop's dimension innermost, so that compilers make vectors of it.
+  std::vector<double> head_keys(static_cast<size_t>(c.D * c.T)), head_values(static_cast<size_t>(c.T * c.Dv));
+  std::vector<double> s(static_cast<size_t>(c.T)), y(static_cast<size_t>(c.Dv));
   for (int64_t b = 0; b < c.B; ++b) {
     for (int64_t h = 0; h < c.H; ++h) {
+      for (int64_t j = 0; j < c.T; ++j) {
+        for (int64_t d = 0; d < c.D; ++d)
+          head_keys[size_t(d * c.T + j)] = keys[size_t(at(p.k, b, h / c.group, j, d))];
+        for (int64_t d = 0; d < c.Dv; ++d)
+          head_values[size_t(j * c.Dv + d)] = values[size_t(at(p.v, b, h / c.group, j, d))];
+      }
       for (int64_t i = 0; i < c.S; ++i) {
         double highest = -INFINITY, sum = 0;
         bool nan = false;
+        std::fill(s.begin(), s.end(), 0);
+        for (int64_t d = 0; d < c.D; ++d) {
+          const double query = queries[size_t(at(p.q, b, h, i, d))];
+          const double* key = head_keys.data() + d * c.T;
+          for (int64_t j = 0; j < c.T; ++j) s[size_t(j)] += query * key[j];
+        }
         for (int64_t j = 0; j < c.T; ++j) {
-          double x = 0;
-          for (int64_t d = 0; d < c.D; ++d) {
-            x += queries[size_t(at(p.q, b, h, i, d))] * keys[size_t(at(p.k, b, h / c.group, j, d))];
-          }
+          double x = s[size_t(j)];
           if (c.softcap != 0) x = double(c.softcap) * std::tanh(x / double(c.softcap));
           if (c.has_bias) x += double(bs[size_t(at(p.bias, b, h, i, j))]);
           if (c.causal && j > i + c.T - c.S) x = -INFINITY;
@@ -155,11 +166,12 @@ void check(const Case& c) {
           x /= sum;
           if (c.guard && std::isnan(x)) x = 0;
         }
-        for (int64_t d = 0; d < c.Dv; ++d) {
-          double y = 0;
-          for (int64_t j = 0; j < c.T; ++j) y += s[size_t(j)] * values[size_t(at(p.v, b, h / c.group, j, d))];
-          expected[size_t(at(p.o, b, h, i, d))] = y;
+        std::fill(y.begin(), y.end(), 0);
+        for (int64_t j = 0; j < c.T; ++j) {
+          const double* value = head_values.data() + j * c.Dv;
+          for (int64_t d = 0; d < c.Dv; ++d) y[size_t(d)] += s[size_t(j)] * value[d];
         }
+        for (int64_t d = 0; d < c.Dv; ++d) expected[size_t(at(p.o, b, h, i, d))] = y[size_t(d)];
       }
     }
   }

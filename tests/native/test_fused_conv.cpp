@@ -18,64 +18,91 @@ double factor(const ConvolutionProblem& p, double x) {
   return std::nearbyint(x / unit) * unit;
 }
 
-double reference(const ConvolutionProblem& p, const std::vector<float>& x, const std::vector<float>& w,
-                 int64_t n, int64_t m, const std::array<int64_t, 3>& at) {
-  const int64_t g = m / p.M;
-  double sum = 0;
-  for (int64_t c = 0; c < p.C; ++c) {
-    for (int64_t tap = 0; tap < p.taps(); ++tap) {
-      const std::array<int64_t, 3> k = {tap / p.kernel[2] / p.kernel[1], tap / p.kernel[2] % p.kernel[1],
-                                        tap % p.kernel[2]};
-      int64_t place = n * p.x_channels() + g * p.C + c;
-      bool inside = true;
-      for (size_t i = 0; i < 3; ++i) {
-        const int64_t position = at[i] * p.stride[i] + k[i] * p.dilation[i] - p.pad[i];
-        inside = inside && position >= 0 && position < p.in[i];
-        place = place * p.in[i] + position;
+// What a problem is given, and its sums without bias, residual and activation, which many cases share.
+struct Numbers {
+  std::vector<float> x, w, b, r;
+  std::vector<double> sums;
+
+  explicit Numbers(const ConvolutionProblem& p)
+      : x(random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f)),
+        w(random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f)),
+        b(random_tensor<float>(p.y_channels(), 3, 1.0f)),
+        r(random_tensor<float>(p.N * p.y_channels() * p.out_size(), 4, 1.0f)),
+        sums(r.size()) {
+    const auto factors = [&p](const std::vector<float>& from) {
+      std::vector<double> to;
+      to.reserve(from.size());
+      for (const float value : from) to.push_back(factor(p, value));
+      return to;
+    };
+    const std::vector<double> images = factors(x), filters = factors(w);
+    for (int64_t n = 0; n < p.N; ++n) {
+      for (int64_t m = 0; m < p.y_channels(); ++m) {
+        double* y = sums.data() + (n * p.y_channels() + m) * p.out_size();
+        for (int64_t c = 0; c < p.C; ++c) {
+          const double* image = images.data() + (n * p.x_channels() + m / p.M * p.C + c) * p.in_size();
+          for (int64_t tap = 0; tap < p.taps(); ++tap) {
+            add_tap(p, filters[static_cast<size_t>((m * p.C + c) * p.taps() + tap)], tap, image, y);
+          }
+        }
       }
-      if (!inside) continue;
-      sum += factor(p, w[static_cast<size_t>((m * p.C + c) * p.taps() + tap)]) *
-             factor(p, x[static_cast<size_t>(place)]);
     }
   }
-  return sum;
-}
 
-void check_result(const ConvolutionProblem& p, const std::vector<float>& x, const std::vector<float>& w,
-                  const std::vector<float>& b, const std::vector<float>& r, const std::vector<float>& y,
+ private:
+  // Add the products of one weight with a plane, row by row, to a plane of sums.
+  static void add_tap(const ConvolutionProblem& p, double weight, int64_t tap, const double* image,
+                      double* y) {
+    const std::array<int64_t, 3> k = {tap / p.kernel[2] / p.kernel[1], tap / p.kernel[2] % p.kernel[1],
+                                      tap % p.kernel[2]};
+    const auto position = [&](size_t axis, int64_t at) {
+      return at * p.stride[axis] + k[axis] * p.dilation[axis] - p.pad[axis];
+    };
+    const auto inside = [&](size_t axis, int64_t at) {
+      return position(axis, at) >= 0 && position(axis, at) < p.in[axis];
+    };
+    int64_t begin = 0, end = p.out[2];
+    while (begin < end && !inside(2, begin)) ++begin;
+    while (begin < end && !inside(2, end - 1)) --end;
+    for (int64_t d = 0; d < p.out[0]; ++d) {
+      for (int64_t h = 0; h < p.out[1]; ++h) {
+        if (!inside(0, d) || !inside(1, h)) continue;
+        const double* source = image + (position(0, d) * p.in[1] + position(1, h)) * p.in[2];
+        double* row = y + (d * p.out[1] + h) * p.out[2];
+        for (int64_t i = begin; i < end; ++i) row[i] += weight * source[position(2, i)];
+      }
+    }
+  }
+};
+
+void check_result(const ConvolutionProblem& p, const Numbers& given, const std::vector<float>& y,
                   double rounding = 0) {
   double worst = 0;
-  for (size_t i = 0; i + 1 < y.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    const int64_t pixel = at % p.out_size(), m = at / p.out_size() % p.y_channels(),
-                  n = at / p.out_size() / p.y_channels();
-    double want = reference(p, x, w, n, m,
-                            {pixel / p.out[2] / p.out[1], pixel / p.out[2] % p.out[1], pixel % p.out[2]});
-    want += b[static_cast<size_t>(m)] + (p.has_residual ? r[i] : 0.0f);
-    want = reference_activation(p.act, want);
-    worst = std::max(worst, std::abs(want - y[i]) - rounding * std::abs(want));
+  CHECK(y.size() == given.sums.size() + 1);
+  for (size_t i = 0; i < given.sums.size(); ++i) {
+    const auto m = static_cast<size_t>(static_cast<int64_t>(i) / p.out_size() % p.y_channels());
+    const double want = reference_activation(
+        p.act, given.sums[i] + double(given.b[m]) + double(p.has_residual ? given.r[i] : 0.0f));
+    const double error = std::abs(want - double(y[i])) - rounding * std::abs(want);
+    worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
   }
   CHECK(y.back() == 77.0f);
   CHECK(worst < 5e-5);
 }
 
-void compare(const ConvolutionProblem& p, size_t lanes) {
-  const auto x = random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f);
-  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
-  const auto b = random_tensor<float>(p.y_channels(), 3, 1.0f);
-  const int64_t size = p.N * p.y_channels() * p.out_size();
-  const auto r = random_tensor<float>(p.has_residual ? size : 0, 4, 1.0f);
-  std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
+void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
+  std::vector<float> y(given.sums.size() + 1);
   ThreadParallel pool(lanes);
   for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
     if (p.C == 1 && vectors == cpu::FusedConvVectors::kChannels) continue;
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
-    cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+    cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
     std::fill(y.begin(), y.end(), 77.0f);
-    cpu::fused_conv(p, vectors, x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(),
-                    pool, arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
-    check_result(p, x, w, b, r, y);
+    cpu::fused_conv(p, vectors, given.x.data(), weights, given.b.data(),
+                    p.has_residual ? given.r.data() : nullptr, y.data(), pool,
+                    arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
+    check_result(p, given, y);
   }
 }
 
@@ -95,15 +122,11 @@ std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int6
 }
 
 // From numbers and from pairs, to numbers, to pairs, and to both.
-void compare_pairs(ConvolutionProblem p, size_t lanes) {
-  const auto x = random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f);
-  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
-  const auto b = random_tensor<float>(p.y_channels(), 3, 1.0f);
-  const int64_t size = p.N * p.y_channels() * p.out_size();
-  const auto r = random_tensor<float>(p.has_residual ? size : 0, 4, 1.0f);
+void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
+  const auto size = static_cast<int64_t>(given.sums.size());
   const bool even_x = p.C == 1 || p.C % 2 == 0, even_y = p.C == 1 || p.M % 2 == 0;
   const std::vector<uint32_t> words =
-      even_x ? in_pairs(x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
+      even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
   ThreadParallel pool(lanes);
   for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
     for (const int which : {0, 1, 2, 3, 4, 5}) {
@@ -112,14 +135,15 @@ void compare_pairs(ConvolutionProblem p, size_t lanes) {
       if ((p.pairs && !even_x) || (wants_pairs && !even_y)) continue;
       HeapWorkspace arena;
       void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
-      cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+      cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
       std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
       std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
-      const void* from = p.pairs ? static_cast<const void*>(words.data()) : x.data();
-      cpu::pairs_conv<float>(p, vectors, from, weights, b.data(), p.has_residual ? r.data() : nullptr,
-                             wants_y ? y.data() : nullptr, wants_pairs ? pairs.data() : nullptr, pool,
+      const void* from = p.pairs ? static_cast<const void*>(words.data()) : given.x.data();
+      cpu::pairs_conv<float>(p, vectors, from, weights, given.b.data(),
+                             p.has_residual ? given.r.data() : nullptr, wants_y ? y.data() : nullptr,
+                             wants_pairs ? pairs.data() : nullptr, pool,
                              arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, lanes)));
-      if (wants_y) check_result(p, x, w, b, r, y);
+      if (wants_y) check_result(p, given, y);
       if (!wants_pairs) continue;
       CHECK(pairs.back() == 77);
       pairs.pop_back();
@@ -134,7 +158,7 @@ void compare_pairs(ConvolutionProblem p, size_t lanes) {
           const uint32_t bits = plane % 2 == 0 ? word << 16 : word & 0xffff0000u;
           std::memcpy(&y[i], &bits, sizeof bits);
         }
-        check_result(p, x, w, b, r, y, 0x1p-8);
+        check_result(p, given, y, 0x1p-8);
       }
     }
   }
@@ -198,11 +222,12 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
   }
   using Kind = ActivationKind;
   for (ConvolutionProblem& p : problems) {
+    const Numbers given(p);
     for (const size_t lanes : {1, 3}) {
       p.has_residual = lanes == 3;
       for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0}}) {
         p.act = act;
-        compare_pairs(p, lanes);
+        compare_pairs(p, given, lanes);
       }
     }
   }
@@ -316,13 +341,14 @@ GRAPHOPT_TEST(fused_conv_of_many_shapes) {
   const Activation activations[] = {
       {Kind::kRelu, 0, 0}, {Kind::kLeakyRelu, -0.5f, 0}, {Kind::kClip, -0.25f, 0.5f}, {Kind::kSilu, 0, 0}};
   for (ConvolutionProblem& p : problems) {
-    for (const size_t lanes : {1, 3}) {
-      p.has_residual = lanes == 3;
-      for (const bool bfloat16 : {false, true}) {
-        p.bfloat16 = bfloat16;
+    for (const bool bfloat16 : {false, true}) {
+      p.bfloat16 = bfloat16;
+      const Numbers given(p);
+      for (const size_t lanes : {1, 3}) {
+        p.has_residual = lanes == 3;
         for (const Activation& act : activations) {
           p.act = act;
-          compare(p, lanes);
+          compare(p, given, lanes);
         }
       }
     }
