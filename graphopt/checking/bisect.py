@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import pipeline
-from graphopt.checking.verify import verify
+from graphopt.checking.verify import Verdict, verify
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
@@ -28,12 +28,14 @@ class BisectResult:
 
     Attributes:
         rewrites: how many rewrites all passes make.
+        verdict: of `verify` after all of them; where it is RANDOM no rewrite can be blamed.
         culprit: the first rewrite after which `verify` fails; None when it never does.
         summary: what `verify` said after the culprit.
         minimal: a model of the nodes that the culprit replaced, before it did; None when they cannot be cut out.
     """
 
     rewrites: int
+    verdict: Verdict
     culprit: Remark | None
     summary: str
     minimal: ir.Model | None
@@ -79,8 +81,8 @@ def bisect(
 
     total = sum(r.applied for r in rewritten(None)[1].remarks)
     whole = report(None)
-    if whole.equal:
-        return BisectResult(total, None, whole.summary, None)
+    if whole.verdict != Verdict.DIFFERENT or not total:
+        return BisectResult(total, whole.verdict, None, whole.summary, None)
     good, bad = 0, total
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -91,7 +93,7 @@ def bisect(
     before, _ = rewritten(good)
     after, result = rewritten(bad)
     culprit = [r for r in result.remarks if r.applied][-1]
-    return BisectResult(total, culprit, report(bad).summary, _minimal(before, after))
+    return BisectResult(total, whole.verdict, culprit, report(bad).summary, _minimal(before, after))
 
 
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:

@@ -16,7 +16,9 @@ from graphopt.cli.root import Command, app
 def bench_command(
     before: Annotated[Path, typer.Argument(metavar="A", help="A model; - is stdin.")],
     after: Annotated[Path | None, typer.Argument(metavar="B", help="The other side; without it A alone.")] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="cpu, rocm, migraphx, cuda, ... (repeatable).")] = None,
+    provider: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="cpu, rocm, migraphx, cuda, ... (repeatable).")
+    ] = None,
     threads: Annotated[str, typer.Option(metavar="1,2", help="0 is the runtime's own choice.")] = "0",
     batch: Annotated[str, typer.Option(metavar="1,8,64", help="Sizes of the symbolic first axis.")] = "",
     dim: Annotated[
@@ -34,7 +36,10 @@ def bench_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Measure A, or compare A with B: time, throughput, memory, nodes, placement."""
+    """Time A, or compare A with B.
+
+    Throughput, memory, times of nodes, and which provider runs them, too.
+    """
     import graphopt
 
     with screen.working() as say:

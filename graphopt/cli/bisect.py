@@ -10,6 +10,7 @@ import typer
 from graphopt.cli import screen, streams
 from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption, parse_names
 from graphopt.cli.root import Command, app
+from graphopt.cli.verify import exit_with_verdict
 
 
 @app.command(cls=Command)
@@ -22,11 +23,15 @@ def bisect(
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     providers: ProvidersOption = None,
 ) -> None:
-    """Find the one rewrite of IN that breaks its numbers, or the first value at which two providers part.
+    """Find the one rewrite of IN that breaks its numbers.
 
-    Exit code 0: none does, 1: found.
+    With --providers: the first value at which two providers part.
+
+    Exit code 0: none does, 1: found, 8: the model differs from itself, so that nothing can be blamed.
     """
     from graphopt.checking.bisect import bisect_file
+    from graphopt.report.layout import say
+    from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     before = streams.read(before)
@@ -37,29 +42,36 @@ def bisect(
         result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
     console = screen.out()
     if result.culprit is None:
-        console.print(f"[green]equal[/] after all {result.rewrites} rewrites: {plain(result.summary)}")
+        say(f"{verdict(result.verdict)} after all {result.rewrites} rewrites: {plain(result.summary)}", console)
+        exit_with_verdict(result.verdict)
         return
     where = ", ".join(result.culprit.nodes) or "the whole model"
-    console.print(f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}")
-    console.print(plain(result.summary))
-    if out is not None:
-        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+    say(f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}", console)
+    say(plain(result.summary), console)
+    _say_written(out, result.minimal is not None)
     raise typer.Exit(1)
 
 
 def _bisect_providers(path: Path, out: Path | None, providers: str, inputs: Path | None, seed: int) -> None:
     from graphopt.checking.parting import first_parting_in_file
+    from graphopt.report.layout import say
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
         result = first_parting_in_file(path, out, parse_names(providers) or [], inputs=inputs, seed=seed)
     console = screen.out()
     if result.value is None:
-        console.print(f"[green]equal[/]: {plain(result.summary)}")
+        say(f"[green]equal[/]: {plain(result.summary)}", console)
         return
-    console.print(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}")
+    say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
-        console.print("it differs only while no other value is looked at: a provider computes it with its neighbours")
-    if out is not None:
-        console.print(f"{plain(str(out))} written" if result.minimal else "no minimal model could be cut out")
+        say("it differs only while no other value is looked at: a provider computes it with its neighbours", console)
+    _say_written(out, result.minimal is not None)
     raise typer.Exit(1)
+
+
+def _say_written(out: Path | None, written: bool) -> None:
+    from graphopt.report.text import visible
+
+    if out is not None:
+        print(f"written to {visible(str(out))}" if written else "no minimal model could be cut out")

@@ -17,7 +17,10 @@ def diff_command(
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
-    """Show what differs between the graphs of two models. Exit code 0 whether they differ or not."""
+    """Show what differs between the graphs of two models.
+
+    Exit code 0 whether they differ or not.
+    """
     before, after = streams.read(before), streams.read(after)
     from graphopt.checking.diff import diff
 

@@ -34,7 +34,7 @@ def docs(
     ] = "index",
     listed: Annotated[bool, typer.Option("--list", help="The names of all pages.")] = False,
 ) -> None:
-    """Show a page of the documentation, which lies beside the program: no network is needed."""
+    """Show a page of the documentation, without a network."""
     known = pages()
     if listed:
         print("\n".join(known))

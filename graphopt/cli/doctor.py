@@ -20,11 +20,13 @@ def doctor(
     ] = False,
     bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
 ) -> None:
-    """Show versions, the native library, each way to a GPU, and what is missing; exit 1 when the self-test fails."""
+    """Show what is installed, each way to a GPU, what is missing.
+
+    Exit code 1 when the self-test fails.
+    """
     if bench and not selftest:
         raise OptionError("--bench is for --selftest")
-    from graphopt.report.tables import facts, print_routes, print_selftest
-    from graphopt.report.text import plain
+    from graphopt.report.tables import print_findings, print_selftest
     from graphopt.runtime.doctor import examine
 
     findings = examine()
@@ -39,13 +41,7 @@ def doctor(
         screen.print_json("doctor", data)
     else:
         console = screen.out()
-        versions = facts()
-        for name, value in findings.rows:
-            versions.add_row(name, plain(value))
-        console.print(versions)
-        print_routes(findings.routes, console)
-        for problem in findings.problems:
-            console.print(f"[red]problem:[/] {plain(problem)}")
+        print_findings(findings, console)
         if tested is not None:
             print_selftest(tested, console)
     if findings.problems:

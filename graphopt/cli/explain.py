@@ -38,6 +38,7 @@ def explain_command(
     code: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="CODE",
             help="Show what was refused for this reason alone (repeatable).",
             autocompletion=lambda: list(Code.__members__),
         ),
@@ -54,7 +55,10 @@ def explain_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Account for all of IN: what was rewritten, what was refused and why, what no pass looks at, and what it costs."""
+    """Account for all of IN: what is rewritten, what not, and why.
+
+    Each group of nodes has its share of multiply-adds and of bytes.
+    """
     if str(model) in Code.__members__ and not model.exists():
         _print_page(Code[str(model)])
         return

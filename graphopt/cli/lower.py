@@ -22,8 +22,12 @@ def lower(
     opset: Annotated[int | None, typer.Option(help="The standard operators' version in OUT.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Then compare the outputs of both; see verify.")] = False,
 ) -> None:
-    """Write our operators, and with --to standard those of com.microsoft, as standard ONNX for other runtimes."""
+    """Write our operators as standard ONNX, for other runtimes.
+
+    With --to standard those of com.microsoft, too.
+    """
     from graphopt.lower import lower as lower_model
+    from graphopt.report.layout import say
     from graphopt.report.text import count, plain
 
     source, written = streams.read(model), streams.write(out)
@@ -32,20 +36,20 @@ def lower(
     if verify:
         from graphopt.checking.verify import verify as verify_models
 
-        with screen.working("verifying") as say:
-            report = verify_models(source, written, progress=say)
+        with screen.working("verifying") as progress:
+            report = verify_models(source, written, progress=progress)
     streams.flush(out, written)
     console = screen.out()
     what = [f"{count(done.inlined, 'node')} inlined"] if done.inlined or to == "onnxruntime" else []
     if to == "standard":
         kinds = ", ".join(f"{op} {n}" for op, n in sorted(done.defined.items()))
         what.append(f"{count(done.defined.total(), 'node')} defined" + (f" ({kinds})" if kinds else ""))
-    console.print(f"{plain(', '.join(what))}, [bold]{plain(str(out))}[/] written, opset {done.opset}")
+    say(f"{plain(', '.join(what))}, [bold]{plain(str(out))}[/] written, opset {done.opset}", console)
     for remark in done.kept:
-        console.print(plain(f"stays: {remark.nodes[0]}: {remark.detail} ({remark.code})"))
+        say(plain(f"stays: {remark.nodes[0]}: {remark.detail} ({remark.code})"), console)
     if report is not None:
         from graphopt.cli.verify import exit_with_verdict
         from graphopt.report.tables import print_verdict
 
         print_verdict(report, console)
-        exit_with_verdict(report)
+        exit_with_verdict(report.verdict)

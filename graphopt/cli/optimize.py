@@ -52,7 +52,10 @@ Fp16IoOption = Annotated[
 KeepFloatOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep-float", "--fp16-keep", help="With --precision: a node or operator that stays float32 (repeatable)."
+        "--keep-float",
+        "--fp16-keep",
+        metavar="NAME",
+        help="With --precision: a node or operator that stays float32 (repeatable).",
     ),
 ]
 FreezeOption = Annotated[
@@ -158,7 +161,7 @@ def optimize(
 
         streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if accuracy is not None:
-        exit_with_verdict(accuracy)
+        exit_with_verdict(accuracy.verdict)
 
 
 @dataclass(frozen=True)
@@ -326,6 +329,7 @@ def _print(
     """The answer first, then what it rests on."""
     from graphopt.report import tables
     from graphopt.report.answer import answer, is_faster, is_slower
+    from graphopt.report.layout import say
     from graphopt.report.text import plain
 
     console = screen.out()
@@ -354,4 +358,4 @@ def _print(
     if accuracy is not None:
         tables.print_verify(accuracy, console)
     for note in report.notes:
-        tables.say(plain(note), console)
+        say(plain(note), console)

@@ -18,13 +18,16 @@ def optimize_all(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every .onnx file below it is read.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Models, reports, manifest and summary go there.")],
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPTIONS OF OPTIMIZE]...", help="--verify, --target cpu, ...")
+        list[str] | None, typer.Argument(metavar="OPTIONS_OF_OPTIMIZE", help="--verify, --target cpu, ...")
     ] = None,
     jobs: Annotated[int, typer.Option(help="How many models at a time; each has a process of its own.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds for one model; 0 is any.")] = 0.0,
     on: Annotated[str, typer.Option(help="ray: over a cluster that sees both folders.")] = "",
 ) -> None:
-    """Optimize every model of FOLDER into OUT; run it again to go on. Exit code 1: some failed."""
+    """Optimize every model of FOLDER into OUT.
+
+    Run it again to go on. Exit code 1: some failed.
+    """
     from graphopt.optimize_all import PAGE, Outcome, summary
     from graphopt.optimize_all import optimize_all as run
     from graphopt.report.text import count, plain

@@ -8,16 +8,24 @@ from graphopt.cli.root import Command, app
 
 @app.command(cls=Command)
 def passes() -> None:
-    """List the passes with their equations, in the order in which they run."""
-    from rich.markup import escape
-
+    """List the passes with their equations, in their order."""
+    from graphopt.metadata import Numerics
     from graphopt.passes.plugins import installed
+    from graphopt.report.layout import say
+    from graphopt.report.text import plain
 
     console = screen.out()
-    width = max(len(p.name) for p in installed())
+    width = max(len(p.name) for p in installed()) + 2
     for p in installed():
-        first, *rest = p.equation.split(";  ")
-        console.print(f"[bold]{p.name:{width}}[/]  {escape(first)}")
-        for line in rest:
-            console.print(f"{'':{width}}  {escape(line)}")
-        console.print(f"{'':{width}}  [dim]{p.numerics.name.lower()}[/]")
+        name = f"[bold]{p.name}[/]".ljust(width + len("[bold][/]"))
+        for i, equation in enumerate(p.equation.split(";  ")):
+            say(plain(equation), console, label=" " * width if i else name)
+        say(f"[dim]{p.numerics.name.lower()}[/]", console, label=" " * width)
+    console.print()
+    for numerics, meaning in (
+        (Numerics.EXACT, "the same bits"),
+        (Numerics.REASSOCIATED, "the same terms, multiplied and added in another order"),
+        (Numerics.APPROXIMATE, "fewer products of other terms, whose rounding is their own"),
+    ):
+        if any(p.numerics == numerics for p in installed()):
+            say(f"[dim]{numerics.name.lower()}: {meaning}[/]", console)

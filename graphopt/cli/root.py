@@ -7,13 +7,25 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.completion import get_completion_inspect_parameters, install_callback, show_callback
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 import graphopt
 from graphopt.cli import config
 
+
+class Commands(TyperGroup):
+    """Lists the commands as people need them: what one begins with, what one looks at, what is there besides."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = (
+            "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
+        )
+        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
+
+
 # Help without boxes: at 80 columns nothing folds, and rich, which takes as long as all else, is not loaded for it.
 app = typer.Typer(
+    cls=Commands,
     # Reading an option without a default loads pydantic, which takes as long as all else: --help gets one here, and the
     # options of completion, which are typer's, get theirs below.
     context_settings={"default_map": {"help": False}},

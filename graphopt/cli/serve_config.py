@@ -36,10 +36,13 @@ def serve_config(
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
     threads: Annotated[int, typer.Option(help="Of each; 0 is the runtime's choice.")] = 0,
     devices: Annotated[str, typer.Option(help="0,1: the GPUs that the instances share.")] = "",
-    dim: Annotated[list[str] | None, typer.Option(help="NAME=128: a size to warm up with (repeatable).")] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=128", help="A size to warm up with (repeatable).")
+    ] = None,
     seen_at: Annotated[Path | None, typer.Option(help="Where the engine sees OUT, if in a container.")] = None,
 ) -> None:
-    """Write a folder from which an inference server serves MODEL as it is."""
+    """Write a folder from which a server serves MODEL as it is."""
+    from graphopt.report.layout import say
     from graphopt.report.text import plain
     from graphopt.serving.configs import COMMANDS
     from graphopt.serving.write import write
@@ -58,9 +61,11 @@ def serve_config(
         sizes=parse_one_size(dim),
         seen_at=seen_at,
     )
-    out_ = screen.out()
+    console = screen.out()
     merged = f"requests are merged to {deployment.max_batch} rows" if deployment.max_batch > 1 else "no merging"
-    out_.print(f"[bold]{plain(str(out))}[/] serves {plain(deployment.name)} version {deployment.version}; {merged}")
+    serves = f"serves {plain(deployment.name)} version {deployment.version}; {merged}"
+    say(f"[bold]{plain(str(out))}[/] {serves}", console)
     for note in notes:
-        out_.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True)
-    out_.print(f"start it with: {plain(COMMANDS[engine].format(folder=out))}", soft_wrap=True)
+        say(f"[yellow]note:[/] {plain(note)}", console)
+    console.print("start it with:")
+    console.print(f"  {plain(COMMANDS[engine].format(folder=out))}", soft_wrap=True)  # to be copied

@@ -20,7 +20,7 @@ from graphopt.cli.root import Command, app
 from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
+    from graphopt.checking.verify import Verdict
 
 
 @app.command(cls=Command, name="verify")
@@ -31,9 +31,12 @@ def verify_command(
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
     rtol: Annotated[
-        list[str] | None, typer.Option(help="1e-3, or OUTPUT:1e-3 for one output (repeatable); relative to RMS.")
+        list[str] | None,
+        typer.Option(metavar="[OUTPUT:]1e-3", help="Allowed, relative to RMS; of one output or all (repeatable)."),
     ] = None,
-    atol: Annotated[list[str] | None, typer.Option(help="1e-6, or OUTPUT:1e-6 (repeatable).")] = None,
+    atol: Annotated[
+        list[str] | None, typer.Option(metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     provider: Annotated[
@@ -56,7 +59,10 @@ def verify_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Compare the outputs of two models. Exit code 0: equal, 1: they differ, 2: could not be run, 8: random."""
+    """Compare the outputs of two models.
+
+    Exit code 0: equal, 1: they differ, 2: could not be run, 8: random.
+    """
     if after is None and providers is None:
         raise OptionError(
             "AFTER is missing; one model alone is compared with itself on two providers (--providers A,B)"
@@ -88,15 +94,15 @@ def verify_command(
 
         print_verdict(report, screen.out())
         print_verify(report, screen.out())
-    exit_with_verdict(report, strict=strict)
+    exit_with_verdict(report.verdict, uncovered=strict and bool(report.not_covered))
 
 
-def exit_with_verdict(report: VerifyReport, *, strict: bool = False) -> None:
+def exit_with_verdict(verdict: Verdict, *, uncovered: bool = False) -> None:
     """Ends with the exit code of what was found; 0 returns."""
     from graphopt.checking.verify import Verdict
 
-    code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[report.verdict]
-    if code == 0 and strict and report.not_covered:
+    code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[verdict]
+    if code == 0 and uncovered:
         code = EXIT_NOT_COVERED
     if code:
         raise typer.Exit(code)

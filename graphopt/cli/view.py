@@ -34,14 +34,19 @@ def view_command(
     port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Show MODEL and its rewrite side by side in the browser: search, fold by layer, cost, change and reason."""
+    """Show MODEL and its rewrite side by side in the browser.
+
+    With search, folding by layer, and the cost, change and reason of each node.
+    """
+    from graphopt.report.text import plain
+
     data = _data(model, after, target, all_sites, input_shape, dim, bench)
     try:
         server = serve(data, port)
     except OSError as error:
         raise OptionError(f"--port {port} cannot be used: {error.strerror or error}") from None
     address = f"http://{HOST}:{server.server_address[1]}/"
-    screen.out().print(f"{address} shows {model.name}; Ctrl-C ends it")
+    screen.out().print(plain(f"{address} shows {model.name}; Ctrl-C ends it"), soft_wrap=True)
     if open_browser:
         typer.launch(address)
     with server:

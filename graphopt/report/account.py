@@ -38,6 +38,11 @@ _MOVES = frozenset(
 )
 # In a detail; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
+_ACTIVATIONS = frozenset(
+    "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
+    "Tanh".split()
+)
+_ARITHMETIC = frozenset("Add Div Mul Sub".split())
 _PRODUCTS = frozenset("Conv ConvTranspose Gemm MatMul".split())
 
 
@@ -45,6 +50,7 @@ class Fate(enum.Enum):
     """What became of a group; in the order in which people can gain from knowing."""
 
     COULD_GAIN = "refused, and there is something to do"
+    NO_GAIN = "legal, but it would not pay here"
     REFUSED = "refused, and nothing to do"
     LEFT = "no pass rewrites it"
     REWRITTEN = "rewritten"
@@ -86,11 +92,13 @@ class AccountGroup:
 
     Attributes:
         where: their names as one.
+        places: how often, " in 12 layers"; "" for once.
         share, byte_share: of the model's multiply-adds and bytes.
     """
 
     sites: tuple[Site, ...]
     where: str
+    places: str
     multiply_adds: int
     bytes: int
     share: float
@@ -207,7 +215,7 @@ def account(
     for group in grouped(sites, kind=lambda s: s.kind, name=lambda s: s.labels[-1]):
         adds, bytes_ = (sum(getattr(s, a) for s in group.members) for a in ("multiply_adds", "bytes"))
         shares = adds / max(found.multiply_adds, 1), bytes_ / max(found.bytes, 1)
-        found.groups.append(AccountGroup(group.members, group.where, adds, bytes_, *shares))
+        found.groups.append(AccountGroup(group.members, group.where, group.places, adds, bytes_, *shares))
     shown = {r for s in sites for r in s.remarks}
     found.elsewhere = [r for r in dict.fromkeys(report.remarks) if not r.applied and r not in shown]
     order = list(Fate)
@@ -325,11 +333,24 @@ def _site(nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark
 
 def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
     refused = [Code[r.code] for r in remarks if not r.applied]
-    if any(not code.advice.startswith("nothing") for code in refused):
+    if any(code != Code.NO_GAIN and not code.advice.startswith("nothing") for code in refused):
         return Fate.COULD_GAIN
+    if Code.NO_GAIN in refused:
+        return Fate.NO_GAIN
     if changed:
         return Fate.REWRITTEN
     return Fate.REFUSED if refused else Fate.LEFT
+
+
+def _is_bias(node: ir.Node) -> bool:
+    """Whether it adds a constant to a product."""
+    made_by = (v.producer() for v in node.inputs if v is not None)
+    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in _PRODUCTS for n in made_by)
+
+
+def _constants(node: ir.Node) -> bool:
+    """Whether it reads a constant."""
+    return any(v is not None and v.const_value is not None for v in node.inputs)
 
 
 def operators(op_types: Iterable[str]) -> str:
@@ -378,7 +399,15 @@ def _why_left(node: ir.Node) -> str:
         if kernel and kernel != (3, 3):
             return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
     if op_type in _PRODUCTS:
+        if any(_is_bias(reader) for reader in node.outputs[0].consumers()):
+            return "a product and its bias: for this target no pass makes one node of them"
         return "alone: nothing beside it to fold or to fuse"
+    if _is_bias(node):
+        return "the bias of a product: for this target no pass makes one node of them"
+    if op_type in _ACTIVATIONS:
+        return "an activation in the form that runtimes know"
+    if op_type in _ARITHMETIC and not _constants(node):
+        return "of two values that are computed: nothing constant to fold"
     looking = [p.name for p in installed() if isinstance(p, Pass) and ("", op_type) in p.anchors]
     if looking:
         return f"not what {' and '.join(looking)} {'looks' if len(looking) == 1 else 'look'} for"

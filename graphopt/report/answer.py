@@ -8,13 +8,13 @@ from graphopt.checking.judge import Verdict
 from graphopt.checking.verify import VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow
 from graphopt.report.data import ModelStats, Report
-from graphopt.report.text import count
+from graphopt.report.text import count, small
 
 
 def answer(
     report: Report, accuracy: VerifyReport | None = None, times: BenchReport | None = None, written: str = ""
 ) -> str:
-    """For instance "1.29x faster (1.27-1.31), equal (worst 1.2e-06), 464 -> 247 nodes, resnet50.opt.onnx"."""
+    """For instance "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx"."""
     parts = [speed(times) if times is not None else "", equality(accuracy) if accuracy is not None else ""]
     parts.append(nodes(report.before, report.after))
     parts.append(written)
@@ -74,7 +74,7 @@ def equality(accuracy: VerifyReport) -> str:
         return accuracy.verdict.value
     if accuracy.verdict == Verdict.EQUAL and all(row.rel_rms == 0 for row in accuracy.rows):
         return "equal (same bits)"
-    return f"{accuracy.verdict.value} (worst {worst.rel_rms:.1e})"
+    return f"{accuracy.verdict.value} (worst {small(worst.rel_rms)})"
 
 
 def nodes(before: ModelStats | None, after: ModelStats | None) -> str:

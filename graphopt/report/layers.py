@@ -21,11 +21,13 @@ class Group(Generic[T, K]):
         kind: what they have in common.
         members: in the order of the model.
         where: their names as one, "/encoder/layer.{0-11}/attention/MatMul".
+        places: how often, " in 12 layers"; "" for once.
     """
 
     kind: K
     members: tuple[T, ...]
     where: str
+    places: str
 
 
 def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]) -> list[Group[T, K]]:
@@ -33,7 +35,10 @@ def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]
     found: dict[tuple[K, str], list[T]] = defaultdict(list)
     for item in items:
         found[kind(item), _NUMBER.sub("#", name(item))].append(item)
-    groups = [Group(k, tuple(members), where([name(m) for m in members])) for (k, _), members in found.items()]
+    groups = []
+    for (k, _), members in found.items():
+        names = [name(m) for m in members]
+        groups.append(Group(k, tuple(members), where(names), _places(names)))
     return sorted(groups, key=lambda g: -len(g.members))
 
 
@@ -60,6 +65,15 @@ def stretch(name: str) -> str:
         return ""
     numbered = next((i for i, part in enumerate(parts[:-1]) if _NUMBER.search(part)), 0)
     return "/".join(parts[: numbered + 1])
+
+
+def _places(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return ""
+    layers = {stretch(name) for name in names} - {""}
+    if len(layers) == len(names):
+        return f" in {len(names)} layers"
+    return f" in {len(names)} places" + (f" of {len(layers)} layers" if len(layers) > 1 else "")
 
 
 def _product(columns: Sequence[Sequence[str]]) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import Verdict, VerifyReport
@@ -20,49 +19,21 @@ from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped
-from graphopt.report.text import amount, count, plain, size
+from graphopt.report.layout import say, say_facts, show, table, width
+from graphopt.report.text import amount, count, plain, size, small
+from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
 from graphopt.runtime.sessions import CPU
 
 MAX_SITE_ROWS = 15
+_COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
 # Initializers with range problems that are printed; the JSON report has all.
 MAX_RANGES = 20
-# No text of a table is cut below so many letters.
-LEAST_TEXT = 8
-# Groups of an account below it are counted, not listed, where there is nothing to do about them.
+# Of an account, what is listed however small it is.
+UNDONE = (Fate.COULD_GAIN, Fate.NO_GAIN, Fate.REFUSED)
+# Groups of the others below it are counted, not listed.
 LEAST_SHARE = 0.01
-
-
-def table(columns: Sequence[str], title: str = "") -> Table:
-    """A table without lines. Columns whose name begins with ">" are right-aligned; what is too long is cut."""
-    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    made.title_style = "bold"
-    for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
-    return made
-
-
-def show(made: Table, console: Console) -> None:
-    """Prints a table; where it is wider than a terminal the widest texts are cut, and never a number."""
-    widths = [
-        max(Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)) for column in made.columns
-    ]
-    texts = [i for i, column in enumerate(made.columns) if column.justify == "left"]
-    gaps = 2 * (len(widths) - 1)
-    while texts and sum(widths) + gaps > console.width and max(widths[i] for i in texts) > LEAST_TEXT:
-        widths[max(texts, key=lambda i: widths[i])] -= 1
-    for column, width in zip(made.columns, widths, strict=True):
-        column.width = width
-    console.print(made)
-
-
-def say(text: str, console: Console, *, indent: int = 2) -> None:
-    """A sentence (markup); on a terminal that is too narrow for it its later lines are indented."""
-    lines = Text.from_markup(text).wrap(console, max(console.width - indent, LEAST_TEXT))
-    for i, line in enumerate(lines or [Text()]):
-        console.print(Text(" " * indent if i else "") + line, soft_wrap=True)
 
 
 def print_before_after(before: ModelStats, after: ModelStats, console: Console) -> None:
@@ -123,7 +94,8 @@ def print_ranges(report: Report, console: Console) -> None:
     if not report.initializer_ranges:
         return
     columns = ("initializer", ">numbers", ">beyond 65504", ">subnormal", ">zero", ">share", "stored as")
-    shown = table(columns, title="initializers in float16")
+    say("[bold]initializers in float16[/]", console)
+    shown = table(columns)
     worst = sorted(report.initializer_ranges, key=lambda r: r.error, reverse=True)
     for r in worst[:MAX_RANGES]:
         numbers = (str(n) for n in (r.size, r.overflow, r.subnormal, r.zero))
@@ -135,24 +107,38 @@ def print_ranges(report: Report, console: Console) -> None:
 
 def print_verdict(report: VerifyReport, console: Console) -> None:
     """The answer, and what it rests on."""
-    colour = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}[report.verdict]
-    say(f"[bold {colour}]{equality(report)}[/]: {plain(report.summary)}", console)
+    say(f"[bold {_COLOURS[report.verdict]}]{equality(report)}[/]: {plain(report.summary)}", console)
+
+
+def verdict(found: Verdict) -> str:
+    """As markup."""
+    return f"[{_COLOURS[found]}]{found.value}[/]"
 
 
 def print_verify(report: VerifyReport, console: Console) -> None:
     """Each output at its worst."""
-    shown = table(("output", ">max abs", ">of RMS", ">allowed", ">SNR dB", "worst slice", ""))
-    for row in report.worst_outputs():
-        verdict = "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]"
-        numbers = (f"{row.max_abs:.3g}", f"{row.rel_rms:.3g}", f"{row.limit:.3g}", f"{row.snr_db:.1f}")
-        worst = f"{plain(row.slice)} {row.slice_error:.2g} of {row.slice_limit:.2g}" if row.slice else ""
-        shown.add_row(plain(row.name), *numbers, worst, verdict)
+    for spared in ((), ("SNR dB",), ("SNR dB", "worst slice")):  # what a narrow terminal has no room for
+        shown = _outputs(report, spared)
+        if width(shown) <= console.width:
+            break
     if shown.row_count:
         show(shown, console)
     for gap in report.not_covered:
         say(f"[yellow]not covered:[/] {plain(gap)}", console)
     for note in report.notes:
         say(f"[yellow]note:[/] {plain(note)}", console)
+
+
+def _outputs(report: VerifyReport, spared: Sequence[str]) -> Table:
+    columns = ["output", ">max abs", ">of RMS", ">allowed", ">SNR dB", "worst slice", ""]
+    kept = [i for i, column in enumerate(columns) if column.removeprefix(">") not in spared]
+    made = table([columns[i] for i in kept])
+    for row in report.worst_outputs():
+        worst = f"{plain(row.slice)} {small(row.slice_error)} of {small(row.slice_limit)}" if row.slice else ""
+        numbers = (small(row.max_abs, 3), small(row.rel_rms, 3), small(row.limit, 3), f"{row.snr_db:.1f}")
+        cells = (plain(row.name), *numbers, worst, "[green]equal[/]" if row.equal else f"[red]{plain(row.reason)}[/]")
+        made.add_row(*(cells[i] for i in kept))
+    return made
 
 
 def print_diff(found: ModelDiff, console: Console) -> None:
@@ -164,15 +150,13 @@ def print_diff(found: ModelDiff, console: Console) -> None:
     say(f"[bold]{nodes(found.before, found.after)}, {places} rewritten[/]", console)
     print_before_after(found.before, found.after, console)
     if found.neighbourhoods:
-        shown = table(("before", "after", ">sites", "where"))
         for kind in grouped(
             found.neighbourhoods,
             kind=lambda h: (operators(h.removed), operators(h.added)),
-            name=lambda h: (h.added or h.removed)[-1].label,
+            name=lambda h: (h.removed or h.added)[-1].label,
         ):
             before, after = kind.kind
-            shown.add_row(plain(before), plain(after), str(len(kind.members)), plain(kind.where))
-        show(shown, console)
+            say(f"{plain(before)} -> {plain(after)}{kind.places}: {plain(kind.where)}", console)
     removed, added = set(found.removed_initializers), set(found.added_initializers)
     changed = len(found.changed_initializers)
     say(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed", console)
@@ -194,7 +178,7 @@ def print_speed(report: BenchReport, console: Console) -> None:
     elif len(report.rows) == 1 and report.rows[0].after is not None:
         row = report.rows[0]
         said += f", {row.before.median_ms:.3g} -> {report.rows[0].after.median_ms:.3g} ms"
-    console.print(plain(said), style=style)
+    say(f"[{style}]{plain(said)}[/]", console)
 
 
 def print_placements(report: BenchReport, console: Console) -> None:
@@ -224,7 +208,8 @@ def print_bench(report: BenchReport, console: Console) -> None:
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
     if tuning.sites:
-        shown = table((">speedup", ">95 % interval", "", "site"), title="measured classes of sites")
+        say("[bold]measured classes of sites[/]", console)
+        shown = table((">speedup", ">95 % interval", "", "site"))
         for name, m in tuning.sites.items():
             said = {True: "[green]rewritten[/]", False: "left", None: "as estimated"}[m.pays]
             shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said, plain(name))
@@ -236,15 +221,15 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         say(f"[yellow]note:[/] {plain(note)}", console)
 
 
-def facts() -> Table:
-    """A table of names and what there is to say of them, in full."""
-    made = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
+def print_findings(found: Findings, console: Console) -> None:
+    """What there is, and what is missing."""
+    say_facts([(name, plain(value)) for name, value in found.rows], console)
+    _print_routes(found.routes, console)
+    for problem in found.problems:
+        say(f"[red]problem:[/] {plain(problem)}", console)
 
 
-def print_routes(routes: Sequence[Route], console: Console) -> None:
+def _print_routes(routes: Sequence[Route], console: Console) -> None:
     """A section for each way to a GPU; devices that two ways share are described once."""
     described: set[str] = set()
     for route in routes:
@@ -257,18 +242,17 @@ def print_routes(routes: Sequence[Route], console: Console) -> None:
         if not route.devices or route.runtime in described:
             continue
         described.add(route.runtime)
-        shown = facts()
-        shown.add_row("runtime", plain(f"{route.version}, {route.runtime}"))
-        shown.add_row("device code", plain(", ".join(route.code) or "none"))
+        facts = [("runtime", f"{route.version}, {route.runtime}"), ("device code", ", ".join(route.code) or "none")]
+        rows = [(name, plain(value)) for name, value in facts]
         for device in route.devices:
-            shown.add_row(f"GPU {device.number}", plain(_gpu_line(device)))
+            rows.append((f"GPU {device.number}", plain(_gpu_line(device))))
             if device.reason is not None:
-                shown.add_row("", f"[yellow]not used:[/] {plain(str(device.reason))}")
+                rows.append(("", f"[yellow]not used:[/] {plain(str(device.reason))}"))
             for library in device.libraries:
                 version = ", ".join(filter(None, (library.version, library.path)))
                 why = "" if library.reason is None else f"[yellow]not used:[/] {plain(str(library.reason))}"
-                shown.add_row(f"  {plain(library.name)}", " ".join(filter(None, (plain(version), why))))
-        console.print(shown)
+                rows.append((f"  {plain(library.name)}", " ".join(filter(None, (plain(version), why)))))
+        say_facts(rows, console)
 
 
 def _gpu_line(device: Gpu) -> str:
@@ -290,7 +274,8 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     timed = any(r.milliseconds is not None for r in tested.results)
     beside_cpu = any(r.cpu_milliseconds is not None for r in tested.results)
     columns += [">ms"] * timed + [">CPU ms"] * beside_cpu
-    shown = table(columns, title=f"self-test: {plain(tested.provider)} on {plain(device)}")
+    say(f"[bold]self-test: {plain(tested.provider)} on {plain(device)}[/]", console)
+    shown = table(columns)
     for family, dtype, results in tested.families():
         passed = [r for r in results if r.passed]
         colour = "green" if len(passed) == len(results) else "red"
@@ -370,7 +355,8 @@ def _print_profile(profile: Profile, console: Console) -> None:
         group[2] += site.after_us or 0.0
     both = profile.after is not None
     columns = (">before ms", ">after ms", ">sites", "before", "after") if both else (">ms", ">nodes", "operator")
-    shown_table = table(columns, title=f"time by site ({plain(describe(profile.setting))})")
+    say(f"[bold]time by site ({plain(describe(profile.setting))})[/]", console)
+    shown_table = table(columns)
     ordered = sorted(groups.items(), key=lambda item: -max(item[1][1:]))
     shown = [(a, b, n, x, y) for (a, b), (n, x, y) in ordered[:MAX_SITE_ROWS]]
     if ordered[MAX_SITE_ROWS:]:
@@ -418,10 +404,9 @@ def print_account(found: Account, console: Console) -> None:
     sizes = ", ".join(f"{s}={n}" for s, n in found.sizes.items())
     unknown = f"; {count(found.unknown, 'node')} of unknown size" if found.unknown else ""
     at = f" at {sizes}" if sizes else ""
-    say(
-        plain(f"{amount(found.multiply_adds)} multiply-adds, {size(found.bytes)} read and written{at}{unknown}"),
-        console,
-    )
+    adds = f"{amount(found.multiply_adds)} multiply-adds"
+    say(plain(f"{adds}, {size(found.bytes)} read and written{at}{unknown}"), console)
+    say("[dim]shares of multiply-adds and of bytes, then what became of which nodes[/]", console)
     for fate in Fate:
         mine = [g for g in found.groups if g.first.fate == fate]
         if not mine:
@@ -429,17 +414,17 @@ def print_account(found: Account, console: Console) -> None:
         share, byte_share = (sum(getattr(g, a) for g in mine) for a in ("share", "byte_share"))
         console.print()
         say(f"[bold]{fate.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)", console)
-        shown = mine if fate in (Fate.COULD_GAIN, Fate.REFUSED) else [g for g in mine if g.cost >= LEAST_SHARE]
+        shown = mine if fate in UNDONE else [g for g in mine if g.cost >= LEAST_SHARE]
         for group in shown:
             _print_group(group, console)
         if rest := mine[len(shown) :]:
             say(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]", console)
-
     if found.elsewhere:
         console.print()
         say("[bold]refused at nodes that passes had made and have taken away again[/]", console)
         for remark in found.elsewhere:
-            say(f"  {remark_line(remark, ', '.join(plain(n) for n in remark.nodes))}", console)
+            say(f"{_refusal(remark)} ({', '.join(plain(n) for n in remark.nodes)})", console)
+    _print_codes([*found.elsewhere, *(r for g in found.groups for r in g.first.remarks)], console)
 
 
 def account_answer(found: Account) -> str:
@@ -448,26 +433,44 @@ def account_answer(found: Account) -> str:
     for fate, words in (
         (Fate.REWRITTEN, "rewritten"),
         (Fate.COULD_GAIN, "refused with something to do"),
+        (Fate.NO_GAIN, "would not pay"),
         (Fate.REFUSED, "refused"),
         (Fate.LEFT, "left"),
     ):
         share, byte_share = found.share_of(fate)
-        parts.append(f"{share if found.multiply_adds else byte_share:.0%} {words}")
-    return f"of the {'multiply-adds' if found.multiply_adds else 'bytes'}: {', '.join(parts)}"
+        shown = f"{share if found.multiply_adds else byte_share:.0%}"
+        if shown != "0%":
+            parts.append(f"{shown} {words}")
+    return f"{'multiply-adds' if found.multiply_adds else 'bytes'}: {', '.join(parts) or 'none'}"
 
 
 def _print_group(group: AccountGroup, console: Console) -> None:
-    site, n = group.first, len(group.sites)
+    """Its shares, and below them what is said of it."""
+    site = group.first
     into = f" -> {site.into}" if site.into else " -> nothing" if site.fate == Fate.REWRITTEN else ""
-    times = f" in {n} places" if n > 1 else ""
-    where = f": {plain(group.where)}"
-    say(f"{group.share:6.1%} {group.byte_share:6.1%}  {plain(site.operators + into)}{times}{where}", console)
-    if site.into or site.fate == Fate.REWRITTEN:
-        by = ", ".join(dict.fromkeys(r.pass_name for r in site.remarks if r.applied))
-        if by:
-            say(f"{'':15}[dim]by {by}[/]", console)
+    label = f"{group.share:6.1%} {group.byte_share:6.1%}  "
+    say(plain(f"{site.operators}{into}{group.places}: {group.where}"), console, label=label)
+    by = ", ".join(dict.fromkeys(r.pass_name for r in site.remarks if r.applied)) if site.into else ""
+    below = [f"[dim]by {by}[/]"] if by else []
     for remark in dict.fromkeys(r for r in site.remarks if not r.applied):
-        named = [remark.nodes] if n == 1 else [(group.where, *remark.nodes[1:])]
-        say(f"  {remark_line(remark, ', '.join(plain(x) for x in named[0]))}", console)
+        others = f" ({', '.join(plain(n) for n in remark.nodes[1:])})" if remark.nodes[1:] else ""
+        below.append(f"{_refusal(remark)}{others}")
     if site.reason:
-        say(f"{'':15}[dim]{plain(site.reason)}[/]", console, indent=15)
+        below.append(f"[dim]{plain(site.reason)}[/]")
+    for line in below:
+        say(line, console, label=" " * len(label))
+
+
+def _refusal(remark: Remark) -> str:
+    return f"[yellow]refused[/] {remark.pass_name}: {remark.code}: {plain(remark.detail)}"
+
+
+def _print_codes(remarks: Iterable[Remark], console: Console) -> None:
+    """What the codes of these remarks mean, each once."""
+    codes = dict.fromkeys(Code[r.code] for r in remarks if not r.applied)
+    if not codes:
+        return
+    console.print()
+    for code in codes:
+        say(f"{code.name}: {code.meaning}; to do: {code.advice}", console)
+    say(f"[dim]graphopt explain {next(iter(codes)).name} prints the page of a code[/]", console)

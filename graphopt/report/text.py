@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def visible(text: str) -> str:
     """Names come from files: control characters, those that turn the direction of text too, become visible."""
@@ -37,3 +39,8 @@ def amount(n: float) -> str:
             return f"{n:.3g}{unit}"
         n /= 1000
     return f"{n:.3g} T"
+
+
+def small(x: float, digits: int = 2) -> str:
+    """A number of any size in a few digits, with no zeros in its exponent: 1.2e-6."""
+    return re.sub(r"e([-+])0+", r"e\1", f"{x:.{digits}g}")

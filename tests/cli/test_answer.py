@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -22,11 +23,15 @@ from rich.console import Console
 
 import graphopt
 from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
+from graphopt.cli import screen
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
 from graphopt.report.answer import answer, equality
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped, where
-from graphopt.report.tables import show, table
+from graphopt.report.layout import show, table
+from graphopt.report.tables import print_findings
+from graphopt.runtime.doctor import Findings
+from graphopt.runtime.routes import Gpu, Library, Reason, Route
 from models import ZOO
 from tests.rewriting import model_from_text
 
@@ -50,8 +55,8 @@ def test_an_output_of_rounding_alone_is_not_the_worst() -> None:
     row = compared(Verdict.EQUAL, 1.2e-6).rows[0]
     near = replace(row, slice_error=1.2e-6, slice_limit=1e-5)
     noise = replace(row, rel_rms=33.6, limit=602.0, slice_error=33.6, slice_limit=602.0)
-    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise, near])) == "equal (worst 1.2e-06)"
-    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (worst 3.4e+01)"
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise, near])) == "equal (worst 1.2e-6)"
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (worst 34)"
     assert equality(compared(Verdict.EQUAL, 0.0)) == "equal (same bits)"
 
 
@@ -60,10 +65,10 @@ def test_answer() -> None:
     faster = timed((1.29, 1.27, 1.31, "faster"))
     equal = compared(Verdict.EQUAL, 1.2e-6)
     said = answer(report, equal, faster, "resnet50.opt.onnx")
-    assert said == "1.29x faster (1.27-1.31), equal (worst 1.2e-06), 464 -> 247 nodes, resnet50.opt.onnx"
+    assert said == "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx"
     assert len(said) <= 80 + len("resnet50.opt.onnx")
     slower = answer(report, compared(Verdict.DIFFERENT, 0.02), timed((0.8, 0.5, 0.9, "slower")))
-    assert slower == "1.25x slower (1.11-2.00), different (worst 2.0e-02), 464 -> 247 nodes"
+    assert slower == "1.25x slower (1.11-2.00), different (worst 0.02), 464 -> 247 nodes"
     assert answer(report, times=timed((1.01, 0.99, 1.03, "within noise"))).startswith("as fast within noise (0.99x-")
     several = timed((1.2, 1.1, 1.3, "faster"), (1.01, 0.99, 1.02, "within noise"))
     assert answer(report, times=several).startswith("as fast to 1.20x faster: 1 of 2 settings faster")
@@ -143,6 +148,7 @@ LONG = (
     "optimize-all models OUT",
     "optimize a.onnx OUT --target cpu --tune --tune-seconds 1 --verify --bench",
 )
+COMMANDS = "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
 NET = """g (float[N, 4, 9, 9] x) => (float[N, 4, 9, 9] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w)
     n = BatchNormalization (c, s, b, m, v)
@@ -166,24 +172,40 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def assert_fits(piped: str, shown: str) -> None:
+    """At 80 columns no line is longer, no row folds, no word is broken in two; in a pipe nothing is cut."""
+    assert piped and "…" not in piped and not re.search(r"\w\.\.\.$", piped, re.MULTILINE)
+    lines = [line for line in shown.splitlines() if line.strip()]
+    assert not [line for line in lines if len(line) > 80]
+    # Times, and what follows from them, differ from run to run; a word of which something is left out says so.
+    words = {*piped.split(), *"faster slower as fast within noise written to".split()}
+    assert not [w for w in shown.split() if re.search("[A-Za-z]{2}", w) and "…" not in w and w not in words]
+    # What goes on from the line above is indented: a line that is not begins as one does in the pipe.
+    starts = {line.split()[0] for line in piped.splitlines() if line.strip() and line[0] != " "} | {"as", "written"}
+    rows = [line.split()[0] for line in lines if line[0] != " " and "…" not in line.split()[0]]
+    assert not [w for w in rows if w not in starts and not re.fullmatch(r"[\d.x]+", w)]
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "optimize a.onnx OUT --target cpu --all-sites --explain",
         "explain a.onnx --target cpu",
+        "explain a.onnx --provider migraphx",
         "verify a.onnx b.onnx --effort quick",
         "diff a.onnx b.onnx",
         "bench a.onnx b.onnx --threads 1 --seconds 0 --no-memory",
         "lower b.onnx OUT",
         "passes",
         "serve-config b.onnx OUT --for kserve",
+        "--help",
+        *(f"{name} --help" for name in COMMANDS),
         *(LONG if os.environ.get("GRAPHOPT_TEST_EVERY_COMMAND") else ()),  # scripts/sweep commands
     ],
 )
 def test_80_columns(
     command: str, long_names: Path, graphopt_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal no line is longer and no word is broken in two; in a pipe nothing is cut."""
     monkeypatch.chdir(long_names)
     piped = graphopt_command(*command.replace("OUT", f"{command.split()[0]}_1.onnx").split()).stdout
     window = Terminal()
@@ -191,12 +213,43 @@ def test_80_columns(
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", window)
     graphopt_command(*command.replace("OUT", f"{command.split()[0]}_2.onnx").split())
-    shown = window.getvalue()
-    assert piped and "…" not in piped and all(len(line) <= 80 for line in shown.splitlines())
-    # Times, and what follows from them, differ from run to run; a word that is cut ends so.
-    known = {*piped.split(), *"faster slower as fast within noise written to".split()}
-    broken = {w for w in shown.split() if w.isalpha() and w not in known and w not in "long" * 31}
-    assert not broken
+    assert_fits(piped, window.getvalue().replace("_2.onnx", "_1.onnx"))
+
+
+def test_doctor_fits() -> None:
+    """With a GPU, its libraries, and a path that is longer than a line."""
+    path = f"/opt/{'long/' * 30}lib.so"
+    mend = Reason("no_access", "this process may not open /dev/kfd, which the driver gives to a group", "usermod -a")
+    device = Gpu(
+        number=0,
+        name="Instinct MI210",
+        arch="gfx90a",
+        code="gfx90a",
+        bus_id="0000:c1:00.0",
+        memory=64 << 30,
+        integrated=False,
+        compute_units=104,
+        driver="HIP 7.0",
+        wave=64,
+        libraries=(Library("rocBLAS", path, "5.0.0", mend),),
+        reason=mend,
+    )
+    route = Route("graphopt", "AMD GPUs through our provider", "GraphoptExecutionProvider", path, devices=(device,))
+    found = Findings(
+        rows=[("providers", "AProvider, " * 12), ("native library", path)],
+        problems=[f"the native library cannot be used: {path}"],
+        routes=[route],
+    )
+    piped, shown = io.StringIO(), io.StringIO()
+    print_findings(found, Console(file=piped, width=screen.UNLIMITED))
+    print_findings(found, Console(file=shown, width=80))
+    assert_fits(piped.getvalue(), shown.getvalue())
+    assert path in piped.getvalue() and "/lib.so" in shown.getvalue()
+
+
+def test_commands_are_listed_as_people_need_them(graphopt_command: Callable[..., Any]) -> None:
+    shown = graphopt_command("--help").stdout.split("Commands:\n")[1]
+    assert [line.split()[0] for line in shown.splitlines()] == COMMANDS
 
 
 def test_passes_without_work_are_one_line(files: tuple[Path, Path], graphopt_command: Callable[..., Any]) -> None:
