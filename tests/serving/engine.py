@@ -26,11 +26,26 @@ Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON_ALONE = {"mlserver", "litserve"}  # the others take and give the protocol's binary form as well
 SECONDS_TO_START = 900  # on a machine that is busy with other things; 10 otherwise
+# Ray ends what does not answer in seconds, and on a busy machine a process takes a minute to start.
+PATIENT_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",
+}
 
 
 def missing(*modules: str) -> str:
     """The first module that is not installed, or ""."""
     return next((m for m in modules if importlib.util.find_spec(m) is None), "")
+
+
+# PyPI has no Triton but what nvidia-pytriton brings along: the server itself, with the Python backend alone.
+TRITON = Path(
+    (getattr(importlib.util.find_spec("pytriton"), "submodule_search_locations", None) or [""])[0], "tritonserver"
+)
 
 
 def free_port() -> int:
@@ -40,11 +55,47 @@ def free_port() -> int:
         return port
 
 
+def put_python_backend(place: Path) -> None:
+    """Triton's Python backend, as nvidia-pytriton has it: in a folder with the stub that is built for this Python."""
+    place.mkdir(parents=True)
+    stub = "triton_python_backend_stub"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for path in [*(TRITON / "backends" / "python").glob("*.*"), TRITON / "python_backend_stubs" / version / stub]:
+        (place / path.name).symlink_to(path)
+
+
+def family(process: subprocess.Popen[bytes]) -> list[int]:
+    """All processes of a server but the first: its children's children, and those that share its session."""
+    parents, found = {}, set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(fields[1])
+            if int(fields[3]) == process.pid:
+                found.add(int(stat.parent.name))
+    while more := {pid for pid, parent in parents.items() if parent in found | {process.pid}} - found:
+        found |= more
+    return sorted(found - {process.pid})
+
+
+def end(process: subprocess.Popen[bytes], polite: signal.Signals) -> None:
+    """Ends a server that was started in a session of its own, with all its processes."""
+    if process.poll() is None:
+        process.send_signal(polite)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+    for pid in [*family(process), process.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 class Engine:
     """A server over a folder of serve-config's; a context manager that ends it with all its processes."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.port = name, folder, free_port()
+        self.models = folder / "python" if name == "triton" else folder
         self.url = f"127.0.0.1:{self.port}"
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the server)
 
@@ -90,6 +141,12 @@ for step in (
                 *("--host", "127.0.0.1", "--port", port),
             ],
             "ray": [python, "-c", ray],
+            "triton": [
+                *(str(TRITON / "bin" / "tritonserver"), "--model-repository", str(self.models)),
+                *("--backend-directory", str(self.folder / "backends"), "--model-control-mode", "explicit"),
+                *("--load-model", "*", "--http-address", "127.0.0.1", "--http-port", port),
+                *("--allow-grpc", "false", "--allow-metrics", "false"),
+            ],
         }
         settings = {
             "MLSERVER_HOST": "127.0.0.1",
@@ -97,19 +154,15 @@ for step in (
             "MLSERVER_GRPC_PORT": str(free_port()),
             "MLSERVER_METRICS_PORT": str(free_port()),
             "BENTOML_DO_NOT_TRACK": "True",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray ends what does not answer in seconds, and on a busy machine a process takes a minute to start.
-            "RAY_worker_register_timeout_seconds": "600",
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
-            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
-            "RAY_prestart_worker_first_driver": "0",
-            "RAY_worker_niceness": "0",
-        }
+            "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),  # where Triton finds its Python
+        } | PATIENT_RAY
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return commands[self.name], os.environ | settings | {"PYTHONPATH": paths}
 
     def __enter__(self) -> Engine:
         command, environment = self.command()
+        if self.name == "triton":
+            put_python_backend(self.folder / "backends" / "python")
         self.process = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -129,14 +182,7 @@ for step in (
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT if self.name == "ray" else signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(3)
-        for pid in [*self._family(), self.process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        end(self.process, signal.SIGINT if self.name == "ray" else signal.SIGTERM)
 
     def log(self) -> str:
         """What it has printed."""
@@ -147,7 +193,7 @@ for step in (
         """Whether all models are there."""
         client = self.client()
         try:
-            return all(client.is_model_ready(p.parent.name) for p in self.folder.glob("*/1"))
+            return all(client.is_model_ready(p.parent.name) for p in self.models.glob("*/1"))
         except Exception:  # whatever a client makes of a server that is not there yet
             return False
         finally:
@@ -162,7 +208,7 @@ for step in (
     def workers(self) -> list[int]:
         """The processes in which models run: those that have our library open."""
         found = []
-        for pid in [*self._family(), self.process.pid]:
+        for pid in [*family(self.process), self.process.pid]:
             try:
                 if "libgraphopt.so" in Path(f"/proc/{pid}/maps").read_text():
                     found.append(pid)
@@ -173,24 +219,11 @@ for step in (
     def cpu_seconds(self) -> float:
         """What all its processes that live have taken so far."""
         ticks = 0
-        for pid in [*self._family(), self.process.pid]:
+        for pid in [*family(self.process), self.process.pid]:
             with suppress(OSError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
-
-    def _family(self) -> list[int]:
-        """All processes of this server but the first: its children's children, and those that share its session."""
-        parents, found = {}, set()
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                parents[int(stat.parent.name)] = int(fields[1])
-                if int(fields[3]) == self.process.pid:
-                    found.add(int(stat.parent.name))
-        while more := {pid for pid, parent in parents.items() if parent in found | {self.process.pid}} - found:
-            found |= more
-        return sorted(found - {self.process.pid})
 
 
 def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", *, binary: bool = False) -> Feeds:
