@@ -27,6 +27,7 @@ from tests.hip import (
     activations,
     elementwise_cases,
     logic_cases,
+    recurrent_cases,
     reduction_cases,
     scatter_cases,
     unary_cases,
@@ -92,6 +93,20 @@ def milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15
         end.synchronize()
         times.append(begin.elapsed_time(end) / repeats)
     return statistics.median(times)
+
+
+def eager_milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15) -> float:
+    """Median time of `work` called again and again: for what waits for the GPU in between, which no graph holds."""
+    times: list[float] = []
+    for _ in range(rounds + 1):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / repeats)
+    return statistics.median(times[1:])
 
 
 class Runner:
@@ -461,6 +476,61 @@ def bench_ranked(r: Runner) -> None:
         print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
 
 
+def bench_composed(r: Runner) -> None:
+    """Sampling, recurrence and selection: against PyTorch's time, cuDNN's for LSTM and GRU."""
+    floor = f"{MOST_OF_PYTORCH:.0f} times its time"
+    print(f"\nGridSample, LSTM, GRU, NonMaxSuppression, float32, beside PyTorch (floor {floor})")
+    no = ctypes.c_int(0)
+
+    def plan(op: str, *arguments: Any) -> Plan:
+        return r.harness.plan(op, r.device.facts, *arguments)
+
+    def line(name: str, made: Plan, ms: float, peer: float) -> None:
+        missed = "  MISSES" if ms > MOST_OF_PYTORCH * peer else ""
+        print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
+
+    for N, C, H, W in ((1, 3, 512, 512), (8, 64, 64, 64), (4, 256, 100, 152)):
+        x, grid = torch.randn(N, C, H, W, device="cuda"), 2 * torch.rand(N, H, W, 2, device="cuda") - 1
+        made = plan("grid_sample", no, int64s([N, C, H * W, 2, H, W]), ctypes.c_int(2), ctypes.c_int32(0), no)
+        theirs = partial(F.grid_sample, x, grid, align_corners=False)
+        ms = milliseconds(r.work(made, [x, grid], [torch.empty_like(x)]))
+        line(f"GridSample {N} x {C} x {H} x {W}", made, ms, milliseconds(theirs))
+    for kind, module, gates in (("LSTM", torch.nn.LSTM, 4), ("GRU", torch.nn.GRU, 3)):
+        for S, B, H in ((128, 1, 256), (100, 16, 512), (512, 32, 128)):
+            layer = module(H, H).cuda().requires_grad_(False)
+            x, w = torch.randn(S, B, H, device="cuda"), torch.randn(H, gates * H, device="cuda") / H**0.5
+            weights, bias = torch.randn(1, gates * H, H, device="cuda") / H**0.5, torch.zeros(1, 2 * gates * H).cuda()
+            none, state = torch.zeros(1, 3 * H, device="cuda"), torch.zeros(1, B, H, device="cuda")
+            lengths = torch.full((B,), S, dtype=torch.int32, device="cuda")
+            product = torch.empty(S, B, gates * H, device="cuda")
+            out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(gates - 2))]
+            made = plan("recurrent", no, ctypes.c_int32(recurrent_cases.KINDS.index(kind)),
+                        int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), ctypes.c_float(0), ctypes.c_int(1))  # fmt: skip
+            steps = r.work(made, [product, weights, bias, none, lengths, state, state], out)
+
+            def ours(x: torch.Tensor = x, w: torch.Tensor = w, product: torch.Tensor = product,
+                     steps: Callable[[], object] = steps) -> None:  # fmt: skip
+                torch.matmul(x, w, out=product)
+                steps()
+
+            line(f"{kind} {S} x {B} x {H}", made, milliseconds(ours), eager_milliseconds(partial(layer, x)))
+    try:
+        from torchvision.ops import batched_nms
+    except ImportError:
+        print("  NonMaxSuppression: no torchvision to set it beside")
+        return
+    for B, C, N in ((1, 1, 1000), (1, 80, 1000), (8, 1, 5000)):
+        corner = torch.rand(B, N, 2, device="cuda")
+        boxes, scores = torch.cat([corner, corner + 0.1], 2), torch.rand(B, C, N, device="cuda")
+        made = plan("nms", int64s([B, C, N, N]), no, ctypes.c_float(0.5), ctypes.c_float(0), no)
+        out = [torch.empty(1, dtype=torch.int64, device="cuda"), torch.empty(B * C * N, 3, dtype=torch.int64).cuda()]
+        flat = boxes[:, None].expand(B, C, N, 4).reshape(-1, 4)
+        classes = torch.arange(B * C, device="cuda").repeat_interleave(N)
+        ms = eager_milliseconds(r.work(made, [boxes, scores], out), repeats=3)
+        peer = eager_milliseconds(partial(batched_nms, flat, scores.reshape(-1), classes, 0.5), repeats=3)
+        line(f"NonMaxSuppression {B} x {C} x {N}", made, ms, peer)
+
+
 def conv_plans(
     r: Runner, size: tuple[int, int, int, int], half: bool, algorithm: int = -1, tile: int = -1, chunk: int = -1
 ) -> tuple[Plan, Plan]:
@@ -618,6 +688,7 @@ def main() -> None:
     if "--standard" in sys.argv:
         bench_standard(r, copy)
         bench_ranked(r)
+        bench_composed(r)
         return
     if "--tiles" in sys.argv:
         bench_products(r, torch.float16)
@@ -639,6 +710,7 @@ def main() -> None:
     bench_row_norm(r, copy)
     bench_standard(r, copy)
     bench_ranked(r)
+    bench_composed(r)
     bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
     bench_conv(r, torch.float16, "--conv" in sys.argv, "0.7x, with cuDNN kept where ours loses")
 

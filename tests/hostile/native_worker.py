@@ -102,6 +102,8 @@ def crashes_the_runtime(example: Example) -> bool:
     if example.op_type == "OneHot":  # it reads the first number of a depth without any
         depth = example.inputs[1] if len(example.inputs) > 1 else None
         return depth is not None and 0 in depth.shape
+    if example.op_type == "GatherND":  # its shape inference reads the axis before the first
+        return int(example.attributes.get("batch_dims", 0)) < 0
     return example.op_type == "Split" and example.attributes.get("num_outputs", example.outputs) != example.outputs
 
 

@@ -2,7 +2,8 @@
 //
 // Bound by memory. Along the last axis work-groups sum tiles; few long rows are cut into parts, whose totals
 // a first pass makes and a second one sums, so that x is read twice. Along other axes neighbouring work-items
-// walk neighbouring lines. Floats are added in float.
+// walk neighbouring lines, and ask for several numbers before they wait for the first. Floats are added in
+// float.
 #include "device/platform.h"
 #include "operators/cumsum/args.h"
 
@@ -72,12 +73,21 @@ DEVICE void cumsum_lines(const CumSumLinesArgs& args) {
   if (line >= args.lines) return;
   const uint32_t outer = divide(line, args.inner);
   const size_t base = static_cast<size_t>(outer) * args.size * args.inner.d + (line - outer * args.inner.d);
+  const auto place = [&](uint32_t i) {
+    return base + static_cast<size_t>(args.reverse != 0 ? args.size - 1 - i : i) * args.inner.d;
+  };
   auto sum = summand(T(0));
-  NO_UNROLL for (uint32_t i = 0; i < args.size; ++i) {
-    const size_t at = base + static_cast<size_t>(args.reverse != 0 ? args.size - 1 - i : i) * args.inner.d;
-    const auto through = sum + summand(x[at]);
-    y[at] = static_cast<T>(args.exclusive != 0 ? sum : through);
-    sum = through;
+  NO_UNROLL for (uint32_t i = 0; i < args.size; i += kCumSumElements) {
+    T values[kCumSumElements];
+    UNROLL for (uint32_t k = 0; k < kCumSumElements; ++k) {
+      values[k] = i + k < args.size ? x[place(i + k)] : T(0);
+    }
+    UNROLL for (uint32_t k = 0; k < kCumSumElements; ++k) {
+      if (i + k >= args.size) continue;
+      const auto through = sum + summand(values[k]);
+      y[place(i + k)] = static_cast<T>(args.exclusive != 0 ? sum : through);
+      sum = through;
+    }
   }
 }
 

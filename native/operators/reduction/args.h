@@ -20,24 +20,26 @@ struct ReduceHow {
   int64_t divisor;  // of integers in its place
 };
 
-// x [rows, R], a work-group for each row.
+// x [rows, R], `lanes` work-items for each row: a power of two up to 32, or all of a work-group.
 struct ReduceRowsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
   ReduceHow how;
-  uint32_t R;
+  uint32_t R, rows, lanes;
 };
-static_assert(is_args<ReduceRowsArgs>(48), "one layout for all compilers");
+static_assert(is_args<ReduceRowsArgs>(56), "one layout for all compilers");
 
-// x [outer, R, inner], a work-item for each of the `total` elements of y.
+// x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
+// of x.
 struct ReduceColumnsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
   ReduceHow how;
-  uint32_t total, R;
-  Divisor inner;
+  uint64_t block;
+  uint32_t total;
+  Divisor stride;
 };
 static_assert(is_args<ReduceColumnsArgs>(64), "one layout for all compilers");
 

@@ -1,7 +1,8 @@
 // Reductions of x [outer, R, inner] over R: of float and float16 in float32, of integers in their own type.
 //
-// Bound by memory: X is read once, for one FLOP an element. Rows (inner is 1) take a work-group each, columns
-// a work-item each, so that neighbours read neighbours. scripts/gpu_bench.py sets both beside a copy.
+// Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) take a work-group each, short
+// ones a part of a wave, columns a work-item each, so that neighbours read neighbours. What would be too few
+// work-items is joined in several steps. scripts/gpu_bench.py sets all beside a copy.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/args.h"
@@ -63,6 +64,14 @@ DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
   return how.after == After::kRoot ? sqrt_exact(value) : how.after == After::kLog ? log_of(value) : value;
 }
 
+// The numbers of neighbouring lanes, in all of them.
+DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
+  for (int mask = lanes / 2; mask > 0; mask /= 2) {
+    x = join_two(join, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
+  }
+  return x;
+}
+
 // All threads' numbers, in all of them.
 struct FloatLds {
   WaveSums first, second;
@@ -93,37 +102,63 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
   return {lds.values[0], 0.0f};
 }
 
+// How many elements are asked for before the first is waited for.
+constexpr int kAhead = 4;
+
+// Elements from, from + step, ... below end.
+template <class From>
+DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
+  const FloatJoined none = none_of_floats(how.join);
+  FloatJoined joined = none;
+  for (size_t at = from; at < end; at += kAhead * step) {
+    float values[kAhead];
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      const size_t i = at + k * step;
+      values[k] = i < end ? before_joining(how.before, to_float(x[i])) : none.value;
+    }
+    UNROLL for (int k = 0; k < kAhead; ++k) joined = with_one(how.join, joined, values[k]);
+  }
+  return joined;
+}
+
+struct RowOfGroup {
+  uint32_t row, lane;
+};
+
+// Which row the work-item has a part of.
+DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const uint32_t in_group = thread / args.lanes;
+  return {static_cast<uint32_t>(block_x()) * (kReduceThreads / args.lanes) + in_group,
+          thread - in_group * args.lanes};
+}
+
 template <class From, class To>
 DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
   const From* x = args.x;
   To* y = args.y;
-  const uint32_t R = args.R;
   const ReduceHow& how = args.how;
-  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * R;
+  const RowOfGroup at = row_of_group(args);
   FloatJoined joined = none_of_floats(how.join);
-  for (auto i = static_cast<uint32_t>(thread_x()); i < R; i += kReduceThreads) {
-    joined = with_one(how.join, joined, before_joining(how.before, to_float(x[row + i])));
+  if (at.row < args.rows) {
+    joined = join_strided(how, x + static_cast<size_t>(at.row) * args.R, at.lane, args.R, args.lanes);
   }
-  joined = join_group(how.join, joined, lds);
-  if (thread_x() == 0) y[block_x()] = from_float<To>(result_of(how, joined));
+  joined = args.lanes == kReduceThreads ? join_group(how.join, joined, lds)
+                                        : join_lanes(how.join, joined, static_cast<int>(args.lanes));
+  if (at.lane == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(how, joined));
 }
 
 template <class From, class To>
 DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   const From* x = args.x;
   To* y = args.y;
-  const Divisor& inner = args.inner;
+  const Divisor& stride = args.stride;
   const uint32_t i = static_cast<uint32_t>(block_x()) * kReduceThreads + static_cast<uint32_t>(thread_x());
   if (i >= args.total) return;
-  const uint32_t outer = divide(i, inner), column = i - outer * inner.d;
-  const From* from = x + static_cast<size_t>(outer) * args.R * inner.d + column;
-  const ReduceHow& how = args.how;
-  FloatJoined joined = none_of_floats(how.join);
-  for (uint32_t r = 0; r < args.R; ++r) {
-    const float value = to_float(from[static_cast<size_t>(r) * inner.d]);
-    joined = with_one(how.join, joined, before_joining(how.before, value));
-  }
-  y[i] = from_float<To>(result_of(how, joined));
+  const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
+  const FloatJoined joined = join_strided(args.how, x + static_cast<size_t>(outer) * args.block, column,
+                                          static_cast<size_t>(args.block), stride.d);
+  y[i] = from_float<To>(result_of(args.how, joined));
 }
 
 // Integers wrap around, as their unsigned twins do.
@@ -163,43 +198,50 @@ struct IntegerLds {
 };
 
 template <class T, class Unsigned>
+DEVICE T join_strided_integers(const ReduceHow& how, const T* x, size_t from, size_t end, size_t step) {
+  T joined = none_of_integers<T, Unsigned>(how.join);
+  for (size_t at = from; at < end; at += step) {
+    const T value = before_joining_integers<T, Unsigned>(how.before, x[at]);
+    joined = join_integers<T, Unsigned>(how.join, joined, value);
+  }
+  return joined;
+}
+
+template <class T, class Unsigned>
 DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& lds) {
   const T* x = args.x;
   T* y = args.y;
   const ReduceHow& how = args.how;
-  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.R;
+  const RowOfGroup at = row_of_group(args);
   T joined = none_of_integers<T, Unsigned>(how.join);
-  for (auto i = static_cast<uint32_t>(thread_x()); i < args.R; i += kReduceThreads) {
-    const T value = before_joining_integers<T, Unsigned>(how.before, x[row + i]);
-    joined = join_integers<T, Unsigned>(how.join, joined, value);
+  if (at.row < args.rows) {
+    const T* row = x + static_cast<size_t>(at.row) * args.R;
+    joined = join_strided_integers<T, Unsigned>(how, row, at.lane, args.R, args.lanes);
   }
   lds.values[thread_x()] = joined;
-  for (int half = kReduceThreads / 2; half > 0; half /= 2) {
+  for (uint32_t half = args.lanes / 2; half > 0; half /= 2) {
     barrier();
-    if (thread_x() < half) {
+    if (at.lane < half) {
       lds.values[thread_x()] =
           join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half]);
     }
   }
-  if (thread_x() == 0) y[block_x()] = static_cast<T>(lds.values[0] / static_cast<T>(how.divisor));
+  if (at.lane == 0 && at.row < args.rows) {
+    y[at.row] = static_cast<T>(lds.values[thread_x()] / static_cast<T>(how.divisor));
+  }
 }
 
 template <class T, class Unsigned>
 DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const T* x = args.x;
   T* y = args.y;
-  const Divisor& inner = args.inner;
+  const Divisor& stride = args.stride;
   const uint32_t i = static_cast<uint32_t>(block_x()) * kReduceThreads + static_cast<uint32_t>(thread_x());
   if (i >= args.total) return;
-  const uint32_t outer = divide(i, inner), column = i - outer * inner.d;
-  const T* from = x + static_cast<size_t>(outer) * args.R * inner.d + column;
-  const ReduceHow& how = args.how;
-  T joined = none_of_integers<T, Unsigned>(how.join);
-  for (uint32_t r = 0; r < args.R; ++r) {
-    const T value = before_joining_integers<T, Unsigned>(how.before, from[static_cast<size_t>(r) * inner.d]);
-    joined = join_integers<T, Unsigned>(how.join, joined, value);
-  }
-  y[i] = static_cast<T>(joined / static_cast<T>(how.divisor));
+  const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
+  const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,
+                                                      column, static_cast<size_t>(args.block), stride.d);
+  y[i] = static_cast<T>(joined / static_cast<T>(args.how.divisor));
 }
 
 }  // namespace graphopt::hip
@@ -217,6 +259,7 @@ using namespace graphopt::hip;
 REDUCE_ROWS(float, float, f32)
 REDUCE_ROWS(half_t, half_t, f16)
 REDUCE_ROWS(half_t, float, f16_to_f32)
+REDUCE_ROWS(float, half_t, f32_to_f16)
 REDUCE_COLUMNS(float, float, f32)
 REDUCE_COLUMNS(half_t, half_t, f16)
 REDUCE_COLUMNS(half_t, float, f16_to_f32)

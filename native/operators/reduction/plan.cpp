@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "blocks/gpu/slices.h"
 #include "operators/reduction/args.h"
 #include "operators/reduction/op.h"
 
@@ -79,42 +80,112 @@ Kernels kernels_of(ElementType from, ElementType to) {
     if (to == ElementType::kHalf) return {"reduce_rows_f16", "reduce_columns_f16"};
     return {"reduce_rows_f16_to_f32", "reduce_columns_f16_to_f32"};
   }
-  // The last of several steps: rows are reduced in the first.
-  if (to == ElementType::kHalf) return {nullptr, "reduce_columns_f32_to_f16"};
+  if (to == ElementType::kHalf) return {"reduce_rows_f32_to_f16", "reduce_columns_f32_to_f16"};
   return {"reduce_rows_f32", "reduce_columns_f32"};
 }
 
-void reduce_once(Plan& plan, Buffer x, Buffer y, int64_t outer, int64_t R, int64_t inner,
-                 const hip::ReduceHow& how, ElementType from, ElementType to) {
-  if (outer * inner == 0) return;
-  const Kernels kernels = kernels_of(from, to);
-  if (inner == 1) {
-    hip::ReduceRowsArgs args = {};
-    args.how = how;
-    args.R = to_u31(R);
-    for_each_launch(outer, hip::kReduceThreads, [&](int64_t first, uint32_t count) {
-      args.x = behind(x, first * R * size_of(from));
-      args.y = behind(y, first * size_of(to));
-      plan.launch(kernels.rows, {count}, hip::kReduceThreads, args);
-    });
-    return;
-  }
-  hip::ReduceColumnsArgs args = {};
-  args.x = x;
-  args.y = y;
-  args.how = how;
-  args.total = to_u31(outer * inner);
-  args.R = to_u31(R);
-  args.inner = make_divisor(inner);
-  plan.launch(kernels.columns, {to_u31(divide_up(args.total, hip::kReduceThreads))}, hip::kReduceThreads,
-              args);
+// Work-items for a row: short ones share a work-group.
+uint32_t lanes_of(int64_t R) {
+  if (R > 512) return hip::kReduceThreads;
+  uint32_t lanes = 1;
+  while (lanes < 32 && lanes < R) lanes *= 2;
+  return lanes;
 }
+
+// One step after another: each reads what the one before it has written.
+class Steps {
+ public:
+  Steps(const ReduceProblem& p, int64_t reduced) : p_(p), how_(how_of(p.how)), from_(p.type) {
+    after_ = how_.after;
+    how_.after = After::kNothing;
+    if (p.how != Reduction::kMean) return;
+    scale_ = 1.0f / static_cast<float>(reduced);
+    divisor_ = std::max<int64_t>(reduced, 1);
+  }
+
+  // Of x [outer, R, inner] over R. `last`: to the output.
+  void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
+    for (;;) {
+      const int64_t slices = slices_of(outer, R, inner, hip::kReduceThreads);
+      if (slices == 1) break;
+      columns(outer, R * inner, slices * inner, false);
+      R = slices;
+    }
+    if (inner == 1) {
+      rows(outer, R, last);
+    } else {
+      columns(outer, R * inner, inner, last);
+    }
+  }
+
+  Plan take() && { return std::move(plan_); }
+
+ private:
+  void rows(int64_t rows, int64_t R, bool last) {
+    const ElementType from = from_;
+    const Buffer x = x_, y = turn(rows, last);
+    if (rows == 0) return;
+    hip::ReduceRowsArgs args = {};
+    args.how = how_;
+    args.R = to_u31(R);
+    args.lanes = lanes_of(R);
+    const int64_t in_group = hip::kReduceThreads / args.lanes;
+    for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
+      const int64_t row = first * in_group;
+      args.x = behind(x, row * R * size_of(from));
+      args.y = behind(y, row * size_of(from_));
+      args.rows = to_u31(std::min(rows - row, count * in_group));
+      plan_.launch(kernels_of(from, from_).rows, {count}, hip::kReduceThreads, args);
+    });
+    how_.before = Before::kNothing;
+  }
+
+  // x [outer, block], y [outer, stride].
+  void columns(int64_t outer, int64_t block, int64_t stride, bool last) {
+    const ElementType from = from_;
+    const Buffer x = x_, y = turn(outer * stride, last);
+    if (outer * stride == 0) return;
+    hip::ReduceColumnsArgs args = {};
+    args.x = x;
+    args.y = y;
+    args.how = how_;
+    args.block = static_cast<uint64_t>(block);
+    args.total = to_u31(outer * stride);
+    args.stride = make_divisor(stride);
+    plan_.launch(kernels_of(from, from_).columns, {to_u31(divide_up(args.total, hip::kReduceThreads))},
+                 hip::kReduceThreads, args);
+    how_.before = Before::kNothing;
+  }
+
+  // Where a step writes `elements`, which the next one reads.
+  Buffer turn(int64_t elements, bool last) {
+    const bool integers = p_.type == ElementType::kInt32 || p_.type == ElementType::kInt64;
+    from_ = last || integers ? p_.type : ElementType::kFloat;
+    if (last) {
+      how_.after = after_;
+      how_.scale = scale_;
+      how_.divisor = divisor_;
+      return x_ = output(0);
+    }
+    x_ = workspace(static_cast<uint8_t>(plan_.workspace.size()));
+    plan_.workspace.push_back(elements * size_of(from_));
+    return x_;
+  }
+
+  const ReduceProblem& p_;
+  Plan plan_;
+  hip::ReduceHow how_;
+  After after_ = After::kNothing;
+  float scale_ = 1.0f;
+  int64_t divisor_ = 1;
+  Buffer x_ = input(0);
+  ElementType from_;
+};
 
 }  // namespace
 
 // The innermost reduced axes first: then what is left is small.
 Plan reduce_plan(const ReduceProblem& p) {
-  Plan plan;
   std::vector<Part> parts = parts_of(p);
   int64_t reduced = 1;
   size_t steps = 0;
@@ -127,37 +198,17 @@ Plan reduce_plan(const ReduceProblem& p) {
     parts.push_back({1, true});
     steps = 1;
   }
-  const bool integers = p.type == ElementType::kInt32 || p.type == ElementType::kInt64;
-  const ElementType between = integers ? p.type : ElementType::kFloat;
-  hip::ReduceHow how = how_of(p.how);
-  const After after = how.after;
-  Buffer x = input(0);
-  ElementType from = p.type;
+  Steps done(p, reduced);
   for (size_t step = 0; step < steps; ++step) {
     size_t at = parts.size() - 1;
     while (!parts[at].reduced) --at;
     int64_t outer = 1, inner = 1;
     for (size_t i = 0; i < at; ++i) outer *= parts[i].size;
     for (size_t i = at + 1; i < parts.size(); ++i) inner *= parts[i].size;
-    const bool last = step + 1 == steps;
-    how.after = last ? after : After::kNothing;
-    if (last && p.how == Reduction::kMean) {
-      how.scale = 1.0f / static_cast<float>(reduced);
-      how.divisor = std::max<int64_t>(reduced, 1);
-    }
-    const ElementType to = last ? p.type : between;
-    Buffer y = output(0);
-    if (!last) {
-      y = workspace(static_cast<uint8_t>(step));
-      plan.workspace.push_back(outer * inner * size_of(to));
-    }
-    reduce_once(plan, x, y, outer, parts[at].size, inner, how, from, to);
+    done.reduce(outer, parts[at].size, inner, step + 1 == steps);
     parts.erase(parts.begin() + static_cast<ptrdiff_t>(at));
-    how.before = Before::kNothing;
-    x = y;
-    from = to;
   }
-  return plan;
+  return std::move(done).take();
 }
 
 }  // namespace graphopt::gpu

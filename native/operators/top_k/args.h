@@ -43,17 +43,19 @@ struct TopKMergeArgs {
 };
 static_assert(is_args<TopKMergeArgs>(120), "one layout for all compilers");
 
-// y [outer, inner]: the index in R of what comes first. Rows (inner is 1) take a work-group each, columns a
-// work-item each.
+// y [outer, inner]: the index in R of what comes first of x [outer, R, inner], or, where that is joined in
+// several steps, the entries that come first of slices. A step reads `count` numbers of x where `from_x`, else
+// entries [outer, count, inner]. Long rows (inner is 1) take a work-group each, to y, all else a work-item for each
+// of [outer, stride], which looks at every stride-th of [count, inner].
 struct ArgArgs {
-  static constexpr int kSlots = 2;
-  In x;
-  Out y;
-  Divisor inner;
-  uint32_t total, R;
+  static constexpr int kSlots = 6;
+  In x, keys, indices;
+  Out next_keys, next_indices, y;
+  Divisor inner, stride;
+  uint32_t total, R, count;
   Ordered order;
-  int32_t smallest, last, row;  // last: of equal ones the last; row: the first of this launch
+  int32_t smallest, last, from_x, to_y, row;  // last: of equal ones the last; row: the first of this launch
 };
-static_assert(is_args<ArgArgs>(56), "one layout for all compilers");
+static_assert(is_args<ArgArgs>(112), "one layout for all compilers");
 
 }  // namespace graphopt::hip

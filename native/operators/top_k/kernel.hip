@@ -186,12 +186,39 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   }
 }
 
-// Entry i of a row for ArgMax and ArgMin, in both of which NaN comes first.
-DEVICE Entry arg_entry(const ArgArgs& args, uint32_t row, uint32_t i) {
-  uint64_t key = key_at(args.x.address, place_of(row, i, args.R, args.inner), args.order);
+// How many entries are asked for before the first is waited for.
+constexpr int kAhead = 4;
+
+// Entry `at` of [outer, count, inner], whose index along the axis is i. In both ArgMax and ArgMin NaN comes
+// first.
+DEVICE Entry arg_entry(const ArgArgs& args, size_t at, uint32_t i) {
+  if (args.from_x == 0) {
+    const uint64_t* keys = args.keys;
+    const uint32_t* indices = args.indices;
+    return {keys[at], indices[at]};
+  }
+  uint64_t key = key_at(args.x.address, at, args.order);
   const bool is_float = args.order == Ordered::kFloat || args.order == Ordered::kHalf;
   if (args.smallest != 0 && !(is_float && key == ~uint64_t{0})) key = ~key;
   return {key, args.last != 0 ? args.R - 1 - i : i};
+}
+
+// Of entries from, from + step, ... below end of what begins at `base`. Their indices are first, first +
+// slices, ...
+DEVICE Entry first_of_strided(const ArgArgs& args, size_t base, size_t from, size_t end, size_t step,
+                              uint32_t first, uint32_t slices) {
+  Entry best = {0, kNoEntry};
+  for (size_t at = from; at < end; at += kAhead * step, first += kAhead * slices) {
+    Entry entries[kAhead];
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      const size_t next = at + k * step;
+      entries[k] = next < end ? arg_entry(args, base + next, first + k * slices) : Entry{0, kNoEntry};
+    }
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      if (comes_first(entries[k], best)) best = entries[k];
+    }
+  }
+  return best;
 }
 
 DEVICE int64_t arg_index(const ArgArgs& args, const Entry& best) {
@@ -216,18 +243,16 @@ DEVICE Entry first_of_wave(Entry best) {
 DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
   int64_t* y = args.y;
   const uint32_t row = static_cast<uint32_t>(args.row) + static_cast<uint32_t>(block_x());
-  Entry best = {0, kNoEntry};
-  for (auto i = static_cast<uint32_t>(thread_x()); i < args.R; i += kTopKThreads) {
-    const Entry entry = arg_entry(args, row, i);
-    if (comes_first(entry, best)) best = entry;
-  }
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const size_t base = static_cast<size_t>(row) * args.count;
+  Entry best = first_of_strided(args, base, thread, args.count, kTopKThreads, thread, kTopKThreads);
   best = first_of_wave(best);
   if (lane_id() == 0) {
     lds.keys[wave_id()] = best.key;
     lds.indices[wave_id()] = best.index;
   }
   barrier();
-  if (thread_x() != 0) return;
+  if (thread != 0) return;
   for (int wave = 1; wave < kTopKThreads / kWave; ++wave) {
     const Entry other = {lds.keys[wave], lds.indices[wave]};
     if (comes_first(other, best)) best = other;
@@ -236,15 +261,21 @@ DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
 }
 
 DEVICE void first_of_column(const ArgArgs& args) {
-  int64_t* y = args.y;
-  const uint32_t row = static_cast<uint32_t>(block_x()) * kTopKThreads + static_cast<uint32_t>(thread_x());
-  if (row >= args.total) return;
-  Entry best = {0, kNoEntry};
-  for (uint32_t i = 0; i < args.R; ++i) {
-    const Entry entry = arg_entry(args, row, i);
-    if (comes_first(entry, best)) best = entry;
+  const uint32_t item = static_cast<uint32_t>(block_x()) * kTopKThreads + static_cast<uint32_t>(thread_x());
+  if (item >= args.total) return;
+  const uint32_t outer = divide(item, args.stride), column = item - outer * args.stride.d;
+  const size_t block = static_cast<size_t>(args.count) * args.inner.d;
+  const Entry best = first_of_strided(args, outer * block, column, block, args.stride.d,
+                                      divide(column, args.inner), divide(args.stride.d, args.inner));
+  if (args.to_y != 0) {
+    int64_t* y = args.y;
+    y[item] = arg_index(args, best);
+  } else {
+    uint64_t* next_keys = args.next_keys;
+    uint32_t* next_indices = args.next_indices;
+    next_keys[item] = best.key;
+    next_indices[item] = best.index;
   }
-  y[row] = arg_index(args, best);
 }
 
 }  // namespace graphopt::hip
@@ -260,9 +291,11 @@ KERNEL(top_k_merge, kTopKThreads, TopKMergeArgs, x, keys, indices, next_keys, ne
   merge_runs(args);
 }
 
-KERNEL(arg_rows, kTopKThreads, ArgArgs, x, y) {
+KERNEL(arg_rows, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y) {
   SHARED(ArgLds, lds);
   first_of_row(args, lds);
 }
 
-KERNEL(arg_columns, kTopKThreads, ArgArgs, x, y) { first_of_column(args); }
+KERNEL(arg_columns, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y) {
+  first_of_column(args);
+}

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "blocks/gpu/slices.h"
 #include "operators/top_k/args.h"
 #include "operators/top_k/op.h"
 
@@ -96,23 +97,37 @@ Plan arg_plan(const ArgProblem& p) {
   Plan plan;
   const int64_t total = p.outer * p.inner;
   if (total == 0) return plan;
-  hip::ArgArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.inner = make_divisor(p.inner);
-  args.total = to_u31(total);
-  args.R = to_u31(p.R);
-  args.order = p.order;
-  args.smallest = p.smallest;
-  args.last = p.last;
-  if (p.inner > 1) {
-    plan.launch("arg_columns", {to_u31(divide_up(total, hip::kTopKThreads))}, hip::kTopKThreads, args);
-    return plan;
+  Entries entries;
+  int64_t count = p.R;
+  for (bool fresh = true, last = false; !last; fresh = false) {
+    const int64_t slices = slices_of(p.outer, count, p.inner, hip::kTopKThreads);
+    last = slices == 1;
+    hip::ArgArgs args = {};
+    args.x = input(0);
+    entries.turn(args, last ? 0 : total * slices);
+    args.y = output(0);
+    args.inner = make_divisor(p.inner);
+    args.stride = make_divisor(slices * p.inner);
+    args.total = to_u31(total * slices);
+    args.R = to_u31(p.R);
+    args.count = to_u31(count);
+    args.order = p.order;
+    args.smallest = p.smallest;
+    args.last = p.last;
+    args.from_x = fresh;
+    args.to_y = last;
+    if (last && p.inner == 1 && count > 32) {
+      for_each_launch(total, hip::kTopKThreads, [&](int64_t first, uint32_t groups) {
+        args.row = to_i31(first);
+        plan.launch("arg_rows", {groups}, hip::kTopKThreads, args);
+      });
+    } else {
+      const int64_t groups = divide_up(args.total, hip::kTopKThreads);
+      plan.launch("arg_columns", {to_u31(groups)}, hip::kTopKThreads, args);
+    }
+    count = slices;
   }
-  for_each_launch(total, hip::kTopKThreads, [&](int64_t first, uint32_t groups) {
-    args.row = to_i31(first);
-    plan.launch("arg_rows", {groups}, hip::kTopKThreads, args);
-  });
+  plan.workspace = entries.bytes();
   return plan;
 }
 
