@@ -50,9 +50,15 @@ class CpuKernel : public Kernel {
   Op op_;
 };
 
-// Of a WeightedOperator whose weights the kernel wants in a layout of its own: packed once where they are
-// constant, else by each run in its workspace.
-template <class Op>
+// Input i of a call as T.
+template <class T>
+const T* data(const Call& call, size_t i) {
+  return call.inputs[i].as<const T>();
+}
+
+// Of a WeightedOperator whose weights the kernel wants in a layout of its own (packed.h): packed once where they
+// are constant, else by each run in its workspace.
+template <class Op, const auto& kKernels>
 class PackedCpuKernel : public CpuKernel<Op> {
  public:
   using CpuKernel<Op>::CpuKernel;
@@ -62,53 +68,56 @@ class PackedCpuKernel : public CpuKernel<Op> {
     if (!w) return;
     packed_for_ = this->op_.static_problem(node.inputs[0].shape, w->shape);
     const Problem& p = *packed_for_;
-    packed_ =
-        cpu::WeightCache::process().get(layout(p) + " of " + element_type_name(w->type) + w->shape.text(),
-                                        w->data, static_cast<size_t>(w->shape.elements() * bytes_of(w->type)),
-                                        packed_bytes(p), [&](void* packed) { pack(p, *w, packed); });
+    const Way way = this->way(p);
+    packed_ = cpu::WeightCache::process().get(
+        layout(p, way) + " of " + element_type_name(w->type) + w->shape.text(), w->data,
+        static_cast<size_t>(w->shape.elements() * bytes_of(w->type)), kKernels.weights(p, way),
+        [&](void* packed) { kKernels.prepare(p, way, w->as<const T>(), packed); });
   }
 
   bool run(Call& call) const final {
     const Problem& p = this->problem(call);
+    const Way way = way_of(p);
     if (packed_) {
-      compute(p, call, packed_.get(), call.workspace);
+      compute(p, way, call, packed_.get(), call.workspace);
     } else {
-      pack(p, call.inputs[1], call.workspace);
-      compute(p, call, call.workspace, static_cast<char*>(call.workspace) + in_workspace(p));
+      kKernels.prepare(p, way, call.inputs[1].as<const T>(), call.workspace);
+      compute(p, way, call, call.workspace, static_cast<char*>(call.workspace) + in_workspace(p, way));
     }
     return true;
   }
 
  protected:
   using Problem = typename Op::Problem;
+  using T = typename std::decay_t<decltype(kKernels)>::Type;
+  using Way = typename std::decay_t<decltype(kKernels)>::Way;
 
+  virtual Way way(const Problem& p) const = 0;
   // Names the layout, among those of all kernels.
-  virtual std::string layout(const Problem& p) const = 0;
-  virtual size_t packed_bytes(const Problem& p) const = 0;
-  virtual void pack(const Problem& p, const Tensor& w, void* packed) const = 0;
+  virtual std::string layout(const Problem& p, Way way) const = 0;
   // Bytes that compute wants.
-  virtual size_t scratch(const Problem& p, size_t lanes) const = 0;
-  virtual void compute(const Problem& p, const Call& call, const void* packed, void* scratch) const = 0;
-
-  // That which the layout is chosen for: constant weights keep theirs, whatever comes.
-  const Problem& layout_problem(const Problem& p) const { return packed_for_ ? *packed_for_ : p; }
+  virtual size_t scratch(const Problem& p, Way way, size_t lanes) const {
+    return kKernels.workspace(p, way, lanes);
+  }
+  virtual void compute(const Problem& p, Way way, const Call& call, const void* packed, void* scratch) const {
+    kKernels.run(p, way, data<T>(call, 0), packed, data<T>(call, 2),
+                 p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
+                 scratch);
+  }
 
  private:
   size_t workspace(const Problem& p, size_t lanes) const final {
-    return scratch(p, lanes) + (packed_ ? 0 : in_workspace(p));
+    const Way way = way_of(p);
+    return scratch(p, way, lanes) + (packed_ ? 0 : in_workspace(p, way));
   }
+  // Constant weights keep their layout, whatever comes.
+  Way way_of(const Problem& p) const { return way(packed_for_ ? *packed_for_ : p); }
   // At a cache line, as what follows.
-  size_t in_workspace(const Problem& p) const { return (packed_bytes(p) + 63) / 64 * 64; }
+  static size_t in_workspace(const Problem& p, Way way) { return (kKernels.weights(p, way) + 63) / 64 * 64; }
 
   std::optional<Problem> packed_for_;
   std::shared_ptr<const void> packed_;
 };
-
-// Input i of a call as T.
-template <class T>
-const T* data(const Call& call, size_t i) {
-  return call.inputs[i].as<const T>();
-}
 
 // --- On a GPU
 

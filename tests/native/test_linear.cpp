@@ -24,10 +24,10 @@ void compare(LinearProblem p, size_t lanes) {
   std::vector<T> y(static_cast<size_t>(y_size) + 1, T(77.0f));
   ThreadParallel pool(lanes);
   HeapWorkspace arena;
-  void* weights = arena.allocate(cpu::linear_weights<T>(p));
-  cpu::linear_prepare(p, w.data(), weights);
-  cpu::linear(p, x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(), pool,
-              arena.allocate(cpu::linear_workspace<T>(p)));
+  void* weights = arena.allocate(cpu::linear_weights<T>(p, {}));
+  cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
+  cpu::linear(p, cpu::OnlyWay(), x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(),
+              pool, arena.allocate(cpu::linear_workspace<T>(p, {}, lanes)));
   const auto at = [](const std::vector<T>& v, int64_t i) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };

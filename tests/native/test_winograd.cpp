@@ -69,14 +69,14 @@ struct Case {
     ConvolutionProblem unknown = p;
     unknown.N = unknown.in[1] = unknown.in[2] = 0;
     HeapWorkspace heap;
-    void* weights = heap.allocate(cpu::winograd_weights<T>(unknown, algorithm));
-    cpu::winograd_prepare(unknown, algorithm, w.data(), weights);
+    void* weights = heap.allocate(cpu::winograd_conv_weights<T>(unknown, algorithm));
+    cpu::winograd_conv_prepare(unknown, algorithm, w.data(), weights);
     ThreadParallel parallel(lanes);
     const size_t n = static_cast<size_t>(p.N * p.M * p.OH() * p.OW());
     std::vector<T> y(n + 64, static_cast<T>(-77.0f));
     cpu::winograd_conv(p, algorithm, x.data(), weights, bias.data(),
                        p.has_residual ? residual.data() : nullptr, y.data(), parallel,
-                       heap.allocate(cpu::winograd_workspace<T>(p, algorithm, lanes)));
+                       heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, lanes)));
     for (size_t i = n; i < y.size(); ++i)
       CHECK_MSG(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
     y.resize(n);

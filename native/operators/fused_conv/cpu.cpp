@@ -1051,16 +1051,10 @@ void pairs_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, con
   multiply_groups<Brain, false>(p, vectors, x, w, b, r, to, parallel, workspace);
 }
 
-#define GRAPHOPT_INSTANTIATE(T)                                                                          \
-  template FusedConvVectors fused_conv_choose<T>(const ConvolutionProblem&);                             \
-  template size_t fused_conv_weights<T>(const ConvolutionProblem&, FusedConvVectors);                    \
-  template void fused_conv_prepare(const ConvolutionProblem&, FusedConvVectors, const T*, void*);        \
-  template size_t fused_conv_workspace<T>(const ConvolutionProblem&, FusedConvVectors, size_t);          \
-  template void fused_conv(const ConvolutionProblem&, FusedConvVectors, const T*, const void*, const T*, \
-                           const T*, T*, Parallel&, void*);
-GRAPHOPT_INSTANTIATE(float)
-GRAPHOPT_INSTANTIATE(half)
-#undef GRAPHOPT_INSTANTIATE
+template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
+template FusedConvVectors fused_conv_choose<half>(const ConvolutionProblem&);
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, float)
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
 template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
 template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const float*,
                          const float*, float*, void*, Parallel&, void*);

@@ -3,9 +3,8 @@
 
 #include <cstddef>
 
-#include "device/cpu/isa.h"
-#include "device/cpu/parallel.h"
 #include "operators/convolution/problem.h"
+#include "operators/packed.h"
 
 namespace graphopt::cpu {
 
@@ -15,25 +14,9 @@ enum class FusedConvVectors { kPixels, kChannels };
 // The faster one; p.in is 0 where it is not known.
 GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
-// W in the layout for one of them, which depends on p.groups, p.M, p.C, p.kernel and p.bfloat16 alone: its
-// bytes, and how these are written, at a cache line, from w.
-GRAPHOPT_PRODUCT_KERNEL(size_t, fused_conv_weights, (const ConvolutionProblem& p, FusedConvVectors vectors),
-                        (p, vectors))
-GRAPHOPT_PRODUCT_KERNEL(void, fused_conv_prepare,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights),
-                        (p, vectors, w, weights))
-
-GRAPHOPT_PRODUCT_KERNEL(size_t, fused_conv_workspace,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
-                        (p, vectors, lanes))
-
 // y = act(conv(x, w) + b + r), summed in float32; where p.bfloat16 both factors are rounded to
-// bfloat16 before. r is null unless p.has_residual. The result does not depend on the number of lanes.
-GRAPHOPT_PRODUCT_KERNEL(void, fused_conv,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, const T* x,
-                         const void* weights, const T* b, const T* r, T* y, Parallel& parallel,
-                         void* workspace),
-                        (p, vectors, x, weights, b, r, y, parallel, workspace))
+// bfloat16 before. What w is packed to depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
+GRAPHOPT_PACKED_KERNELS(GRAPHOPT_PRODUCT_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
 GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),

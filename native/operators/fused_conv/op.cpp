@@ -189,48 +189,42 @@ void FusedConvOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class FusedConvCpu final : public PackedCpuKernel<FusedConvOp> {
+class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_kernels<T>> {
  public:
-  using PackedCpuKernel::PackedCpuKernel;
+  using Base = PackedCpuKernel<FusedConvOp, cpu::fused_conv_kernels<T>>;
+  using Base::Base;
 
  private:
-  cpu::FusedConvVectors vectors(const ConvolutionProblem& p) const {
-    return cpu::fused_conv_choose<T>(layout_problem(p));
+  cpu::FusedConvVectors way(const ConvolutionProblem& p) const override {
+    return cpu::fused_conv_choose<T>(p);
   }
-  std::string layout(const ConvolutionProblem& p) const override {
+  std::string layout(const ConvolutionProblem& p, cpu::FusedConvVectors vectors) const override {
     return std::string(p.bfloat16 ? "bfloat16 " : "") +
-           (vectors(p) == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
+           (vectors == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
            std::to_string(p.groups) + " groups";
   }
-  size_t packed_bytes(const ConvolutionProblem& p) const override {
-    return cpu::fused_conv_weights<T>(p, vectors(p));
-  }
-  void pack(const ConvolutionProblem& p, const Tensor& w, void* packed) const override {
-    cpu::fused_conv_prepare(p, vectors(p), w.as<const T>(), packed);
-  }
-  size_t scratch(const ConvolutionProblem& p, size_t lanes) const override {
+  size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t lanes) const override {
     if constexpr (std::is_same_v<T, float>) {
-      if (op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors(p), lanes);
+      if (this->op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors, lanes);
     }
-    return cpu::fused_conv_workspace<T>(p, vectors(p), lanes);
+    return Base::scratch(p, vectors, lanes);
   }
-  void compute(const ConvolutionProblem& p, const Call& call, const void* packed,
-               void* scratch) const override {
+  void compute(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
+               const void* packed, void* scratch) const override {
     if constexpr (std::is_same_v<T, float>) {
-      if (op_.pairs()) return compute_pairs(p, call, packed, scratch);
+      if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
     }
-    cpu::fused_conv(p, vectors(p), data<T>(call, 0), packed, data<T>(call, 2),
-                    p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
-                    scratch);
+    Base::compute(p, vectors, call, packed, scratch);
   }
-  void compute_pairs(const ConvolutionProblem& p, const Call& call, const void* packed, void* scratch) const {
+  void compute_pairs(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
+                     const void* packed, void* scratch) const {
     auto* y = call.outputs[0].as<float>();
-    void* pairs = op_.outputs() > 1 ? call.outputs[1].data : nullptr;
+    void* pairs = this->op_.outputs() > 1 ? call.outputs[1].data : nullptr;
     if (y == nullptr && pairs == nullptr) return;
     if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
       throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
     }
-    cpu::pairs_conv(p, vectors(p), call.inputs[0].data, packed, data<float>(call, 2),
+    cpu::pairs_conv(p, vectors, call.inputs[0].data, packed, data<float>(call, 2),
                     p.has_residual ? data<float>(call, 3) : nullptr, y, pairs, *call.parallel, scratch);
   }
 };

@@ -124,27 +124,27 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
 }  // namespace
 
 template <class T>
-size_t linear_weights(const LinearProblem& p) {
+size_t linear_weights(const LinearProblem& p, OnlyWay) {
   const int64_t depth = p.bfloat16 ? Brain::kDepth : Single::kDepth;
   return static_cast<size_t>(panels_words(ceil_div(p.K, depth), p.N)) * sizeof(Word);
 }
 
 template <class T>
-void linear_prepare(const LinearProblem& p, const T* w, void* weights) {
+void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) {
   auto* panels = static_cast<Word*>(weights);
   if (p.bfloat16) return prepare<Brain>(p, w, panels);
   prepare<Single>(p, w, panels);
 }
 
 template <class T>
-size_t linear_workspace(const LinearProblem& p) {
+size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t) {
   Workspace workspace(nullptr);
   (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
   return workspace.bytes();
 }
 
 template <class T>
-void linear(const LinearProblem& p, const T* x, const void* weights, const T* b, const T* r, T* y,
+void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r, T* y,
             Parallel& parallel, void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
   const auto* panels = static_cast<const Word*>(weights);
@@ -152,15 +152,7 @@ void linear(const LinearProblem& p, const T* x, const void* weights, const T* b,
   run<Single>(p, x, panels, b, r, y, parallel, workspace);
 }
 
-template size_t linear_weights<float>(const LinearProblem&);
-template size_t linear_weights<half>(const LinearProblem&);
-template void linear_prepare(const LinearProblem&, const float*, void*);
-template void linear_prepare(const LinearProblem&, const half*, void*);
-template size_t linear_workspace<float>(const LinearProblem&);
-template size_t linear_workspace<half>(const LinearProblem&);
-template void linear(const LinearProblem&, const float*, const void*, const float*, const float*, float*,
-                     Parallel&, void*);
-template void linear(const LinearProblem&, const half*, const void*, const half*, const half*, half*,
-                     Parallel&, void*);
+GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, float)
+GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, half)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -60,22 +60,14 @@ void LinearOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class LinearCpu final : public PackedCpuKernel<LinearOp> {
+class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>> {
  public:
-  using PackedCpuKernel::PackedCpuKernel;
+  using PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>::PackedCpuKernel;
 
  private:
-  std::string layout(const LinearProblem& p) const override {
+  cpu::OnlyWay way(const LinearProblem&) const override { return {}; }
+  std::string layout(const LinearProblem& p, cpu::OnlyWay) const override {
     return p.bfloat16 ? "bfloat16 panels" : "panels";
-  }
-  size_t packed_bytes(const LinearProblem& p) const override { return cpu::linear_weights<T>(p); }
-  void pack(const LinearProblem& p, const Tensor& w, void* packed) const override {
-    cpu::linear_prepare(p, w.as<const T>(), packed);
-  }
-  size_t scratch(const LinearProblem& p, size_t) const override { return cpu::linear_workspace<T>(p); }
-  void compute(const LinearProblem& p, const Call& call, const void* packed, void* scratch) const override {
-    cpu::linear(p, data<T>(call, 0), packed, data<T>(call, 2), p.has_residual ? data<T>(call, 3) : nullptr,
-                call.outputs[0].as<T>(), *call.parallel, scratch);
   }
 };
 

@@ -611,17 +611,17 @@ auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
 }  // namespace
 
 template <class T>
-size_t winograd_weights(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
+size_t winograd_conv_weights(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   return with_algorithm(algorithm, [&](auto a) { return weight_bytes<decltype(a)>(p); });
 }
 
 template <class T>
-void winograd_prepare(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
+void winograd_conv_prepare(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
   with_algorithm(algorithm, [&](auto a) { prepare<decltype(a)>(p, w, static_cast<float*>(weights)); });
 }
 
 template <class T>
-size_t winograd_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t lanes) {
+size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t lanes) {
   if (has_no_result(p)) return 0;
   return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), lanes); });
 }
@@ -635,15 +635,7 @@ void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T
   });
 }
 
-template size_t winograd_weights<float>(const ConvolutionProblem&, ConvAlgorithm);
-template size_t winograd_weights<half>(const ConvolutionProblem&, ConvAlgorithm);
-template void winograd_prepare(const ConvolutionProblem&, ConvAlgorithm, const float*, void*);
-template void winograd_prepare(const ConvolutionProblem&, ConvAlgorithm, const half*, void*);
-template size_t winograd_workspace<float>(const ConvolutionProblem&, ConvAlgorithm, size_t);
-template size_t winograd_workspace<half>(const ConvolutionProblem&, ConvAlgorithm, size_t);
-template void winograd_conv(const ConvolutionProblem&, ConvAlgorithm, const float*, const void*, const float*,
-                            const float*, float*, Parallel&, void*);
-template void winograd_conv(const ConvolutionProblem&, ConvAlgorithm, const half*, const void*, const half*,
-                            const half*, half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, float)
+GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, half)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -113,33 +113,19 @@ constexpr Implementation<CpuWork> kCpuAlgorithms[] = {
 };
 
 template <class T>
-class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp> {
+class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winograd_conv_kernels<T>> {
  public:
-  WinogradConvCpu(const WinogradConvOp& op, const Node& node) : PackedCpuKernel(op, node), choice_(node) {}
+  WinogradConvCpu(const WinogradConvOp& op, const Node& node)
+      : WinogradConvCpu::PackedCpuKernel(op, node), choice_(node) {}
   static Implementations implementations() { return described(kCpuAlgorithms); }
 
  private:
-  cpu::ConvAlgorithm algorithm(const ConvolutionProblem& p) const {
-    CpuWork work{layout_problem(p), sizeof(T) == 2};
+  cpu::ConvAlgorithm way(const ConvolutionProblem& p) const override {
+    CpuWork work{p, sizeof(T) == 2};
     return static_cast<cpu::ConvAlgorithm>(choice_.choose(kCpuAlgorithms, work, nullptr));
   }
-  std::string layout(const ConvolutionProblem& p) const override {
-    return std::string("3x3 weights for ") + kCpuAlgorithms[static_cast<int>(algorithm(p))].name;
-  }
-  size_t packed_bytes(const ConvolutionProblem& p) const override {
-    return cpu::winograd_weights<T>(p, algorithm(p));
-  }
-  void pack(const ConvolutionProblem& p, const Tensor& w, void* packed) const override {
-    cpu::winograd_prepare(p, algorithm(p), w.as<const T>(), packed);
-  }
-  size_t scratch(const ConvolutionProblem& p, size_t lanes) const override {
-    return cpu::winograd_workspace<T>(p, algorithm(p), lanes);
-  }
-  void compute(const ConvolutionProblem& p, const Call& call, const void* packed,
-               void* scratch) const override {
-    cpu::winograd_conv(p, algorithm(p), data<T>(call, 0), packed, data<T>(call, 2),
-                       p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
-                       scratch);
+  std::string layout(const ConvolutionProblem&, cpu::ConvAlgorithm algorithm) const override {
+    return std::string("3x3 weights for ") + kCpuAlgorithms[static_cast<int>(algorithm)].name;
   }
 
   Choice choice_;
