@@ -156,6 +156,31 @@ def convolution() -> dict[str, Any]:
     }
 
 
+def asks_again_after_a_refusal() -> dict[str, Any]:
+    """A region whose product is refused when the loading of its convolution has ended: who did it in each run."""
+    w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    m = GENERATOR.standard_normal((8, 8)).astype(np.float32)
+    x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("MatMul", ["c", "m"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": x}, ["y"], {"w": w, "m": m})
+    session = graphopt.session(model, [DEVICE_PROVIDER], require_device=True, log_severity_level=4)
+    expected = graphopt.session(model, ["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    blas = ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
+    dnn = ctypes.CDLL(os.environ["STAND_IN_DNN_LIBRARY"])
+    finish = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptFinishLoading
+    blas.stand_in_blas_fails_once_after(finish)
+    runs = []
+    errors = []
+    for _ in range(3):
+        before = blas.stand_in_blas_products(), dnn.stand_in_convolutions()
+        errors.append(float(np.abs(session.run(None, {"x": x})[0] - expected).max()))
+        runs.append([blas.stand_in_blas_products() - before[0], dnn.stand_in_convolutions() - before[1]])
+    return {"runs": runs, "error": max(errors)}
+
+
 def warms_up_convolutions() -> dict[str, int]:
     """Convolutions by the vendor's library, and what their thread waited for, in the first run after a warm-up."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)

@@ -148,6 +148,15 @@ def test_a_product_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> N
     assert outcome.said.count("rocBLAS failed, status 2") == 1
 
 
+def test_a_refused_product_is_asked_for_again(on_device: StandIn, tmp_path: Path) -> None:
+    """The plan that stands in after a refusal is as old as the refused one: the next run makes another."""
+    conv = convolutions(on_device, tmp_path, "gfx1201")
+    more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
+    outcome = on_device.run("asks_again_after_a_refusal", "gfx1201", **more)
+    assert outcome.said.count("rocBLAS failed, status 2") == 1
+    assert outcome.value["runs"] == [[0, 1], [1, 1], [1, 1]] and outcome.value["error"] < 1e-3
+
+
 def test_a_library_that_is_switched_off(on_device: StandIn, tmp_path: Path) -> None:
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device)}
     outcome = on_device.run("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=off", **more)

@@ -31,6 +31,7 @@ namespace {
 
 constexpr int kNotSupported = 2, kTranspose = 112, kHalf = 150, kFloat = 151;
 int products = 0;
+void (*waits_for)() = nullptr;
 
 struct Handle {
   bool atomics = true;
@@ -74,6 +75,8 @@ float read(const void* p, int type, int64_t i) {
 }  // namespace
 
 STAND_IN_EXPORT int stand_in_blas_products() { return products; }
+// The next product calls this, and fails.
+STAND_IN_EXPORT void stand_in_blas_fails_once_after(void (*call)()) { waits_for = call; }
 
 STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, 0; }
 STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) { return delete static_cast<Handle*>(handle), 0; }
@@ -97,6 +100,10 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
   const char* mode = std::getenv("STAND_IN_BLAS");
   const std::string told = mode != nullptr ? mode : "";
   if (told == "fails") return kNotSupported;
+  if (const auto call = std::exchange(waits_for, nullptr)) {
+    call();
+    return kNotSupported;
+  }
   if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
   const Handle how = *static_cast<Handle*>(handle);
   return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta] {
