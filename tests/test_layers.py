@@ -97,6 +97,7 @@ BUILT_ON = {
     "nonzero": {"gather"},
     "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
+    "scatter": {"gather"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")
 

@@ -8,6 +8,7 @@
 // KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit
 // of an NVIDIA GPU at the same time. It may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
+//   work_item(threads)          block_x() and thread_x() in one
 //   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
 //   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
 //   LARGE_SHARED(Type, name)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
@@ -221,6 +222,11 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return atomicExch
 DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 DEVICE float rsqrt_exact(float x) { return 1.0f / sqrt_exact(x); }
 
+// This work-item's number among those of all work-groups along x, each of `threads`.
+DEVICE uint32_t work_item(int threads) {
+  return static_cast<uint32_t>(block_x()) * static_cast<uint32_t>(threads) +
+         static_cast<uint32_t>(thread_x());
+}
 DEVICE int lane_id() { return thread_x() % kWave; }
 DEVICE int wave_id() { return thread_x() / kWave; }
 

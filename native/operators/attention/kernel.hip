@@ -1056,7 +1056,7 @@ DEVICE void attention_combine(const AttentionCombineArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const Divisor &columns = args.columns, &rows = args.rows, &queries = args.queries, &heads = args.heads;
   const int32_t splits = args.splits, block_rows = args.block_rows, head_size = args.head_size;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kAttentionThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kAttentionThreads);
   if (i >= args.total) return;
   const uint32_t at = divide(i, columns);
   const auto column = static_cast<int>(i - at * columns.d);

@@ -16,7 +16,7 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   half_t* y = args.y;
   constexpr int kSize = Pack<half_t>::kSize;
   const ConvWindow& p = args.window;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kDepthwiseThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kDepthwiseThreads);
   if (i >= args.total) return;
   const uint32_t strip_of_all = divide(i, args.packs), channel = (i - strip_of_all * args.packs.d) * kSize;
   const uint32_t row_of_all = divide(strip_of_all, args.strips);

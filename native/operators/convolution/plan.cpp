@@ -78,15 +78,27 @@ const char* last_kernel_of(hip::PanelTile tile, bool apart) {
   }
 }
 
+template <class Args>
+void fill_operands(Args& args, const ConvolutionProblem& p) {
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.y = output(0);
+}
+
+// As many of each as a grid has along its second and third axis. Throws std::invalid_argument.
+void require_grid(int64_t rows, int64_t groups) {
+  if (groups > kMostGrid || rows > kMostGrid) {
+    throw std::invalid_argument("a convolution of too many groups or channels");
+  }
+}
+
 // What the kernels of both kinds take.
 template <class Args>
 void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K,
                const PanelsOfProduct& panels) {
-  args.x = input(0);
-  args.w = input(1);
-  args.bias = p.has_bias ? input(2) : no_buffer();
+  fill_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
-  args.y = output(0);
   args.M = to_i31(M);
   args.N = to_i31(N);
   args.K = to_i31(K);
@@ -105,9 +117,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
     to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
   }
   const int64_t filters = p.M < hip::kConvolutionFilters / 2 ? 1 : hip::kConvolutionFilters;
-  if (p.groups > kMostGrid || divide_up(p.M, filters) > kMostGrid) {
-    throw std::invalid_argument("a convolution of too many groups or channels");
-  }
+  require_grid(divide_up(p.M, filters), p.groups);
   const char* names[2][2] = {{"convolution_1_f32", "convolution_1_f16"},
                              {"convolution_8_f32", "convolution_8_f16"}};
   const int64_t along[kSpatialAxes] = {p.kernel[1] * p.kernel[2], p.kernel[2], 1},
@@ -131,10 +141,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
     }
     const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
     if (per_image == 0) continue;
-    args.x = input(0);
-    args.w = input(1);
-    args.bias = p.has_bias ? input(2) : no_buffer();
-    args.y = output(0);
+    fill_operands(args, p);
     args.M = to_i31(p.M);
     args.C = to_i31(p.C);
     args.groups = to_i31(p.groups);
@@ -161,14 +168,9 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);
   const TileOfProduct tile = choose_tile(p.M, pixels, p.groups, half, device, wanted);
-  if (p.groups > kMostGrid || divide_up(p.M, tile.m) > kMostGrid) {
-    throw std::invalid_argument("a convolution of too many groups or channels");
-  }
+  require_grid(divide_up(p.M, tile.m), p.groups);
   hip::ConvArgs args = {};
-  args.x = input(0);
-  args.w = input(1);
-  args.bias = p.has_bias ? input(2) : no_buffer();
-  args.y = output(0);
+  fill_operands(args, p);
   args.M = to_i31(p.M);
   args.C = to_i31(p.C);
   args.H = to_i31(H);
@@ -189,8 +191,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 }
 
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
-  if (architecture(device.arch).matrix == hip::Matrix::kNone)
-    return "the device has no matrix units";
+  if (architecture(device.arch).matrix == hip::Matrix::kNone) return "the device has no matrix units";
   if (p.groups != 1) return "it has groups";
   if (p.C % 8 != 0) return "its pixels are no whole vectors";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "it has three axes";

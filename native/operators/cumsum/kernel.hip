@@ -69,7 +69,7 @@ template <class T>
 DEVICE void cumsum_lines(const CumSumLinesArgs& args) {
   const T* x = args.x;
   T* y = args.y;
-  const uint32_t line = static_cast<uint32_t>(block_x()) * kCumSumThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t line = work_item(kCumSumThreads);
   if (line >= args.lines) return;
   const uint32_t outer = divide(line, args.inner);
   const size_t base = static_cast<size_t>(outer) * args.size * args.inner.d + (line - outer * args.inner.d);

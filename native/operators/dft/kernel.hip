@@ -88,7 +88,7 @@ DEVICE void dft(const DftArgs& args, DftInputs& lds) {
 using namespace graphopt::hip;
 
 KERNEL(dft_table, kDftThreads, DftTableArgs, table) {
-  const uint32_t j = static_cast<uint32_t>(block_x()) * kDftThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t j = work_item(kDftThreads);
   if (j >= args.L) return;
   float* const table = args.table;
   root_of_unity(j, args.L, table[2 * j], table[2 * j + 1]);

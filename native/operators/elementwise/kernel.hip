@@ -97,8 +97,7 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
   const Axes& axes = args.axes;
   constexpr int kSize = Pack<T>::kSize;
   if (args.vectors != 0) {
-    const uint32_t pack =
-        static_cast<uint32_t>(block_x()) * kElementwiseThreads + static_cast<uint32_t>(thread_x());
+    const uint32_t pack = work_item(kElementwiseThreads);
     if (pack >= args.total / kSize) return;
     const uint32_t i = pack * kSize;
     const auto read = [&](const T* from, const Strides& strides) {

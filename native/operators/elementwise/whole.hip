@@ -82,8 +82,7 @@ DEVICE void whole(const WholeArgs& args) {
   constexpr int kSize = Pack<T>::kSize;
   const bool is_signed = args.is_signed != 0;
   if (args.vectors != 0) {
-    const uint32_t i =
-        (static_cast<uint32_t>(block_x()) * kWholeThreads + static_cast<uint32_t>(thread_x())) * kSize;
+    const uint32_t i = work_item(kWholeThreads) * kSize;
     if (i >= args.total) return;
     const auto read = [&](const T* from, const Strides& strides) {
       Pack<T> in = {};

@@ -37,8 +37,7 @@ DEVICE void gather_nd(const GatherNDArgs& args, const T& zero) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &rows = args.rows;
-  const uint32_t i =
-      static_cast<uint32_t>(block_x()) * kGatherElementsThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kGatherElementsThreads);
   if (i >= args.total) return;
   const uint32_t row = divide(i, inner), column = i - row * inner.d;
   const int64_t* index = static_cast<const int64_t*>(args.index) + static_cast<size_t>(row) * args.k;

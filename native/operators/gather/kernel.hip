@@ -13,7 +13,7 @@ DEVICE void gather(const GatherArgs& args, const T& zero) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &indices = args.indices;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kGatherThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kGatherThreads);
   if (i >= args.total) return;
   const uint32_t row = divide(i, inner), column = i - row * inner.d;
   const uint32_t outer = divide(row, indices), which = row - outer * indices.d;

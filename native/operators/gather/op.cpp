@@ -1,20 +1,54 @@
 // Gather, GatherElements and GatherND.
 #include "operators/gather/op.h"
 
-#include "operators/room.h"
+#include <algorithm>
+
+#include "operators/gather/indexed.h"
 
 namespace graphopt {
+
+void require_equal_ranks(const Call& call) {
+  if (call.input(1).shape.rank() != call.input(0).shape.rank()) {
+    throw Error("indices of another rank than the data");
+  }
+}
+
+std::string refuse_elements(const Node& node) {
+  const auto& x = node.inputs[0].shape;
+  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : "";
+}
+
+int64_t tuple_length(const Call& call) {
+  const Shape& indices = call.input(1).shape;
+  if (indices.rank() == 0) throw Error("indices without an axis");
+  return indices[indices.rank() - 1];
+}
+
+Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed) {
+  const size_t tuples = indices.rank() - 1;
+  Shape shape(tuples + x.rank() - indexed);
+  std::copy(indices.data(), indices.data() + tuples, shape.data());
+  std::copy(x.data() + indexed, x.data() + x.rank(), shape.data() + tuples);
+  return shape;
+}
+
+std::string refuse_tuples(const Node& node) {
+  const auto& index = node.inputs[1].shape;
+  if (!index || index->rank() == 0) return "the rank of the indices is not known";
+  const int64_t k = (*index)[index->rank() - 1];
+  return k < 0 || k > static_cast<int64_t>(gpu::kMostAxes) ? "tuples of more than 5 indices" : "";
+}
+
 namespace {
 
-class Gather final : public gpu::DeviceKernel {
+class Gather final : public AlongAxis {
  public:
-  Gather(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
+  using AlongAxis::AlongAxis;
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t axis = axis_of(axis_, x.shape.rank()), added = index.shape.rank();
+    const size_t axis = this->axis(call), added = index.shape.rank();
     Shape y(x.shape.rank() - 1 + added);
     for (size_t d = 0; d < axis; ++d) y[d] = x.shape[d];
     for (size_t d = 0; d < added; ++d) y[axis + d] = index.shape[d];
@@ -29,30 +63,25 @@ class Gather final : public gpu::DeviceKernel {
     const Ref out = set_output(call, 0, y);
     program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   }
-
-  int64_t axis_;
 };
 
-class GatherElements final : public gpu::DeviceKernel {
+class GatherElements final : public AlongAxis {
  public:
-  GatherElements(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
+  using AlongAxis::AlongAxis;
 
  private:
   void plan(Call& call, Program& program) const override {
+    require_equal_ranks(call);
     const Tensor &x = call.input(0), &index = call.input(1);
-    if (index.shape.rank() != x.shape.rank()) throw Error("indices of another rank than the data");
     gpu::GatherElementsProblem p;
     p.x = x.shape;
     p.index = index.shape;
-    p.axis = axis_of(axis_, x.shape.rank());
+    p.axis = axis(call);
     p.bytes = bytes_of(x.type);
     p.narrow = index.type == ElementType::kInt32;
     const Ref y = set_output(call, 0, index.shape);
     program.launch(gpu::gather_elements_plan(p), {Ref::input(0), Ref::input(1)}, {y});
   }
-
-  int64_t axis_;
 };
 
 class GatherND final : public gpu::DeviceKernel {
@@ -63,11 +92,10 @@ class GatherND final : public gpu::DeviceKernel {
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t rank = x.shape.rank(), tuples = index.shape.rank();
-    if (tuples == 0) throw Error("indices without an axis");
-    const int64_t k = index.shape[tuples - 1];
+    const size_t tuples = index.shape.rank();
+    const int64_t k = tuple_length(call);
     if (batch_dims_ < 0 || batch_dims_ >= static_cast<int64_t>(tuples) || k < 0 ||
-        batch_dims_ + k > static_cast<int64_t>(rank)) {
+        batch_dims_ + k > static_cast<int64_t>(x.shape.rank())) {
       throw Error("tuples of " + std::to_string(k) + " indices behind " + std::to_string(batch_dims_) +
                   " axes do not fit " + x.shape.text());
     }
@@ -80,31 +108,13 @@ class GatherND final : public gpu::DeviceKernel {
     p.sizes.assign(x.shape.data() + batch, x.shape.data() + first);
     p.inner = x.shape.elements(first);
     p.bytes = bytes_of(x.type);
-    Shape y(tuples - 1 + rank - first);
-    for (size_t d = 0; d + 1 < tuples; ++d) {
-      y[d] = index.shape[d];
-      if (d >= batch) p.rows *= index.shape[d];
-    }
-    for (size_t d = first; d < rank; ++d) y[tuples - 1 + d - first] = x.shape[d];
-    const Ref out = set_output(call, 0, y);
+    for (size_t d = batch; d + 1 < tuples; ++d) p.rows *= index.shape[d];
+    const Ref out = set_output(call, 0, pointed_at(index.shape, x.shape, first));
     program.launch(gpu::gather_nd_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   }
 
   int64_t batch_dims_;
 };
-
-std::string refuse_gather_elements(const Node& node) {
-  const auto& x = node.inputs[0].shape;
-  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : "";
-}
-
-// The length of a tuple must be known, as that of more than five is refused.
-std::string refuse_gather_nd(const Node& node) {
-  const auto& index = node.inputs[1].shape;
-  if (!index || index->rank() == 0) return "the rank of the indices is not known";
-  const int64_t k = (*index)[index->rank() - 1];
-  return k < 0 || k > static_cast<int64_t>(gpu::kMostAxes) ? "tuples of more than 5 indices" : "";
-}
 
 std::string refuse_gather(const Node& node) {
   return bytes_of(node.inputs[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
@@ -114,8 +124,8 @@ std::string refuse_gather(const Node& node) {
 
 void add_gather(Kernels& kernels) {
   kernels.add_onnx<Gather>("Gather", 1, 13).refused(refuse_gather);
-  kernels.add_onnx<GatherElements>("GatherElements", 11, 13).refused(refuse_gather_elements);
-  kernels.add_onnx<GatherND>("GatherND", 11, 13).refused(refuse_gather_nd);
+  kernels.add_onnx<GatherElements>("GatherElements", 11, 13).refused(refuse_elements);
+  kernels.add_onnx<GatherND>("GatherND", 11, 13).refused(refuse_tuples);
 }
 
 }  // namespace graphopt

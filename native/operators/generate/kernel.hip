@@ -31,8 +31,7 @@ DEVICE void fill(const FillArgs& args) {
   T* y = args.y;
   constexpr int kSize = Pack<T>::kSize;
   const T value = static_cast<T>(args.bits);
-  const uint32_t first =
-      (static_cast<uint32_t>(block_x()) * kGenerateThreads + static_cast<uint32_t>(thread_x())) * kSize;
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
   if (args.vectors != 0 && first + kSize <= args.total) {
     Pack<T> pack;
     UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = value;
@@ -54,8 +53,7 @@ DEVICE void trilu(const TriluArgs& args) {
   const T* x = args.x;
   T* y = args.y;
   constexpr int kSize = Pack<T>::kSize;
-  const uint32_t first =
-      (static_cast<uint32_t>(block_x()) * kGenerateThreads + static_cast<uint32_t>(thread_x())) * kSize;
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
   if (args.vectors != 0 && first + kSize <= args.total) {
     Pack<T> pack = load_pack(x + first);
     UNROLL for (int j = 0; j < kSize; ++j) {

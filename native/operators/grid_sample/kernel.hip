@@ -86,8 +86,7 @@ DEVICE V one_of(const V (&values)[kTaps], int which) {
 template <class T, int kTaps>
 DEVICE void grid_sample(const GridSampleArgs& args) {
   const T* const grid = args.grid;
-  const uint32_t i =
-      static_cast<uint32_t>(block_x()) * kGridSampleThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kGridSampleThreads);
   if (i >= args.total) return;
   const uint32_t image = divide(i, args.points), point = i - image * args.points.d;
   const T* const place = grid + static_cast<size_t>(i) * static_cast<size_t>(args.axes);

@@ -105,6 +105,18 @@ struct GroupPart {
   }
 };
 
+// A part of a group that was cut.
+struct CutPart {
+  uint32_t n, first, count;  // of which group, and its elements there
+};
+
+DEVICE CutPart cut_part(uint32_t size, const Divisor& parts) {
+  const auto b = static_cast<uint32_t>(block_x());
+  const uint32_t n = divide(b, parts);
+  const uint32_t first = (b - n * parts.d) * kGroupNormPart;
+  return {n, first, size - first < kGroupNormPart ? size - first : kGroupNormPart};
+}
+
 struct GroupNormLds {
   WaveSums first, second;
 };
@@ -136,12 +148,8 @@ DEVICE void group_norm_stats(const GroupNormStatsArgs& args, GroupNormLds& lds) 
   const T* x = args.x;
   float* partial = args.partial;
   const uint32_t size = args.size;
-  const Divisor& parts = args.parts;
-  constexpr uint32_t kPart = kGroupNormPart;
   const auto b = static_cast<uint32_t>(block_x());
-  const uint32_t n = divide(b, parts);
-  const uint32_t first = (b - n * parts.d) * kPart;
-  const uint32_t count = size - first < kPart ? size - first : kPart;
+  const auto [n, first, count] = cut_part(size, args.parts);
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
   x += static_cast<size_t>(n) * size + first;
   part.load(x, count, kGroupNormSplitThreads, args.vectors != 0);
@@ -164,10 +172,7 @@ DEVICE void group_norm_apply(const GroupNormApplyArgs& args, GroupNormLds& lds) 
   const uint32_t size = args.size;
   const Divisor &groups = args.groups, &parts = args.parts;
   constexpr uint32_t kPart = kGroupNormPart;
-  const auto b = static_cast<uint32_t>(block_x());
-  const uint32_t n = divide(b, parts);
-  const uint32_t first = (b - n * parts.d) * kPart;
-  const uint32_t count = size - first < kPart ? size - first : kPart;
+  const auto [n, first, count] = cut_part(size, parts);
   const size_t offset = static_cast<size_t>(n) * size + first;
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
   part.load(x + offset, count, kGroupNormSplitThreads, args.vectors != 0);

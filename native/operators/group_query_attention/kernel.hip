@@ -24,7 +24,7 @@ DEVICE void gqa_heads(const GqaHeadsArgs& args) {
   const int32_t* lengths = args.lengths;
   const int64_t* ids = args.ids;
   T* y = args.y;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kGqaThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kGqaThreads);
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t row = divide(vector, args.length);

@@ -56,8 +56,7 @@ DEVICE void logic(const LogicArgs& args) {
   const Axes& axes = args.axes;
   constexpr int kSize = Pack<T>::kSize;
   if (args.vectors != 0) {
-    const uint32_t i =
-        (static_cast<uint32_t>(block_x()) * kLogicThreads + static_cast<uint32_t>(thread_x())) * kSize;
+    const uint32_t i = work_item(kLogicThreads) * kSize;
     if (i >= args.total) return;
     const auto read = [&](const T* from, const Strides& strides, C(&to)[kSize]) {
       const uint32_t at = offset_of(i, axes, strides);

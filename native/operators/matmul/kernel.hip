@@ -94,7 +94,7 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
   const Divisor &across = args.across, &rows = args.rows;
   const Epilogue& epilogue = args.epilogue;
   constexpr int kSize = Pack<T>::kSize;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kGemmSumThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kGemmSumThreads);
   if (i >= args.packs) return;
   const uint32_t row = divide(i, across), matrix = divide(row, rows);
   const auto n = static_cast<int>((i - row * across.d) * kSize);

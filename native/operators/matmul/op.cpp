@@ -40,10 +40,15 @@ constexpr Implementation<Product> kProducts[] = {
     {"a product of our own", take_all<Product>, plan_own},
 };
 
-// Of inputs 0 and 1.
+// Of inputs 0 and 1, by alpha, transA and transB.
 class ProductKernel : public gpu::DeviceKernel {
  public:
-  ProductKernel(const Node& node, gpu::Device& device) : DeviceKernel(device), choice_(node) {}
+  ProductKernel(const Node& node, gpu::Device& device)
+      : DeviceKernel(device),
+        alpha_(node.find_float("alpha").value_or(1.0f)),
+        transpose_a_(node.find_int("transA").value_or(0) != 0),
+        transpose_b_(node.find_int("transB").value_or(0) != 0),
+        choice_(node) {}
 
  protected:
   void multiply(GemmProblem p, const Call& call, Program& program) const {
@@ -53,6 +58,9 @@ class ProductKernel : public gpu::DeviceKernel {
     program.implementation = choice_.plan(kProducts, product, call);
   }
 
+  float alpha_;
+  bool transpose_a_, transpose_b_;
+
  private:
   Choice choice_;
 };
@@ -60,11 +68,7 @@ class ProductKernel : public gpu::DeviceKernel {
 // MatMul and FusedMatMul, which has alpha, transA and transB.
 class MatMul final : public ProductKernel {
  public:
-  MatMul(const Node& node, gpu::Device& device)
-      : ProductKernel(node, device),
-        alpha_(node.find_float("alpha").value_or(1.0f)),
-        transpose_a_(node.find_int("transA").value_or(0) != 0),
-        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
+  using ProductKernel::ProductKernel;
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -114,9 +118,6 @@ class MatMul final : public ProductKernel {
     for (int64_t& s : strides) s *= factor;
     return strides;
   }
-
-  float alpha_;
-  bool transpose_a_, transpose_b_;
 };
 
 std::string refuse_fused_matmul(const Node& node) {
@@ -129,11 +130,7 @@ std::string refuse_fused_matmul(const Node& node) {
 class Gemm final : public ProductKernel {
  public:
   Gemm(const Node& node, gpu::Device& device)
-      : ProductKernel(node, device),
-        alpha_(node.find_float("alpha").value_or(1.0f)),
-        beta_(node.find_float("beta").value_or(1.0f)),
-        transpose_a_(node.find_int("transA").value_or(0) != 0),
-        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
+      : ProductKernel(node, device), beta_(node.find_float("beta").value_or(1.0f)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -159,8 +156,7 @@ class Gemm final : public ProductKernel {
     multiply(std::move(p), call, program);
   }
 
-  float alpha_, beta_;
-  bool transpose_a_, transpose_b_;
+  float beta_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ DEVICE void pool(const PoolArgs& args) {
   T* y = args.y;
   const Divisor &per_plane = args.per_plane, &per_slice = args.per_slice, &across = args.across;
   const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kPoolThreads);
   if (i >= args.total) return;
   const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
   const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
@@ -51,7 +51,7 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
   const half_t* x = args.x;
   half_t* y = args.y;
   const PoolAxis &b = args.axes[0], &c = args.axes[1];
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kPoolThreads);
   if (i >= args.total) return;
   const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
   const uint32_t image = divide(pixel, args.per_image), in_image = pixel - image * args.per_image.d;
@@ -109,7 +109,7 @@ template <class T>
 DEVICE void lrn(const LrnArgs& args) {
   const T* x = args.x;
   T* y = args.y;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kPoolThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kPoolThreads);
   if (i >= args.total) return;
   const uint32_t plane = divide(i, args.inner), size = args.inner.d;
   const auto channel = static_cast<int>(plane - divide(plane, args.channels) * args.channels.d);

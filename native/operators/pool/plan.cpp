@@ -1,3 +1,4 @@
+#include "blocks/gpu/channels_last_plan.h"
 #include "operators/pool/op.h"
 
 namespace graphopt::gpu {
@@ -24,22 +25,14 @@ Plan pool_plan(const PoolProblem& p, bool half) {
 
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned) {
   Plan plan;
-  const int64_t pack = aligned && channels % 8 == 0 ? 8 : 1, packs = channels / pack,
-                per_image = p.out[1] * p.out[2], total = p.planes * per_image * packs;
-  if (total == 0) return plan;
-  to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
   hip::PoolChannelsLastArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.total = to_u31(total);
-  args.channels = to_u31(channels);
-  args.packs = make_divisor(packs);
-  args.per_image = make_divisor(per_image);
-  args.across = make_divisor(p.out[2]);
+  const bool wide = fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned);
+  if (args.total == 0) return plan;
+  to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
   for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
   args.mode = p.mode;
-  plan.launch(pack == 8 ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16",
-              {to_u31(divide_up(total, hip::kPoolThreads))}, hip::kPoolThreads, args);
+  plan.launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16",
+              {to_u31(divide_up(args.total, hip::kPoolThreads))}, hip::kPoolThreads, args);
   return plan;
 }
 

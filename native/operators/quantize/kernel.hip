@@ -63,8 +63,7 @@ struct alignas(kCount * sizeof(X)) Numbers {
 };
 
 DEVICE uint32_t first_element(int pack) {
-  return (static_cast<uint32_t>(block_x()) * kQuantizeThreads + static_cast<uint32_t>(thread_x())) *
-         static_cast<uint32_t>(pack);
+  return work_item(kQuantizeThreads) * static_cast<uint32_t>(pack);
 }
 
 template <class T>

@@ -205,7 +205,7 @@ DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
 
 template <class T>
 DEVICE void recurrent_load(const RecurrentStateArgs& args) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kStateThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kStateThreads);
   if (i >= args.total) return;
   const T* const from = args.from;
   static_cast<float*>(args.to)[args.state + i] =
@@ -214,7 +214,7 @@ DEVICE void recurrent_load(const RecurrentStateArgs& args) {
 
 template <class T>
 DEVICE void recurrent_store(const RecurrentStateArgs& args) {
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kStateThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kStateThreads);
   if (i >= args.total) return;
   T* const to = args.to;
   if (to == nullptr) return;

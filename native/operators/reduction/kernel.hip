@@ -153,7 +153,7 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   const From* x = args.x;
   To* y = args.y;
   const Divisor& stride = args.stride;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kReduceThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kReduceThreads);
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const FloatJoined joined = join_strided(args.how, x + static_cast<size_t>(outer) * args.block, column,
@@ -236,7 +236,7 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor& stride = args.stride;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kReduceThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kReduceThreads);
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,

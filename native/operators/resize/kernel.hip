@@ -25,7 +25,7 @@ DEVICE void resize(const ResizeArgs& args) {
   T* y = args.y;
   const Divisor &per_plane = args.per_plane, &across = args.across;
   const ResizeAxis &rows = args.rows, &columns = args.columns;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kResizeThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const uint32_t plane = divide(i, per_plane), rest = i - plane * per_plane.d;
   const uint32_t row = divide(rest, across), column = rest - row * across.d;
@@ -47,7 +47,7 @@ DEVICE void resize(const ResizeArgs& args) {
 template <int kSize>
 DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
   const ResizeAxis &rows = args.rows, &columns = args.columns;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kResizeThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
   const uint32_t image = divide(pixel, args.per_image), rest = pixel - image * args.per_image.d;

@@ -25,7 +25,7 @@ template <class T>
 DEVICE void resize_pick(const ResizeOneArgs& args) {
   const T* const x = args.x;
   T* const y = args.y;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kResizeThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const ResizeSpot spot = resize_spot(args, i);
   const float from = source(args.axis, spot.at, args.coordinates);
@@ -48,7 +48,7 @@ template <class X, class Y>
 DEVICE void resize_blend(const ResizeOneArgs& args) {
   const X* const x = args.x;
   Y* const y = args.y;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kResizeThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const ResizeSpot spot = resize_spot(args, i);
   const float from = source(args.axis, spot.at, args.coordinates);

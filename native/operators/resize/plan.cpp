@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "blocks/gpu/channels_last_plan.h"
 #include "operators/resize/args.h"
 #include "operators/resize/op.h"
 
@@ -28,24 +29,16 @@ Plan resize_plan(const ResizeProblem& p, bool half) {
 
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned) {
   Plan plan;
-  const int64_t pack = aligned && channels % 8 == 0 ? 8 : 1, packs = channels / pack,
-                per_image = int64_t{p.rows.out} * p.columns.out, total = p.planes * per_image * packs;
-  if (total == 0) return plan;
-  to_u31(int64_t{p.rows.in} * p.columns.in * channels);
   hip::ResizeChannelsLastArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.total = to_u31(total);
-  args.channels = to_u31(channels);
-  args.packs = make_divisor(packs);
-  args.per_image = make_divisor(per_image);
-  args.across = make_divisor(p.columns.out);
+  const bool wide = fill_channels_last(args, p.planes, p.rows.out, p.columns.out, channels, aligned);
+  if (args.total == 0) return plan;
+  to_u31(int64_t{p.rows.in} * p.columns.in * channels);
   args.rows = p.rows;
   args.columns = p.columns;
   args.coordinates = p.coordinates;
   args.how = p.how;
-  plan.launch(pack == 8 ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16",
-              {to_u31(divide_up(total, hip::kResizeThreads))}, hip::kResizeThreads, args);
+  plan.launch(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16",
+              {to_u31(divide_up(args.total, hip::kResizeThreads))}, hip::kResizeThreads, args);
   return plan;
 }
 

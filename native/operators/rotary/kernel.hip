@@ -11,7 +11,7 @@ DEVICE void rotary(const RotaryArgs& args) {
   const T *x = args.x, *cos = args.cos, *sin = args.sin;
   const int64_t* ids = args.ids;
   T* y = args.y;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kRotaryThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kRotaryThreads);
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t across = divide(vector, args.columns), column = vector - across * args.columns.d;

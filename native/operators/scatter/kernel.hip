@@ -177,7 +177,7 @@ KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, first, next) {
   const int32_t* narrow = args.index;
   const int64_t* wide = args.index;
   uint32_t *first = args.first, *next = args.next;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kScatterThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kScatterThreads);
   if (i >= args.updates) return;
   uint32_t target = 0;
   bool inside = true;

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "operators/room.h"
+#include "operators/gather/indexed.h"
 
 namespace graphopt {
 namespace {
@@ -29,26 +29,25 @@ void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
   program.launch(gpu::scatter_plan(p, call.aligned()), {Ref::input(0), Ref::input(1), Ref::input(2)}, {y});
 }
 
-class ScatterElements final : public gpu::DeviceKernel {
+class ScatterElements final : public AlongAxis {
  public:
   ScatterElements(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)), how_(how_of(node).value()) {}
+      : AlongAxis(node, device), how_(how_of(node).value()) {}
 
  private:
   void plan(Call& call, Program& program) const override {
+    require_equal_ranks(call);
     const Tensor &x = call.input(0), &index = call.input(1);
-    if (index.shape.rank() != x.shape.rank()) throw Error("indices of another rank than the data");
     if (call.input(2).shape != index.shape) throw Error("there must be one update for each index");
     gpu::ScatterProblem p;
     p.elements = true;
     p.sizes = x.shape;
     p.indices = index.shape;
-    p.axis = axis_of(axis_, x.shape.rank());
+    p.axis = axis(call);
     p.how = how_;
     plan_scatter(call, program, p);
   }
 
-  int64_t axis_;
   ScatterHow how_;
 };
 
@@ -59,16 +58,12 @@ class ScatterND final : public gpu::DeviceKernel {
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t rank = x.shape.rank(), tuples = index.shape.rank();
-    if (tuples == 0) throw Error("indices without an axis");
-    const int64_t k = index.shape[tuples - 1];
-    if (k < 1 || k > static_cast<int64_t>(rank)) {
+    const int64_t k = tuple_length(call);
+    if (k < 1 || k > static_cast<int64_t>(x.shape.rank())) {
       throw Error("tuples of " + std::to_string(k) + " indices do not fit " + x.shape.text());
     }
     const auto indexed = static_cast<size_t>(k);
-    Shape updates(tuples - 1 + rank - indexed);
-    for (size_t d = 0; d + 1 < tuples; ++d) updates[d] = index.shape[d];
-    for (size_t d = indexed; d < rank; ++d) updates[tuples - 1 + d - indexed] = x.shape[d];
+    const Shape updates = pointed_at(index.shape, x.shape, indexed);
     if (call.input(2).shape != updates) throw Error("the updates must have the shape " + updates.text());
     gpu::ScatterProblem p;
     p.sizes = Shape(indexed);
@@ -89,24 +84,21 @@ std::string refuse_scatter(const Node& node) {
   return node.type() == ElementType::kBool && *how != ScatterHow::kNone ? "a reduction of bool" : "";
 }
 
-std::string refuse_elements(const Node& node) {
-  const auto& x = node.inputs[0].shape;
-  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : refuse_scatter(node);
+std::string refuse_scatter_elements(const Node& node) {
+  const std::string refusal = refuse_elements(node);
+  return refusal.empty() ? refuse_scatter(node) : refusal;
 }
 
-std::string refuse_nd(const Node& node) {
-  const auto& index = node.inputs[1].shape;
-  if (!index || index->rank() == 0) return "the rank of the indices is not known";
-  const int64_t k = (*index)[index->rank() - 1];
-  if (k < 0 || k > static_cast<int64_t>(gpu::kMostAxes)) return "tuples of more than 5 indices";
-  return refuse_scatter(node);
+std::string refuse_scatter_nd(const Node& node) {
+  const std::string refusal = refuse_tuples(node);
+  return refusal.empty() ? refuse_scatter(node) : refusal;
 }
 
 }  // namespace
 
 void add_scatter(Kernels& kernels) {
-  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18).refused(refuse_elements);
-  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_nd);
+  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18).refused(refuse_scatter_elements);
+  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_scatter_nd);
 }
 
 }  // namespace graphopt

@@ -147,7 +147,7 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   const uint32_t* indices = args.indices;
   uint64_t* next_keys = args.next_keys;
   uint32_t* next_indices = args.next_indices;
-  const uint32_t at = static_cast<uint32_t>(block_x()) * kTopKThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t at = work_item(kTopKThreads);
   if (at >= args.total) return;
   const uint32_t row = divide(at, args.count), in_row = at - row * args.count.d;
   const uint32_t run = divide(in_row, args.run), in_run = in_row - run * args.run.d;
@@ -261,7 +261,7 @@ DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
 }
 
 DEVICE void first_of_column(const ArgArgs& args) {
-  const uint32_t item = static_cast<uint32_t>(block_x()) * kTopKThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t item = work_item(kTopKThreads);
   if (item >= args.total) return;
   const uint32_t outer = divide(item, args.stride), column = item - outer * args.stride.d;
   const size_t block = static_cast<size_t>(args.count) * args.inner.d;

@@ -111,8 +111,7 @@ DEVICE void unary(const UnaryArgs& args) {
   const T* x = args.x;
   T* y = args.y;
   constexpr int kSize = Pack<T>::kSize;
-  const uint32_t i =
-      (static_cast<uint32_t>(block_x()) * kUnaryThreads + static_cast<uint32_t>(thread_x())) * kSize;
+  const uint32_t i = work_item(kUnaryThreads) * kSize;
   if (args.vectors != 0 && i + kSize <= args.total) {
     Pack<T> pack = load_pack(x + i);
     // Unrolled, since what is indexed by a loop does not lie in registers.

@@ -84,7 +84,7 @@ DEVICE void winograd_filter(const WinogradFilterArgs& args) {
   const int32_t C = args.C, rows = args.rows;
   const Divisor& columns = args.columns;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kWinogradThreads);
   if (i >= static_cast<uint32_t>(rows) * columns.d) return;
   const auto c = static_cast<int>(divide(i, columns)),
              m = static_cast<int>(i - divide(i, columns) * columns.d);
@@ -139,7 +139,7 @@ DEVICE void winograd_input(const WinogradInputArgs& args) {
   const Tiles& tiles = args.tiles;
   const Divisor& stride = args.stride;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kWinogradThreads);
   const size_t plane = static_cast<size_t>(C) * stride.d;
   if (i >= plane) return;
   const uint32_t c = divide(i, stride), p = i - c * stride.d;
@@ -212,7 +212,7 @@ DEVICE void winograd_output(const WinogradOutputArgs& args) {
   const Tiles& tiles = args.tiles;
   const Divisor& stride = args.stride;
   constexpr int kIn = kOut + 2;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kWinogradThreads);
   const size_t plane = static_cast<size_t>(M) * stride.d;
   if (i >= plane) return;
   const uint32_t m = divide(i, stride), p = i - m * stride.d;
@@ -267,7 +267,7 @@ DEVICE void implicit_filter(const ImplicitFilterArgs& args) {
   float* u = args.u;
   const int32_t depth = args.depth;
   const Divisor& columns = args.columns;
-  const uint32_t i = static_cast<uint32_t>(block_x()) * kWinogradThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kWinogradThreads);
   if (i >= static_cast<uint32_t>(args.rows) * columns.d) return;
   const auto k = static_cast<int>(divide(i, columns)),
              m = static_cast<int>(i - divide(i, columns) * columns.d);

@@ -21,8 +21,7 @@ DEVICE void matrix_filter(const MatrixFilterArgs& args) {
   half_t* u = args.u;
   const int32_t M = args.M, C = args.C;
   const Divisor& channels = args.channels;
-  const uint32_t i =
-      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kMatrixConvThreads);
   if (i >= args.total) return;
   const uint32_t line = divide(i, channels);
   const auto c = static_cast<int>(i - line * channels.d), m = static_cast<int>(line / 9),
@@ -37,8 +36,7 @@ DEVICE void matrix_pack(const MatrixPackArgs& args) {
   half_t* packed = args.packed;
   const int32_t C = args.image.C, H = args.image.H, W = args.image.W;
   const Divisor &pixels = args.pixels, &across = args.across, &parts = args.parts;
-  const uint32_t i =
-      static_cast<uint32_t>(block_x()) * kMatrixConvThreads + static_cast<uint32_t>(thread_x());
+  const uint32_t i = work_item(kMatrixConvThreads);
   if (i >= args.total) return;
   const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
   const uint32_t n = divide(line, parts), part = line - n * parts.d;

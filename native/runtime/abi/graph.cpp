@@ -1,7 +1,5 @@
 #include "runtime/abi/graph.h"
 
-#include "runtime/abi/attributes.h"
-
 namespace graphopt::abi {
 namespace {
 
@@ -62,7 +60,7 @@ bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view 
 }  // namespace
 
 GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider)
-    : api_(api), node_(node) {
+    : WithAttributes(api), api_(api), node_(node) {
   const char* text = nullptr;
   check(api, Node_GetName(api, node, &text));
   name = text;
@@ -106,24 +104,6 @@ std::optional<Tensor> GraphNode::constant(size_t i) const {
 const OrtOpAttr* GraphNode::attribute(const char* name) const {
   const OrtOpAttr* attribute = nullptr;
   return succeeded(api_, Node_GetAttributeByName(api_, node_, name, &attribute)) ? attribute : nullptr;
-}
-
-std::optional<float> GraphNode::find_float(const char* name) const {
-  return read_float(api_, attribute(name));
-}
-
-std::optional<int64_t> GraphNode::find_int(const char* name) const { return read_int(api_, attribute(name)); }
-
-std::optional<std::vector<int64_t>> GraphNode::find_ints(const char* name) const {
-  return read_ints(api_, attribute(name));
-}
-
-std::optional<std::string> GraphNode::find_string(const char* name) const {
-  return read_string(api_, attribute(name));
-}
-
-std::optional<std::vector<std::string>> GraphNode::find_strings(const char* name) const {
-  return read_strings(api_, attribute(name));
 }
 
 std::optional<Number> GraphNode::find_number(const char* name) const {

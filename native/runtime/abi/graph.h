@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "operators/node_in_graph.h"
+#include "runtime/abi/attributes.h"
 #include "runtime/abi/kernel.h"
 #include "runtime/abi/ort_ep.h"
 
 namespace graphopt::abi {
 
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
-class GraphNode final : public NodeInGraph {
+class GraphNode final : public WithAttributes<NodeInGraph> {
  public:
   // `provider`: whose nodes works_inside looks for.
   GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
@@ -22,16 +23,10 @@ class GraphNode final : public NodeInGraph {
 
   // In host memory.
   std::optional<Tensor> constant(size_t i) const override;
-  std::optional<float> find_float(const char* name) const override;
-  std::optional<int64_t> find_int(const char* name) const override;
-  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
-  std::optional<std::string> find_string(const char* name) const override;
-  std::optional<std::vector<std::string>> find_strings(const char* name) const override;
   std::optional<Number> find_number(const char* name) const override;
 
  private:
-  // Null when the node has no such attribute.
-  const OrtOpAttr* attribute(const char* name) const;
+  const OrtOpAttr* attribute(const char* name) const override;
 
   const OrtApi24* api_;
   const OrtNode* node_;

@@ -2,8 +2,6 @@
 
 #include <memory>
 
-#include "runtime/abi/attributes.h"
-
 namespace graphopt::abi {
 
 const OrtOpAttr* ShapeInference::attribute(const char* name) const {
@@ -11,26 +9,6 @@ const OrtOpAttr* ShapeInference::attribute(const char* name) const {
   OrtStatus* status = ShapeInferContext_GetAttribute(api_, context_, name, &found);
   if (status != nullptr) ReleaseStatus(api_, status);
   return status == nullptr ? found : nullptr;
-}
-
-std::optional<float> ShapeInference::find_float(const char* name) const {
-  return read_float(api_, attribute(name));
-}
-
-std::optional<int64_t> ShapeInference::find_int(const char* name) const {
-  return read_int(api_, attribute(name));
-}
-
-std::optional<std::vector<int64_t>> ShapeInference::find_ints(const char* name) const {
-  return read_ints(api_, attribute(name));
-}
-
-std::optional<std::string> ShapeInference::find_string(const char* name) const {
-  return read_string(api_, attribute(name));
-}
-
-std::optional<std::vector<std::string>> ShapeInference::find_strings(const char* name) const {
-  return read_strings(api_, attribute(name));
 }
 
 SymbolicShape ShapeInference::input(size_t i) const {

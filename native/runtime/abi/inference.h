@@ -6,20 +6,16 @@
 #include <vector>
 
 #include "operators/inference.h"
+#include "runtime/abi/attributes.h"
 #include "runtime/abi/error.h"
 #include "runtime/abi/ort.h"
 
 namespace graphopt::abi {
 
-class ShapeInference final : public graphopt::ShapeInference {
+class ShapeInference final : public WithAttributes<graphopt::ShapeInference> {
  public:
-  ShapeInference(const OrtApi* api, const OrtShapeInferContext* context) : api_(api), context_(context) {}
-
-  std::optional<float> find_float(const char* name) const override;
-  std::optional<int64_t> find_int(const char* name) const override;
-  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
-  std::optional<std::string> find_string(const char* name) const override;
-  std::optional<std::vector<std::string>> find_strings(const char* name) const override;
+  ShapeInference(const OrtApi* api, const OrtShapeInferContext* context)
+      : WithAttributes(api), api_(api), context_(context) {}
 
   SymbolicShape input(size_t i) const override;
 
@@ -29,8 +25,7 @@ class ShapeInference final : public graphopt::ShapeInference {
                   ElementType type = ElementType::kUndefined) const override;
 
  private:
-  // Null when the node has no such attribute.
-  const OrtOpAttr* attribute(const char* name) const;
+  const OrtOpAttr* attribute(const char* name) const override;
 
   const OrtApi* api_;
   const OrtShapeInferContext* context_;

@@ -1,0 +1,27 @@
+// Launches in float16 over y [images, height, width, channels] with a work-item for each pack of channels of a
+// pixel.
+#pragma once
+
+#include "device/launch.h"
+
+namespace graphopt::gpu {
+
+// Fills in x, y, total, channels, packs, per_image and across; nothing more than total, 0, where there is nothing to
+// do. Returns whether a pack has 8 channels; else it has one. Throws std::invalid_argument.
+template <class Args>
+bool fill_channels_last(Args& args, int64_t images, int64_t height, int64_t width, int64_t channels,
+                        bool aligned) {
+  const bool wide = aligned && channels % 8 == 0;
+  const int64_t packs = wide ? channels / 8 : channels;
+  args.total = to_u31(images * height * width * packs);
+  if (args.total == 0) return wide;
+  args.x = input(0);
+  args.y = output(0);
+  args.channels = to_u31(channels);
+  args.packs = make_divisor(packs);
+  args.per_image = make_divisor(height * width);
+  args.across = make_divisor(width);
+  return wide;
+}
+
+}  // namespace graphopt::gpu

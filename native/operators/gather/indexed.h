@@ -1,0 +1,35 @@
+// What Gather's and Scatter's kernels have in common: an axis, or tuples, of indices, which are input 1.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "operators/room.h"
+
+namespace graphopt {
+
+// Of a node with the attribute `axis`, of input 0.
+class AlongAxis : public gpu::DeviceKernel {
+ public:
+  AlongAxis(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
+
+ protected:
+  size_t axis(const Call& call) const { return axis_of(axis_, call.input(0).shape.rank()); }
+
+ private:
+  int64_t axis_;
+};
+
+// Of GatherElements and ScatterElements: an index for each element. Throws Error.
+void require_equal_ranks(const Call& call);
+std::string refuse_elements(const Node& node);
+
+// Of GatherND and ScatterND, whose tuples lie along the last axis of the indices. Throws Error.
+int64_t tuple_length(const Call& call);
+// The shape of what they point at: an element of x for each tuple, without its first `indexed` axes.
+Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed);
+// The length must be known, as that of more than five is refused.
+std::string refuse_tuples(const Node& node);
+
+}  // namespace graphopt
