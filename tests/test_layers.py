@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,38 @@ def test_no_native_file_includes_a_layer_above() -> None:
             assert not [s for s in strangers if f'"runtime/{s}/' in path.read_text()], name
     assert len(seen) > len(NATIVE_LAYERS)  # the walk did find includes
     assert built_on == {(room, other) for room, others in BUILT_ON.items() for other in others}
+
+
+def unconditional_imports(path: Path) -> set[str]:
+    """The modules that importing a file imports, by their first names."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
+def test_the_entry_needs_the_standard_library_alone(name: str) -> None:
+    """Ctrl-C while the command's own imports run shows one line, and `import graphopt` takes no time."""
+    assert unconditional_imports(ROOT / name) <= sys.stdlib_module_names
+
+
+@pytest.mark.once
+def test_no_public_name_is_a_module() -> None:
+    """`import graphopt.NAME` and `graphopt.NAME` would be two things."""
+    modules = {path.stem for path in ROOT.iterdir()}
+    assert "optimizer" in modules and not modules & set(graphopt.__all__)
+
+
+@pytest.mark.once
+def test_a_launch_passes_one_struct() -> None:
+    """No kernel has a list of parameters that its plan would have to repeat in the same order."""
+    texts = {p.relative_to(NATIVE).as_posix(): p.read_text() for p in NATIVE.rglob("*") if p.suffix in (".h", ".hip")}
+    assert [name for name, text in texts.items() if "__global__" in text] == ["device/platform.h"]
+    platform, launch = texts["device/platform.h"], texts["device/launch.h"]
+    assert "#define GRAPHOPT_KERNEL(" in platform and len(re.findall(r"Launch& launch\(", launch)) == 1
+    assert re.search(r"Launch& launch\([^)]*const Args& args\)", launch)
