@@ -27,6 +27,8 @@ from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError, Optio
 from graphopt.graph.reading import data_files
 
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
+# Of a job that did not run to an end of its own, as timeout(1) has them: its time was over, or it could not be run.
+_TIME_IS_OVER, _NOT_RUN = 124, 125
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Outcome:
         digest: what it was made from.
         options: how.
         version: of graphopt.
-        exit_code: of `graphopt optimize`; -9 and so on where a signal ended it, 124 where its time was over.
+        exit_code: of `graphopt optimize`; -9 and so on where a signal ended it, 124 where its time was over, 125 where
+            it could not be run.
         message: what it said, where it failed.
         seconds: how long it took.
         nodes: before and after.
@@ -174,9 +177,9 @@ def run_job(job: Job) -> Outcome:
         )
         code, message = done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
     except subprocess.TimeoutExpired:
-        code, message = 124, f"not done after {job.timeout:g} s"
+        code, message = _TIME_IS_OVER, f"not done after {job.timeout:g} s"
     except OSError as error:
-        code, message = 2, str(error)
+        code, message = _NOT_RUN, str(error)
     nodes, rewrites = (0, 0), 0
     if code == 0:
         report = json.loads(Path(job.report).read_text())
@@ -224,7 +227,8 @@ def _run_on_ray(jobs: Sequence[Job], at_once: int) -> Iterator[Outcome]:
         try:
             yield ray.get(ready)
         except ray.exceptions.RayError as error:
-            yield Outcome(job.name, job.digest, job.options, graphopt.__version__, 2, f"Ray: {error}"[:400], 0.0)
+            why = f"Ray: {error}"[:400]
+            yield Outcome(job.name, job.digest, job.options, graphopt.__version__, _NOT_RUN, why, 0.0)
 
 
 def _job(path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout: float) -> Job:
@@ -246,8 +250,9 @@ def _job(path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout:
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:
-    """Failures are tried again only where something has changed; a process that was killed is no answer."""
-    if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in (124, 130, 143, -2, -9, -15):
+    """Failures are tried again only where something has changed; a process that was killed or not run is no answer."""
+    no_answers = (_TIME_IS_OVER, _NOT_RUN, 130, 143, -2, -9, -15)
+    if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
         return False
     same = (outcome.digest, tuple(outcome.options)) == (job.digest, job.options)
     return same and (Path(job.out).is_file() or not outcome.good)

@@ -104,6 +104,18 @@ def test_one_that_takes_too_long(folder: Path, tmp_path: Path) -> None:
     assert not [*(tmp_path / "out").rglob("*.onnx")]
 
 
+def test_what_could_not_be_run_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without memory or processes says nothing of a model."""
+    (folder / "damaged.onnx").unlink()
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/none/python")
+        assert {o.exit_code for o in optimize_all(folder, out)} == {125}
+    for path in sorted(folder.rglob("*.onnx"))[1:]:
+        path.unlink()
+    assert [o.good for o in optimize_all(folder, out)] == [True]
+
+
 def test_one_run_at_a_time(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
     import fcntl
 
