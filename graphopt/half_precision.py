@@ -38,9 +38,9 @@ import onnx_ir as ir
 
 from graphopt.errors import OptionError
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.traversal import bodies
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions
@@ -244,6 +244,7 @@ class _Conversion:
             new.metadata_props.update(value.metadata_props)
             inference.declare_like(self.editor.model, new, value)
             inference.retype(self.editor.model, new, wanted)
+            inference.declare(self.editor.model, value)  # it is the interface no more, which may declare -1
             graph.outputs[i] = restored[value] = new
 
     def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
@@ -590,6 +591,7 @@ class _Conversion:
         for value in self.in_half:
             self._drop_unread(value)
         self.editor.changed()
+        _transpose_behind_products(self.editor)
         cast_before_transposing(self.editor)
         remove_unread_definitions(self.editor)
         self.editor.changed()
@@ -617,6 +619,32 @@ class _Conversion:
         copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
         if len(copies) == 1:
             copies[0].name = name
+
+
+def _transpose_behind_products(editor: Editor) -> None:
+    """Transpose(x) W becomes Transpose(x W) in float16, where a batch moves before the rows and W makes rows no longer.
+
+    The sums are the same, and no more numbers are moved. onnxruntime 1.31.1 ends the process where such a product meets
+    its CPU at the default level, with Casts that it puts in itself; so it does with two nodes of float16 and no others.
+    """
+    for node in editor.nodes([("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]):
+        transpose, weight = made_by(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
+        if transpose is None or weight is None or len(weight.shape) != 2 or (node.domain and len(node.inputs) > 3):
+            continue
+        x, moved, y = transpose.inputs[0], transpose.outputs[0], node.outputs[0]
+        perm, (K, N) = attribute_ints(transpose, "perm", ()), weight.shape.numpy()
+        rows_first = len(perm) > 2 and perm == (*range(1, len(perm) - 1), 0, len(perm) - 1)
+        if x is None or not rows_first or editor.dtype(x) != HALF or K < N or not editor.only_use(moved):
+            continue
+        attributes = {a.name: a.value for a in node.attributes.values()}
+        product = editor.node(
+            node.op_type, [x, *node.inputs[1:]], attributes, hint=f"{node_label(node)}/product", domain=node.domain
+        )
+        product.outputs[0].type = ir.TensorType(HALF)
+        product.outputs[0].shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
+        inference.declare(editor.model, product.outputs[0])
+        last = editor.node("Transpose", [product.outputs[0]], {"perm": perm}, hint=f"{node_label(node)}/transpose")
+        editor.replace([node], [product, last], {y: last.outputs[0]}, anchor=node)
 
 
 def _family(node: ir.Node) -> str:

@@ -1,11 +1,13 @@
 """Optimizes every .onnx file under some folders for every target, and holds the results against the originals.
 
-    .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--json results.json]
+    .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
 Made for files that nobody here wrote, such as test suites of other projects (last results: docs/outside_files.md).
 A file fails where `optimize` ends with anything but a result or a line of its own, where ONNX's checker or the runtime
-at its default level refuses a result and not the original, or where outputs differ, with the library or without it.
-Inputs are those of onnx's test data layout beside the model, else made from the declared types and shapes.
+at its default level refuses a result and not the original, or where outputs differ, with the library or without it,
+with the runtime's own optimizations or without them. Inputs are those of onnx's test data layout beside the model, else
+made from the declared types and shapes; where the original runs on none of those, what `graphopt verify` finds that it
+takes. A log has one line of JSON for each file; a run goes on behind what its log has.
 
 Outcomes: agrees; amplified (beyond a fixed limit, and not further than rounding alone moves the original, as `graphopt
 verify` measures it); unchanged; refused with a line that says why; random; NaN (of the original alone); not run (the
@@ -25,7 +27,8 @@ import tempfile
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,6 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 TARGETS = "cpu,rocm,cuda,migraphx,portable"
-# A model that takes longer is said so, and left.
-SECONDS = 120
 SIZES = (2, 1, 4)
 # Relative to the RMS of an output, by the class that the result names for itself.
 LIMITS = {"exact": 1e-5, "reassociated": 1e-4, "approximate": 5e-3, "fp16": 5e-2}
@@ -93,41 +94,52 @@ def _feeds(path: Path, model: onnx.ModelProto, size: int) -> Feeds | None:
     return feeds
 
 
+def _feeds_by_use(model: onnx.ModelProto, takes: Callable[[Feeds], bool]) -> list[Feeds]:
+    from graphopt.checking.inputs import symbols, taken_feeds
+    from graphopt.errors import GraphoptError
+
+    try:
+        found = taken_feeds(model, dict.fromkeys(symbols(model), SIZES[-1]), takes)
+    except GraphoptError:  # an input of a type that nobody makes up
+        found = None
+    return [] if found is None else [found]
+
+
 def _types(model: onnx.ModelProto) -> set[int]:
     values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
     casts = (a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to")
     return {*(t.data_type for t in model.graph.initializer), *(v.type.tensor_type.elem_type for v in values), *casts}
 
 
-def _run(path: Path, feeds: Feeds, *, library: str | None) -> list[Any] | str:
+def _session(path: Path, library: str | None, *, optimized: bool) -> Any:
+    """What the runtime makes of a file, or why it refuses it."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     if library:
         options.register_custom_ops_library(library)
     try:
-        found: list[Any] = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        return " ".join(str(error).split())[:300] or repr(error)
+        return _words(error)
+
+
+def _run(session: Any, feeds: Feeds) -> list[Any] | str:
+    if isinstance(session, str):
+        return session
+    try:
+        found: list[Any] = session.run(None, feeds)
+    except Exception as error:
+        return _words(error)
     return found
 
 
-def _default_level(path: Path, library: str | None) -> str:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    if library:
-        options.register_custom_ops_library(library)
-    try:
-        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        return " ".join(str(error).split())[:300] or repr(error)
-    return ""
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or repr(error)
 
 
 def _checker(path: Path) -> str:
@@ -163,19 +175,35 @@ def _difference(a: list[Any], b: list[Any], limit: float) -> str:
     return ""
 
 
+class _Original:
+    """The file as it came: what it computes on inputs of several sizes, at both levels of the runtime."""
+
+    def __init__(self, path: Path) -> None:
+        model = onnx.load(path, load_external_data=False)
+        self.half = TensorProto.FLOAT16 in _types(model)
+        self.random = any(n.op_type in RANDOM for n in model.graph.node)
+        sized = [_feeds(path, model, size) for size in SIZES]
+        self.feeds = [f for f in sized if f is not None][: 1 if (path.parent / "test_data_set_0").exists() else 3]
+        optimized, plain = (_session(path, None, optimized=o) for o in (True, False))
+        self.loads = {True: not isinstance(optimized, str), False: not isinstance(plain, str)}
+        self.outputs = [_run(plain, f) for f in self.feeds]
+        if not isinstance(plain, str) and all(isinstance(o, str) for o in self.outputs):
+            self.feeds = _feeds_by_use(model, lambda feeds: not isinstance(_run(plain, feeds), str))
+            self.outputs = [_run(plain, f) for f in self.feeds]
+        self.again = [_run(plain, f) for f in self.feeds]
+        self.at_default_level = [_run(optimized, f) for f in self.feeds]
+
+
 class _Examination:
     """What one file comes to; says when the original runs, so that who ends the process is known."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.path, self.folder = path, folder
-        self.feeds: list[Feeds] | None = None
-        self.loads = self.random = self.half = False
-        self.before: list[list[Any] | str] = []
+        self.original: _Original | None = None
 
     def of(self, target: str, precision: str | None) -> tuple[str, str]:
         import graphopt
         from graphopt.errors import GraphoptError, InvariantError
-        from graphopt.runtime.sessions import library_path
 
         out = self.folder / "out.onnx"
         for old in self.folder.iterdir():
@@ -195,46 +223,46 @@ class _Examination:
         why = _checker(out)
         if why and not _checker(self.path):
             return "FAILED", f"checker: {why}"
-        library = str(library_path())
-        if self.feeds is None:
+        if self.original is None:
             _say(ORIGINAL)
-            self.loads = not _default_level(self.path, None)
-            model = onnx.load(self.path, load_external_data=False)
-            self.half = TensorProto.FLOAT16 in _types(model)
-            self.random = any(n.op_type in RANDOM for n in model.graph.node)
-            sized = [_feeds(self.path, model, size) for size in SIZES]
-            self.feeds = [f for f in sized if f is not None][
-                : 1 if (self.path.parent / "test_data_set_0").exists() else 3
-            ]
-            self.before = [_run(self.path, f, library=None) for f in self.feeds]
+            self.original = _Original(self.path)
             _say(RESULT)
-        for lib in (None, library):
-            why = _default_level(out, lib) if self.loads else ""
-            if why:
-                return "FAILED", f"default level, library={lib is not None}: {why}"
-        compared = 0
         # Half-precision models are compared as such, whatever was done to them.
-        limit = LIMITS["fp16" if self.half else report.numerics]
-        for feeds, before in zip(self.feeds, self.before):
-            if isinstance(before, str):
-                continue
-            again = _run(self.path, feeds, library=None)
-            if isinstance(again, str) or _difference(before, again, 0.0):
-                return "random", "the original differs from itself"
-            for lib in (None, library):
-                after = _run(out, feeds, library=lib)
-                if isinstance(after, str):
-                    return "FAILED", f"run, library={lib is not None}: {after}"
-                difference = _difference(before, after, limit)
-                if difference == NAN_OF_THE_ORIGINAL:
-                    return "NaN", difference
-                if difference:
-                    if self.random:  # once in a while it agrees with itself
+        return self._compare(self.original, out, LIMITS["fp16" if self.original.half else report.numerics])
+
+    def _compare(self, original: _Original, out: Path, limit: float) -> tuple[str, str]:
+        import graphopt
+        from graphopt.runtime.sessions import library_path
+
+        compared = 0
+        for optimized in (level for level, loads in original.loads.items() if loads):
+            for library in (None, str(library_path())):
+                where = f"{'default level, ' * optimized}library={library is not None}"
+                session = _session(out, library, optimized=optimized)
+                if isinstance(session, str):
+                    return "FAILED", f"{where}: {session}"
+                for feeds, before, again, fused in zip(
+                    original.feeds, original.outputs, original.again, original.at_default_level, strict=True
+                ):
+                    if isinstance(before, str) or (optimized and isinstance(fused, str)):
+                        continue
+                    if isinstance(again, str) or _difference(before, again, 0.0):
+                        return "random", "the original differs from itself"
+                    after = _run(session, feeds)
+                    if isinstance(after, str):
+                        return "FAILED", f"run, {where}: {after}"
+                    difference = _difference(before, after, limit)
+                    # What the runtime's own rewrites do to the original is not ours.
+                    if optimized and difference and not isinstance(fused, str) and _difference(before, fused, limit):
+                        continue
+                    compared += 1
+                    if difference == NAN_OF_THE_ORIGINAL:
+                        return "NaN", difference
+                    if difference and original.random:  # once in a while it agrees with itself
                         return "random", difference
-                    if graphopt.verify(self.path, out).equal:
-                        return "amplified", difference
-                    return "FAILED", f"library={lib is not None}: {difference} ({report.numerics})"
-            compared += 1
+                    if difference:
+                        equal = graphopt.verify(self.path, out).equal
+                        return "amplified" if equal else "FAILED", f"{where}: {difference} (allowed {limit})"
         return ("agrees", "") if compared else ("not run", "the original runs on none of the inputs")
 
 
@@ -264,8 +292,9 @@ def _serve() -> None:
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self.process: subprocess.Popen[str] | None = None
+        self.seconds = seconds
 
     def examine(self, path: Path, targets: list[str]) -> dict[str, tuple[str, str]]:
         found: dict[str, tuple[str, str]] = {}
@@ -280,7 +309,7 @@ class _Worker:
             self.process.stdin.write(json.dumps([str(path), left]) + "\n")
             self.process.stdin.flush()
             for target in left:
-                timer = threading.Timer(SECONDS, self.process.kill)
+                timer = threading.Timer(self.seconds, self.process.kill)
                 timer.start()
                 whose = RESULT
                 while (line := self.process.stdout.readline()) and isinstance(said := json.loads(line), str):
@@ -290,7 +319,7 @@ class _Worker:
                     code = self.process.wait()
                     self.process = None
                     died = ("FAILED" if whose == RESULT else "not run", f"{whose} ends the process with {code}")
-                    found[target] = ("slow", f"more than {SECONDS} s") if code == -signal.SIGKILL else died
+                    found[target] = ("slow", f"more than {self.seconds:g} s") if code == -signal.SIGKILL else died
                     break
                 found[target] = (said[0], said[1])
         return found
@@ -300,7 +329,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--targets", default=TARGETS + ",cpu+fp16,rocm+fp16")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--log", type=Path, help="where results are kept as they come, and read from at the start")
+    parser.add_argument("--seconds", type=float, default=120, help="a file that takes longer at a target is left")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -308,34 +338,41 @@ def main() -> int:
         _serve()
         return 0
     targets = options.targets.split(",")
-    files: queue.SimpleQueue[Path] = queue.SimpleQueue()
     paths = sorted({p.resolve() for f in options.folders for p in ([f] if f.is_file() else f.rglob("*.onnx"))})
-    for path in paths:
-        files.put(path)
     results: dict[str, dict[str, tuple[str, str]]] = {}
+    if options.log is not None and options.log.exists():
+        for line in options.log.read_text(encoding="utf-8").splitlines():
+            name, found = json.loads(line)
+            results[name] = found
+    files: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for path in paths:
+        if str(path) not in results:
+            files.put(path)
+    log = nullcontext(None) if options.log is None else options.log.open("a", encoding="utf-8", buffering=1)
 
     def work() -> None:
-        worker = _Worker()
+        worker = _Worker(options.seconds)
         while not files.empty():
             try:
                 path = files.get_nowait()
             except queue.Empty:
                 return
             results[str(path)] = found = worker.examine(path, targets)
+            if kept is not None:
+                kept.write(json.dumps([str(path), found]) + "\n")
             for target, (outcome, detail) in found.items():
                 if outcome == "FAILED":
                     print(f"{path} {target}: {detail}", flush=True)
 
     threads = [threading.Thread(target=work) for _ in range(options.workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"{len(paths)} files")
+    with log as kept:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(f"{len(results)} files")
     for target in targets:
-        counts = Counter(found[target][0] for found in results.values())
+        counts = Counter(found[target][0] for found in results.values() if target in found)
         print(f"{target:12}", ", ".join(f"{outcome} {n}" for outcome, n in sorted(counts.items())))
     return int(any(outcome == "FAILED" for found in results.values() for outcome, _ in found.values()))
 
