@@ -15,16 +15,15 @@ import re
 import resource
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from pathlib import Path
 
 import onnx
-from onnx.backend.test import loader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from graphopt import cli
+from tests.conformance.node_cases import node_cases
 
 COMMANDS = (
     "optimize {model} {out} -q --target cpu --all-sites --check",
@@ -70,9 +69,7 @@ def main() -> int:
     count, seed = (int(a) for a in (*sys.argv[1:3], *("200", "0")[len(sys.argv) - 1 :]))
     data = Path(onnx.__file__).parent / "backend" / "test" / "data"
     corpus = {path.parent.name: path.read_bytes() for path in sorted(data.rglob("model.onnx"))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made
-        corpus |= {c.name: c.model.SerializeToString() for c in loader.load_model_tests(kind="node") if c.model}
+    corpus |= {name: case.model.SerializeToString() for name, case in node_cases().items() if case.model}
     chosen = random.Random(seed).sample(sorted(corpus), min(count, len(corpus)))
     codes: Counter[tuple[str, int]] = Counter()
     messages: Counter[str] = Counter()

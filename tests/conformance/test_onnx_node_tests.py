@@ -7,7 +7,6 @@ failure is ours.
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from onnx.backend.test import loader
 
 import graphopt
 from graphopt.ops import DOMAIN
 from graphopt.runtime.sessions import library_path
+from tests.conformance.node_cases import node_cases
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the cases overflow and divide by zero on purpose while they are made
-    CASES = {case.name: case for case in loader.load_model_tests(kind="node")}
+CASES = node_cases()
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/light_*.onnx"))
 
 NEWEST_IR_VERSION = 10  # of onnxruntime 1.22
