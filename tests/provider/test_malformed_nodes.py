@@ -14,12 +14,13 @@ from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, run
 
 EXAMPLES = 150  # scripts/sweep has 50,000
+WITH_BODIES = {"If", "Loop", "Scan"}  # which test_control_flow.py has: a body is no attribute to damage
 
 
 def test_a_malformed_node_never_takes_the_process_along(kernels: str) -> None:
     lines = survives(EXAMPLES, 1, kernels)
     count = int(lines[0].split()[0])
-    assert count == len(taken_by_the_provider()) > 50, "an operator without a test of ONNX's own"
+    assert count == len(taken_by_the_provider() - WITH_BODIES) > 50, "an operator without a test of ONNX's own"
 
 
 def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolExecutor) -> None:
