@@ -18,7 +18,7 @@ from graphopt.report.answer import answer, equality, is_faster, is_slower, nodes
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
 from graphopt.report.layers import grouped, stretch, where
-from graphopt.report.text import count, size, visible
+from graphopt.report.text import count, milliseconds, size, small, visible
 
 MAX_CARDS = 5
 MAX_STAGES = 16
@@ -132,8 +132,9 @@ def render(
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["bytes"] = size
-    environment.filters["ms"] = lambda value: f"{value:.3g}"
-    # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-06 are one word each.
+    environment.filters["ms"] = milliseconds
+    environment.filters["small"] = small
+    # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-6 are one word each.
     environment.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
     environment.globals["count"] = count
     profile = next(iter(times.profiles), None) if times is not None else None
@@ -151,7 +152,8 @@ def render(
         meanings={c.name: c for c in Code},
         cards=found[:MAX_CARDS],
         more=found[MAX_CARDS:],
-        to_do=[r for r in refused if not r.code.advice.startswith("nothing")],
+        to_do=[r for r in refused if r.code != Code.NO_GAIN and not r.code.advice.startswith("nothing")],
+        no_gain=[r for r in refused if r.code == Code.NO_GAIN],
         nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
         accuracy=accuracy,
         times=times,
@@ -166,14 +168,16 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
     else:
         state = "good" if is_faster(times) else "bad" if is_slower(times) else "noise"
         row = times.rows[0]
-        detail = f"{row.before.median_ms:.3g} → {row.after.median_ms:.3g} ms, " if row.after is not None else ""
+        detail = ""
+        if row.after is not None:
+            detail = f"{milliseconds(row.before.median_ms)} → {milliseconds(row.after.median_ms)} ms, "
         detail += "95 % interval in brackets" if len(times.rows) == 1 else count(len(times.rows), "setting")
         fast = Tile("Speed", speed(times), detail, state)
     if accuracy is None:
         same = Tile("Result", "not compared", "--verify compares the outputs", "none")
     else:
         worst = accuracy.worst
-        allowed = f"allowed {worst.limit:.1e} of RMS at {worst.name}" if worst is not None else accuracy.summary
+        allowed = f"allowed {small(worst.limit)} of RMS at {worst.name}" if worst is not None else accuracy.summary
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)
     rewrites = sum(p.applied for p in report.passes)

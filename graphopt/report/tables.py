@@ -20,7 +20,7 @@ from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
-from graphopt.report.text import amount, count, plain, size, small
+from graphopt.report.text import amount, count, milliseconds, plain, size, small
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
@@ -174,10 +174,9 @@ def print_speed(report: BenchReport, console: Console) -> None:
     style = "bold green" if is_faster(report) else "bold red" if is_slower(report) else "bold"
     if not said and report.rows:
         best = min(report.rows, key=lambda row: row.before.median_ms)
-        said = f"{best.before.median_ms:.3g} ms ({describe(best.setting)})"
-    elif len(report.rows) == 1 and report.rows[0].after is not None:
-        row = report.rows[0]
-        said += f", {row.before.median_ms:.3g} -> {report.rows[0].after.median_ms:.3g} ms"
+        said = f"{milliseconds(best.before.median_ms)} ms ({describe(best.setting)})"
+    elif len(report.rows) == 1 and (row := report.rows[0]).after is not None:
+        said += f", {milliseconds(row.before.median_ms)} -> {milliseconds(row.after.median_ms)} ms"
     say(f"[{style}]{plain(said)}[/]", console)
 
 

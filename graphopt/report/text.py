@@ -41,6 +41,11 @@ def amount(n: float) -> str:
     return f"{n:.3g} T"
 
 
+def milliseconds(n: float) -> str:
+    """Three digits, and all before the point: 0.300, 17.5, 1,212."""
+    return f"{n:#.3g}".rstrip(".") if abs(n) < 999.5 else f"{n:,.0f}"
+
+
 def small(x: float, digits: int = 2) -> str:
     """A number of any size in a few digits, with no zeros in its exponent: 1.2e-6."""
     return re.sub(r"e([-+])0+", r"e\1", f"{x:.{digits}g}")

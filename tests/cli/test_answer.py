@@ -30,6 +30,7 @@ from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped, where
 from graphopt.report.layout import show, table
 from graphopt.report.tables import print_findings
+from graphopt.report.text import milliseconds, small
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Library, Reason, Route
 from models import ZOO
@@ -295,6 +296,11 @@ def test_what_github_shows(
     assert shown == f"::notice file={files[0]},title=graphopt::30 -> 12 nodes, {files[1]}\n"
     text = summary.read_text()
     assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [milliseconds(n) for n in (0.3, 17.46, 999.4, 1212.4)] == ["0.300", "17.5", "999", "1,212"]
+    assert [small(n) for n in (0.0, 1.2e-6, 3e-12, 0.022, 34.0)] == ["0", "1.2e-6", "3e-12", "0.022", "34"]
 
 
 def test_numbers_are_never_cut() -> None:

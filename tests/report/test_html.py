@@ -172,7 +172,9 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
                 done([e.scrollWidth, e.clientWidth, d.querySelector("td").offsetHeight, headline.bottom,
                     d.querySelector(".headline").innerText, lanes.map(l => l.getBoundingClientRect().width),
                     [...d.querySelectorAll(".tile .text")].map(t => t.innerText),
-                    [...d.querySelectorAll("svg.graph")].every(g => g.getBoundingClientRect().width <= width)]);
+                    [...d.querySelectorAll("svg.graph")].every(g => g.getBoundingClientRect().width <= width),
+                    [...d.querySelectorAll("#stages .scroll, .card, .tile")].filter(
+                        b => b.scrollWidth > b.clientWidth).map(b => [b.className, b.scrollWidth, b.clientWidth])]);
             };
             frame.srcdoc = PAGE; document.body.append(frame); });
         const PAGE = document.querySelector("iframe").srcdoc;
@@ -184,13 +186,13 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
     match = re.search(r'data-seen="([^"]*)"', in_chromium(wrapper, tmp_path))
     assert match is not None, "the script did not run"
     for width, seen in zip((320, 390, 800, 1600), json.loads(html.unescape(match[1])), strict=True):
-        scroll_width, client_width, cell_height, bottom, headline, lanes, tiles, drawings_fit = seen
+        scroll_width, client_width, cell_height, bottom, headline, lanes, tiles, drawings_fit, cut = seen
         assert scroll_width <= client_width <= width
         assert cell_height < 100  # a column of single letters is not readable
         assert bottom < 300 and "30 → 12 nodes" in headline and "qual (worst" in headline
         assert len(lanes) == 2 and max(lanes) > 0.8 * min(width, 1000) and min(lanes) > 0
         assert len(tiles) == 3 and tiles[1].startswith("equal") and tiles[2] == "30 → 12 nodes"
-        assert drawings_fit
+        assert drawings_fit and not cut, (width, cut)
 
 
 def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
                 const d = frame.contentDocument, style = e => d.defaultView.getComputedStyle(e);
                 const under = e => style(e).backgroundColor.endsWith(", 0)") && e.parentElement ?
                     under(e.parentElement) : style(e).backgroundColor;
-                const texts = [...d.querySelectorAll("p, td, th, h1, h2, h3, summary, .tile, .soft, .code")];
+                const texts = [...d.querySelectorAll("p, td, th, h1, h2, h3, summary, .tile, .soft, .code, b span")];
                 const shown = texts.filter(e => e.innerText.trim() && e.getBoundingClientRect().height);
                 done([light(style(d.body).backgroundColor), Math.min(...shown.map(e => {
                     const [a, b] = [light(style(e).color), light(under(e))];
