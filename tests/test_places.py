@@ -125,6 +125,10 @@ def test_a_model_in_a_cache_of_links(path: Path, tmp_path: Path) -> None:
         ("optimize", "IN", "OUT", "--tuning-cache", "IN"),
         ("lower", "IN", "IN"),
         ("lower", "IN", "IN.weights"),
+        ("bisect", "IN", "--out", "IN"),
+        ("bisect", "IN", "--out", "IN.weights"),
+        ("bisect", "IN", "--out", "NOWHERE"),
+        ("bisect", "IN", "--providers", "cpu,cpu", "--out", "LINK"),
     ],
 )
 def test_no_file_takes_the_place_of_another(path: Path, arguments: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from graphopt import files
 from graphopt.checking.verify import VerifyReport, verify
 from graphopt.graph import reading, writing
 
@@ -126,8 +127,10 @@ def first_parting_in_file(
     """`first_parting` over a file; writes the minimal model to `out`.
 
     Raises:
-        ModelSaveError: the minimal model cannot be written.
+        ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
     """
+    if out is not None:
+        files.check_places({"--out": out}, [Path(path), *reading.data_files(Path(path))])
     result = first_parting(path, providers, **options)
     if out is not None and result.minimal is not None:
         writing.save(result.minimal, out)

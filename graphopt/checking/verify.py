@@ -34,7 +34,7 @@ from graphopt.checking.unseen import unseen
 from graphopt.checking.winograd import approximated
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError, about
-from graphopt.graph import inference, reading, traversal
+from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.vocabulary import RANDOM
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.progress import Progress, Steps
@@ -421,11 +421,22 @@ def _wishes(
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
-    """(what a session loads, the message without external data, the IR)."""
+    """(what a session loads, the message without external data, the IR).
+
+    Raises:
+        VerifyError: weights of a model in memory lie in files, and do not fit into a message.
+    """
     source = reading.load(model)
     if source.path is not None:
         return source.path, source.proto or reading.read_proto(source.path), source.model
-    proto = model if isinstance(model, onnx.ModelProto) else ir.serde.serialize_model(source.model)
+    outside = sum(tensor.nbytes for tensor in traversal.external_tensors(source.model))
+    if outside > writing.MAX_EMBEDDED_BYTES:
+        raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
+    if outside:  # a session of a message would look for them in the current folder
+        ir.external_data.load_to_model(source.model)
+    elif isinstance(model, onnx.ModelProto):
+        return model, model, source.model
+    proto = ir.serde.serialize_model(source.model)
     return proto, proto, source.model
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
@@ -819,6 +820,22 @@ def test_what_is_made_of_rounding_says_nothing(times: float, finding: Finding) -
     want, other = rng.standard_normal((2, 16, 16))
     honest = [deviation(want, want + 2 * other)]
     assert judge(deviation(want, want + 2 * times * other), Numerics.FP16, honest).finding == finding
+
+
+def test_weights_in_files_of_a_model_in_memory(tmp_path: Path) -> None:
+    """What `optimize` gives back for a path keeps them there; a session of a message looks in the current folder."""
+    path = tmp_path / "m.onnx"
+    model = model_from_text(
+        "g (float[N, 64] x) => (float[N, 64] y) { t = MatMul (x, w)  u = Identity (t)  y = Relu (u) }",
+        {"w": np.ones((64, 64), np.float32)},
+    )
+    onnx.save(model, path, save_as_external_data=True, location="m.weights", size_threshold=64)
+    after, report = graphopt.optimize(path)
+    assert report.changed
+    compared = graphopt.verify(path, after, effort="quick")
+    assert compared.equal, compared.summary
+    tensor = after.graph.initializers["w"].const_value
+    assert isinstance(tensor, ir.ExternalTensor)  # and there they stay
 
 
 def test_a_report_is_true_where_nothing_was_found() -> None:
