@@ -13,6 +13,7 @@
 // of one plane.
 #include "operators/fused_conv/cpu.h"
 
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -313,7 +314,7 @@ struct Finish {
   // registers.
   bool bounded;
   float slope;  // of what is below zero
-  Vec least, most;
+  float least, most;
   // Weights of the next product, which come into the caches while this one is computed; null: none.
   const Word* next = nullptr;
   int64_t next_rows = 0;
@@ -325,17 +326,15 @@ struct Finish {
     bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
               kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
     slope = kind == ActivationKind::kLeakyRelu ? p.act.a : 1.0f;
-    least = splat(kind == ActivationKind::kRelu   ? 0.0f
-                  : kind == ActivationKind::kClip ? p.act.a
-                                                  : -kInfinite);
-    most = splat(kind == ActivationKind::kClip ? p.act.b : kInfinite);
+    least = kind == ActivationKind::kRelu ? 0.0f : kind == ActivationKind::kClip ? p.act.a : -kInfinite;
+    most = kind == ActivationKind::kClip ? p.act.b : kInfinite;
   }
 
   // Of the channels from m and of an image's pixels from `from` on.
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
-    if (p.has_residual) moved.residual += m * plane;
+    if (residual != nullptr) moved.residual += m * plane;
     if (y != nullptr) moved.y += m * plane;
     if (pairs != nullptr) moved.pairs += m / 2 * plane;
     moved.pixels = from;
@@ -348,17 +347,10 @@ struct Finish {
     next += next_rows;
   }
 
-  // What the first panel's product of channel i needs then, into the first-level cache.
+  // The residual of channel i, into the first-level cache while the product is computed.
   void fetch(int64_t i) const {
     constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
-    const char* to = nullptr;
-    if (y != nullptr) to = reinterpret_cast<const char*>(y + i * plane + pixels->at);
-    if (y == nullptr && i % 2 == 0) to = reinterpret_cast<const char*>(pairs + i / 2 * plane + pixels->at);
-    if (to != nullptr) {
-      for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(to + k, 1);
-      __builtin_prefetch(to + kBytes - 1, 1);
-    }
-    if (!p.has_residual) return;
+    if (residual == nullptr) return;
     const auto* from = reinterpret_cast<const char*>(residual + i * plane + pixels->at);
     for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
     __builtin_prefetch(from + kBytes - 1);
@@ -386,6 +378,16 @@ struct Finish {
     put(i + 1, j, high);
   }
 
+  // Whether nothing but a bias, bounds and pairs is wanted; and that, for vector j of the first two channels.
+  bool gives_pairs_alone() const { return bounded && slope == 1.0f && y == nullptr && residual == nullptr; }
+  void put_sums(int64_t j, Vec low, Vec high) const {
+    const Pixels& here = pixels[j];
+    low = smaller(splat(most), larger(splat(least), low + splat(static_cast<float>(bias[0]))));
+    high = smaller(splat(most), larger(splat(least), high + splat(static_cast<float>(bias[1]))));
+    auto words = reinterpret_cast<Vec>(Brain::join(low, high));
+    store_words(pairs + here.at, reinterpret_cast<Words>(chosen(words, here)), here.count);
+  }
+
   // The rest of it for o [rows][vectors L].
   void activate(int64_t rows, int64_t vectors, float* o) const {
     if (bounded) return;
@@ -403,14 +405,14 @@ struct Finish {
   Vec summed(int64_t i, int64_t j, Vec v) const {
     const Pixels& here = pixels[j];
     v += splat(static_cast<float>(bias[i]));
-    if (here.count == L) return p.has_residual ? v + load_as_float(residual + i * plane + here.at) : v;
+    if (here.count == L) return residual != nullptr ? v + load_as_float(residual + i * plane + here.at) : v;
     v = chosen(v, here);
-    return p.has_residual ? v + load_range(residual + i * plane + here.at, 0, here.count) : v;
+    return residual != nullptr ? v + load_range(residual + i * plane + here.at, 0, here.count) : v;
   }
 
   Vec within_bounds(Vec v) const {
     if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
-    return smaller(most, larger(least, v));  // NaN stays
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
   }
 
   void put(int64_t i, int64_t j, Vec v) const {
@@ -747,6 +749,7 @@ struct Columns {
   __mmask16 low, high;  // of the first and of the second L words there
 #endif
 
+  Columns() = default;
   Columns(int64_t begin, int64_t size) : at(begin), lo(-begin), hi(size - begin) {
 #if defined(__AVX512F__)
     const auto mask = [](int64_t from, int64_t to) {
@@ -783,7 +786,10 @@ struct Columns {
 struct Rows {
   const Word *image, *zeros;
   int64_t height, width;
-  const Word* at(int64_t row) const { return row < 0 || row >= height ? zeros : image + row * width; }
+  const Word* at(int64_t row) const {
+    const Word* inside = image + row * width;
+    return static_cast<uint64_t>(row) < static_cast<uint64_t>(height) ? inside : zeros;
+  }
 };
 
 // A filter of a window and a stride that are known here, or of any where they are 0.
@@ -793,19 +799,21 @@ struct Filter {
   static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
   static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
 
-  // The sums of kTogether vectors of y, the first of whose rows begins at row `top` of x, for two channels with the
-  // weights w and next.
-  static void sums(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
-                   const float* w, const float* next, Vec (&sum)[2][kTogether]) {
+  // Adds to the sums of kTogether vectors of y, the first of whose rows begins at row `top` of x, what two channels
+  // with the weights w and next give.
+  static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
+                  const float* w, const float* next, Vec (&sum)[2][kTogether]) {
     const Words high_half = Words{} + 0xffff0000u;
     if constexpr (kStride > 0) {
       constexpr int kStep = kStride * kRowsOfVector;
+      std::array<Taken, kKernelW> taken;  // which the compiler sees that nothing else changes
+      std::copy_n(columns, kKernelW, taken.begin());
 #pragma GCC unroll 16
       for (int i = 0; i < (kTogether - 1) * kStep + kKernelH; ++i) {
         const Word *row = rows.at(top + i), *below = kNarrow ? rows.at(top + i + kStride) : row;
 #pragma GCC unroll 8
         for (int k = 0; k < kKernelW; ++k) {
-          const Words words = columns[k].of(row, below, kStride);
+          const Words words = taken[k].of(row, below, kStride);
           const Vec low = reinterpret_cast<Vec>(words << 16), high = reinterpret_cast<Vec>(words & high_half);
 #pragma GCC unroll 4
           for (int r = 0; r < kTogether; ++r) {
@@ -868,8 +876,15 @@ struct Filter {
                          row * p.out[2] + block * kColumns};
           }
           Vec sum[2][kTogether] = {};
-          sums(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
-               sum);
+          add(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
+              sum);
+          if (finish.gives_pairs_alone()) {
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < kTogether; ++r) {
+              if (r < here) finish.put_sums(r, sum[0][r], sum[1][r]);
+            }
+            continue;
+          }
 #pragma GCC unroll 4
           for (int64_t r = 0; r < kTogether; ++r) {
             if (r < here) finish(0, r, sum[0][r], sum[1][r], o + r * L, o + (here + r) * L);
