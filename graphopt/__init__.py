@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport, verify
     from graphopt.errors import GraphoptError
     from graphopt.measure.bench import BenchReport, bench
+    from graphopt.measure.limit_error import ErrorLimit, limit_error
     from graphopt.measure.tune import Tuning, tune
     from graphopt.optimizer import optimize
     from graphopt.options import Options
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BenchReport",
     "DataParallel",
+    "ErrorLimit",
     "GraphoptError",
     "Options",
     "Report",
@@ -42,6 +44,7 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "library_path",
+    "limit_error",
     "optimize",
     "session",
     "tune",
@@ -52,6 +55,7 @@ __all__ = [
 _HOMES = {
     "BenchReport": "graphopt.measure.bench",
     "DataParallel": "graphopt.runtime.data_parallel",
+    "ErrorLimit": "graphopt.measure.limit_error",
     "GraphoptError": "graphopt.errors",
     "Options": "graphopt.options",
     "Report": "graphopt.report.data",
@@ -63,6 +67,7 @@ _HOMES = {
     "get_ep_names": "graphopt.runtime.plugin",
     "get_library_path": "graphopt.runtime.plugin",
     "library_path": "graphopt.runtime.sessions",
+    "limit_error": "graphopt.measure.limit_error",
     "optimize": "graphopt.optimizer",
     "session": "graphopt.runtime.sessions",
     "tune": "graphopt.measure.tune",

@@ -23,7 +23,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import pipeline
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.vocabulary import is_op, require_input
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
@@ -34,7 +34,7 @@ from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
 from graphopt.passes.pairs_of_channels import PairsOfChannels, between_convolutions
 from graphopt.remarks import Code, Refusal, node_label
-from graphopt.targets.cpu import bfloat16_doubt
+from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt
 from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
@@ -129,11 +129,14 @@ class Convolutions(Pass[Convolution, Convolution]):
 
     def candidate(self, plan: Convolution, editor: Editor) -> Candidate:
         y = plan.node.outputs[0]
-        pixels = [d.value for d in (editor.shapes.dims(y) or ())[2:]]
+        if plan.depthwise:
+            return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, _depthwise_doubt(plan.node, editor))
+        dims = editor.shapes.dims(y)
+        pixels = [d.value for d in dims[2:]] if dims is not None else [None] * len(plan.kernel)
         winograd = plan.node.op_type.startswith("WinogradConv")
-        doubt = bfloat16_doubt(plan.C, plan.M, pixels, winograd)
+        doubt = bfloat16_doubt(plan.C, plan.M, math.prod(plan.kernel), pixels, winograd)
         beside = (n for n in (*_makers(plan.X), *_readers(y)) if n is not plan.node)
-        if any(_is_depthwise(n, editor) and not between_convolutions(n, editor) for n in beside):
+        if any(_stays_blocked(n, editor) for n in beside):
             doubt = "beside a depthwise convolution, whose blocked layout the runtime would leave"
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
@@ -195,6 +198,21 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
 def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
     shape = editor.shapes.dims(node.inputs[1]) if is_op(node, "Conv") else None
     return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
+
+
+def _depthwise_doubt(node: ir.Node, editor: Editor) -> str:
+    """Why a depthwise Conv between convolutions is faster where it is; "" when it is not."""
+    w, y = editor.shapes.dims(node.inputs[1]), editor.shapes.dims(node.outputs[0])
+    kernel = [d.value or 0 for d in w[2:]] if w is not None else []
+    strides, dilations = (attribute_ints(node, name, (1,) * len(kernel)) for name in ("strides", "dilations"))
+    return bfloat16_depthwise_doubt(kernel, strides, dilations, [d.value for d in y[1:]] if y else [None] * 3)
+
+
+def _stays_blocked(node: ir.Node, editor: Editor) -> bool:
+    """Whether it is a depthwise convolution that the runtime has in its blocked layout afterwards, too."""
+    if not _is_depthwise(node, editor):
+        return False
+    return not between_convolutions(node, editor) or bool(_depthwise_doubt(node, editor))
 
 
 def _makers(value: ir.Value | None) -> Iterator[ir.Node]:

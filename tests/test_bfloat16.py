@@ -15,7 +15,7 @@ import pytest
 
 import graphopt
 from graphopt.checking.verify import verify
-from graphopt.errors import OptionError
+from graphopt.errors import GraphoptError, OptionError
 from graphopt.ops import DOMAIN
 from graphopt.ops.fused_conv import convolution
 from graphopt.report.data import Report
@@ -92,6 +92,12 @@ def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
     assert "SLOWER HERE" in done.stdout
     assert names(onnx.load(tmp_path / "out.onnx"))[0] == "LinearReluBf16"  # written as asked: it may be for others
+    start = "import sys, graphopt; graphopt.session(sys.argv[1], ['CPUExecutionProvider'])"
+    for name, told in (("out.onnx", True), ("in.onnx", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", start, str(tmp_path / name)], env=slow, capture_output=True, text=True, check=True
+        )
+        assert ("this model rounds to bfloat16" in done.stderr) == told, done.stderr
     # What is measured here agrees with what the self-chosen instruction set makes of it.
     gain = bfloat16_gain()
     assert gain is not None and gain > 0
@@ -134,6 +140,52 @@ def test_layers_that_stay() -> None:
     assert refusals(report) == {"KEPT": "as asked"}
     with pytest.raises(OptionError, match="no node and no operator has the name 'third'"):
         convert(model, keep_float=["third"])
+
+
+def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
+    model = layers()
+    free = graphopt.limit_error(model, 1.0)
+    assert free.keep == () and not free.sensitivities and free.errors == free.rounded
+    assert set(free.errors) == {o.name for o in model.graph.output}
+    worst = max(free.errors.values())
+    limit = graphopt.limit_error(model, worst / 2)
+    assert 0 < len(limit.keep) < len(limit.sensitivities) == 3
+    assert list(limit.keep) == sorted(limit.sensitivities, key=lambda n: -limit.sensitivities[n])[: len(limit.keep)]
+    assert max(limit.errors.values()) <= worst / 2 and limit.rounded == free.rounded
+    after, report = convert(model, keep_float=limit.keep)
+    assert sum(n.endswith("Bf16") for n in names(after)) == 3 - len(limit.keep)
+    assert refusals(report)["KEPT"] == "as asked"
+    # All of them: what is left is what float32 moves.
+    assert len(graphopt.limit_error(model, 1e-5).keep) == 3
+    graph = """g (float[1, 32, 18, 18] x) => (float[1, 32, 18, 18] y) {
+      c = Conv(x, W) y = BatchNormalization(c, s, b, m, v)
+    }"""
+    numbers = {name: 1 + np.abs(weight(32, seed=i)) for i, name in enumerate("sbmv")}
+    with pytest.raises(GraphoptError, match="with all layers in float32"):  # but for the folded normalization
+        graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12)
+
+
+def test_a_limit_that_makes_no_sense() -> None:
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(OptionError, match="positive number"):
+            graphopt.limit_error(layers(), wrong)
+    with pytest.raises(OptionError, match="precision bf16"):
+        graphopt.limit_error(layers(), 0.1, graphopt.Options(precision="fp16"))
+
+
+def test_limits_on_the_command_line(tmp_path: Path, graphopt_command: Any) -> None:
+    onnx.save(layers(), tmp_path / "in.onnx")
+    limit = max(graphopt.limit_error(layers(), 1.0).errors.values()) / 2
+    done = graphopt_command(
+        "optimize",
+        tmp_path / "in.onnx",
+        tmp_path / "out.onnx",
+        "--target=cpu",
+        "--precision=bf16",
+        f"--max-error={limit}",
+    )
+    assert "of 3 layers stay in float32" in done.stdout and "with all layers)" in done.stdout
+    assert 0 < sum(n.endswith("Bf16") for n in names(onnx.load(tmp_path / "out.onnx"))) < 3
 
 
 def test_refusals() -> None:
@@ -254,7 +306,7 @@ def chain() -> onnx.ModelProto:
 
 
 def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
-    after, report = convert(chain())
+    after, report = convert(chain(), all_sites=True)  # they are too small to pay
     assert names(after) == [
         "FusedConvPairsClipBf16",
         "FusedConvPairsSiluBf16",
@@ -268,7 +320,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
     assert written == [["pairs"], ["pairs"], both, ["pairs"], both, ["float32"]]
     assert report.numerics == "bf16"
     assert verify(chain(), after, effort="quick")
-    twice, again = convert(after)
+    twice, again = convert(after, all_sites=True)
     assert not again.changed and twice.SerializeToString() == after.SerializeToString()
 
 
@@ -286,7 +338,7 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
     c = conv("D", b, pad=1, group=40)
     f = conv("F", c / (1 + np.exp(-c))) + arrays["f_bias"].reshape(-1, 1, 1)
     y = conv("I", np.maximum(conv("G", f, pad=1, group=3), 0)) + f
-    after, _ = convert(chain())
+    after, _ = convert(chain(), all_sites=True)
     for want, got in zip((y, conv("O", y)), run(after, {"x": x}, library=library), strict=True):
         # A number next to the middle between two of bfloat16 becomes either.
         assert np.abs(got - want).max() < 2e-2 * np.sqrt(np.mean(want**2))
@@ -295,8 +347,43 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
 
 def test_odd_channels_make_no_pairs() -> None:
     graph = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { a = Conv(x, V) y = Conv(a, W) }"
-    after, _ = convert(model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}))
+    after, _ = convert(model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}), all_sites=True)
     assert names(after) == ["FusedConvBf16", "FusedConvBf16"]
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "refusal"),
+    [
+        (30, "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", ""),
+        (30, "kernel_shape = [5, 5], pads = [2, 2, 2, 2]", ""),
+        (34, "kernel_shape = [5, 5], pads = [2, 2, 2, 2]", "rows of more than 32"),
+        (60, "kernel_shape = [5, 5], pads = [2, 2, 2, 2], strides = [2, 2]", ""),
+        (30, "kernel_shape = [7, 7], pads = [3, 3, 3, 3]", "windows of 3x3 and 5x5"),
+        (30, "kernel_shape = [3, 3], pads = [2, 2, 2, 2], dilations = [2, 2]", "windows of 3x3 and 5x5"),
+        (20, "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "16000 numbers"),
+    ],
+)
+def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window: str, refusal: str) -> None:
+    graph = f"""g (float[1, 24, {size}, {size}] x) => (float[1, 24, H, K] y) {{
+      a = Conv(x, V) b = Relu(a) c = Conv<group = 40, {window}>(b, D) d = Relu(c) y = Conv(d, W)
+    }}"""
+    k = int(window.split("[")[1][0])
+    weights = {"V": weight(40, 24, 1, 1), "D": weight(40, 1, k, k), "W": weight(24, 40, 1, 1)}
+    after, report = convert(model_from_text(graph, weights))
+    if not refusal:
+        assert all(name.endswith("Bf16") for name in names(after)), names(after)
+        return
+    # Its neighbours stay in the runtime's blocked layout with it.
+    assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
+    details = [r.detail for r in report.remarks if r.pass_name == "bfloat16_conv" and r.code == "NO_GAIN"]
+    assert any(refusal in d for d in details) and any("beside" in d for d in details)
+
+
+def test_convolutions_of_few_products_stay() -> None:
+    graph = "g (float[1, 32, N, N] x) => (float[1, 32, H, K] y) { y = Conv(x, W) }"
+    for size, name in ((16, "Conv"), (18, "FusedConvBf16")):
+        after, _ = convert(model_from_text(graph.replace("N", str(size)), {"W": weight(32, 32, 1, 1)}))
+        assert names(after) == [name]
 
 
 ATTENTION = """g (float[2, 3, 20, 24] q, float[2, 3, 33, 24] k, float[2, 3, 33, 40] v) => (float[2, 3, 20, 40] o) {

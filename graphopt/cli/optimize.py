@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +36,7 @@ from graphopt.errors import OptionError
 if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport
+    from graphopt.measure.limit_error import ErrorLimit
     from graphopt.measure.tune import Tuning
     from graphopt.options import Options
     from graphopt.report.data import Report
@@ -56,6 +57,13 @@ KeepFloatOption = Annotated[
         "--fp16-keep",
         metavar="NAME",
         help="With --precision: a node or operator that stays float32 (repeatable).",
+    ),
+]
+MaxErrorOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="0.005",
+        help="With --precision bf16: an output's RMS error over its RMS; the most sensitive layers stay float32.",
     ),
 ]
 FreezeOption = Annotated[
@@ -98,6 +106,7 @@ def optimize(
     precision: PrecisionOption = None,
     fp16_io: Fp16IoOption = False,
     keep_float: KeepFloatOption = None,
+    max_error: MaxErrorOption = None,
     input_shape: ShapeOption = None,
     freeze_initializers: FreezeOption = False,
     all_sites: AllSitesOption = False,
@@ -144,7 +153,12 @@ def optimize(
     _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
     tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
+    limit = _limited(model, options, timing, tuning, max_error)
+    if limit is not None:
+        options = replace(options, keep_float=(*options.keep_float, *limit.keep))
     report = _optimized(model, written or out, options, tuning)
+    if limit is not None:
+        report.notes[:0] = limit.lines()
     accuracy, times = _compared(model, written, timing, verify=verify, bench=bench)
     if shown is not None and written is not None:
         streams.flush(shown, written)
@@ -212,6 +226,21 @@ def _tuned(
             seconds=seconds,
             cache=cache,
             measure=measure,
+            progress=say,
+        )
+
+
+def _limited(
+    model: Path, options: Options, timing: _Timing, tuning: Tuning | None, max_error: float | None
+) -> ErrorLimit | None:
+    if max_error is None:
+        return None
+    with screen.working() as say:
+        return graphopt.limit_error(
+            model,
+            max_error,
+            options if tuning is None else replace(options, profit=tuning.profit),
+            sizes={name: first for name, (first, *_) in timing.sizes.items()},
             progress=say,
         )
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
-from graphopt.metadata import METADATA_TARGET
+from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
@@ -498,6 +498,7 @@ def session(
         _refuse_cpu_nodes(created)
     _warn_of_fallback(created, providers or ())
     _warn_of_other_target(created)
+    _warn_of_slow_bfloat16(created)
     if warm_up:
         _warm_up(created, [warm_up] if isinstance(warm_up, Mapping) else warm_up)
     return created
@@ -593,3 +594,20 @@ def _warn_of_other_target(created: Any) -> None:
     device = target.partition(":")[0]
     if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
         warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)
+
+
+def _warn_of_slow_bfloat16(created: Any) -> None:
+    """What rounds to bfloat16 runs everywhere, and is slower where the processor does not multiply it faster."""
+    if created.get_providers() != [CPU]:
+        return
+    if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():
+        return
+    from graphopt.runtime.bfloat16_gain import LEAST_GAIN, bfloat16_gain
+
+    gain = bfloat16_gain()
+    if gain is not None and gain < LEAST_GAIN:
+        warnings.warn(
+            f"this model rounds to bfloat16, in which a layer takes {1 / gain:.2f} times what it takes in float32 "
+            "on this machine: optimize the original without --precision bf16 for it",
+            stacklevel=3,
+        )

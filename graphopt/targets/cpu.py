@@ -6,6 +6,7 @@ and fits the constants again, to that file or to what `scripts/bench_winograd.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 RATE = 235e3  # operations a microsecond of a matrix product at full speed, and of ONNX Runtime's direct convolution
@@ -13,6 +14,9 @@ WEIGHT_RATE = 50e3  # bytes a microsecond of weights from memory or a shared las
 TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
+FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
+FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
+MOST_COLUMNS = 32  # of what one of 5x5 with stride 1 gives: on wider planes the runtime's blocked layout is faster
 _LANES = 16  # channels are padded to whole vectors
 
 
@@ -62,14 +66,41 @@ def fused_conv_doubt(C: int, group: int) -> str:
     return "" if C > 1 else "the runtime's own is faster on planes of one channel"
 
 
-def bfloat16_doubt(C: int, M: int, pixels: Sequence[int | None], winograd: bool) -> str:
+def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
     """Why a convolution from C channels of a group to M is slower in bfloat16 than what is there; "" when it is not.
 
-    Sizes that are not known count as 56.
+    Sizes that are not known count as 56. The measurements are in docs/measurements/bfloat16_cpu.md.
     """
+    count = C * M * taps * math.prod(n or 56 for n in pixels)
+    if count < FEWEST_PRODUCTS:
+        return f"{count} multiply-adds: a call costs what bfloat16 saves"
     if not winograd or len(pixels) != 2:
         return ""
     OH, OW = (n or 56 for n in pixels)
     products = 9 * _padded(C) * _padded(M) * OH * OW / RATE + 18 * C * M / WEIGHT_RATE
     time = OVERHEAD * (products + 6 * (C + M) * OH * OW / TENSOR_RATE)
     return "" if time < winograd_time(C, M, OH, OW) else f"Winograd's algorithm is faster for {C} to {M} channels"
+
+
+def bfloat16_depthwise_doubt(
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], sizes: Sequence[int | None]
+) -> str:
+    """Why a depthwise convolution between others is slower in pairs of channels than in the runtime's blocked layout.
+
+    Args:
+        kernel: of the window.
+        strides: likewise.
+        dilations: likewise.
+        sizes: channels, height and width of what it gives; a width that is not known counts as 56.
+
+    Returns:
+        "" when it is not slower.
+    """
+    square = tuple(kernel) in ((3, 3), (5, 5)) and tuple(strides) in ((1, 1), (2, 2))
+    if not square or any(d != 1 for d in dilations):
+        return "the runtime's own is faster: only windows of 3x3 and 5x5 without gaps have a filter of their own"
+    if None not in sizes and (numbers := math.prod(n or 0 for n in sizes)) < FEWEST_NUMBERS:
+        return f"{numbers} numbers: a call costs what bfloat16 saves"
+    if tuple(kernel) == (5, 5) and tuple(strides) == (1, 1) and (sizes[-1] or 56) > MOST_COLUMNS:
+        return f"the runtime's own is faster for 5x5 on rows of more than {MOST_COLUMNS}"
+    return ""
