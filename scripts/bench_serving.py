@@ -2,6 +2,7 @@
 
     .venv-ort/bin/python scripts/bench_serving.py --engine mlserver --engine litserve
     .venv-engines/bin/python scripts/bench_serving.py --engine kserve --engine bentoml --engine ray
+    .venv-triton/bin/python scripts/bench_serving.py --engine triton
 
 Both sides are served by the same runtime of ours, so that only the file differs; rounds of the two sides alternate, and
 what stands in the table are medians of rounds, and percentiles over all requests. CPU is what all processes of the
