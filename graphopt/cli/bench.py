@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import parse_numbers, parse_sizes
+from graphopt.cli.options import Numbers, Sizes, numbers_of, several_sizes
 from graphopt.cli.root import Command, app
 
 
@@ -19,10 +19,19 @@ def bench_command(
     provider: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="cpu, rocm, migraphx, cuda, ... (repeatable).")
     ] = None,
-    threads: Annotated[str, typer.Option(metavar="1,2", help="0 is the runtime's own choice.")] = "0",
-    batch: Annotated[str, typer.Option(metavar="1,8,64", help="Sizes of the symbolic first axis.")] = "",
+    threads: Annotated[
+        Numbers | None,
+        typer.Option(
+            parser=numbers_of("--threads"), metavar="1,2", help="0, the default, is the runtime's own choice."
+        ),
+    ] = None,
+    batch: Annotated[
+        Numbers | None,
+        typer.Option(parser=numbers_of("--batch"), metavar="1,8,64", help="Sizes of the symbolic first axis."),
+    ] = None,
     dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable).")
+        list[Sizes] | None,
+        typer.Option(parser=several_sizes, metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable)."),
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
     seconds: Annotated[float, typer.Option(help="How long to time each setting.")] = 2.0,
@@ -47,9 +56,9 @@ def bench_command(
             streams.read(before),
             None if after is None else streams.read(after),
             providers=provider or (),
-            threads=parse_numbers(threads, "--threads"),
-            sizes=parse_sizes(dim),
-            batch=parse_numbers(batch, "--batch") if batch else (),
+            threads=threads or (0,),
+            sizes=dict(dim or ()),
+            batch=batch or (),
             inputs=inputs,
             seconds=0.0 if placement else seconds,
             memory=memory and not placement,

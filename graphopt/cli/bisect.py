@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption, parse_names
+from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
 
@@ -19,8 +20,8 @@ def bisect(
     out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
     target: TargetOption = "auto",
     all_sites: AllSitesOption = False,
-    inputs: Annotated[Path | None, typer.Option(help="As for verify.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     providers: ProvidersOption = None,
 ) -> None:
     """Find the one rewrite of IN that breaks its numbers.
@@ -52,13 +53,13 @@ def bisect(
     raise typer.Exit(1)
 
 
-def _bisect_providers(path: Path, out: Path | None, providers: str, inputs: Path | None, seed: int) -> None:
+def _bisect_providers(path: Path, out: Path | None, providers: Sequence[str], inputs: Path | None, seed: int) -> None:
     from graphopt.checking.parting import first_parting_in_file
     from graphopt.report.layout import say
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
-        result = first_parting_in_file(path, out, parse_names(providers) or [], inputs=inputs, seed=seed)
+        result = first_parting_in_file(path, out, providers, inputs=inputs, seed=seed)
     console = screen.out()
     if result.value is None:
         say(f"[green]equal[/]: {plain(result.summary)}", console)

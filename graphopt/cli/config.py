@@ -14,7 +14,7 @@ from typing import Any
 
 from graphopt.errors import OptionError
 
-# Of options; their commands have positional arguments beside them, which no file can know.
+# Parameter -> value, of options alone: positional arguments are for the command line.
 Options = dict[str, Any]
 
 

@@ -12,10 +12,10 @@ from graphopt.cli.options import (
     AllSitesOption,
     OnlyOption,
     ShapeOption,
+    Size,
     SkipOption,
     TargetOption,
-    parse_input_shapes,
-    parse_one_size,
+    one_size,
 )
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
@@ -44,7 +44,9 @@ def explain_command(
         ),
     ] = None,
     input_shape: ShapeOption = None,
-    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=8", help="The size to count for (repeatable).")] = None,
+    dim: Annotated[
+        list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
+    ] = None,
     all_sites: AllSitesOption = False,
     provider: Annotated[
         str | None,
@@ -65,7 +67,7 @@ def explain_command(
     if provider is not None:
         if only or skip or code or dim or all_sites:
             raise OptionError("--provider says where nodes will run: beside it only --input-shape and --json count")
-        _print_forecast(model, provider, parse_input_shapes(input_shape), as_json)
+        _print_forecast(model, provider, dict(input_shape or ()), as_json)
         return
     codes = code or []
     for name in codes:
@@ -80,8 +82,8 @@ def explain_command(
             target=target,
             only=only or (),
             skip=skip or (),
-            input_shapes=parse_input_shapes(input_shape),
-            sizes=parse_one_size(dim),
+            input_shapes=dict(input_shape or ()),
+            sizes=dict(dim or ()),
             all_sites=all_sites,
             progress=say,
         )

@@ -23,11 +23,11 @@ from graphopt.cli.options import (
     InPath,
     OnlyOption,
     ShapeOption,
+    Sizes,
     SkipOption,
     TargetOption,
-    parse_input_shapes,
-    parse_sizes,
-    parse_threads,
+    check_threads,
+    several_sizes,
 )
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
@@ -89,9 +89,12 @@ TuningCacheOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
 ]
 TuneSecondsOption = Annotated[float, typer.Option(help="About how long --tune may measure.")]
-ThreadsOption = Annotated[int, typer.Option(help="Threads to tune and time for; 0 is the runtime's own choice.")]
+ThreadsOption = Annotated[
+    int, typer.Option(callback=check_threads, help="Threads to tune and time for; 0 is the runtime's own choice.")
+]
 DimOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=8", help="The size to tune and time for (repeatable).")
+    list[Sizes] | None,
+    typer.Option(parser=several_sizes, metavar="NAME=8", help="The size to tune and time for (repeatable)."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -131,7 +134,7 @@ def optimize(
     _check_outputs(out, json_file, report_file, dry_run=dry_run)
     shown = out if not dry_run else None
     verify, bench = _comparisons(verify, bench, report_file, shown, in_place=in_place)
-    timing = _Timing(parse_threads(threads), parse_sizes(dim))
+    timing = _Timing(threads, dict(dim or ()))
     options = graphopt.Options(
         target=target,
         only=only or (),
@@ -139,7 +142,7 @@ def optimize(
         precision=precision,
         keep_io=not fp16_io,
         keep_float=keep_float or (),
-        input_shapes=parse_input_shapes(input_shape),
+        input_shapes=dict(input_shape or ()),
         freeze_initializers=freeze_initializers,
         all_sites=all_sites,
         check=check,

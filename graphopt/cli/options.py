@@ -1,9 +1,13 @@
-"""What several commands take: the types of their options, and the readers of those that have a form of their own."""
+"""What several commands take: the types of their options, and the parsers of those that have a form of their own.
+
+A parser is given to typer, which calls it for each text; a repeatable option's are pairs, and `dict` joins them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -22,6 +26,145 @@ def target_names() -> list[str]:
     return ["auto", "cpu", "rocm", "cuda", "migraphx", "portable"]
 
 
+class InputShape(NamedTuple):
+    """An input and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class Sizes(NamedTuple):
+    """A symbolic dimension and the sizes that it takes."""
+
+    name: str
+    sizes: list[int]
+
+
+class Size(NamedTuple):
+    """A symbolic dimension and its size."""
+
+    name: str
+    size: int
+
+
+class Range(NamedTuple):
+    """An input, its lowest and its highest number."""
+
+    name: str
+    ends: tuple[float, float]
+
+
+class Tolerance(NamedTuple):
+    """An output, or the empty name for all, and what it may differ by."""
+
+    output: str
+    value: float
+
+
+class Names(tuple[str, ...]):
+    """Names that commas part."""
+
+
+class Numbers(tuple[int, ...]):
+    """Numbers that commas part."""
+
+
+def input_shape(text: str) -> InputShape:
+    """Parses NAME:1x3x224x224.
+
+    Raises:
+        OptionError: not of that form.
+    """
+    name, colon, dims = text.rpartition(":")
+    parts = dims.split("x") if dims else []
+    if not colon or not name or not all(d.strip().isdecimal() for d in parts):
+        raise OptionError(f"--input-shape '{text}' is not of the form NAME:1x3x224x224")
+    return InputShape(name, tuple(int(d) for d in parts))
+
+
+def several_sizes(text: str) -> Sizes:
+    """Parses NAME=64,128.
+
+    Raises:
+        OptionError: not of that form.
+    """
+    name, equals, sizes = text.rpartition("=")
+    parts = sizes.split(",")
+    if not equals or not name or not all(p.strip().isdecimal() and int(p) for p in parts):
+        raise OptionError(f"--dim '{text}' is not of the form NAME=8 or NAME=64,128, with sizes from 1 on")
+    return Sizes(name, [int(p) for p in parts])
+
+
+def one_size(text: str) -> Size:
+    """Parses NAME=8.
+
+    Raises:
+        OptionError: not of that form, or several sizes.
+    """
+    name, (size, *others) = several_sizes(text)
+    if others:
+        raise OptionError(f"--dim {name} takes one size here, such as {name}={size}")
+    return Size(name, size)
+
+
+def value_range(text: str) -> Range:
+    """Parses NAME:LO:HI.
+
+    Raises:
+        OptionError: not of that form.
+    """
+    rest, _, high = text.rpartition(":")
+    name, _, low = rest.rpartition(":")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        ends = 1.0, 0.0
+    if not name or ends[0] > ends[1]:
+        raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI")
+    return Range(name, ends)
+
+
+def tolerance_of(option: str) -> Callable[[str], Tolerance]:
+    """A parser of OUTPUT:number or number, which raises OptionError where it is neither."""
+
+    def tolerance(text: str) -> Tolerance:
+        name, _, number = text.rpartition(":")
+        try:
+            return Tolerance(name, float(number))
+        except ValueError:
+            raise OptionError(f"{option} '{text}' is not a number or OUTPUT:number") from None
+
+    return tolerance
+
+
+def numbers_of(option: str) -> Callable[[str], Numbers]:
+    """A parser of 1,8,64, which raises OptionError where it is no such list."""
+
+    def numbers(text: str) -> Numbers:
+        parts = text.split(",") if text else []
+        if not all(p.strip().isdecimal() for p in parts):
+            raise OptionError(f"{option} '{text}' is not a list of numbers such as 1,8,64")
+        return Numbers(int(p) for p in parts)
+
+    return numbers
+
+
+def names(text: str) -> Names:
+    """Parses A,B."""
+    return Names(name.strip() for name in text.split(","))
+
+
+def check_threads(number: int) -> int:
+    """A callback of --threads.
+
+    Raises:
+        OptionError: it is negative.
+    """
+    if number < 0:
+        raise OptionError(f"--threads {number} is no number of threads: give 1, 2, ..., or 0 for the runtime's choice")
+    return number
+
+
 InPath = Annotated[Path, typer.Argument(help="The model to read; - is stdin.", metavar="IN")]
 TargetOption = Annotated[
     str,
@@ -38,125 +181,23 @@ SkipOption = Annotated[
     typer.Option("--skip", metavar="PASS", help="Leave this pass out (repeatable).", autocompletion=pass_names),
 ]
 ProvidersOption = Annotated[
-    str | None,
-    typer.Option(metavar="A,B", help="Two providers, such as cpu,graphopt: the question is what lies between them."),
+    Names | None,
+    typer.Option(
+        parser=names,
+        metavar="A,B",
+        help="Two providers, such as cpu,graphopt: the question is what lies between them.",
+    ),
 ]
 ShapeOption = Annotated[
-    list[str] | None,
-    typer.Option("--input-shape", metavar="NAME:DIMS", help="images:1x3x224x224 fixes an input's shape (repeatable)."),
+    list[InputShape] | None,
+    typer.Option(
+        "--input-shape",
+        parser=input_shape,
+        metavar="NAME:DIMS",
+        help="images:1x3x224x224 fixes an input's shape (repeatable).",
+    ),
 ]
 AllSitesOption = Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")]
 GithubOption = Annotated[
     bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")
 ]
-
-
-def parse_input_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Reads NAME:1x3x224x224.
-
-    Raises:
-        OptionError: not of that form.
-    """
-    shapes = {}
-    for option in options or []:
-        name, colon, dims = option.rpartition(":")
-        try:
-            shape = tuple(int(d) for d in dims.split("x")) if dims else ()
-        except ValueError:
-            shape = (-1,)
-        if not colon or not name or any(d < 0 for d in shape):
-            raise OptionError(f"--input-shape '{option}' is not of the form NAME:1x3x224x224")
-        shapes[name] = shape
-    return shapes
-
-
-def parse_sizes(options: list[str] | None) -> dict[str, list[int]]:
-    """Reads NAME=64,128.
-
-    Raises:
-        OptionError: not of that form.
-    """
-    sizes = {}
-    for option in options or []:
-        name, equals, text = option.rpartition("=")
-        parts = text.split(",")
-        if not equals or not name or not all(p.strip().isdecimal() and int(p) for p in parts):
-            raise OptionError(f"--dim '{option}' is not of the form NAME=8 or NAME=64,128, with sizes from 1 on")
-        sizes[name] = [int(p) for p in parts]
-    return sizes
-
-
-def parse_one_size(options: list[str] | None) -> dict[str, int]:
-    """Reads NAME=8.
-
-    Raises:
-        OptionError: not of that form, or several sizes.
-    """
-    sizes = parse_sizes(options)
-    for name, several in sizes.items():
-        if len(several) > 1:
-            raise OptionError(f"--dim {name} takes one size here, such as {name}={several[0]}")
-    return {name: size for name, (size,) in sizes.items()}
-
-
-def parse_numbers(text: str, what: str) -> list[int]:
-    """Reads 1,8,64.
-
-    Raises:
-        OptionError: not of that form.
-    """
-    parts = text.split(",")
-    if not all(p.strip().isdecimal() for p in parts):
-        raise OptionError(f"{what} '{text}' is not a list of numbers such as 1,8,64")
-    return [int(p) for p in parts]
-
-
-def parse_threads(number: int) -> int:
-    """One number of threads.
-
-    Raises:
-        OptionError: it is negative.
-    """
-    if number < 0:
-        raise OptionError(f"--threads {number} is no number of threads: give 1, 2, ..., or 0 for the runtime's choice")
-    return number
-
-
-def parse_ranges(options: list[str] | None) -> dict[str, tuple[float, float]]:
-    """Reads NAME:LO:HI.
-
-    Raises:
-        OptionError: not of that form.
-    """
-    found = {}
-    for option in options or []:
-        name, _, ends = option.rpartition(":")
-        name, _, low = name.rpartition(":")
-        try:
-            found[name] = (float(low), float(ends))
-        except ValueError:
-            name = ""
-        if not name or found[name][0] > found[name][1]:
-            raise OptionError(f"--range '{option}' is not of the form NAME:LO:HI")
-    return found
-
-
-def parse_names(text: str | None) -> list[str] | None:
-    """Reads A,B."""
-    return [name.strip() for name in text.split(",")] if text is not None else None
-
-
-def parse_tolerances(options: list[str] | None, what: str) -> dict[str, float]:
-    """Reads OUTPUT:value or value; the empty name stands for all outputs.
-
-    Raises:
-        OptionError: not of that form.
-    """
-    parsed = {}
-    for option in options or []:
-        name, _, number = option.rpartition(":")
-        try:
-            parsed[name] = float(number)
-        except ValueError:
-            raise OptionError(f"{what} '{option}' is not a number or OUTPUT:number") from None
-    return parsed

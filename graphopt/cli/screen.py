@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-# Of what is no terminal: wide enough that nothing is cut.
+# The width where there is no terminal: enough that nothing is cut.
 UNLIMITED = 100_000
 
 _diverted = False

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen
-from graphopt.cli.options import parse_numbers, parse_one_size, parse_threads
+from graphopt.cli.options import Numbers, Size, check_threads, numbers_of, one_size
 from graphopt.cli.root import Command, app
 
 
@@ -27,17 +27,23 @@ def serve_config(
         str,
         typer.Option("--for", help="triton, kserve, mlserver, litserve, bentoml or ray.", autocompletion=engine_names),
     ],
-    name: Annotated[str, typer.Option(help="Of the model in URLs; by default that of the file.")] = "",
+    name: Annotated[str, typer.Option(help="The model's name in URLs; by default that of the file.")] = "",
     version: Annotated[int, typer.Option(help="Versions of one name stand side by side.")] = 1,
     max_batch: Annotated[
         int | None, typer.Option(help="Rows of merged requests; 8 where rows are independent, 1 for none.")
     ] = None,
     delay_ms: Annotated[float, typer.Option(help="How long a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
-    threads: Annotated[int, typer.Option(help="Of each; 0 is the runtime's choice.")] = 0,
-    devices: Annotated[str, typer.Option(help="0,1: the GPUs that the instances share.")] = "",
+    threads: Annotated[
+        int, typer.Option(callback=check_threads, help="Threads of each; 0 is the runtime's choice.")
+    ] = 0,
+    devices: Annotated[
+        Numbers | None,
+        typer.Option(parser=numbers_of("--devices"), metavar="0,1", help="The GPUs that the instances share."),
+    ] = None,
     dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=128", help="A size to warm up with (repeatable).")
+        list[Size] | None,
+        typer.Option(parser=one_size, metavar="NAME=128", help="A size to warm up with (repeatable)."),
     ] = None,
     seen_at: Annotated[Path | None, typer.Option(help="Where the engine sees OUT, if in a container.")] = None,
 ) -> None:
@@ -56,9 +62,9 @@ def serve_config(
         max_batch=max_batch,
         delay_ms=delay_ms,
         instances=instances,
-        threads=parse_threads(threads),
-        devices=parse_numbers(devices, "--devices") if devices else (),
-        sizes=parse_one_size(dim),
+        threads=threads,
+        devices=devices or (),
+        sizes=dict(dim or ()),
         seen_at=seen_at,
     )
     console = screen.out()

@@ -9,12 +9,15 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
+    Numbers,
     ProvidersOption,
-    parse_names,
-    parse_numbers,
-    parse_ranges,
-    parse_sizes,
-    parse_tolerances,
+    Range,
+    Sizes,
+    Tolerance,
+    numbers_of,
+    several_sizes,
+    tolerance_of,
+    value_range,
 )
 from graphopt.cli.root import Command, app
 from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
@@ -31,26 +34,38 @@ def verify_command(
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
     rtol: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[OUTPUT:]1e-3", help="Allowed, relative to RMS; of one output or all (repeatable)."),
+        list[Tolerance] | None,
+        typer.Option(
+            parser=tolerance_of("--rtol"),
+            metavar="[OUTPUT:]1e-3",
+            help="Allowed, relative to RMS; of one output or all (repeatable).",
+        ),
     ] = None,
     atol: Annotated[
-        list[str] | None, typer.Option(metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable).")
+        list[Tolerance] | None,
+        typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     provider: Annotated[
         str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
     ] = None,
     effort: Annotated[str, typer.Option(help="quick, normal or thorough: how many inputs are tried.")] = "normal",
     dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=1,7,64", help="Sizes of a symbolic dimension to try (repeatable)."),
+        list[Sizes] | None,
+        typer.Option(
+            parser=several_sizes, metavar="NAME=1,7,64", help="Sizes of a symbolic dimension to try (repeatable)."
+        ),
     ] = None,
-    batch: Annotated[str, typer.Option(metavar="1,3,8", help="Sizes of symbolic first axes to try.")] = "",
+    batch: Annotated[
+        Numbers | None,
+        typer.Option(parser=numbers_of("--batch"), metavar="1,3,8", help="Sizes of symbolic first axes to try."),
+    ] = None,
     range_: Annotated[
-        list[str] | None,
-        typer.Option("--range", metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."),
+        list[Range] | None,
+        typer.Option(
+            "--range", parser=value_range, metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."
+        ),
     ] = None,
     providers: ProvidersOption = None,
     strict: Annotated[
@@ -75,16 +90,16 @@ def verify_command(
             before,
             before if after is None else after,
             inputs=inputs,
-            rtol=parse_tolerances(rtol, "--rtol") or None,
-            atol=parse_tolerances(atol, "--atol") or None,
+            rtol=dict(rtol or ()) or None,
+            atol=dict(atol or ()) or None,
             seed=seed,
             probe_nan=probe_nan,
             provider=provider,
             effort=effort,
-            sizes=parse_sizes(dim),
-            batch=parse_numbers(batch, "--batch") if batch else (),
-            ranges=parse_ranges(range_),
-            providers=parse_names(providers),
+            sizes=dict(dim or ()),
+            batch=batch or (),
+            ranges=dict(range_ or ()),
+            providers=providers,
             progress=say,
         )
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, ShapeOption, TargetOption, parse_input_shapes, parse_one_size
+from graphopt.cli.options import AllSitesOption, InputShape, ShapeOption, Size, TargetOption, one_size
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
@@ -29,9 +29,11 @@ def view_command(
     target: TargetOption = "auto",
     all_sites: AllSitesOption = False,
     input_shape: ShapeOption = None,
-    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=8", help="The size to count for (repeatable).")] = None,
+    dim: Annotated[
+        list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
+    ] = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time each node, too.")] = False,
-    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 is any that is free.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Show MODEL and its rewrite side by side in the browser.
@@ -58,8 +60,8 @@ def _data(
     after: Path | None,
     target: str,
     all_sites: bool,
-    input_shape: list[str] | None,
-    dim: list[str] | None,
+    input_shape: list[InputShape] | None,
+    dim: list[Size] | None,
     timed: bool,
 ) -> bytes:
     import graphopt
@@ -68,7 +70,7 @@ def _data(
     from graphopt.report.account import side
     from graphopt.report.view import view
 
-    model, shapes, sizes = streams.read(model), parse_input_shapes(input_shape), parse_one_size(dim)
+    model, shapes, sizes = streams.read(model), dict(input_shape or ()), dict(dim or ())
     with screen.working("reading") as say:
         before = side(model, input_shapes=shapes, sizes=sizes)
         rewritten, remarks = after, list[Remark]()
