@@ -39,9 +39,9 @@ from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
 SUFFIX = "Bf16"
-# Of a weight: below, a call costs more than the product (docs/measurements/bfloat16_cpu.md).
+# Elements of a weight: with fewer a call costs more than the product (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
-# Of an attention: below, K and V are read for so few products that rounding them costs what is saved.
+# Rows of Q in an attention: with fewer, rounding K and V costs what their few products save.
 FEWEST_QUERIES = 16
 # Nodes between two convolutions: a written-out activation.
 MAX_ACTIVATION = 3

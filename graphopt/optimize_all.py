@@ -27,7 +27,7 @@ from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError, Optio
 from graphopt.graph.reading import data_files
 
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
-# Of a job that did not run to an end of its own, as timeout(1) has them: its time was over, or it could not be run.
+# Exit codes of a job without one of its own, as timeout(1) has them: its time was over, or it could not be run.
 _TIME_IS_OVER, _NOT_RUN = 124, 125
 
 

@@ -162,7 +162,7 @@ class InitializerRange:
 
     @property
     def share(self) -> float:
-        """Of the numbers that overflow or lose bits by underflow."""
+        """The share of the numbers that overflow, or lose bits by underflow."""
         return (self.overflow + self.subnormal + self.zero) / max(self.size, 1)
 
     def to_dict(self) -> dict[str, str | int | float | bool]:

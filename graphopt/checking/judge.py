@@ -68,7 +68,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the slices along an axis, by one measure, in all cases in which it is as long.
+    """What the slices along an axis show, by one measure, in all cases in which the axis is as long.
 
     Attributes:
         most: how far rounding moved each, relative to how far it moved the whole output in the same draw; the largest.
@@ -83,7 +83,7 @@ Shares = Mapping[tuple[int, int, str], Share]  # By axis, its length, and measur
 
 
 def shares_of(draws: Iterable[Deviation]) -> Shares:
-    """Of small slices: what a number of its own that rounding happened to miss in one draw is likely to move by."""
+    """How far small slices are likely to move: one draw of rounding may happen to miss a slice's own numbers."""
     found: dict[tuple[int, int, str], Share] = {}
     for draw in draws:
         for slices in draw.slices[1:] if not draw.discrete else ():
@@ -225,7 +225,7 @@ def _by_slices(
             # What rounding moves by more than its size is made of rounding, on either side.
             limit = np.where((limit > slices.scale) & (slices.scale > 0), 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
-            # Of those within their limits, one whose limit says nothing counts first where it uses that.
+            # Among slices within their limits, one whose limit says nothing counts first where it uses that.
             noise = (error > largest) & (error <= limit) & (slices.scale > 0)
             worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
             scale = float(slices.scale[worst]) or whole or 1.0

@@ -19,7 +19,7 @@ from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, open_session, run_case
 from graphopt.errors import VerifyError
 
-# Of DynamicQuantizeLinear the zero point is rounded, too.
+# Two for DynamicQuantizeLinear, which rounds its zero point, too.
 HONEST_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
 
 

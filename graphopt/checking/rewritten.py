@@ -28,7 +28,7 @@ class _Behind:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Of a pair of models.
+    """What was rewritten between two models.
 
     Attributes:
         classes: of each output, by the function bodies.

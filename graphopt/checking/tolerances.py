@@ -44,7 +44,7 @@ BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
 
 
 def stored(rounding: Rounding) -> Rounding:
-    """Of weights: another way to compute or convert one is off by a whole unit in the last place, not by half a one.
+    """The rounding of weights: another way to compute or convert one is off by a whole unit, not by half a one.
 
     At half a unit MobileNet with every weight one unit off stood at up to 1.9 of its limit.
     """
@@ -57,7 +57,7 @@ ROUNDING: dict[Numerics, Rounding] = {
     Numerics.FP16: HALF,
     Numerics.BF16: BRAIN,
 }
-# Of a sum of products over the root of the number of terms, in units: rounding n partial sums, on both sides. Without
+# In units, times the root of the number of terms: what rounding a sum's partial sums costs, on both sides. Without
 # it folded BatchNormalizations in the zoo's YOLO stood at up to 1.8 of their limit, with it at 0.5.
 PARTIAL_SUMS = 0.7
 # Polynomials for tanh, erf, exp, ... are exact to units of 1, not of the smaller numbers that they approach.

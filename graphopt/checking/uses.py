@@ -74,7 +74,7 @@ ARITHMETIC = MOVES | frozenset(
 
 @dataclass
 class Use:
-    """Of one input.
+    """How one input is used.
 
     Attributes:
         low, high: numbers that what it indexes has; None where nothing is indexed.

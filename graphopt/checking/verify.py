@@ -83,7 +83,7 @@ EFFORTS = {
     "normal": Effort(5.0, 0.5, 1 << 24),
     "thorough": Effort(120.0, 0.75, 1 << 26),
 }
-# Of the budget, on top of it: for what nodes of ours could give zeros.
+# The share of the budget that is added to it for nodes of ours that could give zeros.
 UNSEEN_SHARE = 0.2
 # What a case costs beside a run of BEFORE: AFTER once or twice, and BEFORE rounding at random.
 RUNS = 5.0

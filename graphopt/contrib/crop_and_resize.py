@@ -79,7 +79,7 @@ def _round(w: Writer, at: ir.Value) -> ir.Value:
 def _pixels(
     w: Writer, images: ir.Value, image: ir.Value, y: ir.Value, x: ir.Value, h: ir.Value, width: ir.Value
 ) -> ir.Value:
-    """Of images [N, H, W, C]: image [R, 1, 1], rows y [R, h] and columns x [R, w]: [R, h, w, C].
+    """Pixels of images [N, H, W, C], by image [R, 1, 1], row y [R, h] and column x [R, w]: [R, h, w, C].
 
     Places outside are drawn in.
     """

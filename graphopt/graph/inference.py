@@ -119,7 +119,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
 
 
 def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: onnx.GraphProto, merge: _Merge) -> None:
-    """Of an operator that onnx does not know (BeamSearch): its inference does not look into the body."""
+    """Infers the body of an operator that onnx does not know (BeamSearch), which its own inference does not enter."""
     alone = onnx.ModelProto(ir_version=message.ir_version)
     alone.opset_import.extend(message.opset_import)
     alone.functions.extend(message.functions)

@@ -33,7 +33,7 @@ from graphopt.progress import Progress, time_left
 # From this IR version on an initializer that is also a graph input can be overridden by callers.
 FIRST_OVERRIDABLE_IR_VERSION = 4
 
-# Of large files so much is read at a time.
+# Bytes of a large file that are read at a time.
 BLOCK = 1 << 26
 
 # The other name of the default domain.

@@ -45,7 +45,7 @@ def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
-    """Of two inputs the one that is not this value."""
+    """The other one of two inputs: not this value."""
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 

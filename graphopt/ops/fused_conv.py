@@ -101,7 +101,7 @@ _PAIRS = (
 
 
 def _spec_of_pairs(plain: OpSpec) -> OpSpec:
-    """Of FusedConv[Add][act]Bf16."""
+    """FusedConvPairs[Add][act]Bf16: what FusedConv gives, in pairs of channels, too."""
 
     def reference(x: Array, *rest: Array, **attributes: Any) -> tuple[Array, ...]:
         if x.ndim == 5:
@@ -122,7 +122,7 @@ def _spec_of_pairs(plain: OpSpec) -> OpSpec:
 
 
 def _spec_from_pairs(plain: OpSpec) -> OpSpec:
-    """Of FusedConv[Add][act]Bf16."""
+    """FusedConvFromPairs[Add][act]Bf16: a FusedConv that reads pairs of channels."""
     return replace(
         plain,
         name=plain.name.replace("FusedConv", "FusedConvFromPairs"),

@@ -183,7 +183,7 @@ def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
 
 
 def _operators(maps: list[Affine]) -> int:
-    """Of Mul and Add, how many the maps together need."""
+    """How many of Mul and Add the maps together need."""
     return any(np.any(m.scale != 1) for m in maps) + any(np.any(m.shift != 0) for m in maps)
 
 

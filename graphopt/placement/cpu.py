@@ -45,7 +45,7 @@ class CpuKernels:
             self._schemas[schema.domain, schema.name].append(schema)
 
     def version(self, node: ir.Node, opset: int) -> int:
-        """Of the node's operator in an opset; 0 where the runtime does not know the operator."""
+        """The version of the node's operator in an opset; 0 where the runtime does not know the operator."""
         schema = self._schema(node, opset)
         return 0 if schema is None else int(schema.since_version)
 

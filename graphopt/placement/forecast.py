@@ -239,7 +239,7 @@ def _graphs(graph: ir.Graph, parents: tuple[ir.Node, ...] = ()) -> Iterator[tupl
 
 
 def _version(node: ir.Node, opset: int) -> int:
-    """Of the node's operator, as the runtime counts it."""
+    """The version of the node's operator, as the runtime counts it."""
     try:
         return int(
             onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain).since_version

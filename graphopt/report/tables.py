@@ -30,7 +30,7 @@ MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
 # Initializers with range problems that are printed; the JSON report has all.
 MAX_RANGES = 20
-# Of an account, what is listed however small it is.
+# Groups of an account that are listed however small they are.
 UNDONE = (Fate.COULD_GAIN, Fate.NO_GAIN, Fate.REFUSED)
 # Groups of the others below it are counted, not listed.
 LEAST_SHARE = 0.01
@@ -111,7 +111,7 @@ def print_verdict(report: VerifyReport, console: Console) -> None:
 
 
 def verdict(found: Verdict) -> str:
-    """As markup."""
+    """A verdict as markup."""
     return f"[{_COLOURS[found]}]{found.value}[/]"
 
 

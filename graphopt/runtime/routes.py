@@ -273,7 +273,7 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
 
 
 def _reason(problem: Mapping[str, str] | None) -> Reason | None:
-    """As the native library tells it."""
+    """A problem that the native library reports, as a reason."""
     return None if problem is None else Reason(problem["code"], problem["text"], problem.get("mend", ""))
 
 

@@ -127,7 +127,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of the workers that start together one writes; the kernel takes the lock back when its process ends."""
+    """One of the workers that start together writes; the kernel takes the lock back when its process ends."""
     with (folder / ".lock").open("ab") as lock:
         deadline = time.monotonic() + _PATIENCE
         while True:

@@ -272,7 +272,7 @@ def _may_be_small(value: ir.Value) -> bool:
     shape = value.shape
     if shape is None:
         return True
-    # Of floats, only numbers and vectors are ever asked for.
+    # Among floats only scalars and vectors are ever asked for.
     if len(shape) > 1 and value.dtype in EXACT_BITS:
         return False
     return math.prod(d for d in shape if isinstance(d, int) and d > 0) <= MAX_ELEMENTS

@@ -17,7 +17,7 @@ from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
 # Their results are numbers of their first operand, or 0.
 MOVES = frozenset("Expand Gather Identity Reshape Slice Squeeze Tile Transpose Trilu Unsqueeze".split())
-# Of two operands that are 0 or 1, so is the result.
+# Their result is 0 or 1 where both operands are.
 CLOSED = frozenset("Concat Max Min Mul".split())
 
 

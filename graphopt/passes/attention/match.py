@@ -134,7 +134,7 @@ class Attention:
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
     # What joins after a cast to float32.
     wide_steps: tuple[ir.Node, ...] = ()
-    # Of an Attention node: operands that are made, and whether the heads of the result are packed again.
+    # For an Attention node: the operands to make, and whether the heads of the result are packed again.
     prepared: tuple[Prepared, ...] = ()
     packed: bool = False
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 FOLDER = Path(__file__).parent
-# As people write them.
+# The peers' names as people write them.
 NAMES = ("migraphx", "hip-ep")
 
 

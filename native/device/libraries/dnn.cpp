@@ -67,7 +67,7 @@ struct Arrays {
   }
 
   int dims() const { return 2 + axes; }
-  // Of a contiguous tensor [N, C, ..], whose channels may lie last.
+  // The strides of a contiguous tensor [N, C, ..], whose channels may lie last.
   static Dims strides(const Dims& shape, int dims, bool channels_last) {
     Dims result = {};
     int64_t elements = 1;
@@ -219,7 +219,7 @@ class DnnOf final : public Dnn {
     return *slot;
   }
 
-  // Of a stream whose lock is held.
+  // The convolution of a stream whose lock is held.
   Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
     const Key key = key_of(p, half);
     const auto found = of.convolutions.find(key);

@@ -60,7 +60,7 @@ struct All {
     }
   }
 
-  // Of libraries that keep something for each stream.
+  // Asks the libraries that keep something for each stream.
   void forget(const Device& device, void* stream) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
     for (const auto& [key, slot] : slots) {

@@ -124,7 +124,7 @@ struct Opened {
 Opened<Blas> blas(Device& device, const LibraryChoices* choices);
 Opened<Dnn> dnn(Device& device, const LibraryChoices* choices);
 Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
-// Of all devices, waits until what their libraries load beside the runs is there; how many kernels that were.
+// Waits until what the libraries of all devices load beside the runs is there; gives the number of kernels.
 size_t finish_loading();
 // Grows when something has been loaded: what was planned before may have a better implementation now.
 uint64_t library_generation();

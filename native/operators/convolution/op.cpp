@@ -548,7 +548,7 @@ class ConvTranspose final : public Convolution {
   std::vector<int64_t> output_padding_, output_shape_;
 };
 
-// Of input and weights; 0 when neither tells: an If whose bodies give different ranks stands before some.
+// The rank of input and weights; 0 when neither tells: behind an If whose bodies give different ranks.
 size_t rank_of(const Node& node) {
   for (size_t i = 0; i < 2 && node.has_input(i); ++i) {
     if (node.inputs[i].shape && node.inputs[i].shape->rank() > 0) return node.inputs[i].shape->rank();

@@ -87,7 +87,7 @@ class Clip final : public gpu::DeviceKernel {
 
 bool is_signed(ElementType type) { return type != ElementType::kUint8 && type != ElementType::kBool; }
 
-// Of whole numbers.
+// A function of one whole number.
 class WholeUnary final : public gpu::DeviceKernel {
  public:
   WholeUnary(const Node&, gpu::Device& device, WholeOp op) : DeviceKernel(device), op_(op) {}

@@ -166,7 +166,7 @@ struct Pixels {
   int64_t at;  // of the first one in a plane of y
 };
 
-// Of vectors that have their first `width` lanes.
+// The pixels of a strip, in vectors of which the first `width` lanes are used.
 std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& strip, int64_t width) {
   std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
   const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
@@ -330,7 +330,7 @@ struct Finish {
     most = kind == ActivationKind::kClip ? p.act.b : kInfinite;
   }
 
-  // Of the channels from m and of an image's pixels from `from` on.
+  // What ends the channels from m on, and an image's pixels from `from` on.
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
@@ -434,7 +434,7 @@ struct Finish {
 
 // Blocks of output channels.
 int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
-// Of an even number none begins between two channels of a pair.
+// Where a block of channels begins; with an even number of channels never between the two of a pair.
 int64_t first_of(int64_t outputs, int64_t block) {
   const int64_t together = outputs % 2 == 0 ? 2 : 1;
   return outputs / together * block / blocks_of(outputs) * together;

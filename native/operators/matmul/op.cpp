@@ -40,7 +40,7 @@ constexpr Implementation<Product> kProducts[] = {
     {"a product of our own", take_all<Product>, plan_own},
 };
 
-// Of inputs 0 and 1, by alpha, transA and transB.
+// The product of inputs 0 and 1, by alpha, transA and transB.
 class ProductKernel : public gpu::DeviceKernel {
  public:
   ProductKernel(const Node& node, gpu::Device& device)

@@ -51,7 +51,7 @@ class Transpose final : public gpu::DeviceKernel {
     }
   }
 
-  // Of X, where it comes to transposing each of them.
+  // The matrices of X, where a permutation comes to transposing each of them.
   struct Matrices {
     int64_t batch = 1, rows = 1, columns = 1;
   };

@@ -103,7 +103,7 @@ class Steps {
     divisor_ = std::max<int64_t>(reduced, 1);
   }
 
-  // Of x [outer, R, inner] over R. `last`: to the output.
+  // Reduces x [outer, R, inner] over R. `last`: to the output.
   void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
     for (;;) {
       const int64_t slices = slices_of(outer, R, inner, hip::kReduceThreads);

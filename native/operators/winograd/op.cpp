@@ -217,7 +217,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     program.implementation = choice_.plan(kAlgorithms, work, call);
   }
 
-  // Of those that there are weights for.
+  // The fastest algorithm among those that there are weights for.
   gpu::ConvChoice fastest(const ConvolutionProblem& p) const {
     if (weights_.empty()) return gpu::choose_conv(p, half_, device_.facts());
     std::optional<gpu::ConvChoice> best;

@@ -10,7 +10,7 @@
 
 namespace graphopt::abi {
 
-// Of an attribute that may be missing (null): nothing then. They throw when it is of another type.
+// The value of an attribute, or nothing where it is missing (null). They throw when it is of another type.
 std::optional<float> read_float(const OrtApi* api, const OrtOpAttr* attribute);
 std::optional<int64_t> read_int(const OrtApi* api, const OrtOpAttr* attribute);
 std::optional<std::vector<int64_t>> read_ints(const OrtApi* api, const OrtOpAttr* attribute);

@@ -114,7 +114,7 @@ inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOp
     Node_GetAttributeByName;
 // The value is owned by the caller.
 inline constexpr Slot24<362, OrtStatus*(const OrtOpAttr*, OrtValue**)> OpAttr_GetTensorAttributeAsOrtValue;
-// Of If, Loop and Scan. The last argument is for the attributes' names, and may be null.
+// The bodies of If, Loop and Scan. The last argument is for the attributes' names, and may be null.
 inline constexpr Slot24<365, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumSubgraphs;
 inline constexpr Slot24<366, OrtStatus*(const OrtNode*, const OrtGraph**, size_t, const char**)>
     Node_GetSubgraphs;

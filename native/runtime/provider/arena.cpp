@@ -40,7 +40,7 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
                                    [&](size_t a, size_t b) { return layout.offsets[a] < layout.offsets[b]; }),
                   i);
   }
-  // Of the steps that write something, which are those where the need grows.
+  // The most that a step needs; only steps that write something can need more than the one before.
   size_t most = 0;
   for (const Lifetime& at : lifetimes) {
     size_t need = 0;

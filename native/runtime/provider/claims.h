@@ -42,13 +42,13 @@ struct ChoiceOptions {
   std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
 };
 
-// Of which node a graph is the body.
+// The node whose body a graph is.
 struct Body {
   std::string parent;                // its operator; empty for the main graph
   std::vector<std::string> outputs;  // names of the graph's
 };
 
-// Of each node of a graph, in topological order: why the provider leaves it to others; empty when it takes
+// For each node of a graph, in topological order: why the provider leaves it to others; empty when it takes
 // it. Bodies come before the graphs that they are in.
 std::vector<std::string> choose(const Claims& claims, const std::vector<const NodeInGraph*>& nodes,
                                 const Body& body, const ChoiceOptions& options);

@@ -43,7 +43,7 @@ OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
   }
 }
 
-// Of the device to which pinned memory belongs; -1 for other memory.
+// The number of the device to which pinned memory belongs; -1 for other memory.
 int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
   const abi::OrtEpApi* ep = abi::GetEpApi(api);
   const abi::OrtMemoryDevice* device = abi::MemoryInfo_GetMemoryDevice(ep, info);
@@ -386,12 +386,12 @@ struct Factory final : abi::OrtEpFactory {
     value = std::strtoull(given.c_str(), nullptr, 10);
   }
 
-  // Of an option; empty when it is not given.
+  // The text of an option; empty when it is not given.
   std::string text(const abi::OrtSessionOptions* session, const char* name) const {
     return text_of(session, option_key(name));
   }
 
-  // Of any entry of the session's configuration.
+  // The text of any entry of the session's configuration.
   std::string text_of(const abi::OrtSessionOptions* session, const std::string& key) const {
     int has = 0;
     check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));

@@ -49,7 +49,7 @@ struct RegionOptions {
 
 class Region final : public abi::OrtNodeComputeInfo {
  public:
-  // Of the nodes of `graph`, which the runtime replaces by the node `fused`. Copies their constants. Throws
+  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`. Copies constants. Throws
   // Error for what is wrong with a node.
   Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
          std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache, RegionOptions options);

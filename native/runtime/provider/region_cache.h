@@ -72,7 +72,7 @@ struct RegionPlan {
   std::vector<Slot> slots;
   std::vector<Shape> output_shapes;
   size_t arena_bytes = 0;  // of what lies between the nodes
-  // Of the inputs, then the outputs: their bytes, and where behind those in the arena they are copied.
+  // For the inputs, then the outputs: their bytes, and where in the arena their copies lie.
   std::vector<size_t> bytes, copies;
   size_t arena_bytes_with_copies = 0;
   size_t fullest = 0;  // the node that needs the most memory
