@@ -95,6 +95,7 @@ def main() -> None:
             "",
             "What the commands print on a terminal of 80 columns, made by `scripts/transcripts.py`.",
             "Long outputs are cut here, not there.",
+            f"Load of the machine when they began: {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors.",
             "",
             "## Start-up",
             "",
