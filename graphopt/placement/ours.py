@@ -107,16 +107,16 @@ class _Writer:
         if value is None or not value.name:
             return _Value(b"", 0, -1, None, 0, None)
         dtype = 0 if value.dtype is None else int(value.dtype)
-        dims = None if value.shape is None else [d if isinstance(d, int) else -1 for d in value.shape]
+        # A value of unknown rank looks like a scalar to a provider (onnxruntime 1.31.1).
+        dims = [d if isinstance(d, int) else -1 for d in value.shape or ()]
         data = None
         if value in self._small:
             array = np.ascontiguousarray(self._small[value])
             self._kept.append(array)
             dtype, dims = int(ir.DataType.from_numpy(array.dtype)), list(array.shape)
             data = array.ctypes.data
-        rank = -1 if dims is None else len(dims)
         is_constant = int(value in self._constant)
-        return _Value(self._name(value), dtype, rank, self._ints(dims or []), is_constant, data)
+        return _Value(self._name(value), dtype, len(dims), self._ints(dims), is_constant, data)
 
     def _attribute(self, attribute: ir.Attr) -> _Attribute:
         found = _Attribute(name=attribute.name.encode(), kind=int(attribute.type))

@@ -22,6 +22,7 @@ import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
 from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
 from graphopt.runtime import selftest_record
+from graphopt.runtime.conditions import why_conditions_decide
 from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
@@ -457,7 +458,8 @@ def session(
 
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
-        providers: as for `configure`.
+        providers: as for `configure`; None leaves a small model with more conditions (If, Loop, Scan) than products to
+            the CPU, with a warning that says so.
         libraries: as for `configure`.
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
@@ -478,6 +480,8 @@ def session(
     if providers is not None:
         require_list("providers", providers)
     source = _loadable(model)
+    if providers is None and not require_device:
+        providers = _on_cpu_for_conditions(source)
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
@@ -502,6 +506,14 @@ def session(
     if warm_up:
         _warm_up(created, [warm_up] if isinstance(warm_up, Mapping) else warm_up)
     return created
+
+
+def _on_cpu_for_conditions(source: str | bytes) -> list[Provider] | None:
+    """The CPU, which is said, for a model whose conditions cost more on a device than its work there saves."""
+    if default_providers() == [CPU] or not (reason := why_conditions_decide(source)):
+        return None
+    _say_once(f"this model stays on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
+    return [CPU]
 
 
 def _loadable(model: Any) -> str | bytes:
