@@ -25,6 +25,35 @@ from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
 if TYPE_CHECKING:
     from graphopt.checking.verify import Verdict
 
+RtolOption = Annotated[
+    list[Tolerance] | None,
+    typer.Option(
+        parser=tolerance_of("--rtol"),
+        metavar="[OUTPUT:]1e-3",
+        help="Allowed, relative to RMS; of one output or all (repeatable).",
+    ),
+]
+AtolOption = Annotated[
+    list[Tolerance] | None,
+    typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable)."),
+]
+DimOption = Annotated[
+    list[Sizes] | None,
+    typer.Option(
+        parser=several_sizes, metavar="NAME=1,7,64", help="Sizes of a symbolic dimension to try (repeatable)."
+    ),
+]
+BatchOption = Annotated[
+    Numbers | None,
+    typer.Option(parser=numbers_of("--batch"), metavar="1,3,8", help="Sizes of symbolic first axes to try."),
+]
+RangeOption = Annotated[
+    list[Range] | None,
+    typer.Option(
+        "--range", parser=value_range, metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."
+    ),
+]
+
 
 @app.command(cls=Command, name="verify")
 def verify_command(
@@ -33,40 +62,17 @@ def verify_command(
         Path | None, typer.Argument(metavar="AFTER", help="BEFORE itself if only providers differ.")
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
-    rtol: Annotated[
-        list[Tolerance] | None,
-        typer.Option(
-            parser=tolerance_of("--rtol"),
-            metavar="[OUTPUT:]1e-3",
-            help="Allowed, relative to RMS; of one output or all (repeatable).",
-        ),
-    ] = None,
-    atol: Annotated[
-        list[Tolerance] | None,
-        typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable)."),
-    ] = None,
+    rtol: RtolOption = None,
+    atol: AtolOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     provider: Annotated[
         str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
     ] = None,
     effort: Annotated[str, typer.Option(help="quick, normal or thorough: how many inputs are tried.")] = "normal",
-    dim: Annotated[
-        list[Sizes] | None,
-        typer.Option(
-            parser=several_sizes, metavar="NAME=1,7,64", help="Sizes of a symbolic dimension to try (repeatable)."
-        ),
-    ] = None,
-    batch: Annotated[
-        Numbers | None,
-        typer.Option(parser=numbers_of("--batch"), metavar="1,3,8", help="Sizes of symbolic first axes to try."),
-    ] = None,
-    range_: Annotated[
-        list[Range] | None,
-        typer.Option(
-            "--range", parser=value_range, metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."
-        ),
-    ] = None,
+    dim: DimOption = None,
+    batch: BatchOption = None,
+    range_: RangeOption = None,
     providers: ProvidersOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")

@@ -144,6 +144,17 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
         result = graphopt_command("optimize", path, "--dry-run", *options)
         assert result.exit_code == OptionError.exit_code and words in result.stderr, result.stderr
         assert len(result.stderr.splitlines()) == 1
+    for command, option, text, form in (
+        ("verify", "--rtol", "y:z", "OUTPUT:number"),
+        ("verify", "--atol", "none", "OUTPUT:number"),
+        ("verify", "--range", "x:3:1", "NAME:LO:HI"),
+        ("verify", "--batch", "1,b", "1,8,64"),
+        ("bench", "--threads", "one", "1,8,64"),
+        ("bench", "--dim", "batch=1,", "NAME=64,128"),
+        ("explain", "--dim", "batch=1,2", "batch=1"),
+    ):
+        result = graphopt_command(command, path, option, text)
+        assert result.exit_code == OptionError.exit_code and option in result.stderr and form in result.stderr
     for option, text, words in (("--threads", "many", "whole number"), ("--tune-seconds", "long", "number")):
         result = graphopt_command("optimize", path, "--dry-run", option, text)
         wanted = f"graphopt: Invalid value for '{option}': '{text}' is no {words} (see graphopt optimize --help)\n"
