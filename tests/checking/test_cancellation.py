@@ -141,6 +141,7 @@ def test_what_rounding_left_is_honest(name: str) -> None:
     assert report.equal, report.summary
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_a_fault_beside_it(name: str) -> None:
     case = CASES[name]
