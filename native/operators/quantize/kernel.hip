@@ -62,9 +62,7 @@ struct alignas(kCount * sizeof(X)) Numbers {
   X v[kCount];
 };
 
-DEVICE uint32_t first_element(int pack) {
-  return work_item(kQuantizeThreads) * static_cast<uint32_t>(pack);
-}
+DEVICE uint32_t first_element(int pack) { return work_item(kQuantizeThreads) * static_cast<uint32_t>(pack); }
 
 template <class T>
 DEVICE void quantize(const QuantizeArgs& args) {
