@@ -85,6 +85,10 @@ FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 BOUND = 1e30
 OLDEST_OPSET = 7  # Operands of different shapes.
 CURRENT_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
+# From here on the runtimes have no kernel that draws numbers; Dropout as in training draws bits.
+BITS_OPSET = 22
+# Their number in a drawn one: its variance is within 2 % of a uniform one's.
+BITS = 3
 _PREFIX = "graphopt_rounding"
 _POOL = 1 << 20
 
@@ -296,6 +300,8 @@ class _Noise:
     def constants(self) -> Iterable[onnx.TensorProto]:
         for name, value in (("low", -BOUND), ("high", BOUND), *((f"floor_{f}", f) for f in sorted(self.floors))):
             yield helper.make_tensor(f"{_PREFIX}_{name}", TensorProto.FLOAT, (), [value])
+        if self.opset >= BITS_OPSET:
+            yield helper.make_tensor(f"{_PREFIX}_training", TensorProto.BOOL, (), [True])
 
     def graph(self, graph: onnx.GraphProto, outer: dict[str, _Kind], weights: _Weights) -> None:
         known = dict(outer)
@@ -519,6 +525,33 @@ class _Noise:
             return shape[-2]
         return USUAL_TERMS
 
+    def _uniform(self, here: str, x: str, unit: float, dtype: int) -> Iterator[onnx.NodeProto]:
+        """`here`_random = uniform(-unit, unit) of the shape of x."""
+        seed = int(self.rng.integers(1, 1 << 20))
+        result = f"{here}_random"
+        if self.opset < BITS_OPSET:
+            yield helper.make_node(
+                "RandomUniformLike", [x], [result], low=-unit, high=unit, seed=float(seed), dtype=dtype
+            )
+            return
+        yield helper.make_node("Shape", [x], [f"{here}_shape"])
+
+        def filled(name: str, number: float) -> onnx.NodeProto:
+            return helper.make_node(
+                "ConstantOfShape", [f"{here}_shape"], [name], value=helper.make_tensor("", dtype, [1], [number])
+            )
+
+        lowest = f"{here}_lowest"
+        yield filled(lowest, -unit * (1 - 2.0**-BITS))
+        drawn = [lowest]
+        for bit in range(BITS):
+            # What is kept of x is 2 x: here unit, unit / 2, ...
+            yield filled(f"{here}_bit{bit}", unit * 2.0 ** -(bit + 1))
+            drawn.append(f"{here}_drawn{bit}")
+            bits = [f"{here}_bit{bit}", "", f"{_PREFIX}_training"]
+            yield helper.make_node("Dropout", bits, [drawn[-1]], seed=seed + bit)
+        yield helper.make_node("Sum", drawn, [result])
+
     def _rounding(
         self, exact: str, name: str, type_: int, rounding: Rounding, op_type: str, raw: bool
     ) -> Iterator[onnx.NodeProto]:
@@ -534,10 +567,7 @@ class _Noise:
             yield node("Cast", [exact], "wide", to=TensorProto.FLOAT)
             x = f"{here}_wide"
         unit = rounding.unit * (2.0**-29 if wide and not rounding.coarse else 1.0)
-        seed = float(self.rng.integers(1, 1 << 20))
-        yield node(
-            "RandomUniformLike", [x], "random", low=-unit, high=unit, seed=seed, dtype=TensorProto.DOUBLE if wide else 1
-        )
+        yield from self._uniform(here, x, unit, TensorProto.DOUBLE if wide else TensorProto.FLOAT)
         size = x
         floor = max(rounding.floor, FUNCTION_FLOOR / rounding.unit if op_type in FUNCTIONS else 0.0)
         if floor and not wide:

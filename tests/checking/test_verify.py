@@ -724,8 +724,9 @@ def test_branches_and_loops_inside_others(opset: int) -> None:
     assert said == ["the then branch of If 'p' was never taken", "the body of Loop 'u' never ran"]
 
 
-@pytest.mark.parametrize("opset", [7, 9, 13])
+@pytest.mark.parametrize("opset", [7, 9, 13, 21, 22])
 def test_honest_errors_are_measured_in_every_opset(opset: int) -> None:
+    """From 22 on the runtimes draw no uniform numbers: honest errors were not measured there, without a word."""
     rng = np.random.default_rng(0)
     text = "g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) b = Tanh(a) y = MatMul(b, v) }"
     values = {n: rng.standard_normal((64, 64)).astype(np.float32) / np.float32(8) for n in ("w", "v")}
@@ -735,6 +736,26 @@ def test_honest_errors_are_measured_in_every_opset(opset: int) -> None:
     assert report.equal, report.summary
     assert any(row.noise is not None for row in report.rows)
     assert not verify(model, model_from_text(text, {**values, "v": values["v"] * np.float32(1 + 5e-6)}, opset))
+
+
+def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
+    """Uniform numbers below opset 22, bits from it on: norms written out and float64 among what is rounded."""
+    rng = np.random.default_rng(0)
+    text = (
+        "g (float16[N, 64] x) => (float16[N, 64] y, double[N, 64] z) { a = LayerNormalization(x, s) y = MatMul(a, w) "
+        "b = Cast <to = 11> (x) z = MatMul(b, v) }"
+    )
+    values: dict[str, Any] = {"s": np.ones(64, np.float16), "v": rng.standard_normal((64, 64))}
+    w = rng.standard_normal((64, 64)) / 8
+    limits = []
+    for opset in (21, 22):
+        model = model_from_text(text, {**values, "w": w.astype(np.float16)}, opset)
+        report = verify(model, model_from_text(text, {**values, "w": (w * 1.02).astype(np.float16)}, opset))
+        assert not report
+        limits.append({(r.case, r.name): r.slice_limit for r in report.rows if r.noise is not None})
+    assert len(limits[0]) > 5 and limits[0].keys() == limits[1].keys()
+    ratios = [limits[1][key] / limits[0][key] for key in limits[0]]
+    assert 0.8 < np.median(ratios) < 1.25, ratios
 
 
 def test_a_crash_of_the_runtime_is_a_finding() -> None:
