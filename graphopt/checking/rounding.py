@@ -11,7 +11,7 @@ Noise is relative, since rounding is. Some numbers are left alone, because they 
 
 Where a number is taken from one near it, what rounding left of either is all that remains. Noise on what both are made
 of goes away there as they do, and what an operator subtracts inside is not seen at all. So what is read there is
-rounded apart: operands of a sum whose last noise is the same (`_Kind.sources`), and what a norm reads.
+rounded apart: operands of a sum whose last noise is the same (`_Kind.sources`), and what a norm or a softmax reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ Array = npt.NDArray[Any]
 
 # Sums of products. Each partial sum is rounded, which is an error relative to the terms and not to what is left of
 # them: as if what is multiplied were rounded more coarsely by the root of the number of terms.
-PRODUCTS = frozenset("Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul RNN STFT".split())
+PRODUCTS = frozenset("Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split())
+# Whole numbers do not stay whole inside: a scale comes before a softmax, which takes the largest from all others.
+SCALED = frozenset(("Attention", "MultiHeadAttention"))
 # Terms of a product whose weight is not known.
 USUAL_TERMS = 64
 # Sums, means, interpolations, and sums of two.
@@ -49,6 +51,8 @@ SUMS = frozenset(
 NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 # Take a mean from what they read first.
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
+# Take the largest number from all others.
+SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
 # Approximated, with an error that is relative to 1 where the result is smaller.
 FUNCTIONS = frozenset(
     "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
@@ -345,8 +349,8 @@ class _Noise:
             if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
                 operand = list(self._rounded_operand(node, known))
                 nodes += operand
-                # Where nothing but a bias is left of it, that has to move, too.
-                if operand and weights.changed.issuperset(node.input[2:3]):
+                # Where nothing but a bias is left of it, that has to move, too; products of whole numbers are exact.
+                if operand and not kind.raw and weights.changed.issuperset(node.input[2:3]):
                     kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
                 else:
                     kind = replace(kind, sources=frozenset())
@@ -393,7 +397,8 @@ class _Noise:
                 terms = self._terms(node, i)
                 rounding = replace(SINGLE, unit=SINGLE.unit * math.hypot(1, PARTIAL_SUMS * math.sqrt(terms)))
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
-                yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, kind.raw)
+                raw = kind.raw and node.op_type not in SCALED
+                yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, raw)
                 return
 
     def _rounds(self, node: onnx.NodeProto) -> bool:
@@ -414,6 +419,8 @@ class _Noise:
             chosen = [(i, SINGLE, k.raw) for i, k in enumerate(kinds) if k.noisy and k.rounded]
         elif node.op_type in CENTRED and kinds[0].noisy and not kinds[0].sources:
             chosen = [(0, SINGLE, False)]
+        elif node.op_type in SOFTMAXES and kinds[0].noisy and not kinds[0].sources:
+            chosen = [(0, SINGLE, kinds[0].raw)]
         elif node.op_type == "BatchNormalization":
             chosen = [(0, SINGLE, False)] if kinds[0].noisy and not kinds[0].sources else []
             # x * s + (bias - mean * s): the last sum may leave nothing but what rounding left of either.

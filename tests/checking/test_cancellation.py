@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from graphopt import verify
@@ -53,7 +54,15 @@ FOLDED = 1 / np.sqrt(1 + EPSILON)
 WHOLE = np.arange(1000, 2232, 77, dtype=np.float32)
 IMAGE = "(float[N, 4, H, W] x) => (float[N, 8, H, W] y)"
 ROWS = "(float[N, 32] x) => (float[N, 32] y)"
+SCORES = "(float[N, 2, S, 8] q, float[N, 2, 8, T] k, float[N, 2, T, 8] v) => (float[N, 2, S, 8] y)"
 _x = np.random.default_rng(0).standard_normal((40, 32)).astype(np.float32)
+
+
+# Scores of 10^4 that are about 1 apart: a unit of them moves a softmax by a thousandth.
+_pixels = {"q": 63 * _ones(1, 2, 9, 8), "k": 63 * _ones(1, 2, 8, 11), "v": 0 * _ones(1, 2, 11, 8)}
+_pixels["v"] += np.rint(100 * _x[:22, :8]).reshape(1, 2, 11, 8)
+_pixels["q"][..., 7] = 1 + np.arange(9) % 3
+_pixels["k"][:, :, 7] = np.arange(11) % 4
 
 
 def _batch_norm(parameters: tuple[str, ...]) -> Case:
@@ -131,7 +140,25 @@ CASES = {
          "off": 0.52 * _ones(4, 1, 1), "least": np.float32(1e-5)},
         {"x": np.rint(30000 + 10 * _x).reshape(2, 4, 5, 32)},
     ),
+    "scores of whole numbers": Case(
+        SCORES,
+        "s = MatMul(q, k) t = Mul(s, scale) p = Softmax(t) y = MatMul(p, v)",
+        "a = Mul(q, scale) s = MatMul(a, k) p = Softmax(s) y = MatMul(p, v)",
+        "s = MatMul(q, k) t = Mul(s, scale) p = Softmax(t) a = MatMul(p, v) y = Mul(a, more)",
+        {"scale": np.float32(1 / np.sqrt(8)), "more": np.float32(1.03)},
+        _pixels,
+    ),
 }  # fmt: skip
+if onnxruntime.__version__ >= "1.23":  # takes opset 23
+    CASES["attention of whole numbers"] = Case(
+        SCORES,
+        "t = Transpose <perm = [0, 1, 3, 2]> (k) y = Attention (q, t, v)",
+        "a = Mul(q, scale) s = MatMul(a, k) p = Softmax(s) y = MatMul(p, v)",
+        "a = Mul(q, scale) s = MatMul(a, k) p = Softmax(s) b = MatMul(p, v) y = Mul(b, more)",
+        {"scale": np.float32(1 / np.sqrt(8)), "more": np.float32(1.03)},
+        _pixels,
+        opset=23,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
