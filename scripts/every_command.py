@@ -2,7 +2,8 @@
 
     .venv/bin/python scripts/every_command.py [COUNT [SEED]]
 
-The files are the models of ONNX's backend tests: those that the package onnx brings along, and those that it makes.
+The files are the models of ONNX's backend tests: those that the package onnx brings along, and those that it makes. The
+page of `view` is read once before its Ctrl-C; `optimize-all` takes all files in one run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import json
 import random
 import re
 import resource
+import signal
 import sys
 import tempfile
+import threading
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -23,6 +29,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from graphopt import cli
+from graphopt.optimize_all import MANIFEST
 from tests.conformance.node_cases import node_cases
 
 COMMANDS = (
@@ -34,9 +41,15 @@ COMMANDS = (
     "bench {model} {out} --seconds 0.01 --no-memory --threads 1",
     "bisect {model} --target cpu --all-sites",
     "lower {out} {lowered}",
+    "optimize {model} {again} -q --target cpu --verify --report {page}",
+    "view {model} --target cpu --no-open",
+    "serve-config {out} {served} --for kserve",
 )
+# Once over all files.
+OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --all-sites"
 # Of failures that people can meet; 1 is a difference, which would be a finding of its own.
 DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
+INTERRUPTED = 130
 # No model of the corpus needs as much; a command that takes more has drawn a size that nobody asked for.
 MOST_MEMORY = 2 << 30
 
@@ -45,14 +58,32 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a command leaves it ignored, as a shell in the background does
+    over = threading.Event()
+    if arguments[0] == "view":
+        threading.Thread(target=look, args=(out, over), daemon=True).start()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main()
             code = 0
         except SystemExit as exit_:
             code = int(exit_.code or 0)
+        finally:
+            over.set()
     gc.collect()  # the command line leaves that to the end of its process
     return code, out.getvalue(), err.getvalue()
+
+
+def look(out: io.StringIO, over: threading.Event) -> None:
+    """Reads the page whose address a command prints, and sends Ctrl-C."""
+    while not over.wait(0.02):
+        if found := re.search(r"http://\S+", out.getvalue()):
+            with urllib.request.urlopen(found[0]) as page:
+                assert page.status == 200 and b"</html>" in page.read()
+            signal.raise_signal(signal.SIGINT)
+            return
 
 
 def kind(line: str, folder: str) -> str:
@@ -63,6 +94,25 @@ def kind(line: str, folder: str) -> str:
 def peak() -> int:
     """The most bytes that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def over_all(models: dict[str, bytes], codes: Counter[tuple[str, int]]) -> Iterator[str]:
+    """What `optimize-all` says that it should not: each file is done or fails alone, with one line that names it."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = {what: Path(folder) / what for what in ("models", "outs")}
+        places["models"].mkdir()
+        for case, model in models.items():
+            (places["models"] / f"{case}.onnx").write_bytes(model)
+        code, _, err = run(OVER_ALL.format(**places).split())
+        codes["optimize-all", code] += 1
+        lines = [json.loads(line) for line in (places["outs"] / MANIFEST).read_text().splitlines()]
+        if code not in (0, 1) or len(lines) != len(models):
+            yield f"optimize-all: exit code {code}, {len(lines)} of {len(models)} files: {err.strip()[:300]}"
+        for line in lines:
+            codes["optimize-all, a file", line["exit_code"]] += 1
+            name = Path(line["name"]).name
+            if line["exit_code"] not in DOCUMENTED or (line["exit_code"] and name not in line["message"]):
+                yield f"{name}: optimize-all: exit code {line['code']}: {line['error'][:300]}"
 
 
 def main() -> int:
@@ -78,7 +128,8 @@ def main() -> int:
         if sys.stderr.isatty():
             print(f"{i} of {len(chosen)}: {case}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
-            places = {what: Path(folder) / f"{what}.onnx" for what in ("model", "out", "lowered")}
+            places = {what: Path(folder) / f"{what}.onnx" for what in ("model", "out", "lowered", "again")}
+            places |= {"page": Path(folder) / "page.html", "served": Path(folder) / "served"}
             places["model"].write_bytes(corpus[case])
             for command in COMMANDS:
                 if "{out}" in command and not command.startswith("optimize") and not places["out"].exists():
@@ -91,6 +142,8 @@ def main() -> int:
                 codes[arguments[0], code] += 1
                 lines = [line for line in err.splitlines() if line.startswith("graphopt: ")]
                 said = len(lines) == 1 and any(place.name in lines[0] for place in places.values())
+                if arguments[0] == "view" and code == INTERRUPTED:
+                    code = 0
                 if code not in DOCUMENTED or (code not in (0, 8) and not said):
                     bad += 1
                     print(f"{case}: {command.split()[0]}: exit code {code}: {err.strip()[:300]}", flush=True)
@@ -98,6 +151,9 @@ def main() -> int:
                 if peak() > most + MOST_MEMORY:
                     bad, most = bad + 1, peak()
                     print(f"{case}: {command.split()[0]}: {most >> 20} MiB", flush=True)
+    for problem in over_all({case: corpus[case] for case in chosen}, codes):
+        bad += 1
+        print(problem, flush=True)
     for (command, code), n in sorted(codes.items()):
         print(f"{command}: exit code {code}: {n}")
     for message, n in messages.most_common():

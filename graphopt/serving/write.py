@@ -90,8 +90,8 @@ def write(
     deployment = Deployment(
         name,
         version,
-        tuple(_tensor(v) for v in required_inputs(proto)),
-        tuple(_tensor(v) for v in proto.graph.output),
+        tuple(_tensor(model, v) for v in required_inputs(proto)),
+        tuple(_tensor(model, v) for v in proto.graph.output),
         max_batch,
         delay_ms if max_batch > 1 else 0.0,
         instances,
@@ -131,19 +131,20 @@ def _copy(source: Path, place: Path) -> None:
         files.write(place, lambda copy: shutil.copyfileobj(original, copy, 1 << 22))
 
 
-def _tensor(value: onnx.ValueInfoProto) -> Tensor:
-    kind = value.type.WhichOneof("value")
+def _tensor(model: Path, value: onnx.ValueInfoProto) -> Tensor:
+    kind, called = value.type.WhichOneof("value"), f"{model}: '{value.name}'"
     if kind != "tensor_type":
-        raise OptionError(f"'{value.name}' is a {str(kind).removesuffix('_type')}: engines take and give tensors")
+        kind = str(kind).removesuffix("_type")
+        raise OptionError(f"{called} is a {kind}: engines take and give tensors; cut the model there")
     tensor = value.type.tensor_type
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         datatype = next(name for name, known in DATATYPES.items() if known == dtype)
     except (KeyError, StopIteration):
         type_name = onnx.TensorProto.DataType.Name(tensor.elem_type)
-        raise OptionError(f"'{value.name}' is of type {type_name}, which servers do not know") from None
+        raise OptionError(f"{called} is of type {type_name}, which servers do not know; cast it in the model") from None
     if not tensor.HasField("shape"):
-        raise OptionError(f"'{value.name}' has no rank in the model, and servers want one")
+        raise OptionError(f"{called} has no rank in the model, and servers want one; declare its shape")
     return Tensor(value.name, datatype, tuple(d.dim_value if d.dim_value > 0 else -1 for d in tensor.shape.dim))
 
 
@@ -191,7 +192,7 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
         if any(row.shape != whole[:1].shape for row in rows) or len(whole) != 3:
             return f"output '{value.name}' has no row for each row of the inputs"
         got = np.concatenate(rows)
-        if not _alike(got, whole, _ROUNDING.get(_tensor(value).datatype, 0.0)):
+        if not _alike(got, whole, _ROUNDING.get(_tensor(model, value).datatype, 0.0)):
             return f"rows are not independent: output '{value.name}' of a row depends on the rows beside it"
     return ""
 

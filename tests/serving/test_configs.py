@@ -229,6 +229,26 @@ def test_wrong_options(
 
 
 @pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ("int4[2]", "is of type INT4, which servers do not know; cast it in the model"),
+        ("float[]", "has no rank in the model, and servers want one; declare its shape"),
+        ("seq(float[2])", "is a sequence: engines take and give tensors; cut the model there"),
+    ],
+)
+def test_what_servers_cannot_take(x: str, message: str, tmp_path: Path) -> None:
+    y = x.replace("int4", "float")
+    op = "Cast <to = 1> (x)" if y != x else "Identity(x)"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g ({x} x) => ({y} y) {{ y = {op} }}')
+    path = tmp_path / "in.onnx"
+    onnx.save(model, path)
+    with pytest.raises(OptionError) as caught:
+        write(path, tmp_path / "served", "kserve")
+    assert str(caught.value) == f"{path}: 'x' {message}"
+    assert not (tmp_path / "served").exists()
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"datatype": "INT8", "data": [1, 2, 300]}, "out of the range"),
