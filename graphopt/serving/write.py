@@ -156,11 +156,20 @@ def _warm_up(
     if unknown:
         notes.append(f"no warm-up: what size is {', '.join(unknown)}? (--dim {unknown[0]}=...)")
         return ()
+    if text := _text_input(proto):
+        notes.append(f"no warm-up: input '{text}' holds strings, which are not made up")
+        return ()
     sets = []
     for rows in dict.fromkeys((1, max_batch)):
         bound = {s: rows for s, role in symbols(proto).items() if role == "batch"} | dict(sizes)
         sets.append({v: [*array.shape] for v, array in normal_feeds(proto, bound).items()})
     return tuple(sets)
+
+
+def _text_input(proto: onnx.ModelProto) -> str:
+    """The first input that holds strings; "" where none does."""
+    found = (v.name for v in required_inputs(proto) if v.type.tensor_type.elem_type == onnx.TensorProto.STRING)
+    return next(found, "")
 
 
 def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]) -> str:
@@ -177,6 +186,8 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
     roles = symbols(proto)
     batch = [s for s, role in roles.items() if role == "batch"]
     others = {s: 64 if role == "image" else 16 for s, role in roles.items() if role != "batch"} | dict(sizes)
+    if text := _text_input(proto):
+        return f"input '{text}' holds strings, which are not made up to try whether rows are independent"
     together = normal_feeds(proto, others | dict.fromkeys(batch, 3))
     if sum(array.size for array in together.values()) > _MOST_ELEMENTS:
         return "its inputs are too large to try whether rows are independent"

@@ -248,6 +248,18 @@ def test_what_servers_cannot_take(x: str, message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "served").exists()
 
 
+def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (string[N] x) => (string[N] y) { y = Identity(x) }'
+    )
+    onnx.save(model, tmp_path / "in.onnx")
+    deployment, notes = write(tmp_path / "in.onnx", tmp_path / "served", "kserve")
+    assert deployment.max_batch == 1 and not deployment.warm_up
+    assert any("not merged: input 'x' holds strings" in note for note in notes), notes
+    _, notes = write(tmp_path / "in.onnx", tmp_path / "served", "kserve", sizes={"N": 2})
+    assert any("no warm-up: input 'x' holds strings" in note for note in notes), notes
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
