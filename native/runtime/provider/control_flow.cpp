@@ -5,6 +5,7 @@
 #include "operators/movement/op.h"
 #include "runtime/abi/error.h"
 #include "runtime/abi/kernel.h"
+#include "runtime/provider/guarded.h"
 #include "runtime/provider/memory.h"
 
 namespace graphopt::provider {
@@ -13,16 +14,6 @@ namespace {
 using abi::OrtApi24;
 using abi::OrtStatus;
 using abi::OrtValue;
-
-template <class Do>
-OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
-  try {
-    work();
-    return nullptr;
-  } catch (...) {
-    return abi::current_exception_status(api, std::string(what) + ": ");
-  }
-}
 
 // Puts what the iterations of a Loop gave one behind another.
 struct LoopHelper final : abi::OrtLoopKernelHelper {
@@ -35,7 +26,7 @@ struct LoopHelper final : abi::OrtLoopKernelHelper {
     ConcatOutput = [](OrtLoopKernelHelper* p, void* stream, const OrtValue* const* parts, size_t count,
                       void* output, size_t bytes) {
       const LoopHelper& self = *static_cast<LoopHelper*>(p);
-      return guarded(self.api, "outputs of Loop", [&] { self.join(stream, parts, count, output, bytes); });
+      return guarded(self.api, {"outputs of Loop"}, [&] { self.join(stream, parts, count, output, bytes); });
     };
   }
 
@@ -66,7 +57,7 @@ struct ScanHelper final : abi::OrtScanKernelHelper {
     Transpose = [](OrtScanKernelHelper* p, const size_t* permutation, size_t rank, const OrtValue* input,
                    abi::OrtSyncStream* stream, OrtValue* output) {
       const ScanHelper& self = *static_cast<ScanHelper*>(p);
-      return guarded(self.api, "transposition for Scan",
+      return guarded(self.api, {"transposition for Scan"},
                      [&] { self.transpose(permutation, rank, input, stream, output); });
     };
   }

@@ -3,6 +3,7 @@
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
 #include "runtime/abi/error.h"
+#include "runtime/provider/guarded.h"
 #include "runtime/provider/staging.h"
 
 namespace graphopt::provider {
@@ -28,16 +29,6 @@ struct Stream final : abi::OrtSyncStreamImpl {
   }
 };
 
-template <class Do>
-OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
-  try {
-    work();
-    return nullptr;
-  } catch (...) {
-    return abi::current_exception_status(api, std::string("graphopt: ") + what + ": ");
-  }
-}
-
 const Stream& impl(const OrtApi24* api, const abi::OrtSyncStream* stream) {
   return *static_cast<const Stream*>(abi::SyncStream_GetImpl(abi::GetEpApi(api), stream));
 }
@@ -57,21 +48,21 @@ struct Notification final : abi::OrtSyncNotificationImpl {
     };
     Activate = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      return guarded(n.producer.api, "signal", [&] {
+      return guarded(n.producer.api, {"graphopt: signal"}, [&] {
         const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().record(n.event, n.producer.handle);
       });
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* p, abi::OrtSyncStream* consumer) {
       Notification& n = self(p);
-      return guarded(n.producer.api, "wait", [&] {
+      return guarded(n.producer.api, {"graphopt: wait"}, [&] {
         const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().wait(impl(n.producer.api, consumer).handle, n.event);
       });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      return guarded(n.producer.api, "wait", [&] {
+      return guarded(n.producer.api, {"graphopt: wait"}, [&] {
         const gpu::OnDevice on(n.producer.pool.device());
         n.producer.pool.device().wait(n.event);
       });
@@ -103,11 +94,11 @@ Stream::Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f)
   GetHandle = [](OrtSyncStreamImpl* s) { return static_cast<Stream*>(s)->handle; };
   CreateNotification = [](OrtSyncStreamImpl* s, abi::OrtSyncNotificationImpl** out) {
     const Stream& stream = *static_cast<Stream*>(s);
-    return guarded(stream.api, "notification", [&] { *out = new Notification(stream); });
+    return guarded(stream.api, {"graphopt: notification"}, [&] { *out = new Notification(stream); });
   };
   Flush = [](OrtSyncStreamImpl* s) {
     const Stream& stream = *static_cast<Stream*>(s);
-    return guarded(stream.api, "wait for the device", [&] { stream.flush(); });
+    return guarded(stream.api, {"graphopt: wait for the device"}, [&] { stream.flush(); });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) -> OrtStatus* { return nullptr; };
 }
@@ -130,7 +121,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     CopyTensors = [](OrtDataTransferImpl* p, const abi::OrtValue** from, abi::OrtValue** to,
                      abi::OrtSyncStream** streams, size_t count) {
       const DataTransfer& self = *static_cast<DataTransfer*>(p);
-      return guarded(self.api, "copy", [&] {
+      return guarded(self.api, {"graphopt: copy"}, [&] {
         for (size_t i = 0; i < count; ++i) {
           self.copy(from[i], to[i], streams != nullptr ? streams[i] : nullptr);
         }
@@ -312,7 +303,7 @@ Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
   };
   GetStats = [](const OrtAllocatorImpl* p, abi::OrtKeyValuePairs** out) {
     const OrtApi24* table = self(p).api_;
-    return guarded(table, "statistics", [&] {
+    return guarded(table, {"graphopt: statistics"}, [&] {
       const Pool::Statistics s = self(p).memory_->pool().statistics();
       abi::CreateKeyValuePairs(table, out);
       abi::AddKeyValuePair(table, *out, "InUse", std::to_string(s.in_use).c_str());

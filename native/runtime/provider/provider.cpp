@@ -17,6 +17,7 @@
 #include "runtime/name_patterns.h"
 #include "runtime/provider/claims.h"
 #include "runtime/provider/control_flow.h"
+#include "runtime/provider/guarded.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/pairing.h"
 #include "runtime/provider/partition.h"
@@ -32,16 +33,6 @@ using abi::OrtApi24;
 using abi::OrtStatus;
 
 constexpr const char* kNumberKey = "graphopt.device";  // metadata of a device: its number
-
-template <class Do>
-OrtStatus* guarded(const OrtApi24* api, const char* what, Do&& work) noexcept {
-  try {
-    work();
-    return nullptr;
-  } catch (...) {
-    return abi::current_exception_status(api, std::string(kProviderName) + ", " + what + ": ");
-  }
-}
 
 // The number of the device to which pinned memory belongs; -1 for other memory.
 int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
@@ -81,11 +72,11 @@ struct Provider final : abi::OrtEp {
     GetName = [](const OrtEp*) { return kProviderName; };
     GetCapability = [](OrtEp* p, const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "choice of nodes", [&] { self->choose(graph, out); });
+      return guarded(self->api, {kProviderName, ", choice of nodes"}, [&] { self->choose(graph, out); });
     };
     CreateAllocator = [](OrtEp* p, const abi::OrtMemoryInfo* info, abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "allocator", [&] {
+      return guarded(self->api, {kProviderName, ", allocator"}, [&] {
         const int pinned = pinned_number(self->api, info);
         *out = pinned >= 0 ? new Allocator(self->api, pinned_memory(pinned), info)
                            : new Allocator(self->api, self->memory, info);
@@ -93,7 +84,7 @@ struct Provider final : abi::OrtEp {
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "stream", [&] {
+      return guarded(self->api, {kProviderName, ", stream"}, [&] {
         *out =
             create_stream(self->api, self->pool, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
               if (const auto cache = weak.lock()) cache->forget(s);
@@ -103,7 +94,7 @@ struct Provider final : abi::OrtEp {
     Compile = [](OrtEp* p, const abi::OrtGraph** graphs, const abi::OrtNode** nodes, size_t count,
                  abi::OrtNodeComputeInfo** infos, abi::OrtNode**) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, "session", [&] {
+      return guarded(self->api, {kProviderName, ", session"}, [&] {
         for (size_t i = 0; i < count; ++i) {
           infos[i] = new Region(self->registry, graphs[i], nodes[i], self->memory, self->cache,
                                 self->options.region);
@@ -209,14 +200,14 @@ struct Factory final : abi::OrtEpFactory {
     GetSupportedDevices = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const* devices, size_t count,
                              abi::OrtEpDevice** out, size_t most, size_t* found) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "search for devices",
+      return guarded(self->api, {kProviderName, ", search for devices"},
                      [&] { *found = self->find_devices(devices, count, out, most); });
     };
     CreateEp = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const*,
                   const abi::OrtKeyValuePairs* const* metadata, size_t count,
                   const abi::OrtSessionOptions* options, const abi::OrtLogger* logger, abi::OrtEp** out) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "session", [&] {
+      return guarded(self->api, {kProviderName, ", session"}, [&] {
         if (count != 1) throw Error("one device for each session, please");
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
@@ -227,7 +218,7 @@ struct Factory final : abi::OrtEpFactory {
     CreateAllocator = [](OrtEpFactory* p, const abi::OrtMemoryInfo* info, const abi::OrtKeyValuePairs*,
                          abi::OrtAllocatorImpl** out) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "allocator", [&] {
+      return guarded(self->api, {kProviderName, ", allocator"}, [&] {
         const int pinned = pinned_number(self->api, info);
         if (pinned >= 0) {
           *out = new Allocator(self->api, pinned_memory(pinned), info);
@@ -240,13 +231,13 @@ struct Factory final : abi::OrtEpFactory {
     ReleaseAllocator = [](OrtEpFactory*, abi::OrtAllocatorImpl* a) { delete static_cast<Allocator*>(a); };
     CreateDataTransfer = [](OrtEpFactory* p, abi::OrtDataTransferImpl** out) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "copies", [&] { *out = create_data_transfer(self->api); });
+      return guarded(self->api, {kProviderName, ", copies"}, [&] { *out = create_data_transfer(self->api); });
     };
     IsStreamAware = [](const OrtEpFactory*) { return true; };
     CreateSyncStreamForDevice = [](OrtEpFactory* p, const abi::OrtMemoryDevice* device,
                                    const abi::OrtKeyValuePairs*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Factory*>(p);
-      return guarded(self->api, "stream", [&] {
+      return guarded(self->api, {kProviderName, ", stream"}, [&] {
         const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(abi::GetEpApi(self->api), device));
         *out = create_stream(self->api, pool(n));
       });
