@@ -58,9 +58,8 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a command leaves it ignored, as a shell in the background does
+    # A command leaves it ignored, and so does a shell that starts this in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     over = threading.Event()
     if arguments[0] == "view":
         threading.Thread(target=look, args=(out, over), daemon=True).start()
@@ -112,7 +111,7 @@ def over_all(models: dict[str, bytes], codes: Counter[tuple[str, int]]) -> Itera
             codes["optimize-all, a file", line["exit_code"]] += 1
             name = Path(line["name"]).name
             if line["exit_code"] not in DOCUMENTED or (line["exit_code"] and name not in line["message"]):
-                yield f"{name}: optimize-all: exit code {line['code']}: {line['error'][:300]}"
+                yield f"{name}: optimize-all: exit code {line['exit_code']}: {line['message'][:300]}"
 
 
 def main() -> int:
@@ -142,9 +141,8 @@ def main() -> int:
                 codes[arguments[0], code] += 1
                 lines = [line for line in err.splitlines() if line.startswith("graphopt: ")]
                 said = len(lines) == 1 and any(place.name in lines[0] for place in places.values())
-                if arguments[0] == "view" and code == INTERRUPTED:
-                    code = 0
-                if code not in DOCUMENTED or (code not in (0, 8) and not said):
+                fine = arguments[0] == "view" and code == INTERRUPTED
+                if not fine and (code not in DOCUMENTED or (code not in (0, 8) and not said)):
                     bad += 1
                     print(f"{case}: {command.split()[0]}: exit code {code}: {err.strip()[:300]}", flush=True)
                 messages.update(kind(line, folder) for line in lines)
