@@ -10,10 +10,10 @@ session = onnxruntime.InferenceSession("out.onnx", options, providers=providers)
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # without typing's own, which takes as long to import as Python to start
 if TYPE_CHECKING:
+    from typing import Any
+
     from graphopt.checking.verify import VerifyReport, verify
     from graphopt.errors import GraphoptError
     from graphopt.measure.bench import BenchReport, bench
@@ -78,10 +78,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'graphopt' has no attribute '{name}'")
+    import importlib
+
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING"})

@@ -1,11 +1,12 @@
 """The entry point of the console command and of `python -m graphopt`. Imports nothing that takes time.
 
-Importing the command line takes most of a second. Ctrl-C meanwhile shows one line and no traceback, as it does later
-(graphopt/cli/__init__.py).
+Ctrl-C while the command line is imported shows one line and no traceback, as it does later (graphopt/cli/run.py).
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 from types import FrameType
@@ -15,6 +16,9 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Runs the command line."""
+    # One command handles one model and ends: collecting what it leaves behind is work for nobody.
+    gc.disable()
+    atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
         signal.signal(signal.SIGINT, leave)
     from graphopt.cli import main as run
@@ -23,7 +27,7 @@ def main() -> None:
 
 
 def leave(_signal: int, _frame: FrameType | None) -> None:
-    """Ends the process at once, until `graphopt.cli.main` takes interrupts itself."""
+    """Ends the process at once, until `graphopt.cli.run` takes interrupts itself."""
     # Nothing has begun; an exception in the middle of an import may come out as another one.
     os.write(2, b"graphopt: interrupted\n")
     os._exit(EXIT_INTERRUPTED)

@@ -7,7 +7,6 @@ file or the new one. A link stays a link: the file that it points at is replaced
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -62,6 +61,8 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
     Raises:
         ModelSaveError: the place is no regular file, or the system refuses.
     """
+    import secrets
+
     target = target_of(place)
     temporary = target.parent / f".graphopt-{secrets.token_hex(8)}.tmp"
     try:

@@ -197,13 +197,14 @@ def test_terminated(tmp_path: Path) -> None:
     """SIGTERM, which schedulers and containers send, leaves nothing half-written."""
     code = """
 import pathlib, sys, time
-from graphopt import cli, files
+from graphopt import files
+from graphopt.cli import run
 def slow(file):
     file.write(b"half")
     print("writing", flush=True)
     time.sleep(600)
-cli.app = lambda **_: files.write(pathlib.Path(sys.argv[1]), slow)
-cli.main()
+run.app = lambda **_: files.write(pathlib.Path(sys.argv[1]), slow)
+run.run()
 """
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,105 +1,57 @@
 """The command line: parses, calls the API, prints; one file a command.
 
-Exit codes: graphopt.errors, and 1 where `verify` differs. What takes time to import is imported by the commands, so
-that --version, --help and usage errors take none.
+Exit codes: graphopt.errors, and 1 where `verify` differs. What takes time to import is imported late: for --version and
+--help nothing is, for a usage error the parser and the command that it is about, and the rest by the command's work.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
-import logging
 import os
-import signal
 import sys
 
-import typer
+import graphopt
 
-from graphopt.__main__ import EXIT_INTERRUPTED
-from graphopt.cli import (  # noqa: F401  (a command registers itself when it is imported)
-    bench,
-    bisect,
-    diff,
-    docs,
-    doctor,
-    explain,
-    lower,
-    optimize,
-    optimize_all,
-    passes,
-    screen,
-    serve_config,
-    streams,
-    verify,
-    view,
-)
-from graphopt.cli.root import app
-from graphopt.cli.startup import sympy_when_needed
-from graphopt.errors import GraphoptError, ModelSaveError
+# What `graphopt --help` prints. The parser would say the same (a test compares them), but loading it takes ten times as
+# long as Python itself.
+OVERVIEW = """\
+Usage: graphopt [OPTIONS] COMMAND [ARGS]...
 
-# The base of what typer raises for wrong usage, wherever it keeps it.
-_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+  Ahead-of-time ONNX graph rewriter: optimize, verify, explain, bench.
+
+Options:
+  --version             Print the version and exit.
+  --show-config         Print all options and exit.
+  --install-completion  Install completion for this shell.
+  --show-completion     Print the completion of this shell.
+  --help                Show this message and exit.
+
+Commands:
+  optimize      Rewrite IN into OUT.
+  verify        Compare the outputs of two models.
+  bench         Time A, or compare A with B.
+  explain       Account for all of IN: what is rewritten, what not, and why.
+  view          Show MODEL and its rewrite side by side in the browser.
+  diff          Show what differs between the graphs of two models.
+  bisect        Find the one rewrite of IN that breaks its numbers.
+  lower         Write our operators as standard ONNX, for other runtimes.
+  optimize-all  Optimize every model of FOLDER into OUT.
+  serve-config  Write a folder from which a server serves MODEL as it is.
+  passes        List the passes with their equations, in their order.
+  doctor        Show what is installed, each way to a GPU, what is missing.
+  docs          Show a page of the documentation, without a network.
+"""
 
 
 def main() -> None:
     """The entry point: failures become one line on stderr and their exit code."""
-    # One command handles one model and ends: collecting what it leaves behind is work for nobody.
-    gc.disable()
-    atexit.register(gc.freeze)
-    # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
-    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
-    sympy_when_needed()
-    screen.reset()
-    try:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _leave)
-        code = app(prog_name="graphopt", standalone_mode=False)
-        if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
-            raise KeyboardInterrupt
-        sys.exit(code)
-    except _USAGE as error:
-        sys.exit(_show_usage(error))
-    except GraphoptError as error:
-        _fail(str(error), error.exit_code)
-    except MemoryError as error:
-        what = f" ({error})" if str(error) else ""
-        _fail(f"not enough memory{what}: give smaller sizes (--dim, --input-shape) or more", GraphoptError.exit_code)
-    except OSError as error:  # a report, a cache: models have messages of their own
-        _fail(str(error), ModelSaveError.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        print("graphopt: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    finally:
-        # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        streams.reset()
+    first = "".join(sys.argv[1:2]) or "--help"
+    if "_GRAPHOPT_COMPLETE" in os.environ:  # a shell asks the parser for completions, with nothing in argv
+        first = ""
+    if first == "--help":
+        print(OVERVIEW, end="")
+    elif first == "--version":
+        print(f"graphopt {graphopt.__version__}")
+    else:
+        from graphopt.cli.run import run
 
-
-def _fail(message: str, code: int) -> None:
-    from graphopt.report.text import visible
-
-    color = False if "NO_COLOR" in os.environ else None  # None: where stderr is a terminal
-    typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
-    print(visible(streams.named(message)), file=sys.stderr)
-    sys.exit(code)
-
-
-def _show_usage(error: Exception) -> int:
-    """One line that says what is wrong and where help is; without any argument the help itself."""
-    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]  # of all usage errors
-    if context is not None and not sys.argv[1:]:
-        print(context.get_help())
-        return 0
-    path = context.command_path if context is not None else "graphopt"
-    print(f"graphopt: {' '.join(message.split()).rstrip('.')} (see {path} --help)", file=sys.stderr)
-    return int(getattr(error, "exit_code", 2))
-
-
-def _leave(number: int, _frame: object) -> None:
-    """Ends the process as the signal would have, once what is half-written is gone."""
-    sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    main()
+        run()

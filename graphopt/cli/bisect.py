@@ -14,7 +14,7 @@ from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="bisect")
 def bisect(
     before: InPath,
     out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,

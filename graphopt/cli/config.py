@@ -6,7 +6,6 @@ by their long names; what stands beside the tables holds for each command that h
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -69,6 +68,8 @@ def defaults(path: Path, table: Mapping[str, Any], commands: Mapping[str, Any]) 
 
 def shown(path: Path | None, found: Mapping[str, Options], commands: Mapping[str, Any]) -> str:
     """All options with their values, as a file could hold them; those that nobody set are comments."""
+    import json
+
     lines = [f"# from {path}" if path is not None else "# no graphopt.toml, and no [tool.graphopt] in pyproject.toml"]
     for name, command in commands.items():
         options = _options(command)
@@ -84,15 +85,21 @@ def shown(path: Path | None, found: Mapping[str, Options], commands: Mapping[str
 
 
 def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise OptionError(f"{path}: cannot be read: {error}") from None
+    if path.name == "pyproject.toml" and "graphopt" not in text:  # as most; a parser of TOML takes its time to load
+        return {}
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return table
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{path}: cannot be read: {error}") from None
+    return table
 
 
 def _options(command: Any) -> dict[str, Any]:
@@ -117,5 +124,7 @@ def _checked(value: Any, option: Any, where: str) -> Any:
     else:
         fits, kind = isinstance(value, str | int | float) and not isinstance(value, bool), "a text or a number"
     if not fits:
+        import json
+
         raise OptionError(f"{where} is {json.dumps(value, default=str)}, not {kind}")
     return value

@@ -27,7 +27,7 @@ def page_names() -> list[str]:
     return [*pages()]
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="docs")
 def docs(
     page: Annotated[
         str, typer.Argument(metavar="PAGE", help="usage, serving, NO_GAIN, ...", autocompletion=page_names)

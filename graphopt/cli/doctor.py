@@ -12,7 +12,7 @@ from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, RuntimeMissingError
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="doctor")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     selftest: Annotated[

@@ -40,7 +40,7 @@ def explain_command(
         typer.Option(
             metavar="CODE",
             help="Show what was refused for this reason alone (repeatable).",
-            autocompletion=lambda: list(Code.__members__),
+            autocompletion=_codes,
         ),
     ] = None,
     input_shape: ShapeOption = None,

@@ -12,7 +12,7 @@ from graphopt.cli.options import InPath
 from graphopt.cli.root import Command, app
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="lower")
 def lower(
     model: InPath,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is stdout.")],

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
-import shlex
 import sys
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +95,7 @@ DimOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="optimize")
 def optimize(
     model: InPath,
     out: OutPath = None,
@@ -332,6 +328,11 @@ def _write_page(
 
 
 def _provenance(files: list[Path]) -> Provenance:
+    import hashlib
+    import platform
+    import shlex
+    from datetime import datetime
+
     from graphopt.report.html import Provenance
     from graphopt.runtime.machine import cpu_name
     from graphopt.runtime.sessions import installed_runtimes

@@ -6,7 +6,7 @@ from graphopt.cli import screen
 from graphopt.cli.root import Command, app
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, name="passes")
 def passes() -> None:
     """List the passes with their equations, in their order."""
     from graphopt.metadata import Numerics

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import UserDict
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.completion import get_completion_inspect_parameters, install_callback, show_callback
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
 import graphopt
+from graphopt import cli
 from graphopt.cli import config
+
+# As people need them: what one begins with, what one looks at, what is there besides. Each is a module beside this one.
+NAMES = "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
+
+
+class Loaded(UserDict[str, Any]):
+    """Name -> command, each imported when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data.get(name) is None and name in NAMES:
+            importlib.import_module(f"graphopt.cli.{name.replace('-', '_')}")
+            info = next(i for i in app.registered_commands if i.name == name)
+            self.data[name] = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+        return self.data[name]
 
 
 class Commands(TyperGroup):
-    """Lists the commands as people need them: what one begins with, what one looks at, what is there besides."""
+    """Imports of its commands the one that is called, and prints the help of all without any."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.commands: Any = Loaded({**dict.fromkeys(NAMES), **self.commands})
 
     def list_commands(self, ctx: Any) -> list[str]:
-        order = (
-            "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
-        )
-        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
+        return list(self.commands)
+
+    def get_help(self, ctx: Any) -> str:
+        return cli.OVERVIEW.rstrip()
 
 
 # Help without boxes: at 80 columns nothing folds, and rich, which takes as long as all else, is not loaded for it.
@@ -30,7 +52,6 @@ app = typer.Typer(
     # options of completion, which are typer's, get theirs below.
     context_settings={"default_map": {"help": False}},
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain, bench.",
@@ -55,6 +76,13 @@ class Command(TyperCommand):
                     ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is no {what}.")
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        import logging
+
+        # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+        return super().invoke(ctx)
+
 
 def _number(hint: Any) -> type[int] | type[float] | None:
     """The type of a parameter that is a number."""
@@ -77,8 +105,9 @@ def _print_version(wanted: bool) -> None:
 
 def _show_config(context: typer.Context, wanted: bool) -> None:
     if wanted:
+        commands = _commands(context)
         path, found = _configured(context)
-        print(config.shown(path, found, _commands(context)))
+        print(config.shown(path, found or {name: {} for name in commands}, commands))
         raise typer.Exit
 
 
@@ -110,11 +139,10 @@ def main_options(
 
 
 def _configured(context: typer.Context) -> tuple[Path | None, dict[str, config.Options]]:
-    commands = _commands(context)
     found = config.find(Path.cwd())
-    if found is None:
-        return None, {name: {} for name in commands}
-    return found[0], config.defaults(*found, commands)
+    if found is None:  # no command is imported for this
+        return None, {}
+    return found[0], config.defaults(*found, _commands(context))
 
 
 def _commands(context: typer.Context) -> dict[str, object]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -79,4 +78,6 @@ def named(message: str) -> str:
 
 
 def _folder() -> Path:
+    import tempfile
+
     return Path(_cleanup.enter_context(tempfile.TemporaryDirectory(prefix="graphopt-")))

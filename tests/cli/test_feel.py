@@ -18,9 +18,13 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
+import typer
+from typer.core import TyperGroup
 
 import graphopt
 from graphopt import progress
+from graphopt.cli import OVERVIEW
+from graphopt.cli.root import NAMES, app
 from graphopt.errors import OptionError
 from graphopt.graph import reading
 from graphopt.progress import Steps
@@ -52,8 +56,6 @@ def loaded_by(*arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--version",
-        "--help",
         "optimize --help",
         "optimize --no-such",
         "optimize a.onnx --threads many",
@@ -67,6 +69,29 @@ def test_what_starts_quickly_loads_little(arguments: str) -> None:
     loaded = loaded_by(*arguments.split())
     assert "typer" in loaded
     assert not loaded & {"sympy", "onnx", "onnx_ir", "numpy", "onnxruntime", "jinja2", "rich", "pydantic"}
+    modules = {f"graphopt.cli.{name.replace('-', '_')}" for name in NAMES}
+    assert len(loaded & modules) <= 2, "a command and one that it shares something with"
+
+
+@pytest.mark.once
+def test_version_and_help_load_nothing() -> None:
+    for arguments in (["--version"], ["--help"], []):
+        loaded = loaded_by(*arguments)
+        assert not loaded & {"sympy", "onnx", "onnx_ir", "numpy", "typer", "inspect", "json", "re"}
+        assert {name for name in loaded if name.startswith("graphopt")} == {
+            "graphopt",
+            "graphopt.__main__",
+            "graphopt.cli",
+        }
+
+
+@pytest.mark.once
+def test_the_help_that_loads_nothing_is_what_the_parser_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    group = typer.main.get_command(app)
+    context = typer.Context(group, info_name="graphopt")
+    assert isinstance(group, TyperGroup)
+    assert TyperGroup.get_help(group, context) == OVERVIEW.rstrip() == group.get_help(context)
 
 
 @pytest.mark.once
@@ -115,7 +140,12 @@ def test_too_little_memory_is_one_line() -> None:
 @pytest.mark.once
 def test_shell_completion() -> None:
     environment = {**os.environ, "_GRAPHOPT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
-    for words, wanted in (("graphopt optimize --tun", "--tune"), ("graphopt optimize --only win", "winograd_conv")):
+    for words, wanted in (
+        ("graphopt ver", "verify"),
+        ("graphopt --ver", "--version"),
+        ("graphopt optimize --tun", "--tune"),
+        ("graphopt optimize --only win", "winograd_conv"),
+    ):
         environment |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
         code = "import graphopt.cli\ngraphopt.cli.main()"
         done = subprocess.run(
