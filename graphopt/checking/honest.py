@@ -17,7 +17,7 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import FLOATS, has_norms, has_steps, noisy, rounded_feeds
+from graphopt.checking.rounding import FLOATS, OLDEST_OPSET, has_norms, has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -64,12 +64,19 @@ class HonestErrors:
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
     _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[tuple[int, int], Shares]] = field(default_factory=dict)
+    _refused: dict[tuple[Numerics, str], str] = field(default_factory=dict)
     _source: tuple[onnx.ModelProto, dict[str, int]] | None = None
     _weights: int = 0  # bytes
 
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What was measured; empty where nothing was, or could be."""
         return [draw[output] for draw in self._found.get((numerics, case), [])]
+
+    def why_not(self, numerics: Numerics, case: str) -> str:
+        """Why no draw of a case says anything, where none does."""
+        if said := self._refused.get((numerics, case)) or self._refused.get((numerics, "")):
+            return said
+        return "rounding alone changes its shape, or where it has NaN or infinities"
 
     def fixed_of(self, numerics: Numerics, case: str, output: int) -> Deviation | None:
         """What `measure_fixed` found."""
@@ -134,9 +141,11 @@ class HonestErrors:
                 if session is None:
                     continue
                 outputs = run_case(session, Case(case.name, rounded_feeds(case.feeds, precision.inputs, drawn)))
-                if not isinstance(outputs, str):
-                    moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
-                    self._found.setdefault((numerics, case.name), []).append(moved)
+                if isinstance(outputs, str):
+                    self._refused[numerics, case.name] = f"the copy that rounds at random does not run: {outputs}"
+                    continue
+                moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
+                self._found.setdefault((numerics, case.name), []).append(moved)
         return time.process_time() - began
 
     def _session(self, numerics: Numerics, seed: int, steps: float) -> Any:
@@ -153,12 +162,13 @@ class HonestErrors:
         for known in ({**types, **guesses}, types) if guesses else (types,):
             copy = noisy(proto, known, precision, seed, steps=steps)
             if copy is None:
+                self._refused[numerics, ""] = f"rounding needs opset {OLDEST_OPSET}, and BEFORE is older"
                 break
             try:
                 session = open_session(copy, library=False, folder=self._folder)
                 break
-            except VerifyError:  # a type that a kernel of the noise does not take
-                continue
+            except VerifyError as error:  # a type that a kernel of the noise does not take
+                self._refused[numerics, ""] = f"the copy that rounds at random: {error}"
         self._sessions[numerics, seed, steps] = session
         return session
 

@@ -50,6 +50,7 @@ class Judgement:
         where: that slice: "" for the whole output, else as an index, [:, 3].
         measure: "largest" or "rms".
         whole_limit: what the largest error of the whole output may be, relative to its RMS.
+        unmeasured: no draw of rounding says anything: a fixed limit stood in, for the output as a whole alone.
     """
 
     finding: Finding
@@ -60,6 +61,7 @@ class Judgement:
     where: str = ""
     measure: str = "largest"
     whole_limit: float = 0.0
+    unmeasured: bool = False
 
     @property
     def severity(self) -> float:
@@ -142,9 +144,9 @@ def judge(
         limit = LIMITS[numerics]
         equal = found.relative <= limit
         error = 0.0 if found.max_abs == 0 else found.relative
-        return Judgement(
-            Finding.EQUAL if equal else Finding.DIFFERENT, _differs(equal), error, limit, whole_limit=limit
-        )
+        finding = Finding.EQUAL if equal else Finding.DIFFERENT
+        unmeasured = not is_beyond_doubt(found)
+        return Judgement(finding, _differs(equal), error, limit, whole_limit=limit, unmeasured=unmeasured)
     judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
     worst = max(judgements, key=_order)
     if worst.finding == Finding.NOISE and judgements[1].finding != Finding.NOISE:

@@ -30,6 +30,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.checking.tolerances import FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
+from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 
 Array = npt.NDArray[Any]
 
@@ -154,7 +155,18 @@ def noisy(
             known[value.name] = _Kind(noisy=is_float, raw=is_float)
     noise.graph(copy.graph, known, weights)
     copy.graph.initializer.extend(noise.constants())
+    _without_listed_initializers(copy)
     return copy
+
+
+def _without_listed_initializers(model: onnx.ModelProto) -> None:
+    """Up to IR version 3 each initializer is listed as an input, without being one; those of the noise are not."""
+    if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
+        model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
+        constant = {t.name for t in model.graph.initializer}
+        inputs = [value for value in model.graph.input if value.name not in constant]
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
 
 
 def is_exact_factor(tensor: onnx.TensorProto) -> bool:

@@ -110,6 +110,7 @@ class OutputComparison:
         slice_error: its error relative to its own RMS.
         slice_limit: what that may be.
         noise: how far rounding alone moves BEFORE there, relative to the same; None where that was not measured.
+        unmeasured: it was asked for and could not be: a fixed limit stood in, and no slice was compared by itself.
     """
 
     name: str
@@ -129,6 +130,7 @@ class OutputComparison:
     slice_error: float = 0.0
     slice_limit: float = 0.0
     noise: float | None = None
+    unmeasured: bool = False
 
     @property
     def severity(self) -> float:
@@ -149,7 +151,8 @@ class VerifyReport:
         skipped: cases that BEFORE itself refuses, with the runtime's message.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
         random: outputs that are others at each run of BEFORE; they are not compared.
-        not_covered: what no input that was tried says anything about.
+        not_covered: what no input that was tried says anything about, and outputs whose honest error could not be
+            measured.
         notes: what else there is to know.
         summary: a sentence.
         feeds: the inputs on which the outputs differ most; empty where they do not. Not in the JSON.
@@ -338,6 +341,7 @@ def verify(
     steps.begin()
     _judge(pair, runs, honest, report, budget)
     steps.begin()
+    report.not_covered += _unmeasured(pair, report, honest)
     report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
@@ -863,6 +867,7 @@ def _rows(
                 judged.error,
                 judged.limit,
                 None if math.isnan(judged.honest) else judged.honest,
+                judged.unmeasured,
             )
         )
     return rows
@@ -872,6 +877,22 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
     if isinstance(tolerance, Mapping):
         return tolerance.get(name, tolerance.get(""))
     return tolerance
+
+
+def _unmeasured(pair: _Pair, report: VerifyReport, honest: HonestErrors) -> list[str]:
+    """A sentence for each output that a fixed limit judged, since nothing says how far rounding moves it."""
+    said = []
+    for name in pair.names:
+        limits = {row.case: row.limit for row in report.rows if row.name == name and row.unmeasured}
+        if limits:
+            tried = len({row.case for row in report.rows})
+            some = f"{len(limits)} of {tried} inputs" if len(limits) < tried else "every input tried"
+            why = honest.why_not(pair.rewritten.classes[name], next(iter(limits)))
+            said.append(
+                f"how far rounding moves output '{name}' could not be measured on {some} ({why}): a fixed limit stands "
+                f"in, {max(limits.values()):.0e} of its RMS, and none of its slices was compared by itself"
+            )
+    return said
 
 
 def _unseen(
