@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 CHROMIUM = shutil.which("chromium")
 
 
-def _command(folder: Path, milliseconds: int) -> list[str]:
+def _command(folder: Path) -> list[str]:
     if CHROMIUM is None:  # the README says that these tests want the package chromium
         pytest.skip("chromium is not installed")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    return [*command, f"--virtual-time-budget={milliseconds}"]
-
-
-def screenshot(url: str, picture: Path, folder: Path, *, width: int, height: int, milliseconds: int) -> None:
-    """The page at `url` as a window of so many pixels shows it; `picture` is a .webp."""
-    command = [*_command(folder, milliseconds), "--hide-scrollbars", f"--window-size={width},{height}"]
-    subprocess.run([*command, f"--screenshot={picture}", url], capture_output=True, timeout=120, check=True)
+    return [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
 
 
 def dom(url: str, folder: Path, *, milliseconds: int) -> str:
@@ -35,7 +31,7 @@ def dom(url: str, folder: Path, *, milliseconds: int) -> str:
 
     folder: where the browser keeps what it writes.
     """
-    command = [*_command(folder, milliseconds), "--dump-dom", url]
+    command = [*_command(folder), f"--virtual-time-budget={milliseconds}", "--dump-dom", url]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
@@ -55,55 +51,84 @@ class Visit:
 
 
 def visit(url: str, folder: Path) -> Visit:
-    """Opens a page in real time and waits until it is ready, over the browser's debugging pipe."""
-    requests: list[str] = []
+    """Opens a page in real time and waits until it is ready."""
+    with _driven(folder) as browser:
+        browser.call("Network.enable")
+        browser.open(url)
+        paint, ready = browser.wait_for(
+            "((paint, ready) => paint && ready && [paint.startTime, +ready])"
+            "(performance.getEntriesByName('first-contentful-paint')[0], document.body.dataset.ready)"
+        )
+        return Visit(browser.requests, paint, ready)
+
+
+def screenshot(url: str, picture: Path, folder: Path, *, width: int, height: int, ready: str = "true") -> None:
+    """The page at `url` in so many pixels, once it is loaded and the expression `ready` holds; `picture` is a .webp.
+
+    The command line's --screenshot counts a frame of 87 pixels into the window that the page may not fill.
+    """
+    with _driven(folder) as browser:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
+        browser.open(url)
+        browser.wait_for(f"document.readyState === 'complete' && ({ready})")
+        taken = browser.call("Page.captureScreenshot", format="webp", quality=80)
+        picture.write_bytes(base64.b64decode(taken["data"]))
+
+
+class _Browser:
+    """A page of a browser that is spoken to over its debugging pipe."""
+
+    def __init__(self, to: BinaryIO, answers: BinaryIO) -> None:
+        self._to, self._answers, self._session = to, answers, ""
+        self.requests: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        message = {"id": 1, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        self._to.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = json.loads(b"".join(iter(lambda: self._answers.read(1), b"\0")))
+            if answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
+            if "id" in answer:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+
+    def open(self, url: str) -> None:
+        self.call("Page.enable")
+        self.call("Page.navigate", url=url)
+
+    def wait_for(self, expression: str) -> Any:
+        """The value of an expression of the page once it is one that counts as true."""
+        deadline = time.monotonic() + 60
+        while True:
+            result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]
+            if value := result.get("value"):
+                return value
+            assert time.monotonic() < deadline, f"the page is not ready: {expression}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def _driven(folder: Path) -> Iterator[_Browser]:
     ours, theirs = os.pipe(), os.pipe()  # what it reads, and what it writes
-    browser = [*_command(folder, 0)[:-1], "--remote-debugging-pipe", "about:blank"]
+    command = [*_command(folder), "--remote-debugging-pipe", "about:blank"]
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (ours[0], theirs[1])]
 
     def connect() -> None:
         os.dup2(high[0], 3)
         os.dup2(high[1], 4)
 
-    with subprocess.Popen(browser, preexec_fn=connect, pass_fds=(3, 4), stderr=subprocess.DEVNULL) as process:
-        for fd in high:
+    with subprocess.Popen(command, preexec_fn=connect, pass_fds=(3, 4), stderr=subprocess.DEVNULL) as process:
+        for fd in (*high, ours[0], theirs[1]):
             os.close(fd)
-        os.close(ours[0])
-        os.close(theirs[1])
         with open(ours[1], "wb", buffering=0) as to, open(theirs[0], "rb") as answers:
-            session = ""
-
-            def call(method: str, **parameters: Any) -> Any:
-                message = {"id": 1, "method": method, "params": parameters} | (
-                    {"sessionId": session} if session else {}
-                )
-                to.write(json.dumps(message).encode() + b"\0")
-                while True:
-                    answer = json.loads(b"".join(iter(lambda: answers.read(1), b"\0")))
-                    if answer.get("method") == "Network.requestWillBeSent":
-                        requests.append(answer["params"]["request"]["url"])
-                    if "id" in answer:
-                        return answer["result"]
-
-            def value(expression: str) -> Any:
-                return call("Runtime.evaluate", expression=expression)["result"].get("value")
-
             try:
-                target = call("Target.createTarget", url="about:blank")["targetId"]
-                session = call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-                call("Network.enable")
-                call("Page.enable")
-                call("Page.navigate", url=url)
-                deadline = time.monotonic() + 60
-                seen: Any = None
-                while not seen:
-                    assert time.monotonic() < deadline, "the page is not ready"
-                    time.sleep(0.05)
-                    seen = value(
-                        "((paint, ready) => paint && ready && `${paint.startTime} ${ready}`)"
-                        "(performance.getEntriesByName('first-contentful-paint')[0], document.body.dataset.ready)"
-                    )
+                yield _Browser(to, answers)
             finally:
                 process.kill()
-    paint, ready = map(float, seen.split())
-    return Visit(requests, paint, ready)
