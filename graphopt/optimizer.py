@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
-from graphopt import files, pipeline
+from graphopt import files, pipeline, transposed_products
 from graphopt.errors import ModelSaveError, OptionError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
@@ -183,6 +183,8 @@ def _rewrite(
                 interface = _converted(interface, Interface.of(work))
             # Constants that differed in float32 may be equal now.
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
+        if any(r.applied for r in result.remarks):
+            transposed_products.keep_ranks_apart(editor)
         report.after = model_stats(work)
         inference.forget(work)
     return interface, result

@@ -36,6 +36,34 @@ def test_weights_become_constants(legacy: onnx.ModelProto) -> None:
     assert graphopt.verify(legacy, frozen).equal
 
 
+@pytest.mark.parametrize("sites", [1, 2, 3])
+def test_the_summary_says_how_many_sites_it_frees(sites: int) -> None:
+    """As many as are held, however many passes say so of one; each of them is rewritten then, and none is held."""
+    rng = np.random.default_rng(0)
+    shapes = {"s": [4], "b": [4], "m": [4], "v": [4], "w": [4, 4, 3, 3], "u": [4, 4, 1, 1]}
+    arrays = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    text = ["t = Conv (x, w)  n = BatchNormalization (t, s, b, m, v)"]
+    text.append("p = Conv (n, u)  q = BatchNormalization (p, s, b, m, v)")
+    text.append("r = Relu (q)  o = Conv (r, u)  z = BatchNormalization (o, s, b, m, v)")
+    result = ["n", "q", "z"][sites - 1]
+    model = model_from_text(
+        f"g (float[N, 4, 8, 8] x) => (float[a, c, d, e] {result}) {{ {' '.join(text[:sites])} }}", arrays
+    )
+    for t in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    _, report = graphopt.optimize(model, target="portable")
+    assert not report.changed
+    said = [note for note in report.notes if note.endswith("--freeze-initializers frees them")]
+    assert [note.split()[:2] for note in said] == [[str(sites), "sites" if sites > 1 else "site"]]
+    held = {r.nodes[0] for r in report.remarks if r.code == "OVERRIDABLE"}
+    frozen, report = graphopt.optimize(model, target="portable", freeze_initializers=True)
+    assert (
+        sum(len(held & set(r.nodes)) for r in report.remarks if r.pass_name == "fold_batch_norm" and r.applied) == sites
+    )
+    assert not [r for r in report.remarks if r.code == "OVERRIDABLE"]
+    assert_same_outputs(model, frozen, {"x": rng.normal(size=(2, 4, 8, 8)).astype(np.float32)})
+
+
 def test_a_model_with_nothing_else_to_do(legacy: onnx.ModelProto) -> None:
     del legacy.graph.node[1]
     legacy.graph.output[0].name = "t"
