@@ -360,14 +360,13 @@ def bench_standard(r: Runner, copy: float) -> None:
     def quantize(back: int) -> Plan:
         return plan("quantize", i32(3), no, no, ctypes.c_int(back), int64s([1, total, 1, -1]))
 
-    planes_turned = int64s([*shape, H * W, 1, W, H * W, W, 1, 0, 0])  # H is W
     axes_turned = int64s([3, H, P, W, W, H * W, 1, P * W, W, 1, 0, 0])
     # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W]
     blocked = int64s([5, P // 4, H, 2, W, 2, H * W, W, P // 2 * H * W, 1, P // 4 * H * W,
                       4 * H * W, 4 * W, 2 * W, 2, 1, 0, 0])  # fmt: skip
     pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
     how, two = reduction_cases.NEAREST.index("linear"), ctypes.c_float(2)
-    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two, i64(0))
+    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two, i64(0), i64(0))
     columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), no, no)
     sin, erf = (list(unary_cases.OPS).index("Sin"), "Erf")
     padded = int64s([3, P, H, W, 0, 0, 0, 0, 0, W])
@@ -387,7 +386,7 @@ def bench_standard(r: Runner, copy: float) -> None:
         ("IsNaN", logic("IsNaN", 1, shape, shape), [x], size // 4),
         ("Add, int64", whole_numbers("Add"), [whole[: P // 2], whole[P // 2 :]], size),
         ("Mod, int64", whole_numbers("Mod"), [whole[: P // 2], whole[P // 2 :].clamp(1)], size),
-        ("Transpose 0 2 1", plan("strided_copy", i64(4), planes_turned), [x], size),
+        ("Transpose 0 2 1", plan("swap_planes", i64(P), i64(H), i64(W), i64(4)), [x], size),
         ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], size),
         ("DepthToSpace", plan("strided_copy", i64(4), blocked), [x], size),
         ("Pad", plan("pad", i64(4), i32(0), ctypes.c_uint32(0), padded), [x], 2 * size),
@@ -505,7 +504,7 @@ def bench_composed(r: Runner) -> None:
             product = torch.empty(S, B, gates * H, device="cuda")
             out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(gates - 2))]
             made = plan("recurrent", no, ctypes.c_int32(recurrent_cases.KINDS.index(kind)),
-                        int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), ctypes.c_float(0), ctypes.c_int(1))  # fmt: skip
+                        int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), ctypes.c_float(0), ctypes.c_int(-1))  # fmt: skip
             steps = r.work(made, [product, weights, bias, none, lengths, state, state], out)
 
             def ours(x: torch.Tensor = x, w: torch.Tensor = w, product: torch.Tensor = product,

@@ -27,11 +27,11 @@ MATRICES = (
 )
 
 
-def swap(name: str, batch: int, rows: int, columns: int) -> Case:
-    x = signed(np.random.default_rng([batch, rows, columns]), batch, rows, columns, dtype=np.float16)
+def swap(name: str, dtype: Any, batch: int, rows: int, columns: int) -> Case:
+    x = signed(np.random.default_rng([batch, rows, columns]), batch, rows, columns, dtype=dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("swap_planes", facts, c_int64(batch), c_int64(rows), c_int64(columns))
+        return harness.plan("swap_planes", facts, *map(c_int64, (batch, rows, columns, x.itemsize)))
 
     return Case(name, "Transpose", [x], [x.swapaxes(1, 2).astype(np.float64)], plan, 0)
 
@@ -138,7 +138,8 @@ def cases() -> Iterator[Case]:
             for i, sizes_ in enumerate(table):
                 yield product(f"{kind}_{tile}-{i}", sizes_, kind == "conv_apart", number)
     for sizes in MATRICES:
-        yield swap(f"swap_planes-{'x'.join(map(str, sizes))}", *sizes)
+        for dtype in (np.float16, np.float32):
+            yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)
     for one in DEPTHWISE:
         yield depthwise(f"depthwise-{'x'.join(map(str, one[:4]))}", one)
     for channels in (16, 3):

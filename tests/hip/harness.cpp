@@ -505,9 +505,11 @@ EXPORT Plan* graphopt_lrn_plan(const DeviceFacts*, int half, int64_t images, int
   return guarded([&] { return lrn_plan({images, channels, inner, size, alpha, beta, bias}, half != 0); });
 }
 
-// `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes.
+// `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes, of which a work-item has
+// `rows_each` rows; 0: as many as are best.
 EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordinates, int32_t how,
-                                  const int64_t* sizes, float scale_h, float scale_w, int64_t channels) {
+                                  const int64_t* sizes, float scale_h, float scale_w, int64_t channels,
+                                  int64_t rows_each) {
   return guarded([&] {
     const auto at = [sizes](int i) { return static_cast<int32_t>(sizes[i]); };
     const ResizeProblem p = {sizes[0],
@@ -515,7 +517,8 @@ EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordina
                              {at(2), at(4), scale_w, 0.0f, 1.0f},
                              static_cast<Coordinates>(coordinates),
                              static_cast<Interpolation>(how)};
-    return channels == 0 ? resize_plan(p, half != 0) : resize_channels_last_plan(p, channels, true);
+    if (channels != 0) return resize_channels_last_plan(p, channels, true);
+    return resize_plan(p, half != 0, true, rows_each > 0 ? std::optional(rows_each) : std::nullopt);
   });
 }
 
@@ -559,6 +562,7 @@ EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64
 }
 
 // `numbers`: D, B, S, H, backward, batch first, then which of bias, peepholes, lengths, h and c there are.
+// `at_once`: one launch for all steps, or one for each; negative: as the plan chooses.
 EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_t kind,
                                      const int64_t* numbers, float clip, int at_once) {
   return guarded([&] {
@@ -576,7 +580,7 @@ EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_
     p.h = numbers[9] != 0;
     p.c = numbers[10] != 0;
     p.clip = clip;
-    return recurrent_plan(p, half != 0, *device, at_once != 0);
+    return recurrent_plan(p, half != 0, *device, at_once < 0 ? std::nullopt : std::optional(at_once != 0));
   });
 }
 
@@ -609,8 +613,9 @@ EXPORT Plan* graphopt_nms_plan(const DeviceFacts*, const int64_t* numbers, int c
   });
 }
 
-EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns) {
-  return guarded([&] { return swap_planes_plan(batch, rows, columns, true); });
+EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns,
+                                       int64_t bytes) {
+  return guarded([&] { return swap_planes_plan(batch, rows, columns, bytes, true); });
 }
 
 // `numbers`: N, channels, H, W, OH, OW, then kernel, stride, dilation and pad of both axes.

@@ -43,6 +43,8 @@ SIZES = (
     Sizes(1, 1, 3, 40, at_once=False), Sizes(2, 10, 2, 9, lengths=True, states=True, at_once=False),
     Sizes(1, 9, 2, 35, batch_first=True, at_once=False),
     Sizes(1, 3, 2, 5, peepholes=True, bias=False, backward=True, at_once=False),
+    # Weights in packs, more of them than a wave has lanes.
+    Sizes(1, 3, 2, 264, at_once=False), Sizes(1, 2, 2, 136, states=True),
 )  # fmt: skip
 
 

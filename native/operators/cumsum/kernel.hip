@@ -16,8 +16,39 @@ DEVICE int64_t summand(int64_t x) { return x; }
 
 template <class S>
 struct CumSumTotals {
-  S of[kCumSumThreads];
+  S of_wave[kCumSumThreads / kWave];
 };
+
+DEVICE float from_lane(float x, int lane) { return shuffle(x, lane); }
+DEVICE int64_t from_lane(int64_t x, int lane) {
+  const auto bits = static_cast<uint64_t>(x);
+  const uint32_t low = shuffle(static_cast<uint32_t>(bits), lane),
+                 high = shuffle(static_cast<uint32_t>(bits >> 32), lane);
+  return static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low);
+}
+
+// What the work-items before this one have, and all of them. A second call needs a barrier in between.
+template <class S>
+struct SumsOfGroup {
+  S before, all;
+};
+template <class S>
+DEVICE SumsOfGroup<S> sums_of_group(S own, CumSumTotals<S>& totals) {
+  S through = own;
+  UNROLL for (int step = 1; step < kWave; step *= 2) {
+    const S other = from_lane(through, max_int(lane_id() - step, 0));
+    through += lane_id() >= step ? other : S(0);
+  }
+  if (lane_id() == kWave - 1) totals.of_wave[wave_id()] = through;
+  barrier();
+  S before = from_lane(through, max_int(lane_id() - 1, 0)), all = 0;
+  before = lane_id() > 0 ? before : S(0);
+  UNROLL for (int wave = 0; wave < kCumSumThreads / kWave; ++wave) {
+    before = wave < wave_id() ? totals.of_wave[wave] + before : before;
+    all += totals.of_wave[wave];
+  }
+  return {before, all};
+}
 
 template <class T, class S>
 DEVICE void cumsum(const CumSumArgs& args, CumSumTotals<S>& totals) {
@@ -40,16 +71,9 @@ DEVICE void cumsum(const CumSumArgs& args, CumSumTotals<S>& totals) {
       own[j] = i < end ? summand(x[base + (args.reverse != 0 ? args.size - 1 - i : i)]) : S(0);
       sum += own[j];
     }
-    totals.of[thread] = sum;
-    barrier();
-    NO_UNROLL for (uint32_t step = 1; step < kCumSumThreads; step *= 2) {
-      const S before = thread >= step ? totals.of[thread - step] : S(0);
-      barrier();
-      totals.of[thread] += before;
-      barrier();
-    }
-    S running = thread > 0 ? carry + totals.of[thread - 1] : carry;
-    carry += totals.of[kCumSumThreads - 1];
+    const SumsOfGroup<S> sums = sums_of_group(sum, totals);
+    S running = carry + sums.before;
+    carry += sums.all;
     barrier();
     if (y == nullptr) continue;
     UNROLL for (uint32_t j = 0; j < kCumSumElements; ++j) {

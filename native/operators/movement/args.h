@@ -39,7 +39,8 @@ struct PadArgs {
   Strides x_strides;  // of x
   PadAxes before, x_dims;
   PadMode mode;
+  int32_t rank, unused;
 };
-static_assert(is_args<PadArgs>(144), "one layout for all compilers");
+static_assert(is_args<PadArgs>(152), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -31,13 +31,14 @@ DEVICE void pad(const PadArgs& args) {
   T* y = args.y;
   const Axes& axes = args.axes;
   const uint32_t begin = static_cast<uint32_t>(block_x()) * (kCopyThreads * kCopyElements);
-  NO_UNROLL for (int k = 0; k < kCopyElements; ++k) {
+  T value[kCopyElements];
+  UNROLL for (int k = 0; k < kCopyElements; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kCopyThreads + thread_x());
-    if (i >= args.total) return;
     uint32_t rest = i;
     int32_t offset = 0;
     bool outside = false;
     UNROLL for (int axis = 0; axis < kMostAxes; ++axis) {
+      if (axis >= args.rank) break;
       uint32_t next = 0, here = rest;
       if (axis < kMostAxes - 1) {
         next = divide(rest, axes.inner[axis]);
@@ -58,7 +59,12 @@ DEVICE void pad(const PadArgs& args) {
       outside = outside || at < 0 || at > last;
       offset += at * args.x_strides.s[axis];
     }
-    y[i] = outside ? static_cast<T>(args.value) : x[args.x_offset + static_cast<uint32_t>(offset)];
+    value[k] = static_cast<T>(args.value);
+    if (i < args.total && !outside) value[k] = x[args.x_offset + static_cast<uint32_t>(offset)];
+  }
+  UNROLL for (int k = 0; k < kCopyElements; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kCopyThreads + thread_x());
+    if (i < args.total) y[i] = value[k];
   }
 }
 

@@ -43,9 +43,10 @@ class Transpose final : public gpu::DeviceKernel {
     }
     copy.y_strides = gpu::contiguous(copy.shape);
     const Ref y = set_output(call, 0, copy.shape);
-    if (const auto m = matrices(copy); m && copy.bytes == 2 && m->rows > 1 && m->columns > 1) {
-      program.launch(gpu::swap_planes_plan(m->batch, m->rows, m->columns, call.aligned()), {Ref::input(0)},
-                     {y});
+    const bool fits = copy.bytes == 2 || copy.bytes == 4;
+    if (const auto m = matrices(copy); m && fits && m->rows > 1 && m->columns > 1) {
+      program.launch(gpu::swap_planes_plan(m->batch, m->rows, m->columns, copy.bytes, call.aligned()),
+                     {Ref::input(0)}, {y});
     } else {
       strided_copy(call, program, copy, 0, y);
     }
@@ -264,7 +265,8 @@ class LayoutChange final : public gpu::DeviceKernel {
     if (rows == 1 || columns == 1) {
       program.copy(to, Ref::input(0), x.shape.elements() * bytes_of(x.type));
     } else {
-      program.launch(gpu::swap_planes_plan(x.shape[0], rows, columns, call.aligned()), {Ref::input(0)}, {to});
+      program.launch(gpu::swap_planes_plan(x.shape[0], rows, columns, bytes_of(x.type), call.aligned()),
+                     {Ref::input(0)}, {to});
     }
   }
 

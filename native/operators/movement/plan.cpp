@@ -53,17 +53,19 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
   return plan;
 }
 
-Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned) {
+Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned) {
   Plan plan;
   if (batch * rows * columns == 0) return plan;
   struct Tile {
-    const char* kernel;
+    const char *pairs, *words;
     int64_t rows, columns;
   };
   const Tile tile =
-      rows <= hip::kPlanesNarrow      ? Tile{"swap_planes_8x512_b16", hip::kPlanesNarrow, hip::kPlanesWide}
-      : columns <= hip::kPlanesNarrow ? Tile{"swap_planes_512x8_b16", hip::kPlanesWide, hip::kPlanesNarrow}
-                                      : Tile{"swap_planes_64x64_b16", hip::kPlanesTile, hip::kPlanesTile};
+      rows <= hip::kPlanesNarrow
+          ? Tile{"swap_planes_8x512_b16", "swap_planes_8x512_b32", hip::kPlanesNarrow, hip::kPlanesWide}
+      : columns <= hip::kPlanesNarrow
+          ? Tile{"swap_planes_512x8_b16", "swap_planes_512x8_b32", hip::kPlanesWide, hip::kPlanesNarrow}
+          : Tile{"swap_planes_64x64_b16", "swap_planes_64x64_b32", hip::kPlanesTile, hip::kPlanesTile};
   const int64_t across = divide_up(columns, tile.columns), tiles = across * divide_up(rows, tile.rows);
   hip::SwapPlanesArgs args = {};
   args.x = input(0);
@@ -72,9 +74,9 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, bool aligned
   args.columns = to_i31(columns);
   args.across = make_divisor(across);
   args.tiles = make_divisor(tiles);
-  args.packs_of_x = aligned && columns % 8 == 0;
-  args.packs_of_y = aligned && rows % 8 == 0;
-  plan.launch(tile.kernel, {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
+  args.packs_of_x = aligned && columns * bytes % 16 == 0;
+  args.packs_of_y = aligned && rows * bytes % 16 == 0;
+  plan.launch(bytes == 2 ? tile.pairs : tile.words, {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
   return plan;
 }
 
@@ -90,19 +92,30 @@ Shape PadProblem::y() const {
   return y;
 }
 
+namespace {
+
+// What is left of an axis of x, and where it lies in y.
+struct PadAxis {
+  int64_t out, in, before, stride;
+  // With the next axis, of which all is in both.
+  void join(const PadAxis& next) {
+    out *= next.out;
+    in *= next.in;
+    before *= next.out;
+    stride = next.stride;
+  }
+};
+
+}  // namespace
+
 Plan pad_plan(const PadProblem& p) {
   Plan plan;
   const Shape y = p.y();
   if (y.elements() == 0) return plan;
-  if (y.rank() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes");
   const std::vector<int64_t> strides = contiguous(p.x);
-  const Walk walk(y, {strides});
-  hip::PadArgs args = {};
+  std::vector<PadAxis> axes;
   int64_t offset = 0;
-  for (size_t k = 0; k < kMostAxes; ++k) {
-    args.x_dims.d[k] = 1;
-    if (k >= y.rank()) continue;
-    const size_t d = y.rank() - 1 - k;
+  for (size_t d = 0; d < y.rank(); ++d) {
     const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
                   left = p.x[d] - cut - std::max<int64_t>(-after, 0);
     if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
@@ -111,10 +124,29 @@ Plan pad_plan(const PadProblem& p) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");
     }
     offset += left > 0 ? cut * strides[d] : 0;
-    args.before.d[k] = static_cast<int32_t>(left > 0 ? std::max<int64_t>(before, 0) : before);
-    args.x_dims.d[k] = left > 0 ? to_i31(left) : 0;
+    const PadAxis axis = {y[d], std::max<int64_t>(left, 0), left > 0 ? std::max<int64_t>(before, 0) : before,
+                          strides[d]};
+    const bool whole = axis.out == axis.in && p.x[d] == axis.in;
+    if (!axes.empty() && whole && (p.mode == PadMode::kConstant || axes.back().out == axes.back().in)) {
+      axes.back().join(axis);
+    } else {
+      axes.push_back(axis);
+    }
   }
+  if (axes.size() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
   to_u31(p.x.elements());
+  Shape out(axes.size());
+  std::vector<int64_t> steps(axes.size());
+  hip::PadArgs args = {};
+  args.rank = static_cast<int32_t>(axes.size());
+  for (size_t d = 0; d < axes.size(); ++d) {
+    const size_t k = axes.size() - 1 - d;
+    out[d] = axes[d].out;
+    steps[d] = axes[d].stride;
+    args.before.d[k] = static_cast<int32_t>(axes[d].before);
+    args.x_dims.d[k] = to_i31(axes[d].in);
+  }
+  const Walk walk(out, {steps});
   const uint32_t total = walk.total();
   args.x = input(0);
   args.y = output(0);

@@ -1,4 +1,5 @@
-// Matrices of float16 transposed: tensors between channels first and channels last.
+// Matrices transposed, of elements of 2 and 4 bytes: tensors between channels first and channels last, and
+// every Transpose that comes to one.
 //
 // Bound by memory: each element is read once and written once, 16 bytes a work-item where rows and columns
 // are whole packs. A tile goes through LDS, whose rows are an odd number of banks apart. Launch:
@@ -8,18 +9,16 @@
 
 namespace graphopt::hip {
 
-template <int kRows, int kColumns>
+template <class T, int kRows, int kColumns>
 struct PlanesTile {
-  uint16_t v[kRows][kColumns + 2];
+  T v[kRows][kColumns + 4 / static_cast<int>(sizeof(T))];
 };
 
-template <int kRows, int kColumns>
-DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<kRows, kColumns>& tile) {
-  struct alignas(16) Eight {
-    uint16_t v[8];
-  };
+template <class T, int kRows, int kColumns>
+DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<T, kRows, kColumns>& tile) {
+  constexpr int kSize = Pack<T>::kSize;
   // Packs of a row of the tile, and of a column.
-  constexpr int kAcross = kColumns / 8, kDown = kRows / 8;
+  constexpr int kAcross = kColumns / kSize, kDown = kRows / kSize;
   const auto block = static_cast<uint32_t>(block_x());
   const uint32_t matrix = divide(block, args.tiles), in_matrix = block - matrix * args.tiles.d;
   const uint32_t down = divide(in_matrix, args.across);
@@ -27,36 +26,37 @@ DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<kRows, kColumns>&
             first_column = static_cast<int>(in_matrix - down * args.across.d) * kColumns;
   const size_t begin =
       static_cast<size_t>(matrix) * static_cast<size_t>(args.rows) * static_cast<size_t>(args.columns);
-  const uint16_t* const x = static_cast<const uint16_t*>(args.x) + begin;
-  uint16_t* const y = static_cast<uint16_t*>(args.y) + begin;
+  const T* const x = static_cast<const T*>(args.x) + begin;
+  T* const y = static_cast<T*>(args.y) + begin;
 
   UNROLL for (int i = 0; i < kRows * kAcross; i += kPlanesThreads) {
-    const int r = (i + thread_x()) / kAcross, eight = (i + thread_x()) % kAcross * 8;
-    const int row = first_row + r, column = first_column + eight;
-    Eight in = {};
+    const int r = (i + thread_x()) / kAcross, c = (i + thread_x()) % kAcross * kSize;
+    const int row = first_row + r, column = first_column + c;
+    Pack<T> in = {};
     if (row < args.rows) {
-      const uint16_t* const from = x + static_cast<ptrdiff_t>(row) * args.columns + column;
+      const T* const from = x + static_cast<ptrdiff_t>(row) * args.columns + column;
       if (args.packs_of_x != 0) {
-        if (column < args.columns) in = *reinterpret_cast<const Eight*>(from);
+        if (column < args.columns) in = load_pack(from);
       } else {
-        UNROLL for (int j = 0; j < 8; ++j) in.v[j] =
-            column + j < args.columns ? from[j] : static_cast<uint16_t>(0);
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (column + j < args.columns) in.v[j] = from[j];
+        }
       }
     }
-    UNROLL for (int j = 0; j < 8; ++j) tile.v[r][eight + j] = in.v[j];
+    UNROLL for (int j = 0; j < kSize; ++j) tile.v[r][c + j] = in.v[j];
   }
   barrier();
   UNROLL for (int i = 0; i < kColumns * kDown; i += kPlanesThreads) {
-    const int c = (i + thread_x()) / kDown, eight = (i + thread_x()) % kDown * 8;
-    const int column = first_column + c, row = first_row + eight;
+    const int c = (i + thread_x()) / kDown, r = (i + thread_x()) % kDown * kSize;
+    const int column = first_column + c, row = first_row + r;
     if (column >= args.columns) continue;
-    Eight out;
-    UNROLL for (int j = 0; j < 8; ++j) out.v[j] = tile.v[eight + j][c];
-    uint16_t* const to = y + static_cast<ptrdiff_t>(column) * args.rows + row;
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = tile.v[r + j][c];
+    T* const to = y + static_cast<ptrdiff_t>(column) * args.rows + row;
     if (args.packs_of_y != 0) {
-      if (row < args.rows) *reinterpret_cast<Eight*>(to) = out;
+      if (row < args.rows) store_pack(to, out);
     } else {
-      UNROLL for (int j = 0; j < 8; ++j) {
+      UNROLL for (int j = 0; j < kSize; ++j) {
         if (row + j < args.rows) to[j] = out.v[j];
       }
     }
@@ -67,13 +67,16 @@ DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<kRows, kColumns>&
 
 using namespace graphopt::hip;
 
-#define SWAP_PLANES_KERNEL(rows, columns)                                              \
-  KERNEL(swap_planes_##rows##x##columns##_b16, kPlanesThreads, SwapPlanesArgs, x, y) { \
-    using Tile = PlanesTile<rows, columns>;                                            \
-    SHARED(Tile, tile);                                                                \
-    swap_planes(args, tile);                                                           \
+#define SWAP_PLANES_KERNEL(T, suffix, rows, columns)                                        \
+  KERNEL(swap_planes_##rows##x##columns##_##suffix, kPlanesThreads, SwapPlanesArgs, x, y) { \
+    using Tile = PlanesTile<T, rows, columns>;                                              \
+    SHARED(Tile, tile);                                                                     \
+    swap_planes(args, tile);                                                                \
   }
+#define SWAP_PLANES_KERNELS(T, suffix)  \
+  SWAP_PLANES_KERNEL(T, suffix, 64, 64) \
+  SWAP_PLANES_KERNEL(T, suffix, 8, 512) \
+  SWAP_PLANES_KERNEL(T, suffix, 512, 8)
 
-SWAP_PLANES_KERNEL(64, 64)
-SWAP_PLANES_KERNEL(8, 512)
-SWAP_PLANES_KERNEL(512, 8)
+SWAP_PLANES_KERNELS(uint16_t, b16)
+SWAP_PLANES_KERNELS(uint32_t, b32)

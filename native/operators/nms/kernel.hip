@@ -30,10 +30,37 @@ DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float most) {
   return of_a > 0 && of_b > 0 && either > 0 && both / either > most;
 }
 
+// The best of each wave. Rounds take turns, so that one barrier in each is enough.
 struct NmsBest {
-  float score[kNmsThreads];
-  int at[kNmsThreads];
+  float score[2][kNmsThreads / kWave];
+  int at[2][kNmsThreads / kWave];
 };
+
+struct NmsCandidate {
+  float score;
+  int at;
+};
+
+DEVICE NmsCandidate better(const NmsCandidate& a, const NmsCandidate& b) {
+  return b.score > a.score || (b.score == a.score && b.at < a.at) ? b : a;
+}
+
+DEVICE NmsCandidate best_of_group(NmsCandidate mine, NmsBest& best, int turn) {
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) {
+    const auto at = static_cast<int>(shuffle_xor(static_cast<uint32_t>(mine.at), mask));
+    mine = better(mine, {shuffle_xor(mine.score, mask), at});
+  }
+  if (lane_id() == 0) {
+    best.score[turn][wave_id()] = mine.score;
+    best.at[turn][wave_id()] = mine.at;
+  }
+  barrier();
+  mine = {best.score[turn][0], best.at[turn][0]};
+  UNROLL for (int wave = 1; wave < kNmsThreads / kWave; ++wave) {
+    mine = better(mine, {best.score[turn][wave], best.at[turn][wave]});
+  }
+  return mine;
+}
 
 DEVICE void select_boxes(const NmsSelectArgs& args, NmsBest& best) {
   const auto pair = static_cast<uint32_t>(block_x());
@@ -54,37 +81,27 @@ DEVICE void select_boxes(const NmsSelectArgs& args, NmsBest& best) {
   int count = 0, last = -1;
   NmsBox taken = {};
   NO_UNROLL while (count < args.most) {
-    float most = none;
-    int at = args.N;
-    NO_UNROLL for (int i = thread; i < args.N; i += kNmsThreads) {
-      const float score = left[i];
-      if (!(score > none)) continue;
-      if (last >= 0 &&
-          (i == last || overlaps(taken, nms_box(boxes + 4 * i, args.centered != 0), args.overlap))) {
-        left[i] = none;
-        continue;
+    NmsCandidate mine = {none, args.N};
+    NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
+      // All are asked for before the first is waited for.
+      float score[kNmsBoxes];
+      NmsBox box[kNmsBoxes];
+      UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
+        const int at = i + k * kNmsThreads;
+        score[k] = at < args.N ? left[at] : none;
+        box[k] = nms_box(boxes + 4 * (at < args.N ? at : i), args.centered != 0);
       }
-      if (score > most) {
-        most = score;
-        at = i;
-      }
-    }
-    best.score[thread] = most;
-    best.at[thread] = at;
-    barrier();
-    NO_UNROLL for (int step = kNmsThreads / 2; step > 0; step /= 2) {
-      if (thread < step) {
-        const float other = best.score[thread + step];
-        const int there = best.at[thread + step];
-        if (other > best.score[thread] || (other == best.score[thread] && there < best.at[thread])) {
-          best.score[thread] = other;
-          best.at[thread] = there;
+      UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
+        const int at = i + k * kNmsThreads;
+        if (!(score[k] > none)) continue;
+        if (last >= 0 && (at == last || overlaps(taken, box[k], args.overlap))) {
+          left[at] = none;
+        } else if (score[k] > mine.score) {
+          mine = {score[k], at};
         }
       }
-      barrier();
     }
-    last = best.at[0];
-    barrier();
+    last = best_of_group(mine, best, count % 2).at;
     if (last >= args.N) break;
     taken = nms_box(boxes + 4 * last, args.centered != 0);
     if (thread == 0) picked[count] = last;

@@ -4,7 +4,8 @@
 //
 // recurrent_all_* is one launch for all steps: a work-group has a direction and some sequences, and h in LDS. It
 // is for few units, whose weights a compute unit reads fast enough by itself; else recurrent_step_* is launched
-// for each step, and waves of all compute units share the units. Bound by reading r from the caches.
+// for each step, and waves of all compute units share the units. Bound by the time of a launch, and by reading r
+// from the caches.
 // Hochreiter, Schmidhuber, "Long short-term memory", 1997; Cho et al., arXiv:1406.1078.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
@@ -42,109 +43,164 @@ struct RecurrentState {
   float *next, *more, *update;
 };
 
-// The gates of hidden unit j in step s, and what becomes of them.
-template <class T, int kCells>
-DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
-                           int j, int s, bool second) {
-  const RecurrentKind kind = args.kind;
-  const int H = args.H, gates = kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3;
-  const bool reset = kind == RecurrentKind::kGruReset;
-  const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
-  // Lanes that end the unit have a sequence each.
-  const int cell = lane_id() % kCells;
-  const bool ends = lane_id() < part.cells;
-  const int b = part.first + (ends ? cell : 0);
+// What of a unit's gates a lane works on: the sums of its sequence, where it ends one.
+struct RecurrentLane {
+  int cell, b, time;  // the sequence in the work-group and in all, and the element of it that the step reads
+  bool ends, active;
+};
+
+template <int kCells>
+DEVICE RecurrentLane recurrent_lane(const RecurrentArgs& args, const RecurrentPart& part, int s) {
+  RecurrentLane lane = {};
+  lane.cell = lane_id() % kCells;
+  lane.ends = lane_id() < part.cells;
+  lane.b = part.first + (lane.ends ? lane.cell : 0);
   int length = args.S;
   const int32_t* const lengths = args.lengths;
-  if (lengths != nullptr) length = max_int(0, min_int(lengths[b], args.S));
-  const bool active = s < length;
-  const int time = active && part.direction >= args.backward ? length - 1 - s : s;
-  const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H);
-  const size_t row = static_cast<size_t>(time) * static_cast<size_t>(args.row_of_step) +
-                     static_cast<size_t>(b) * static_cast<size_t>(args.row_of_cell);
-  const T* const product = static_cast<const T*>(args.product) +
-                           (row * static_cast<size_t>(args.D) + static_cast<size_t>(part.direction)) * all;
-  float in[kMostGates];
-  UNROLL for (int g = 0; g < kMostGates; ++g) {
-    in[g] = g < count ? to_float(product[(first + g) * H + j]) : 0;
-  }
+  if (lengths != nullptr) length = max_int(0, min_int(lengths[lane.b], args.S));
+  lane.active = s < length;
+  lane.time = lane.active && part.direction >= args.backward ? length - 1 - s : s;
+  return lane;
+}
 
-  const T* const r = static_cast<const T*>(args.r) +
-                     (static_cast<size_t>(part.direction) * all + static_cast<size_t>(first * H + j)) *
-                         static_cast<size_t>(H);
-  const float* const h = second ? state.more : state.now;
-  float v[kCells * kMostGates];
-  UNROLL for (int i = 0; i < kCells * kMostGates; ++i) v[i] = 0;
-  NO_UNROLL for (int k = lane_id(); k < H; k += kWave) {
-    float weight[kMostGates];
-    UNROLL for (int g = 0; g < kMostGates; ++g) {
-      weight[g] =
-          g < count
-              ? to_float(r[static_cast<size_t>(g * H) * static_cast<size_t>(H) + static_cast<size_t>(k)])
-              : 0;
-    }
-    UNROLL for (int c = 0; c < kCells; ++c) {
-      const float x = h[(c < part.cells ? c : 0) * H + k];
-      UNROLL for (int g = 0; g < kMostGates; ++g) v[c * kMostGates + g] += weight[g] * x;
-    }
-  }
-  const float mine = fold<kCells * kMostGates>(v, kWave / 2);
-  float sum[kMostGates];
-  UNROLL for (int g = 0; g < kMostGates; ++g) {
-    sum[g] = shuffle(mine, (cell * kMostGates + g) * (kWave / (kCells * kMostGates)));
-  }
-  if (!ends) return;
-
-  const T* const bias = args.bias;
-  const T* const peepholes = args.peepholes;
-  if (bias != nullptr) {
-    const T* const of_input =
-        bias + 2 * static_cast<size_t>(part.direction) * all + static_cast<size_t>(first * H + j);
+// Adds the products of rows of r, H H apart, and of the states h [cells, H], of the elements that a lane has.
+// kWide: in packs, for which H is a multiple of a pack. All of a step is asked for before the first is waited for.
+template <class T, int kCells, bool kWide>
+DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
+  constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
+  struct Weights {
+    T v[kSize];
+  };
+  const size_t gate = static_cast<size_t>(H) * static_cast<size_t>(H);
+  NO_UNROLL for (int k = lane_id() * kSize; k < H; k += kWave * kSize) {
+    Weights weight[kMostGates] = {};
     UNROLL for (int g = 0; g < kMostGates; ++g) {
       if (g >= count) continue;
-      in[g] += to_float(of_input[g * H]);
-      sum[g] += to_float(of_input[all + static_cast<size_t>(g * H)]);
+      const T* const from = r + static_cast<size_t>(g) * gate + static_cast<size_t>(k);
+      if constexpr (kWide) {
+        weight[g] = bit_cast<Weights>(load_pack(from));
+      } else {
+        weight[g].v[0] = *from;
+      }
+    }
+    UNROLL for (int part = 0; part < kSize; part += kStates) {
+      float x[kCells][kStates] = {};
+      UNROLL for (int c = 0; c < kCells; ++c) {
+        if (c >= cells) continue;
+        const float* const from = h + c * H + k + part;
+        if constexpr (kWide) {
+          const Pack<float> pack = load_pack(from);
+          UNROLL for (int e = 0; e < kStates; ++e) x[c][e] = pack.v[e];
+        } else {
+          x[c][0] = *from;
+        }
+      }
+      keep_order();
+      UNROLL for (int c = 0; c < kCells; ++c) {
+        UNROLL for (int g = 0; g < kMostGates; ++g) {
+          UNROLL for (int e = 0; e < kStates; ++e) {
+            v[c * kMostGates + g] += to_float(weight[g].v[part + e]) * x[c][e];
+          }
+        }
+      }
     }
   }
+}
+
+// What becomes of a unit of a sequence: `in` of the inputs and `sum` of the state before it, both with their
+// bias. Of the first product of kGruReset only the gates.
+DEVICE float end_unit(const RecurrentArgs& args, const RecurrentState& state, const RecurrentLane& lane,
+                      int at, const float* in, const float* sum, const float* peephole, bool second) {
   const auto clipped = [&](float x) {
     if (args.clip == 0) return x;
     x = x < -args.clip ? -args.clip : x;
     return x > args.clip ? args.clip : x;
   };
-  const auto peephole = [&](int g, float c) {
-    if (peepholes == nullptr) return 0.0f;
-    return c * to_float(peepholes[static_cast<size_t>(3 * part.direction + g) * static_cast<size_t>(H) +
-                                  static_cast<size_t>(j)]);
-  };
-  const int at = cell * H + j;
   const float before = state.now[at];
-  float after = before;
-  if (kind == RecurrentKind::kLstm) {
+  if (args.kind == RecurrentKind::kLstm) {
     const float c = state.more[at];
-    const float input = sigmoid(clipped(in[0] + sum[0] + peephole(0, c)));
-    const float forget = sigmoid(clipped(in[2] + sum[2] + peephole(2, c)));
+    const float input = sigmoid(clipped(in[0] + sum[0] + peephole[0] * c));
+    const float forget = sigmoid(clipped(in[2] + sum[2] + peephole[2] * c));
     const float fresh = forget * c + input * tanh_fast(clipped(in[3] + sum[3]));
-    const float output = sigmoid(clipped(in[1] + sum[1] + peephole(1, fresh)));
-    after = output * tanh_fast(fresh);
-    if (active) state.more[at] = fresh;
-  } else if (kind == RecurrentKind::kGru) {
+    const float output = sigmoid(clipped(in[1] + sum[1] + peephole[1] * fresh));
+    if (lane.active) state.more[at] = fresh;
+    return output * tanh_fast(fresh);
+  }
+  if (args.kind == RecurrentKind::kGru) {
     const float update = sigmoid(clipped(in[0] + sum[0])), keep = sigmoid(clipped(in[1] + sum[1]));
-    after = (1 - update) * tanh_fast(clipped(in[2] + keep * sum[2])) + update * before;
-  } else if (kind == RecurrentKind::kRnn) {
-    after = tanh_fast(clipped(in[0] + sum[0]));
-  } else if (!second) {
+    return (1 - update) * tanh_fast(clipped(in[2] + keep * sum[2])) + update * before;
+  }
+  if (args.kind == RecurrentKind::kRnn) return tanh_fast(clipped(in[0] + sum[0]));
+  if (!second) {
     state.update[at] = sigmoid(clipped(in[0] + sum[0]));
     state.more[at] = sigmoid(clipped(in[1] + sum[1])) * before;
-    return;
-  } else {
-    const float update = state.update[at];
-    after = (1 - update) * tanh_fast(clipped(in[0] + sum[0])) + update * before;
+    return before;
   }
-  state.next[at] = active ? after : before;
+  const float update = state.update[at];
+  return (1 - update) * tanh_fast(clipped(in[0] + sum[0])) + update * before;
+}
+
+// The gates of hidden unit j in step s, and what becomes of them.
+template <class T, int kCells>
+DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
+                           int j, int s, bool second) {
+  const RecurrentKind kind = args.kind;
+  // What depends on H is kept in vector registers: gfx90a has too few scalar ones.
+  const int H = opaque(args.H), gates = kind == RecurrentKind::kLstm  ? 4
+                                        : kind == RecurrentKind::kRnn ? 1
+                                                                      : 3;
+  const bool reset = kind == RecurrentKind::kGruReset;
+  const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
+  const RecurrentLane lane = recurrent_lane<kCells>(args, part, s);
+  const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
+               d = static_cast<size_t>(part.direction);
+  const size_t row = static_cast<size_t>(lane.time) * static_cast<size_t>(args.row_of_step) +
+                     static_cast<size_t>(lane.b) * static_cast<size_t>(args.row_of_cell);
+  const size_t unit = static_cast<size_t>(first * H + j);
+  const T* const product =
+      static_cast<const T*>(args.product) + (row * static_cast<size_t>(args.D) + d) * all + unit;
+  const T* const bias = args.bias;
+  const T* const peepholes = args.peepholes;
+  // What only the end needs is asked for first, so that it comes along with the rest.
+  float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
+  if (lane.ends) {
+    UNROLL for (int g = 0; g < kMostGates; ++g) {
+      if (g >= count) continue;
+      in[g] = to_float(product[g * H]);
+      if (bias == nullptr) continue;
+      in[g] += to_float(bias[2 * d * all + unit + static_cast<size_t>(g * H)]);
+      of_state[g] = to_float(bias[(2 * d + 1) * all + unit + static_cast<size_t>(g * H)]);
+    }
+    if (peepholes != nullptr) {
+      UNROLL for (int g = 0; g < 3; ++g) {
+        peephole[g] = to_float(
+            peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(j)]);
+      }
+    }
+  }
+  const T* const r = static_cast<const T*>(args.r) + (d * all + unit) * static_cast<size_t>(H);
+  const float* const h = second ? state.more : state.now;
+  float v[kCells * kMostGates] = {};
+  if (H % Pack<T>::kSize == 0) {
+    recurrent_products<T, kCells, true>(r, h, H, part.cells, count, v);
+  } else {
+    recurrent_products<T, kCells, false>(r, h, H, part.cells, count, v);
+  }
+  const float mine = fold<kCells * kMostGates>(v, kWave / 2);
+  float sum[kMostGates];
+  UNROLL for (int g = 0; g < kMostGates; ++g) {
+    sum[g] = shuffle(mine, (lane.cell * kMostGates + g) * (kWave / (kCells * kMostGates))) + of_state[g];
+  }
+  if (!lane.ends) return;
+
+  const int at = lane.cell * H + j;
+  const float after = end_unit(args, state, lane, at, in, sum, peephole, second);
+  if (reset && !second) return;
+  state.next[at] = lane.active ? after : state.now[at];
   T* const y = args.y;
   if (y != nullptr) {
-    y[time * args.y_of_step + b * args.y_of_cell + part.direction * args.y_of_direction + j] =
-        from_float<T>(active ? after : 0.0f);
+    y[lane.time * args.y_of_step + lane.b * args.y_of_cell + part.direction * args.y_of_direction + j] =
+        from_float<T>(lane.active ? after : 0.0f);
   }
 }
 

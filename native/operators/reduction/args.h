@@ -20,13 +20,13 @@ struct ReduceHow {
   int64_t divisor;  // of integers in its place
 };
 
-// x [rows, R], `lanes` work-items for each row: a power of two up to 32, or all of a work-group.
+// x [rows, R], `lanes` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
 struct ReduceRowsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
   ReduceHow how;
-  uint32_t R, rows, lanes;
+  uint32_t R, rows, lanes, shift;
 };
 static_assert(is_args<ReduceRowsArgs>(56), "one layout for all compilers");
 

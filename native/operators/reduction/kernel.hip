@@ -46,10 +46,22 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
   }
 }
 
-DEVICE FloatJoined with_one(Join join, const FloatJoined& joined, float x) {
-  if (join != Join::kLogSumExp) return join_two(join, joined, {x, 0.0f});
-  // NaN is larger than nothing: it is in the sum alone.
-  return join_two(join, joined, x == x ? FloatJoined{x, 1.0f} : FloatJoined{-infinity(), x});
+// How many elements are asked for before the first is waited for.
+constexpr int kAhead = 8;
+
+// NaN is larger than nothing: it is in the sum alone.
+DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float* values) {
+  float largest = joined.value;
+  UNROLL for (int k = 0; k < kAhead; ++k) largest = values[k] > largest ? values[k] : largest;
+  float sum = joined.sum * weight(joined.value, largest);
+  UNROLL for (int k = 0; k < kAhead; ++k) sum += weight(values[k], largest);
+  return {largest, sum};
+}
+
+DEVICE FloatJoined join_values(Join join, FloatJoined joined, const float* values) {
+  if (join == Join::kLogSumExp) return log_sum_exp_with(joined, values);
+  UNROLL for (int k = 0; k < kAhead; ++k) joined = join_two(join, joined, {values[k], 0.0f});
+  return joined;
 }
 
 DEVICE float before_joining(Before before, float x) {
@@ -66,6 +78,16 @@ DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
 
 // The numbers of neighbouring lanes, in all of them.
 DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
+  if (join == Join::kLogSumExp) {
+    float largest = x.value;
+    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+      const float other = shuffle_xor(largest, mask);
+      largest = other > largest ? other : largest;
+    }
+    x = {largest, x.sum * weight(x.value, largest)};
+    for (int mask = lanes / 2; mask > 0; mask /= 2) x.sum += shuffle_xor(x.sum, mask);
+    return x;
+  }
   for (int mask = lanes / 2; mask > 0; mask /= 2) {
     x = join_two(join, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
   }
@@ -102,9 +124,6 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
   return {lds.values[0], 0.0f};
 }
 
-// How many elements are asked for before the first is waited for.
-constexpr int kAhead = 4;
-
 // Elements from, from + step, ... below end.
 template <class From>
 DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
@@ -116,7 +135,7 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
       const size_t i = at + k * step;
       values[k] = i < end ? before_joining(how.before, to_float(x[i])) : none.value;
     }
-    UNROLL for (int k = 0; k < kAhead; ++k) joined = with_one(how.join, joined, values[k]);
+    joined = join_values(how.join, joined, values);
   }
   return joined;
 }
@@ -128,9 +147,9 @@ struct RowOfGroup {
 // Which row the work-item has a part of.
 DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
   const auto thread = static_cast<uint32_t>(thread_x());
-  const uint32_t in_group = thread / args.lanes;
-  return {static_cast<uint32_t>(block_x()) * (kReduceThreads / args.lanes) + in_group,
-          thread - in_group * args.lanes};
+  const uint32_t in_group = thread >> args.shift;
+  return {static_cast<uint32_t>(block_x()) * (static_cast<uint32_t>(kReduceThreads) >> args.shift) + in_group,
+          thread & (args.lanes - 1)};
 }
 
 template <class From, class To>

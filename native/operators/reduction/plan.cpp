@@ -84,11 +84,12 @@ Kernels kernels_of(ElementType from, ElementType to) {
   return {"reduce_rows_f32", "reduce_columns_f32"};
 }
 
-// Work-items for a row: short ones share a work-group.
+// Work-items for a row: short ones share a work-group. Eight read 32 bytes side by side; more of them only
+// where each has eight numbers, as what they have is joined in as many steps as they double.
 uint32_t lanes_of(int64_t R) {
   if (R > 512) return hip::kReduceThreads;
   uint32_t lanes = 1;
-  while (lanes < 32 && lanes < R) lanes *= 2;
+  while (lanes < 32 && lanes < R && (lanes < 8 || lanes * 8 < R)) lanes *= 2;
   return lanes;
 }
 
@@ -129,6 +130,7 @@ class Steps {
     args.how = how_;
     args.R = to_u31(R);
     args.lanes = lanes_of(R);
+    while (1u << args.shift < args.lanes) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.lanes;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
       const int64_t row = first * in_group;

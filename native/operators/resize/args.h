@@ -6,6 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kResizeThreads = 256;
+constexpr int kResizeColumns = 4;  // neighbours in a row of y, of a work-item
 
 enum class Coordinates : int32_t {
   kHalfPixel,
@@ -23,18 +24,22 @@ struct ResizeAxis {
   float first, last;  // of kCrop: the ends of the crop, 0 and 1 those of X
 };
 
-// x [planes, H, W], a work-item for each of the `total` elements of y.
+// x [planes, H, W], a work-item for kResizeColumns columns of `rows_each` rows of y: `across` of them side by
+// side and `down` one below the other in a plane, and `items` in all.
 struct ResizeArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
-  uint32_t total;
-  Divisor per_plane, across;
+  uint32_t items;
+  Divisor across, down;
   ResizeAxis rows, columns;
   Coordinates coordinates;
   Interpolation how;
+  int32_t rows_each;
+  int32_t packs;  // all columns of a work-item are written at once
+  int32_t unused;
 };
-static_assert(is_args<ResizeArgs>(96), "one layout for all compilers");
+static_assert(is_args<ResizeArgs>(104), "one layout for all compilers");
 
 // x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
 // `total`.

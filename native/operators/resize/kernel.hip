@@ -1,4 +1,4 @@
-// Resize of H and W of x [planes, H, W], nearest and linear: a work-item for each output.
+// Resize of H and W of x [planes, H, W], nearest and linear: a work-item for some neighbouring outputs.
 //
 // Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
 // 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
@@ -19,29 +19,62 @@ DEVICE Between between(const ResizeAxis& a, float x) {
   return {low, high, part > 1 ? 1 : part};
 }
 
+// Where a row or a column of y comes from: for other than linear from `low` alone.
+DEVICE Between from_where(const ResizeAxis& a, int at, Coordinates coordinates, Interpolation how) {
+  const float x = source(a, at, coordinates);
+  if (how == Interpolation::kLinear) return between(a, x);
+  const int low = nearest(a, x, how);
+  return {low, low, 0};
+}
+
+// kResizeColumns neighbours of a row each, and args.rows_each rows: where columns come from is found once.
 template <class T>
 DEVICE void resize(const ResizeArgs& args) {
-  const T* x = args.x;
-  T* y = args.y;
-  const Divisor &per_plane = args.per_plane, &across = args.across;
-  const ResizeAxis &rows = args.rows, &columns = args.columns;
   const uint32_t i = work_item(kResizeThreads);
-  if (i >= args.total) return;
-  const uint32_t plane = divide(i, per_plane), rest = i - plane * per_plane.d;
-  const uint32_t row = divide(rest, across), column = rest - row * across.d;
-  const T* from =
-      x + static_cast<size_t>(plane) * static_cast<size_t>(rows.in) * static_cast<size_t>(columns.in);
-  const float h = source(rows, static_cast<int>(row), args.coordinates);
-  const float w = source(columns, static_cast<int>(column), args.coordinates);
-  if (args.how != Interpolation::kLinear) {
-    y[i] = from[nearest(rows, h, args.how) * columns.in + nearest(columns, w, args.how)];
-    return;
+  if (i >= args.items) return;
+  const ResizeAxis &rows = args.rows, &columns = args.columns;
+  const uint32_t strip = divide(i, args.across), plane = divide(strip, args.down);
+  const int first_column = static_cast<int>(i - strip * args.across.d) * kResizeColumns,
+            first_row = static_cast<int>(strip - plane * args.down.d) * args.rows_each;
+  const T* const from = static_cast<const T*>(args.x) + static_cast<size_t>(plane) *
+                                                            static_cast<size_t>(rows.in) *
+                                                            static_cast<size_t>(columns.in);
+  T* const to = static_cast<T*>(args.y) +
+                static_cast<size_t>(plane) * static_cast<size_t>(rows.out) * static_cast<size_t>(columns.out);
+  Between c[kResizeColumns];
+  UNROLL for (int k = 0; k < kResizeColumns; ++k) {
+    c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.coordinates, args.how);
   }
-  const Between r = between(rows, h), c = between(columns, w);
-  const auto at = [&](int hh, int ww) { return to_float(from[hh * columns.in + ww]); };
-  const float top = at(r.low, c.low) * (1 - c.part) + at(r.low, c.high) * c.part;
-  const float bottom = at(r.high, c.low) * (1 - c.part) + at(r.high, c.high) * c.part;
-  y[i] = from_float<T>(top * (1 - r.part) + bottom * r.part);
+  const int end = min_int(first_row + args.rows_each, rows.out);
+  NO_UNROLL for (int row = first_row; row < end; ++row) {
+    const Between r = from_where(rows, row, args.coordinates, args.how);
+    const T* const low = from + static_cast<ptrdiff_t>(r.low) * columns.in;
+    const T* const high = from + static_cast<ptrdiff_t>(r.high) * columns.in;
+    T out[kResizeColumns];
+    if (args.how == Interpolation::kLinear) {
+      UNROLL for (int k = 0; k < kResizeColumns; ++k) {
+        const float top = to_float(low[c[k].low]) * (1 - c[k].part) + to_float(low[c[k].high]) * c[k].part;
+        const float bottom =
+            to_float(high[c[k].low]) * (1 - c[k].part) + to_float(high[c[k].high]) * c[k].part;
+        out[k] = from_float<T>(top * (1 - r.part) + bottom * r.part);
+      }
+    } else {
+      UNROLL for (int k = 0; k < kResizeColumns; ++k) out[k] = low[c[k].low];
+    }
+    T* const y = to + static_cast<ptrdiff_t>(row) * columns.out + first_column;
+    struct alignas(kResizeColumns * sizeof(T)) Columns {
+      T v[kResizeColumns];
+    };
+    if (args.packs != 0) {
+      Columns all;
+      UNROLL for (int k = 0; k < kResizeColumns; ++k) all.v[k] = out[k];
+      *reinterpret_cast<Columns*>(y) = all;
+    } else {
+      UNROLL for (int k = 0; k < kResizeColumns; ++k) {
+        if (first_column + k < columns.out) y[k] = out[k];
+      }
+    }
+  }
 }
 
 template <int kSize>

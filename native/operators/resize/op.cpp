@@ -212,7 +212,7 @@ class Resize final : public gpu::DeviceKernel {
     p.coordinates = coordinates_;
     p.how = how_;
     program.launch(last_ ? gpu::resize_channels_last_plan(p, x.shape[3], call.aligned())
-                         : gpu::resize_plan(p, is_half(x)),
+                         : gpu::resize_plan(p, is_half(x), call.aligned()),
                    {Ref::input(0)}, {out});
     return true;
   }

@@ -1,6 +1,8 @@
 // Resize on a GPU.
 #pragma once
 
+#include <optional>
+
 #include "device/launch.h"
 #include "operators/resize/args.h"
 
@@ -17,8 +19,9 @@ struct ResizeProblem {
   Interpolation how = Interpolation::kRoundPreferFloor;
 };
 
-// Nearest and linear, of two axes at once.
-Plan resize_plan(const ResizeProblem& p, bool half);
+// Nearest and linear, of two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each`: how
+// many rows a work-item has, for tests.
+Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each = {});
 // Of `channels` in float16 that lie last; `planes` are images here. `aligned`: both pointers are multiples
 // of 16.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);

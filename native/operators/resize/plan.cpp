@@ -7,22 +7,30 @@
 
 namespace graphopt::gpu {
 
-Plan resize_plan(const ResizeProblem& p, bool half) {
+Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each) {
   Plan plan;
   const int64_t total = p.planes * p.rows.out * p.columns.out;
   if (total == 0) return plan;
   to_u31(int64_t{p.rows.in} * p.columns.in);
+  to_u31(total);
+  // Several rows only where that leaves enough work-items for all of a GPU.
+  constexpr int64_t kEnough = int64_t{1} << 17;
+  const int64_t across = divide_up(p.columns.out, hip::kResizeColumns),
+                each = rows_each.value_or(p.planes * across * p.rows.out >= 4 * kEnough ? 4 : 1),
+                down = divide_up(p.rows.out, each);
   hip::ResizeArgs args = {};
   args.x = input(0);
   args.y = output(0);
-  args.total = to_u31(total);
-  args.per_plane = make_divisor(int64_t{p.rows.out} * p.columns.out);
-  args.across = make_divisor(p.columns.out);
+  args.items = to_u31(p.planes * across * down);
+  args.across = make_divisor(across);
+  args.down = make_divisor(down);
+  args.rows_each = static_cast<int32_t>(each);
+  args.packs = aligned && p.columns.out % hip::kResizeColumns == 0;
   args.rows = p.rows;
   args.columns = p.columns;
   args.coordinates = p.coordinates;
   args.how = p.how;
-  plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(total, hip::kResizeThreads))},
+  plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(args.items, hip::kResizeThreads))},
               hip::kResizeThreads, args);
   return plan;
 }

@@ -62,6 +62,8 @@ DEVICE float add_floats(T start, const T* updates, const uint32_t* next, uint32_
   return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
 }
 
+DEVICE float sum(float a, float b) { return a + b; }
+DEVICE uint64_t sum(uint64_t a, uint64_t b) { return a + b; }
 DEVICE float product(float a, float b) { return a * b; }
 DEVICE uint64_t product(uint64_t a, uint64_t b) { return a * b; }
 DEVICE float widened(float x) { return x; }
@@ -115,28 +117,84 @@ DEVICE T extreme(T a, T b, bool largest) {
   return b != b || (largest ? b > a : b < a) ? b : a;
 }
 
+// x with all updates of a list, of which `updates` is the first.
+template <class T>
+DEVICE T with_all(ScatterHow how, T x, const T* updates, const uint32_t* next, uint32_t first,
+                  size_t stride) {
+  if (how == ScatterHow::kAdd) return Sum<T>::of(x, updates, next, first, stride);
+  if (how == ScatterHow::kMul) return multiply(x, updates, next, first, stride);
+  for (uint32_t j = first; j != 0; j = next[j - 1]) {
+    x = extreme(x, updates[(j - 1) * stride], how == ScatterHow::kMax);
+  }
+  return x;
+}
+
+// x with one update, or with two, of which the first comes first.
+template <class T>
+DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
+  const auto wide = widened(x), first = widened(one), second = widened(two);
+  if (how == ScatterHow::kAdd) {
+    const auto y = sum(wide, first);
+    return static_cast<T>(both ? sum(y, second) : y);
+  }
+  if (how == ScatterHow::kMul) {
+    const auto y = product(wide, first);
+    return static_cast<T>(both ? product(y, second) : y);
+  }
+  const T y = extreme(x, one, how == ScatterHow::kMax);
+  return both ? extreme(y, two, how == ScatterHow::kMax) : y;
+}
+
+// Most targets have none, one or two updates: those are asked for together, before the first is waited for.
 template <class T>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   const T *x = args.x, *updates = args.updates;
   const uint32_t *heads = args.first, *next = args.next;
   T* y = args.y;
-  NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
+  const size_t stride = args.inner.d;
+  T value[kScatterElements], one[kScatterElements], two[kScatterElements];
+  uint32_t first[kScatterElements], second[kScatterElements], third[kScatterElements];
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
     const uint32_t i = scatter_item(k);
-    if (i >= args.total) return;
-    const uint32_t target = divide(i, args.inner), column = i - target * args.inner.d;
-    const size_t stride = args.inner.d;
-    const uint32_t first = heads[target];
-    T value = x[i];
-    if (args.how == ScatterHow::kAdd) {
-      if (first != 0) value = Sum<T>::of(value, updates + column, next, first, stride);
-    } else if (args.how == ScatterHow::kMul) {
-      value = multiply(value, updates + column, next, first, stride);
-    } else {
-      for (uint32_t j = first; j != 0; j = next[j - 1]) {
-        value = extreme(value, updates[(j - 1) * stride + column], args.how == ScatterHow::kMax);
-      }
+    value[k] = T(0);
+    first[k] = 0;
+    if (i >= args.total) continue;
+    value[k] = x[i];
+    first[k] = heads[divide(i, args.inner)];
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k), column = i - divide(i, args.inner) * args.inner.d;
+    one[k] = T(0);
+    second[k] = 0;
+    if (first[k] == 0) continue;
+    one[k] = updates[(first[k] - 1) * stride + column];
+    second[k] = next[first[k] - 1];
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k), column = i - divide(i, args.inner) * args.inner.d;
+    two[k] = T(0);
+    third[k] = 0;
+    if (second[k] == 0) continue;
+    two[k] = updates[(second[k] - 1) * stride + column];
+    third[k] = next[second[k] - 1];
+  }
+  uint32_t lists = 0;
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i >= args.total) continue;
+    if (third[k] != 0) {
+      lists |= 1u << k;
+      continue;
     }
-    y[i] = value;
+    // The order of the list is that of a race.
+    const bool turned = second[k] != 0 && second[k] < first[k];
+    const T early = turned ? two[k] : one[k], late = turned ? one[k] : two[k];
+    y[i] = first[k] != 0 ? with_some(args.how, value[k], early, late, second[k] != 0) : value[k];
+  }
+  NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    if ((lists >> k & 1) == 0) continue;
+    const uint32_t i = scatter_item(k), target = divide(i, args.inner), column = i - target * args.inner.d;
+    y[i] = with_all(args.how, x[i], updates + column, next, heads[target], stride);
   }
 }
 

@@ -9,7 +9,9 @@ namespace graphopt::hip {
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
-// x and y [rows, D], a work-group for each row.
+// x and y [rows, D], a work-group for each row, of which a work-item keeps up to kSoftmaxKept numbers.
+constexpr int kSoftmaxKept = 8;
+
 struct SoftmaxArgs {
   static constexpr int kSlots = 2;
   In x;

@@ -1,6 +1,7 @@
 // Softmax, LogSoftmax and LpNormalization, whose numbers are divided by a sum over their axis, in float32: a
-// work-group for a row of the last axis, or for some neighbouring columns of another one, which it reads two
-// or three times, all but the first time from the cache.
+// work-group for a row of the last axis, which it keeps in registers where it fits there, or for some
+// neighbouring columns of another one. What does not fit is read two or three times, all but the first time
+// from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // sets it beside a copy.
@@ -40,8 +41,41 @@ struct SoftmaxLds {
   WaveSums most, sum;
 };
 
+// NaN stays.
+DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
+
+// A row of at most kSoftmaxKept numbers for each work-item, which asks for all of them at once.
+template <class T, class Of>
+DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  Of of = {};
+  of.how = args.how;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.D;
+  const T* const x = static_cast<const T*>(args.x) + row;
+  T* const y = static_cast<T*>(args.y) + row;
+  const auto place = [&](int k) { return static_cast<uint32_t>(k * args.threads + thread_x()); };
+  float v[kSoftmaxKept];
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    v[k] = place(k) < args.D ? to_float(x[place(k)]) : Of::kShifts ? -infinity() : 0.0f;
+  }
+  float most = 0;
+  if constexpr (Of::kShifts) {
+    most = v[0];
+    UNROLL for (int k = 1; k < kSoftmaxKept; ++k) most = larger(v[k], most);
+    most = group_max(most, lds.most, args.threads);
+  }
+  float sum = 0;
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    if (place(k) < args.D) sum += of.summand(v[k], most);
+  }
+  of.finish(most, group_sum(sum, lds.sum, args.threads));
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    if (place(k) < args.D) y[place(k)] = from_float<T>(of.result(v[k], most));
+  }
+}
+
 template <class T, class Of>
 DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  if (args.D <= kSoftmaxKept * static_cast<uint32_t>(args.threads)) return softmax_kept<T, Of>(args, lds);
   Of of = {};
   of.how = args.how;
   const T* x = args.x;
@@ -52,10 +86,7 @@ DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
   float most = 0;
   if constexpr (Of::kShifts) {
     most = to_float(x[row]);
-    for (uint32_t i = first; i < D; i += step) {
-      const float v = to_float(x[row + i]);
-      most = v > most || v != v ? v : most;  // NaN stays
-    }
+    for (uint32_t i = first; i < D; i += step) most = larger(to_float(x[row + i]), most);
     most = group_max(most, lds.most, args.threads);
   }
   float sum = 0;
@@ -87,16 +118,10 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const auto begin = static_cast<uint32_t>(part);
   float most = -infinity();
   if constexpr (Of::kShifts) {
-    for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
-      const float v = to_float(x[at(i)]);
-      most = v > most || v != v ? v : most;  // NaN stays
-    }
+    for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) most = larger(to_float(x[at(i)]), most);
     lds.values[part][lane] = most;
     barrier();
-    UNROLL for (int p = 0; p < kSoftmaxParts; ++p) {
-      const float v = lds.values[p][lane];
-      most = v > most || v != v ? v : most;
-    }
+    UNROLL for (int p = 0; p < kSoftmaxParts; ++p) most = larger(lds.values[p][lane], most);
     barrier();
   }
   float sum = 0;

@@ -62,7 +62,7 @@ Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool h
     return plan;
   }
   const int64_t threads =
-      std::clamp<int64_t>(round_up(divide_up(to_u31(D), 4), device.wave), device.wave, 1024);
+      std::clamp<int64_t>(round_up(divide_up(to_u31(D), hip::kSoftmaxKept), device.wave), device.wave, 1024);
   hip::SoftmaxArgs args = {};
   args.D = to_u31(D);
   args.how = how_of(what);

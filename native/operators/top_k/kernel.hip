@@ -9,9 +9,9 @@
 namespace graphopt::hip {
 
 // Grows with the number whose bits they are; 0 and -0 are equal, and NaN, of either sign, is the largest.
-DEVICE uint64_t key_of_float(uint32_t bits, uint32_t sign, uint32_t infinite) {
+DEVICE uint32_t key_of_float(uint32_t bits, uint32_t sign, uint32_t infinite) {
   const uint32_t all = sign | (sign - 1);
-  if ((bits & (sign - 1)) > infinite) return ~uint64_t{0};
+  if ((bits & (sign - 1)) > infinite) return ~0u;
   if (bits == sign) return sign;
   return (bits & sign) != 0 ? ~bits & all : bits | sign;
 }
@@ -21,20 +21,62 @@ DEVICE T element(const void* x, size_t i) {
   return static_cast<const T*>(x)[i];
 }
 
+// The unsigned number with an element's bits, and the type of its key.
+template <Ordered kOrder>
+struct BitsOf {
+  using Type = uint8_t;
+  using Key = uint32_t;
+};
+template <>
+struct BitsOf<Ordered::kFloat> {
+  using Type = uint32_t;
+  using Key = uint32_t;
+};
+template <>
+struct BitsOf<Ordered::kHalf> {
+  using Type = uint16_t;
+  using Key = uint32_t;
+};
+template <>
+struct BitsOf<Ordered::kInt64> {
+  using Type = uint64_t;
+  using Key = uint64_t;
+};
+template <>
+struct BitsOf<Ordered::kInt32> {
+  using Type = uint32_t;
+  using Key = uint32_t;
+};
+
+template <Ordered kOrder>
+DEVICE typename BitsOf<kOrder>::Key key_of(typename BitsOf<kOrder>::Type bits) {
+  if constexpr (kOrder == Ordered::kFloat) return key_of_float(bits, 0x80000000u, 0x7f800000u);
+  if constexpr (kOrder == Ordered::kHalf) return key_of_float(bits, 0x8000u, 0x7c00u);
+  if constexpr (kOrder == Ordered::kInt64) return bits ^ uint64_t{1} << 63;
+  if constexpr (kOrder == Ordered::kInt32) return bits ^ 0x80000000u;
+  if constexpr (kOrder == Ordered::kInt8) return bits ^ 0x80u;
+  return bits;
+}
+
+template <Ordered kOrder>
+DEVICE uint64_t key_at_of(const void* x, size_t i) {
+  return key_of<kOrder>(element<typename BitsOf<kOrder>::Type>(x, i));
+}
+
 DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
   switch (order) {
     case Ordered::kFloat:
-      return key_of_float(element<uint32_t>(x, i), 0x80000000u, 0x7f800000u);
+      return key_at_of<Ordered::kFloat>(x, i);
     case Ordered::kHalf:
-      return key_of_float(element<uint16_t>(x, i), 0x8000u, 0x7c00u);
+      return key_at_of<Ordered::kHalf>(x, i);
     case Ordered::kInt64:
-      return element<uint64_t>(x, i) ^ uint64_t { 1 } << 63;
+      return key_at_of<Ordered::kInt64>(x, i);
     case Ordered::kInt32:
-      return element<uint32_t>(x, i) ^ 0x80000000u;
+      return key_at_of<Ordered::kInt32>(x, i);
     case Ordered::kInt8:
-      return element<uint8_t>(x, i) ^ 0x80u;
+      return key_at_of<Ordered::kInt8>(x, i);
     default:
-      return element<uint8_t>(x, i);
+      return key_at_of<Ordered::kUint8>(x, i);
   }
 }
 
@@ -187,38 +229,78 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
 }
 
 // How many entries are asked for before the first is waited for.
-constexpr int kAhead = 4;
+constexpr int kAhead = 8;
 
-// Entry `at` of [outer, count, inner], whose index along the axis is i. In both ArgMax and ArgMin NaN comes
-// first.
-DEVICE Entry arg_entry(const ArgArgs& args, size_t at, uint32_t i) {
-  if (args.from_x == 0) {
-    const uint64_t* keys = args.keys;
-    const uint32_t* indices = args.indices;
-    return {keys[at], indices[at]};
-  }
-  uint64_t key = key_at(args.x.address, at, args.order);
-  const bool is_float = args.order == Ordered::kFloat || args.order == Ordered::kHalf;
-  if (args.smallest != 0 && !(is_float && key == ~uint64_t{0})) key = ~key;
-  return {key, args.last != 0 ? args.R - 1 - i : i};
+// Where a work-item looks: at the elements from, from + step, ... below end of what begins at `base`, whose
+// indices along the axis are first, first + slices, ...
+struct ArgWalk {
+  size_t base, from, end, step;
+  uint32_t first, slices;
+};
+
+// In both ArgMax and ArgMin NaN comes first.
+template <Ordered kOrder>
+DEVICE typename BitsOf<kOrder>::Key arg_key(typename BitsOf<kOrder>::Type bits, bool smallest) {
+  using Key = typename BitsOf<kOrder>::Key;
+  constexpr bool kFloats = kOrder == Ordered::kFloat || kOrder == Ordered::kHalf;
+  constexpr Key kNan = static_cast<Key>(~Key{0});
+  const Key key = key_of<kOrder>(bits);
+  return smallest && !(kFloats && key == kNan) ? static_cast<Key>(~key) : key;
 }
 
-// Of entries from, from + step, ... below end of what begins at `base`. Their indices are first, first +
-// slices, ...
-DEVICE Entry first_of_strided(const ArgArgs& args, size_t base, size_t from, size_t end, size_t step,
-                              uint32_t first, uint32_t slices) {
+// Of equal numbers the first one that is seen stays, or the last.
+template <Ordered kOrder>
+DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
+  using Bits = typename BitsOf<kOrder>::Type;
+  if (walk.from >= walk.end) return {0, kNoEntry};
+  const Bits* const x = static_cast<const Bits*>(args.x) + walk.base;
+  const bool smallest = args.smallest != 0, last = args.last != 0;
+  auto best = arg_key<kOrder>(x[walk.from], smallest);
+  uint32_t index = walk.first, at_index = walk.first;
+  const auto look = [&](Bits bits) {
+    const auto key = arg_key<kOrder>(bits, smallest);
+    const bool wins = last ? key >= best : key > best;
+    best = wins ? key : best;
+    index = wins ? at_index : index;
+    at_index += walk.slices;
+  };
+  size_t at = walk.from;
+  NO_UNROLL for (; at + (kAhead - 1) * walk.step < walk.end; at += kAhead * walk.step) {
+    Bits bits[kAhead];
+    UNROLL for (int k = 0; k < kAhead; ++k) bits[k] = x[at + static_cast<size_t>(k) * walk.step];
+    UNROLL for (int k = 0; k < kAhead; ++k) look(bits[k]);
+  }
+  NO_UNROLL for (; at < walk.end; at += walk.step) look(x[at]);
+  return {best, last ? args.R - 1 - index : index};
+}
+
+DEVICE Entry first_of_entries(const ArgArgs& args, const ArgWalk& walk) {
+  const uint64_t* const keys = static_cast<const uint64_t*>(args.keys) + walk.base;
+  const uint32_t* const indices = static_cast<const uint32_t*>(args.indices) + walk.base;
   Entry best = {0, kNoEntry};
-  for (size_t at = from; at < end; at += kAhead * step, first += kAhead * slices) {
-    Entry entries[kAhead];
-    UNROLL for (int k = 0; k < kAhead; ++k) {
-      const size_t next = at + k * step;
-      entries[k] = next < end ? arg_entry(args, base + next, first + k * slices) : Entry{0, kNoEntry};
-    }
-    UNROLL for (int k = 0; k < kAhead; ++k) {
-      if (comes_first(entries[k], best)) best = entries[k];
-    }
+  NO_UNROLL for (size_t at = walk.from; at < walk.end; at += walk.step) {
+    const Entry entry = {keys[at], indices[at]};
+    if (comes_first(entry, best)) best = entry;
   }
   return best;
+}
+
+DEVICE Entry first_of_strided(const ArgArgs& args, const ArgWalk& walk) {
+  if (args.from_x == 0) return first_of_entries(args, walk);
+  switch (args.order) {
+    case Ordered::kFloat:
+      return first_of_numbers<Ordered::kFloat>(args, walk);
+    case Ordered::kHalf:
+      return first_of_numbers<Ordered::kHalf>(args, walk);
+    case Ordered::kInt64:
+      return first_of_numbers<Ordered::kInt64>(args, walk);
+    case Ordered::kInt32:
+      return first_of_numbers<Ordered::kInt32>(args, walk);
+    case Ordered::kInt8:
+      return first_of_numbers<Ordered::kInt8>(args, walk);
+    default:
+      return first_of_numbers<Ordered::kUint8>(args, walk);
+  }
 }
 
 DEVICE int64_t arg_index(const ArgArgs& args, const Entry& best) {
@@ -245,7 +327,7 @@ DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
   const uint32_t row = static_cast<uint32_t>(args.row) + static_cast<uint32_t>(block_x());
   const auto thread = static_cast<uint32_t>(thread_x());
   const size_t base = static_cast<size_t>(row) * args.count;
-  Entry best = first_of_strided(args, base, thread, args.count, kTopKThreads, thread, kTopKThreads);
+  Entry best = first_of_strided(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
   best = first_of_wave(best);
   if (lane_id() == 0) {
     lds.keys[wave_id()] = best.key;
@@ -265,8 +347,8 @@ DEVICE void first_of_column(const ArgArgs& args) {
   if (item >= args.total) return;
   const uint32_t outer = divide(item, args.stride), column = item - outer * args.stride.d;
   const size_t block = static_cast<size_t>(args.count) * args.inner.d;
-  const Entry best = first_of_strided(args, outer * block, column, block, args.stride.d,
-                                      divide(column, args.inner), divide(args.stride.d, args.inner));
+  const Entry best = first_of_strided(args, {outer * block, column, block, args.stride.d,
+                                             divide(column, args.inner), divide(args.stride.d, args.inner)});
   if (args.to_y != 0) {
     int64_t* y = args.y;
     y[item] = arg_index(args, best);
