@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -316,8 +317,9 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
         "FusedConvFromPairsBf16",
     ]
     written = [[kind for kind, o in zip(("float32", "pairs"), n.output) if o] for n in after.graph.node]
-    both = ["float32", "pairs"]  # what a sum or the interface reads is not rounded
-    assert written == [["pairs"], ["pairs"], both, ["pairs"], both, ["float32"]]
+    both = ["float32", "pairs"]  # what the interface reads is not rounded
+    assert written == [["pairs"], ["pairs"], ["pairs"], ["pairs"], both, ["float32"]]
+    assert after.graph.node[4].input[3] == after.graph.node[2].output[1]
     assert report.numerics == "bf16"
     assert verify(chain(), after, effort="quick")
     twice, again = convert(after, all_sites=True)
@@ -326,7 +328,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
 
 @pytest.mark.parametrize("library", [True, False])
 def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
-    """The chain of tensors in float32, each rounded where it is read, in float64."""
+    """The chain of tensors in float32, each rounded where it is read, and the residual, in float64."""
     x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
     arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
 
@@ -337,12 +339,63 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
     b = np.clip(conv("A", x, pad=1, stride=2), 0, 6)
     c = conv("D", b, pad=1, group=40)
     f = conv("F", c / (1 + np.exp(-c))) + arrays["f_bias"].reshape(-1, 1, 1)
-    y = conv("I", np.maximum(conv("G", f, pad=1, group=3), 0)) + f
+    y = conv("I", np.maximum(conv("G", f, pad=1, group=3), 0)) + rounded(f.astype(np.float32).astype(np.float64))
     after, _ = convert(chain(), all_sites=True)
     for want, got in zip((y, conv("O", y)), run(after, {"x": x}, library=library), strict=True):
         # A number next to the middle between two of bfloat16 becomes either.
         assert np.abs(got - want).max() < 2e-2 * np.sqrt(np.mean(want**2))
         assert np.sqrt(np.mean((got - want) ** 2)) < 1e-3 * np.sqrt(np.mean(want**2))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept"),
+    [
+        # Y is written for the interface; pairs beside it would be more bytes, and nothing else reads them.
+        ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(a)", True),
+        ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(x)", False),
+        # The sum is the interface's, and x is no pairs: nothing of that node lies in pairs.
+        ("a = Conv(x, V) b = Conv(x, W) y = Add(b, a) z = Neg(x)", True),
+        ("a = Conv(x, V) b = Conv(a, W) y = Add(b, a) z = Neg(x)", False),
+    ],
+)
+def test_residuals_in_pairs_where_they_save_bytes(nodes: str, kept: bool) -> None:
+    shape = "float[1, 16, 9, 9]"
+    weights = {"V": weight(16, 16, 1, 1), "W": weight(16, 16, 1, 1, seed=1)}
+    before = model_from_text(f"g ({shape} x) => ({shape} y, {shape} z) {{ {nodes} }}", weights)
+    after, _ = convert(before, all_sites=True)
+    (add,) = [n for n in after.graph.node if "Add" in n.op_type]
+    (a,) = [n for n in after.graph.node if add.input[3] in n.output]
+    assert list(a.output).index(add.input[3]) == (0 if kept else 1)
+    assert verify(before, after, effort="quick")
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)}
+    for want, got in zip(run(after, feeds, library=False), run(after, feeds, library=True), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-2 * np.sqrt(np.mean(want**2)))
+
+
+@pytest.mark.parametrize(
+    ("residual", "M", "said"),
+    [
+        ("float[1, 4, 5, 5, 2]", 8, "R [1,4,5,5,2] is of type float"),
+        ("bfloat16[1, 8, 5, 5]", 8, "R [1,8,5,5] is of type bfloat16"),
+        ("bfloat16[1, 3, 5, 5, 2]", 8, "R"),
+        ("bfloat16[1, 3, 5, 5, 2]", 7, "make"),
+    ],
+)
+def test_a_residual_of_another_kind_is_refused(residual: str, M: int, said: str) -> None:
+    window = "pads = [0, 0, 0, 0], strides = [1, 1], dilations = [1, 1], group = 1"
+    brain = residual.startswith("bfloat16")
+    inputs = f"float[1, 6, 5, 5] x, {residual.replace('bfloat16', 'float')} r, float[{M}, 6, 1, 1] w, float[{M}] b"
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "{DOMAIN}" : 1]> g ({inputs}) => (float[1, {M}, 5, 5] y) {{
+      s = Cast <to = {16 if brain else 1}> (r)
+      y, p = com.graphopt.FusedConvPairsAddBf16 <{window}> (x, w, b, s)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    feeds = {
+        v.name: np.ones([d.dim_value for d in v.type.tensor_type.shape.dim], np.float32) for v in model.graph.input
+    }
+    session = graphopt.session(model.SerializeToString(), ["CPUExecutionProvider"])
+    with pytest.raises(Exception, match=re.escape(said)):
+        session.run(None, feeds)
 
 
 def test_odd_channels_make_no_pairs() -> None:

@@ -11,6 +11,7 @@ from graphopt.checking.tolerances import BRAIN, HALF, SINGLE, stored
 from graphopt.graph import traversal
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
+from graphopt.passes.pairs_of_channels import SUFFIX as PAIRS_SUFFIX
 
 WINOGRAD = "WinogradConv"
 BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs
@@ -80,7 +81,8 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         ours |= own
         stored |= {v for v in halves if _is_stored(v)}
         rounded |= {v for v in halves if not _is_stored(v)}
-    names = {str(v.name) for v in rounded}
+    # A tensor that lies in pairs of channels is BEFORE's of the name in front.
+    names = {str(v.name).removesuffix(PAIRS_SUFFIX) for v in rounded}
     for value in rounded:
         # What is read through a Cast to half precision is rounded there, and what comes from one was.
         producer = value.producer()

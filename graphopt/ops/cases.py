@@ -254,6 +254,8 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             spans = [(k - 1) * d + 1 for k, d in zip(w[2:], dilations)]
             size = [(n - span) // s + 1 for n, span, s in zip(padded, spans, strides)]
             inputs.append(rng.normal(size=(x[0], w[0], *size)))
+            if in_pairs and w[0] % 2 == 0 and i % 2 == 0:
+                inputs[-1] = rng.normal(size=(x[0], w[0] // 2, *size, 2))
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
@@ -295,9 +297,11 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
                 feeds[name] = value
         results = [f"{case.spec.name}_{i}_{formal}" for formal in case.spec.outputs]
         own = [f"{r}_16" if f in case.spec.bfloat16 else r for r, f in zip(results, case.spec.outputs)]
-        if case.spec.X_types == ("bfloat16",):  # numpy has none
-            nodes.append(helper.make_node("Cast", names[:1], [f"{names[0]}_16"], to=onnx.TensorProto.BFLOAT16))
-            names[0] += "_16"
+        for position, value in enumerate(case.inputs):
+            if case.spec.X_types == ("bfloat16",) and value.ndim == 5:  # numpy has none
+                rounded = f"{names[position]}_16"
+                nodes.append(helper.make_node("Cast", [names[position]], [rounded], to=onnx.TensorProto.BFLOAT16))
+                names[position] = rounded
         nodes.append(helper.make_node(case.spec.name, names, own, names[0], domain=DOMAIN, **case.attributes))
         nodes += [helper.make_node("Cast", [o], [r], to=onnx.TensorProto.FLOAT) for o, r in zip(own, results) if o != r]
         element_type = helper.np_dtype_to_tensor_dtype(case.inputs[0].dtype)

@@ -9,7 +9,8 @@ are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies t
 FusedConvPairs[Add][act]Bf16: the same over two axes, of which X may lie in pairs of channels in bfloat16, [N, C / 2, H,
 W, 2], as the kernels multiply them; with an even C then. Y as above, which may be left out, and P: Y rounded to
 bfloat16, in pairs. A group has one input and one output channel and is one of an even number, or each has an even M.
-FusedConvFromPairs[Add][act]Bf16: X lies in pairs, and nothing else does; M may be odd.
+R may lie in pairs, too, as Y would.
+FusedConvFromPairs[Add][act]Bf16: X lies in pairs, R may, and Y does not; M may be odd where R does not.
 """
 
 from __future__ import annotations
@@ -69,22 +70,30 @@ def to_pairs(y: Array) -> Array:
     return np.asarray(y.reshape(N, C // 2, 2, H, W).transpose(0, 1, 3, 4, 2))
 
 
-# X in float32 and with an axis of channels, whichever way it lies.
-_PLAIN = (
-    dim("X_N", "X", 0)
-    + dim("X_depth", "X", 1)
-    + dim("W_C", "W", 1)
-    + "groups = Constant <value_int: int = @group> ()\nX_C = Mul(W_C, groups)\neach = Div(X_C, X_depth)\n"
-    + ints("spatial", 2, 3)
-    + """X_sizes = Gather(X_N_shape, spatial)
-    X_parts = Concat <axis: int = 0> (X_N, X_depth, X_sizes, each)
-    X_whole = Concat <axis: int = 0> (X_N, X_C, X_sizes)
-    X_split = Reshape(X, X_parts)
-    X_planes = Transpose <perm: ints = [0, 1, 4, 2, 3]> (X_split)
-    X_plain = Reshape(X_planes, X_whole)
-    X_float = Cast <to: int = 1> (X_plain)
+def _plain(x: str) -> str:
+    """x, which has x_C channels, as x_float: in float32 and with an axis of channels, whichever way it lies."""
+    return (
+        dim(f"{x}_N", x, 0)
+        + dim(f"{x}_depth", x, 1)
+        + f"""{x}_each = Div({x}_C, {x}_depth)
+    {x}_sizes = Gather({x}_N_shape, spatial)
+    {x}_parts = Concat <axis: int = 0> ({x}_N, {x}_depth, {x}_sizes, {x}_each)
+    {x}_whole = Concat <axis: int = 0> ({x}_N, {x}_C, {x}_sizes)
+    {x}_split = Reshape({x}, {x}_parts)
+    {x}_planes = Transpose <perm: ints = [0, 1, 4, 2, 3]> ({x}_split)
+    {x}_plain = Reshape({x}_planes, {x}_whole)
+    {x}_float = Cast <to: int = 1> ({x}_plain)
     """
+    )
+
+
+_PLAIN_X = (
+    dim("W_C", "W", 1)
+    + "groups = Constant <value_int: int = @group> ()\nX_C = Mul(W_C, groups)\n"
+    + ints("spatial", 2, 3)
+    + _plain("X")
 )
+_PLAIN_R = dim("R_C", "W", 0) + _plain("R")
 # P from Y.
 _PAIRS = (
     dim("Y_N", "Y", 0)
@@ -100,20 +109,33 @@ _PAIRS = (
 )
 
 
+def _reading_pairs(plain: OpSpec) -> OpSpec:
+    """A FusedConv whose X and R may lie in pairs of channels."""
+
+    def body(dialect: Dialect) -> str:
+        statements = plain.body(dialect).replace("(X)", "(X_float)").replace("(conv, R)", "(conv, R_float)")
+        return _PLAIN_X + (_PLAIN_R if "R" in plain.inputs else "") + statements
+
+    def reference(x: Array, w: Array, b: Array, *residual: Array, **attributes: Any) -> tuple[Array, ...]:
+        x, *residual_plain = (from_pairs(bfloat16(a)) if a.ndim == 5 else a for a in (x, *residual))
+        return plain.reference(x, w, b, *residual_plain, **attributes)
+
+    return replace(plain, body=body, reference=reference)
+
+
 def _spec_of_pairs(plain: OpSpec) -> OpSpec:
     """FusedConvPairs[Add][act]Bf16: what FusedConv gives, in pairs of channels, too."""
+    reading = _reading_pairs(plain)
 
-    def reference(x: Array, *rest: Array, **attributes: Any) -> tuple[Array, ...]:
-        if x.ndim == 5:
-            x = from_pairs(x.astype(np.float32))
-        (y,) = plain.reference(x, *rest, **attributes)
+    def reference(*inputs: Array, **attributes: Any) -> tuple[Array, ...]:
+        (y,) = reading.reference(*inputs, **attributes)
         return y, bfloat16(to_pairs(y))
 
     return replace(
         plain,
         name=plain.name.replace("FusedConv", "FusedConvPairs"),
         outputs=("Y", "P"),
-        body=lambda dialect: _PLAIN + plain.body(dialect).replace("(X)", "(X_float)") + _PAIRS,
+        body=lambda dialect: reading.body(dialect) + _PAIRS,
         reference=reference,
         summary=f"{plain.summary}; P = Y in pairs of channels, as X may be",
         bfloat16=("P",),
@@ -124,10 +146,8 @@ def _spec_of_pairs(plain: OpSpec) -> OpSpec:
 def _spec_from_pairs(plain: OpSpec) -> OpSpec:
     """FusedConvFromPairs[Add][act]Bf16: a FusedConv that reads pairs of channels."""
     return replace(
-        plain,
+        _reading_pairs(plain),
         name=plain.name.replace("FusedConv", "FusedConvFromPairs"),
-        body=lambda dialect: _PLAIN + plain.body(dialect).replace("(X)", "(X_float)"),
-        reference=lambda x, *rest, **attributes: plain.reference(from_pairs(x.astype(np.float32)), *rest, **attributes),
         summary=f"{plain.summary} of X in pairs of channels",
         X_types=("bfloat16",),
     )

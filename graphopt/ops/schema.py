@@ -61,7 +61,7 @@ class OpSpec:
         gpu_kernel: the same for GPUs.
         float32_only: its tensors are float32; float32 or float16 otherwise.
         bfloat16: formal names of outputs in bfloat16; a node may leave the others of such an operator out.
-        X_types: element types of input X, where it has others than the rest.
+        X_types: element types of input X, where it has others than the rest; R may be of bfloat16 then, too.
     """
 
     name: str
@@ -94,7 +94,8 @@ class OpSpec:
     @property
     def inputs_of_T(self) -> list[int]:
         """The inputs that share the operator's element type: all but masks, which are boolean."""
-        return [i for i, name in enumerate(self.inputs) if name != "mask" and not (name == "X" and self.X_types)]
+        others = ("mask", "X", "R") if self.X_types else ("mask",)
+        return [i for i, name in enumerate(self.inputs) if name not in others]
 
     def function(self, dialect: Dialect) -> ir.Function:
         """The same as an onnx_ir function, to be put into `Model.functions`."""

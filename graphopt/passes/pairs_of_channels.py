@@ -3,9 +3,14 @@
     FusedConv..Bf16(X, W, B) -> Y -> FusedConv..Bf16(Y, V, C)
     becomes FusedConvPairs..Bf16(X, W, B) -> P -> FusedConvFromPairs..Bf16(P, V, C)
 
-It has half the bytes, and nothing is left to convert. Why it is legal: every reader of P rounds what it reads to
-bfloat16 anyway, so it computes the same numbers. Who does not round it, a residual sum or the interface, goes on
-reading Y in float32, beside P.
+It has half the bytes, and nothing is left to convert. Why it is legal: every convolution that reads P rounds what it
+reads to bfloat16 anyway, so it computes the same numbers. Who does not round it, such as the interface, goes on reading
+Y in float32, beside P.
+
+    FusedConvPairsAdd..Bf16(X, W, B, Y) becomes FusedConvPairsAdd..Bf16(X, W, B, P)
+
+A residual is read from P, too, where P is there anyway or Y is needed no more: a chain of residual sums then moves half
+the bytes. This one rounds a number that was not rounded before, once, as bfloat16 allows.
 
 Conditions: two spatial axes and an even number of channels, in each group that has more than one.
 """
@@ -29,15 +34,17 @@ PAIRS = "FusedConvPairs"  # from whatever there is to pairs
 FROM_PAIRS = "FusedConvFromPairs"  # from pairs to float32
 SUFFIX = "_pairs"  # of the names of tensors that lie so
 MAX_ACTIVATION = 3  # nodes of a written-out activation
+RESIDUAL = 3  # among the inputs of a convolution with a residual sum
 _CONVOLUTIONS = ("FusedConv", "WinogradConv")
 
 
 @dataclass(frozen=True)
 class PairsMatch:
-    """A convolution, and those that read its result."""
+    """A convolution, those that read its result, and those that add it."""
 
     node: ir.Node
     readers: tuple[ir.Node, ...]
+    sums: tuple[ir.Node, ...] = ()
 
 
 class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
@@ -48,11 +55,15 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
 
     def match(self, node: ir.Node, editor: Editor) -> PairsMatch | None:
         y = node.outputs[0]
-        if editor.shapes.rank(node.inputs[1]) != 4 or len(node.outputs) > 1:
+        if editor.shapes.rank(node.inputs[1]) != 4:
             return None
-        readers = [reader for reader in y.consumers() if self.takes(reader) and reader.inputs[0] is y]
-        found = tuple(r for r in readers if r.graph is node.graph and takes_pairs(r, editor))
-        return PairsMatch(node, found) if found else None
+        uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.takes(use.node)]
+        readers = tuple(reader for reader, i in uses if i == 0 and takes_pairs(reader, editor))
+        sums = tuple(reader for reader, i in uses if i == RESIDUAL and adds_pairs(reader, editor))
+        is_there = bool(readers) or len(node.outputs) > 1
+        if not is_there and (len(sums) < use_count(y) or y.is_graph_output()):
+            return None  # Y has to be written, and P would be as many bytes more
+        return PairsMatch(node, readers, sums) if readers or sums else None
 
     def legal(self, match: PairsMatch, editor: Editor) -> PairsMatch:
         w = match.node.inputs[1]
@@ -64,14 +75,9 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
 
     def rewrite(self, plan: PairsMatch, editor: Editor) -> str:
         node, y = plan.node, plan.node.outputs[0]
-        _rename(node, PAIRS, node.inputs, editor)
-        node.resize_outputs(2)
-        pairs = node.outputs[1]
-        pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
-        pairs.type = ir.TensorType(ir.DataType.BFLOAT16)
-        if y.shape is not None and isinstance(M := y.shape[1], int):
-            pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
-            inference.declare(editor.model, pairs)
+        pairs = node.outputs[1] if len(node.outputs) > 1 else _add_pairs(node, editor)
+        for reader in plan.sums:
+            editor.rewire(reader, [*reader.inputs[:RESIDUAL], pairs])
         for reader in plan.readers:
             # Runtimes that inline a body want as many outputs as it has, and files end with one that has a name: where
             # only Y is wanted, it is an operator of its own.
@@ -79,7 +85,21 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
             _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
         if not use_count(y) and not y.is_graph_output():
             y.name = ""
-        return f"{len(plan.readers)} readers"
+        return f"{len(plan.readers)} readers, {len(plan.sums)} sums"
+
+
+def _add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
+    """The second result of a convolution, which it is made to give."""
+    y = node.outputs[0]
+    _rename(node, PAIRS, node.inputs, editor)
+    node.resize_outputs(2)
+    pairs = node.outputs[1]
+    pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
+    pairs.type = ir.TensorType(ir.DataType.BFLOAT16)
+    if y.shape is not None and isinstance(M := y.shape[1], int):
+        pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
+        inference.declare(editor.model, pairs)
+    return pairs
 
 
 def _named(kind: str, node: ir.Node) -> str:
@@ -108,6 +128,11 @@ def takes_pairs(node: ir.Node, editor: Editor) -> bool:
     """Whether a convolution can read pairs of channels."""
     found = _channels(node, editor)
     return found is not None and (found[1] % 2 == 0 or _is_plane_by_plane(*found))
+
+
+def adds_pairs(node: ir.Node, editor: Editor) -> bool:
+    """Whether a convolution, one that reads or gives pairs of channels already, can add pairs of channels."""
+    return node.op_type.startswith((PAIRS, FROM_PAIRS)) and gives_pairs(node, editor)
 
 
 def gives_pairs(node: ir.Node, editor: Editor) -> bool:

@@ -22,6 +22,7 @@ enum class Operand {
   kTensor,  // of the operator's element type
   kFloat,   // a float tensor, whatever the operator's element type is
   kBool,    // a bool tensor
+  kAny,     // of a type that the kernel looks at
 };
 
 // What the memory of output 0 may be.

@@ -176,6 +176,7 @@ struct Keep {
   static constexpr bool kPairs = false;
   const Word* next = nullptr;
   int64_t lines = 0;
+  Vec begin(int64_t) const { return Vec{}; }
   void step() {
     if (lines == 0) return;
     __builtin_prefetch(next, 0, 2);
@@ -185,12 +186,18 @@ struct Keep {
   void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
 };
 
-// The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` is called after every step and
-// then with row, vector, sum and its place in o [kRows][kVectors L]; one that wants pairs of rows, which are
-// even in number, with both sums.
+// The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` says what the sums of a row begin
+// with, is called after every step and then with row, vector, sum and its place in o [kRows][kVectors L]; one that
+// wants pairs of rows, which are even in number, with both sums.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
-  Vec sum[kRows][kVectors] = {};
+  Vec sum[kRows][kVectors];
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+    const Vec begin = each.begin(i);
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = begin;
+  }
   for (int64_t step = 0; step < steps; ++step) {
     const Word *row = at.rows(s, step, kRows), *column = at.at(v, step, kVectors);
     each.step();
@@ -210,9 +217,9 @@ void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, E
       for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
     }
   }
-  constexpr int kTogether = Each::kPairs && kRows % 2 == 0 ? 2 : 1;
+  constexpr int kTogether = Each::kPairs ? 2 : 1;
 #pragma GCC unroll 14
-  for (int i = 0; i < kRows; i += kTogether) {
+  for (int i = 0; i + kTogether <= kRows; i += kTogether) {
 #pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) {
       float* to = o + (i * kVectors + j) * kWidth;

@@ -16,9 +16,10 @@ using gpu::kSpatialAxes;
 struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
-  bool bfloat16 = false;       // X and W are rounded to it
-  bool channels_last = false;  // of X, Y and W, as they lie in memory
-  bool pairs = false;          // X lies as pairs of channels in bfloat16: [N, groups C / 2, in.., 2]
+  bool bfloat16 = false;        // X and W are rounded to it
+  bool channels_last = false;   // of X, Y and W, as they lie in memory
+  bool pairs = false;           // X lies as pairs of channels in bfloat16: [N, groups C / 2, in.., 2]
+  bool residual_pairs = false;  // R lies so, too: [N, groups M / 2, out.., 2]
   int64_t N = 1, groups = 1, C = 1, M = 1;
   Axes in = {1, 1, 1}, out = {1, 1, 1}, kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
   Axes pad = {0, 0, 0};  // at the beginning; at the end is what `out` leaves

@@ -299,13 +299,51 @@ struct Outputs {
   Word* pairs;
 };
 
+// What is added to it, as numbers or as pairs of channels; both null: nothing.
+template <class T>
+struct Residual {
+  const T* numbers;
+  const Word* pairs;
+
+  Residual(const ConvolutionProblem& p, const void* r)
+      : numbers(p.has_residual && !p.residual_pairs ? static_cast<const T*>(r) : nullptr),
+        pairs(p.has_residual && p.residual_pairs ? static_cast<const Word*>(r) : nullptr) {}
+
+  Residual of_image(const ConvolutionProblem& p, int64_t n) const {
+    return from(n * p.y_channels() * p.out_size(), n * p.y_channels() / 2 * p.out_size());
+  }
+  Residual from(int64_t number, int64_t word) const {
+    Residual moved = *this;
+    if (numbers != nullptr) moved.numbers += number;
+    if (pairs != nullptr) moved.pairs += word;
+    return moved;
+  }
+};
+
+// What the words of two channels hold of the first one and of the second.
+Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
+Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
+Words load_words(const Word* x, int64_t n) {
+  return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
+}
+
+// Vectors of a panel, into the first-level cache.
+template <class T>
+void fetch_panel(const T* x) {
+  constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
+  const auto* from = reinterpret_cast<const char*>(x);
+  for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
+  __builtin_prefetch(from + kBytes - 1);
+}
+
 // Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
 // at a time, an even one first.
 template <class T, bool kTwo = false>
 struct Finish {
   static constexpr bool kPairs = kTwo;
   const ConvolutionProblem& p;
-  const T *bias, *residual;  // of the first channel, as y
+  const T* bias;  // of the first channel, as y
+  Residual<T> residual;
   T* y;
   Word* pairs;
   int64_t plane;
@@ -319,7 +357,7 @@ struct Finish {
   const Word* next = nullptr;
   int64_t next_rows = 0;
 
-  Finish(const ConvolutionProblem& problem, const T* b, const T* r, Outputs<T> to)
+  Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
       : p(problem), bias(b), residual(r), y(to.y), pairs(to.pairs), plane(p.out_size()), pixels(nullptr) {
     constexpr float kInfinite = std::numeric_limits<float>::infinity();
     const ActivationKind kind = p.act.kind;
@@ -334,13 +372,14 @@ struct Finish {
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
-    if (residual != nullptr) moved.residual += m * plane;
+    moved.residual = residual.from(m * plane, m / 2 * plane);
     if (y != nullptr) moved.y += m * plane;
     if (pairs != nullptr) moved.pairs += m / 2 * plane;
     moved.pixels = from;
     return moved;
   }
 
+  Vec begin(int64_t) const { return Vec{}; }
   void step() {
     if (next == nullptr) return;
     __builtin_prefetch(next, 0, 2);
@@ -349,11 +388,8 @@ struct Finish {
 
   // The residual of channel i, into the first-level cache while the product is computed.
   void fetch(int64_t i) const {
-    constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
-    if (residual == nullptr) return;
-    const auto* from = reinterpret_cast<const char*>(residual + i * plane + pixels->at);
-    for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
-    __builtin_prefetch(from + kBytes - 1);
+    if (residual.numbers != nullptr) return fetch_panel(residual.numbers + i * plane + pixels->at);
+    if (residual.pairs != nullptr && i % 2 == 0) fetch_panel(residual.pairs + i / 2 * plane + pixels->at);
   }
 
   // Vector j of channel i. What is not bounded is left in o for `activate`.
@@ -366,6 +402,11 @@ struct Finish {
   void operator()(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const {
     low = summed(i, j, low);
     high = summed(i + 1, j, high);
+    if (residual.pairs != nullptr) {
+      const Words words = load_words(residual.pairs + i / 2 * plane + pixels[j].at, pixels[j].count);
+      low += first_of_pair(words);
+      high += second_of_pair(words);
+    }
     if (!bounded) {
       store_aligned(o, low);
       return store_aligned(next_o, high);
@@ -378,14 +419,9 @@ struct Finish {
     put(i + 1, j, high);
   }
 
-  // Whether nothing but a bias, bounds and pairs is wanted; and that, for vector j of the first two channels.
-  bool gives_pairs_alone() const { return bounded && slope == 1.0f && y == nullptr && residual == nullptr; }
-  void put_sums(int64_t j, Vec low, Vec high) const {
-    const Pixels& here = pixels[j];
-    low = smaller(splat(most), larger(splat(least), low + splat(static_cast<float>(bias[0]))));
-    high = smaller(splat(most), larger(splat(least), high + splat(static_cast<float>(bias[1]))));
-    auto words = reinterpret_cast<Vec>(Brain::join(low, high));
-    store_words(pairs + here.at, reinterpret_cast<Words>(chosen(words, here)), here.count);
+  // Whether nothing but bounds and pairs is wanted: PairsAlone does that.
+  bool gives_pairs_alone() const {
+    return kTwo && bounded && slope == 1.0f && y == nullptr && residual.numbers == nullptr;
   }
 
   // The rest of it for o [rows][vectors L].
@@ -405,9 +441,10 @@ struct Finish {
   Vec summed(int64_t i, int64_t j, Vec v) const {
     const Pixels& here = pixels[j];
     v += splat(static_cast<float>(bias[i]));
-    if (here.count == L) return residual != nullptr ? v + load_as_float(residual + i * plane + here.at) : v;
+    const T* r = residual.numbers;
+    if (here.count == L) return r != nullptr ? v + load_as_float(r + i * plane + here.at) : v;
     v = chosen(v, here);
-    return residual != nullptr ? v + load_range(residual + i * plane + here.at, 0, here.count) : v;
+    return r != nullptr ? v + load_range(r + i * plane + here.at, 0, here.count) : v;
   }
 
   Vec within_bounds(Vec v) const {
@@ -428,6 +465,67 @@ struct Finish {
     if (pairs == nullptr) return;
     store_words(pairs + i / 2 * plane + pixels[j].at, Brain::join(low, high), pixels[j].count);
   }
+};
+
+// A Finish that gives pairs alone, within bounds. The bias is what sums begin with.
+template <bool kResidual>
+struct PairsAlone {
+  static constexpr bool kPairs = true;
+  const float* bias;  // of the first channel, as the others
+  const Word* residual;
+  Word* pairs;
+  int64_t plane;
+  const Pixels* pixels;
+  float least, most;
+  const Word* next = nullptr;
+  int64_t next_rows = 0;
+
+  explicit PairsAlone(const Finish<float, true>& of)
+      : bias(of.bias),
+        residual(of.residual.pairs),
+        pairs(of.pairs),
+        plane(of.plane),
+        pixels(of.pixels),
+        least(of.least),
+        most(of.most) {}
+
+  PairsAlone at(int64_t m, const Pixels* from) const {
+    PairsAlone moved = *this;
+    moved.bias += m;
+    if (kResidual) moved.residual += m / 2 * plane;
+    moved.pairs += m / 2 * plane;
+    moved.pixels = from;
+    return moved;
+  }
+  void fetch(int64_t i) const {
+    if (kResidual && i % 2 == 0) fetch_panel(residual + i / 2 * plane + pixels->at);
+  }
+  Vec begin(int64_t i) const { return splat(bias[i]); }
+  void step() {
+    if (next == nullptr) return;
+    __builtin_prefetch(next, 0, 2);
+    next += next_rows;
+  }
+  // Vector j of channels i and i + 1.
+  void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
+    const Pixels& here = pixels[j];
+    const int64_t at = i / 2 * plane + here.at;
+    if (kResidual) {
+      if (here.count != L) {
+        low = chosen(low, here);
+        high = chosen(high, here);
+      }
+      const Words words = load_words(residual + at, here.count);
+      low += first_of_pair(words);
+      high += second_of_pair(words);
+    }
+    low = smaller(splat(most), larger(splat(least), low));  // NaN stays
+    high = smaller(splat(most), larger(splat(least), high));
+    Words words = Brain::join(low, high);
+    if (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
+    store_words(pairs + at, words, here.count);
+  }
+  void activate(int64_t, int64_t, float*) const {}
 };
 
 // --- Groups of several channels
@@ -618,7 +716,7 @@ Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
 // x: numbers of T, or words where they lie in pairs.
 template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
-                     const T* bias, const T* residual, Outputs<T> to, Parallel& parallel, void* memory) {
+                     const T* bias, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* memory) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
   Workspace workspace(memory);
@@ -641,13 +739,22 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
         const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
         pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
       });
-      const int64_t first = n * p.y_channels() * p.out_size();
-      const Finish<T, kTwo> finish(p, bias, p.has_residual ? residual + first : nullptr, image_of(p, to, n));
+      const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       if (by_channel) {
         multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
-      } else {
-        multiply_by_pixel<E>(p, strip, offsets, s, w, finish, parallel);
+        continue;
       }
+      if constexpr (kTwo) {
+        if (finish.gives_pairs_alone()) {
+          if (residual.pairs == nullptr) {
+            multiply_by_pixel<E>(p, strip, offsets, s, w, PairsAlone<false>(finish), parallel);
+          } else {
+            multiply_by_pixel<E>(p, strip, offsets, s, w, PairsAlone<true>(finish), parallel);
+          }
+          continue;
+        }
+      }
+      multiply_by_pixel<E>(p, strip, offsets, s, w, finish, parallel);
     }
   }
 }
@@ -697,8 +804,8 @@ int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
 }
 
 template <class T>
-void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const T* bias, const T* residual,
-                   T* y, Parallel& parallel, void* memory) {
+void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const T* bias,
+                   Residual<T> residual, T* y, Parallel& parallel, void* memory) {
   const int64_t taps = p.taps(), outputs = p.M;
   const Strips strips = plane_strips(p);
   const int64_t slot = plane_slot(p, strips);
@@ -718,7 +825,7 @@ void filter_planes(const ConvolutionProblem& p, const T* x, const Word* w, const
       }
       const int64_t n = item / p.x_channels(), c = item % p.x_channels(),
                     first = n * p.y_channels() * p.out_size();
-      const Finish<T> image(p, bias, p.has_residual ? residual + first : nullptr, {y + first, nullptr});
+      const Finish<T> image(p, bias, residual.of_image(p, n), {y + first, nullptr});
       alignas(64) float o[kPlaneVectors * L];
       for (int64_t m = c * outputs; m < (c + 1) * outputs; ++m) {
         for (int64_t j = 0; j < vectors;) {
@@ -840,7 +947,7 @@ struct Filter {
   // Images of groups of one input and one output channel each, two groups at a time. Rows of x are read where they
   // are; what the window covers beyond them is a row of zeros.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
-                  const float* residual, Outputs<float> to, Parallel& parallel, void* memory) {
+                  Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2],
                   step = kTogether * kRowsOfVector;
     const int64_t blocks = ceil_div(p.out[2], kColumns);
@@ -857,11 +964,12 @@ struct Filter {
       const Word* image = pair_at(p, x, item, zeros + round_up(p.in[2], L));
       const Rows rows = {image, zeros, p.in[1], p.in[2]};
       const int64_t n = item / pairs, c = item % pairs * 2;
-      const float* of_image = p.has_residual ? residual + n * p.y_channels() * p.out_size() : nullptr;
       const float* weights = w + c * taps;
       Pixels pixels[kTogether];
       const Finish<float, true> finish =
-          Finish<float, true>(p, bias, of_image, image_of(p, to, n)).at(c, pixels);
+          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
+      const PairsAlone<false> alone(finish);
+      const bool gives_pairs_alone = finish.gives_pairs_alone() && !p.has_residual;
       alignas(64) float o[2 * kTogether * L];
       for (int64_t y = 0; y < p.out[1]; y += step) {
         const int64_t here = std::min(kTogether, ceil_div(p.out[1] - y, kRowsOfVector));
@@ -878,10 +986,11 @@ struct Filter {
           Vec sum[2][kTogether] = {};
           add(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
               sum);
-          if (finish.gives_pairs_alone()) {
+          if (gives_pairs_alone) {
 #pragma GCC unroll 4
             for (int64_t r = 0; r < kTogether; ++r) {
-              if (r < here) finish.put_sums(r, sum[0][r], sum[1][r]);
+              if (r < here)
+                alone(0, r, sum[0][r] + alone.begin(0), sum[1][r] + alone.begin(1), nullptr, nullptr);
             }
             continue;
           }
@@ -908,7 +1017,7 @@ auto filter_of(const ConvolutionProblem& p) {
 }
 
 void filter_pairs(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
-                  const float* residual, Outputs<float> to, Parallel& parallel, void* memory) {
+                  Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
   const int64_t kernel = p.kernel[1], stride = p.stride[1];
   auto run = Filter<0, 0, 0, false>::run;
   if (kernel == p.kernel[2] && stride == p.stride[2] && p.dilation[1] == 1 && p.dilation[2] == 1) {
@@ -1035,10 +1144,12 @@ void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, con
   const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return;
   const auto* w = static_cast<const Word*>(weights);
-  if (one_channel(p)) return filter_planes(p, x, w, b, r, y, parallel, workspace);
+  const Residual<T> residual(p, r);
+  if (one_channel(p)) return filter_planes(p, x, w, b, residual, y, parallel, workspace);
   const Outputs<T> to = {y, nullptr};
-  if (p.bfloat16) return multiply_groups<Brain, false>(p, vectors, x, w, b, r, to, parallel, workspace);
-  multiply_groups<Single, false>(p, vectors, x, w, b, r, to, parallel, workspace);
+  if (p.bfloat16)
+    return multiply_groups<Brain, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
+  multiply_groups<Single, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
 }
 
 template <class T>
@@ -1051,19 +1162,20 @@ size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors 
 
 template <class T>
 void pairs_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const void* x,
-                const void* weights, const T* b, const T* r, T* y, void* pairs, Parallel& parallel,
+                const void* weights, const T* b, const void* r, T* y, void* pairs, Parallel& parallel,
                 void* workspace) {
   const ConvolutionProblem p = one_channel(problem) ? problem : with_joined_axes(problem);
   if (empty(p)) return;
   const Outputs<T> to = {y, static_cast<Word*>(pairs)};
+  const Residual<T> residual(p, r);
   const auto* w = static_cast<const Word*>(weights);
   if (one_channel(p)) {
-    return filter_pairs(p, x, reinterpret_cast<const float*>(w), b, r, to, parallel, workspace);
+    return filter_pairs(p, x, reinterpret_cast<const float*>(w), b, residual, to, parallel, workspace);
   }
-  if (pairs != nullptr) {
-    return multiply_groups<Brain, true>(p, vectors, x, w, b, r, to, parallel, workspace);
+  if (pairs != nullptr || p.residual_pairs) {
+    return multiply_groups<Brain, true>(p, vectors, x, w, b, residual, to, parallel, workspace);
   }
-  multiply_groups<Brain, false>(p, vectors, x, w, b, r, to, parallel, workspace);
+  multiply_groups<Brain, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
 }
 
 template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
@@ -1072,6 +1184,6 @@ GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, fl
 GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
 template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
 template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const float*,
-                         const float*, float*, void*, Parallel&, void*);
+                         const void*, float*, void*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

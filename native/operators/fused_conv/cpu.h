@@ -23,12 +23,12 @@ GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (p, vectors, lanes))
 
 // The same in bfloat16 for what lies in pairs of channels, of which there is an even number in each group, or
-// one in and one out of each of an even number of groups. x: numbers, or pairs where p.pairs; y and `pairs`:
-// the result as numbers and as pairs, null where it is not wanted.
+// one in and one out of each of an even number of groups. x: numbers, or pairs where p.pairs; r: the same where
+// p.residual_pairs; y and `pairs`: the result as numbers and as pairs, null where it is not wanted.
 GRAPHOPT_PRODUCT_KERNEL(void, pairs_conv,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, const void* x,
-                         const void* weights, const T* b, const T* r, T* y, void* pairs, Parallel& parallel,
-                         void* workspace),
+                         const void* weights, const T* b, const void* r, T* y, void* pairs,
+                         Parallel& parallel, void* workspace),
                         (p, vectors, x, weights, b, r, y, pairs, parallel, workspace))
 
 }  // namespace graphopt::cpu

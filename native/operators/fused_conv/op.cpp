@@ -23,6 +23,7 @@ std::vector<FusedConvOp> FusedConvOp::all_pairs(PairsOf pairs) {
 std::vector<Operand> FusedConvOp::inputs() const {
   std::vector<Operand> operands = WeightedOperator::inputs();
   if (pairs()) std::fill(operands.begin() + 1, operands.end(), Operand::kFloat);
+  if (pairs() && tail_.has_residual) operands.back() = Operand::kAny;
   return operands;
 }
 
@@ -135,7 +136,16 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   }
   if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
   require_shape("B", inputs[2], {p.y_channels()});
-  require_residual(inputs, "Y", output(inputs));
+  const Shape y = output(inputs);
+  p.residual_pairs = pairs() && tail_.has_residual && inputs[3].rank() == 5;
+  if (!p.residual_pairs) {
+    require_residual(inputs, "Y", y);
+  } else if (y[1] % 2 != 0 || (p.C > 1 && p.M % 2 != 0)) {
+    throw Error("R " + inputs[3].text() + " lies in pairs, which the channels of Y " + y.text() +
+                " do not make");
+  } else {
+    require_like("R", inputs[3], "Y in pairs", output_beside(y, 1));
+  }
   return p;
 }
 
@@ -221,11 +231,18 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     auto* y = call.outputs[0].as<float>();
     void* pairs = this->op_.outputs() > 1 ? call.outputs[1].data : nullptr;
     if (y == nullptr && pairs == nullptr) return;
+    require_type("X", call.inputs[0], p.pairs);
+    if (p.has_residual) require_type("R", call.inputs[3], p.residual_pairs);
     if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
       throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
     }
     cpu::pairs_conv(p, vectors, call.inputs[0].data, packed, data<float>(call, 2),
-                    p.has_residual ? data<float>(call, 3) : nullptr, y, pairs, *call.parallel, scratch);
+                    p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
+  }
+  static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {
+    if (tensor.type == (in_pairs ? ElementType::kBfloat16 : ElementType::kFloat)) return;
+    throw Error(std::string(name) + " " + tensor.shape.text() + " is of type " +
+                element_type_name(tensor.type) + ": pairs of channels are bfloat16 of rank 5, numbers float");
   }
 };
 

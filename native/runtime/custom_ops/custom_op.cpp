@@ -102,6 +102,7 @@ CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Reg
   GetInputType = [](const OrtCustomOp* op, size_t i) {
     const Operand operand = custom_op(op).registration.inputs[i];
     if (operand == Operand::kBool) return ElementType::kBool;
+    if (operand == Operand::kAny) return ElementType::kUndefined;
     return operand == Operand::kFloat ? ElementType::kFloat : custom_op(op).type;
   };
   GetInputTypeCount = [](const OrtCustomOp* op) { return custom_op(op).registration.inputs.size(); };
