@@ -42,6 +42,9 @@ COMMANDS = (
     "bisect {model} --target cpu --all-sites",
     "lower {out} {lowered}",
     "optimize {model} {again} -q --target cpu --verify --report {page}",
+    "optimize {model} {tuned} -q --target cpu --tune --tune-seconds 1 --tuning-cache {cache} --bench --threads 1",
+    "optimize {model} {half} -q --target cpu --precision fp16 --verify",
+    "optimize {model} {brain} -q --target cpu --precision bf16 --max-error 0.01 --json {json}",
     "view {model} --target cpu --no-open",
     "serve-config {out} {served} --for kserve",
 )
@@ -127,8 +130,10 @@ def main() -> int:
         if sys.stderr.isatty():
             print(f"{i} of {len(chosen)}: {case}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
-            places = {what: Path(folder) / f"{what}.onnx" for what in ("model", "out", "lowered", "again")}
+            models = ("model", "out", "lowered", "again", "tuned", "half", "brain")
+            places = {what: Path(folder) / f"{what}.onnx" for what in models}
             places |= {"page": Path(folder) / "page.html", "served": Path(folder) / "served"}
+            places |= {what: Path(folder) / f"{what}.json" for what in ("cache", "json")}
             places["model"].write_bytes(corpus[case])
             for command in COMMANDS:
                 if "{out}" in command and not command.startswith("optimize") and not places["out"].exists():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -599,6 +599,35 @@ def taken_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callabl
 
     plan(model, Wishes(fixed=sizes), accepts, lambda _: True)
     return found[0] if found else None
+
+
+def taken_sizes(
+    model: onnx.ModelProto, sizes: Mapping[str, int], given: Collection[str], takes: Callable[[Feeds], bool]
+) -> dict[str, int]:
+    """Sizes that a model takes: `sizes`, with as few others as `plan` finds where it refuses those.
+
+    Args:
+        model: its inputs are read, and what it does with them; functions inlined.
+        sizes: of every symbol.
+        given: symbols whose size must stay.
+        takes: runs the model.
+    """
+    found: dict[str, int] = {}
+
+    def accepts(case: Case) -> bool:
+        if not found and takes(case.feeds):
+            for value in required_inputs(model):
+                for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                    if not _is_given(dim):
+                        found[_symbol(value, axis)] = case.feeds[value.name].shape[axis]
+        return bool(found)
+
+    if taken_feeds(model, sizes, takes) is not None:
+        return dict(sizes)
+    plan(model, Wishes(fixed={name: sizes[name] for name in given}), accepts, lambda _: True)
+    others = {name: size for name, size in found.items() if name in sizes and size != sizes[name]}
+    fewer = ({**sizes, name: size} for name, size in others.items())
+    return next((tried for tried in fewer if takes(normal_feeds(model, tried))), {**sizes, **others})
 
 
 def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -43,7 +43,8 @@ def bisect(
         result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
     console = screen.out()
     if result.culprit is None:
-        say(f"{verdict(result.verdict)} after all {result.rewrites} rewrites: {plain(result.summary)}", console)
+        done = "its one rewrite" if result.rewrites == 1 else f"all {result.rewrites} rewrites"
+        say(f"{verdict(result.verdict)} after {done}: {plain(result.summary)}", console)
         exit_with_verdict(result.verdict)
         return
     where = ", ".join(result.culprit.nodes) or "the whole model"

@@ -27,7 +27,7 @@ from graphopt.cli.options import (
 )
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
-from graphopt.errors import OptionError
+from graphopt.errors import GraphoptError, OptionError
 
 if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
@@ -158,7 +158,8 @@ def optimize(
     report = _optimized(model, written or out, options, tuning)
     if limit is not None:
         report.notes[:0] = limit.lines()
-    accuracy, times = _compared(model, written, timing, verify=verify, bench=bench)
+    accuracy = _verified(model, written) if verify and written is not None else None
+    times, untimed = _timed(model, written, timing) if bench and written is not None else (None, None)
     if shown is not None and written is not None:
         streams.flush(shown, written)
     if not quiet:
@@ -175,6 +176,8 @@ def optimize(
         streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if accuracy is not None:
         exit_with_verdict(accuracy.verdict)
+    if untimed is not None:
+        raise untimed
 
 
 @dataclass(frozen=True)
@@ -253,18 +256,18 @@ def _optimized(model: Path, out: Path | None, options: Options, tuning: Tuning |
     return report
 
 
-def _compared(
-    model: Path, written: Path | None, timing: _Timing, *, verify: bool, bench: bool
-) -> tuple[VerifyReport | None, BenchReport | None]:
-    """How the outputs and the times of IN and OUT compare, as far as that is asked for."""
-    accuracy, times = None, None
-    if verify and written is not None:
-        with screen.working("verifying") as say:
-            accuracy = graphopt.verify(model, written, progress=say)
-    if bench and written is not None:
-        with screen.working("timing") as say:
-            times = graphopt.bench(model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say)
-    return accuracy, times
+def _verified(model: Path, written: Path) -> VerifyReport:
+    with screen.working("verifying") as say:
+        return graphopt.verify(model, written, progress=say)
+
+
+def _timed(model: Path, written: Path, timing: _Timing) -> tuple[BenchReport | None, GraphoptError | None]:
+    """How the times of IN and OUT compare, or why they do not: all else is known by then, and is said first."""
+    with screen.working("timing") as say:
+        try:
+            return graphopt.bench(model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say), None
+        except GraphoptError as error:
+            return None, error
 
 
 def _data(report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> dict[str, object]:

@@ -24,7 +24,7 @@ import onnx.inliner
 import graphopt
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
-from graphopt.checking.inputs import normal_feeds, required_inputs, symbols, taken_feeds
+from graphopt.checking.inputs import normal_feeds, required_inputs, symbols, taken_feeds, taken_sizes
 from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
@@ -200,14 +200,17 @@ def bench(
         if inputs is not None and (sizes or batch):
             raise OptionError("inputs have sizes of their own: give inputs, or sizes and batch")
         given = None if inputs is None else given_cases(inputs, protos[0])[0].feeds
-        grid = size_grid(protos[0], dict(sizes or {}), batch) if given is None else [{}]
+        grid: list[dict[str, int]] = [{}]
+        if given is None:
+            grid = size_grid(protos[0], dict(sizes or {}), batch)
+            grid = _taken(paths[0], protos[0], grid, {*(sizes or {})}, Setting(names[0], threads[0], grid[0], "host"))
         # Without a second side there is nothing to match.
         found = diff(*paths) if profile and len(paths) == 2 else None
         count = sum(len(grid) * len(threads) * (1 if name == CPU else 2) for name in names)
         done = 0
         for provider in names:
             for i, (bound, n) in enumerate(itertools.product(grid, threads)):
-                feeds = _feeds(paths[0], protos[0], Setting(provider, n, bound, "host")) if given is None else given
+                feeds = feeds_for(paths[0], protos[0], Setting(provider, n, bound, "host")) if given is None else given
                 if i == 0 and (profile or require_device):
                     say(f"profiling on {provider} ({time_left((count - done) * seconds)})")
                     profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
@@ -286,6 +289,34 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
     return [dict(zip(roles, values, strict=True)) for values in itertools.product(*choices)]
 
 
+def _taken(
+    path: Path, proto: onnx.ModelProto, grid: list[dict[str, int]], given: set[str], setting: Setting
+) -> list[dict[str, int]]:
+    """The grid with sizes that the model takes, for images and lengths of which the caller said nothing."""
+    free = {s for s, role in symbols(proto).items() if role != "batch"} - given
+    if not free:
+        return grid
+    with about(path.name):
+        takes = _takes(open_session(path, setting.provider, setting.threads))
+        found = taken_sizes(_inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
+    return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
+
+
+def _takes(session: Any) -> Callable[[dict[str, Any]], bool]:
+    def takes(tried: dict[str, Any]) -> bool:
+        try:
+            session.run(None, tried)
+        except Exception:  # `_runner` says why
+            return False
+        return True
+
+    return takes
+
+
+def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+
+
 def _conditions(providers: Sequence[str]) -> list[str]:
     versions = f"{runtime_name()}, graphopt {graphopt.__version__}"
     lines = [f"{versions}; all of the runtime's optimizations on, on both sides, interleaved"]
@@ -312,24 +343,19 @@ def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], sec
     return BenchRow(setting, sides[0], sides[1], speedup, low, high, verdict(speedup, low, high))
 
 
-def _feeds(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str, Any]:
-    """Inputs that the model takes: not each takes any integer, or any number where it wants one."""
+def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str, Any]:
+    """Inputs that the model takes: not each takes any integer, or any number where it wants one.
+
+    Raises:
+        VerifyError: there are no arrays of what an input holds.
+    """
     with about(path.name):
         kinds = [v.type.tensor_type for v in required_inputs(proto)]
         feeds = normal_feeds(proto, setting.sizes)
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
             return feeds
         session = open_session(path, setting.provider, setting.threads)
-
-        def takes(tried: dict[str, Any]) -> bool:
-            try:
-                session.run(None, tried)
-            except Exception:  # `_runner` says why
-                return False
-            return True
-
-        inlined = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
-        return taken_feeds(inlined, setting.sizes, takes) or feeds
+        return taken_feeds(_inlined(proto), setting.sizes, _takes(session)) or feeds
 
 
 def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
@@ -337,8 +363,8 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(
-            f"{path.name}: {describe(setting)}: it does not run: {runtime_says(error)}; give inputs that it takes with "
-            "--inputs"
+            f"{path.name}: {describe(setting)}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
+            "takes (--dim, --inputs)"
         ) from None
     if setting.io == "host":
         return lambda: session.run(None, feeds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphopt.checking.inputs import Case, normal_feeds
 from graphopt.checking.run import Outputs, open_session, run_case
-from graphopt.errors import GraphoptError, OptionError
+from graphopt.errors import GraphoptError, OptionError, about
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import size_grid
 from graphopt.optimizer import optimize
@@ -141,7 +141,7 @@ class _Work:
         if isinstance(model, str | Path):
             original = Path(model)
         else:
-            original = folder / "original.onnx"
+            original = folder / "model.onnx"
             writing.save(reading.load(model).model, original)
         proto = reading.read_proto(original)
         (drawn,) = size_grid(proto, {s: (n,) for s, n in sizes.items()}, ())
@@ -150,7 +150,9 @@ class _Work:
                 if value.name == name:
                     for dim, size in zip(value.type.tensor_type.shape.dim, shape):
                         dim.dim_value = size
-        self._cases = [Case(f"draw {seed}", normal_feeds(proto, drawn, seed)) for seed in range(_CASES)]
+        self._called = original.name
+        with about(self._called):
+            self._cases = [Case(f"draw {seed}", normal_feeds(proto, drawn, seed)) for seed in range(_CASES)]
         self._names = [o.name for o in proto.graph.output]
         self._wanted = self._outputs(original, library=False)
 
@@ -168,7 +170,7 @@ class _Work:
         }
 
     def _source(self) -> Path:
-        return Path(self._model) if isinstance(self._model, str | Path) else self._folder / "original.onnx"
+        return Path(self._model) if isinstance(self._model, str | Path) else self._folder / "model.onnx"
 
     def _outputs(self, path: Path, *, library: bool) -> list[Outputs]:
         """Raises:
@@ -178,7 +180,7 @@ class _Work:
         outputs = [run_case(session, case) for case in self._cases]
         for one in outputs:
             if isinstance(one, str):
-                raise GraphoptError(f"the model does not run: {one}; give sizes that it takes (--dim)")
+                raise GraphoptError(f"{self._called}: it does not run: {one}; give sizes that it takes (--dim)")
         return [one for one in outputs if not isinstance(one, str)]
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files
-from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelLoadError, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
+    Setting,
     bound_runner,
+    feeds_for,
     interleave,
     ratio,
     size_grid,
@@ -262,6 +264,7 @@ class _Work:
         precision: str | None = None,
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
+        self._called = Path(original).name if isinstance(original, str | Path) else "model.onnx"  # as messages name it
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
         recorder = _NoSite()
@@ -269,9 +272,13 @@ class _Work:
         if precision is not None:  # sites are cut out of the model before its conversion, and converted on their own
             self.plain = self._write("unconverted", profit=_NoSite())
         self.candidates = recorder.seen
-        proto = reading.read_proto(self.plain)
-        (self.sizes,) = size_grid(proto, {s: (n,) for s, n in sizes.items()}, ())
-        self.feeds = normal_feeds(proto, self.sizes)
+        self._proto = reading.read_proto(self.plain)
+        (self.sizes,) = size_grid(self._proto, {s: (n,) for s, n in sizes.items()}, ())
+
+    @cached_property
+    def feeds(self) -> dict[str, Any]:
+        """Inputs that the whole model takes."""
+        return feeds_for(self.plain, self._proto, Setting(self.provider, self.threads, self.sizes, "host"))
 
     def rewritten(self, profit: Profit, name: str) -> Path:
         return self._write(name, profit=profit, precision=self._precision)
@@ -283,7 +290,8 @@ class _Work:
         return side
 
     def _write(self, name: str, **options: Any) -> Path:
-        path = self.folder / f"{name}.onnx"
+        path = self.folder / name / self._called
+        path.parent.mkdir(exist_ok=True)
         if isinstance(self._original, str | Path):
             optimize(self._original, path, target=self.target, **options)
         else:
@@ -303,8 +311,8 @@ class _Work:
         except Exception as error:  # the runtime's exception classes share no public base
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
             raise GraphoptError(
-                f"with {sizes or 'fixed sizes'} the model does not run: {runtime_says(error)}; give sizes that it "
-                "takes (--dim)"
+                f"{path.name}: with {sizes or 'fixed sizes'} it does not run: {runtime_says(error)}; give sizes that "
+                "it takes (--dim)"
             ) from None
         if self.provider == CPU:
             return lambda: session.run(None, feeds)
@@ -395,7 +403,7 @@ def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
     proto = onnx.load(work.plain, load_external_data=False)
     have = {o.name for o in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
-    path = work.folder / "values.onnx"  # beside the data files of `plain`
+    path = work.plain.with_name("values.onnx")  # beside the data files of `plain`
     onnx.save(proto, path)
     session = open_session(path, CPU, work.threads)
     return dict(zip(names, session.run(list(names), work.feeds), strict=True)) if names else {}

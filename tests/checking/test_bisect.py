@@ -74,4 +74,4 @@ def test_a_random_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp
     onnx.save(model_from_text(text, {}), tmp_path / "in.onnx")
     result = graphopt_command("bisect", tmp_path / "in.onnx", "--target", "cpu")
     assert (result.exit_code, result.stderr) == (EXIT_RANDOM, "")
-    assert result.stdout.startswith("random after all 1 rewrites: ")
+    assert result.stdout.startswith("random after its one rewrite: ")

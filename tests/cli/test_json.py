@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from graphopt.strict_json import SCHEMA, dumps
 from models import ZOO
+from tests.rewriting import model_from_text
 
 Command = Callable[..., Any]
 FILE = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
@@ -64,6 +66,24 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
         data = strict(graphopt_command(*command, "--json").stdout)
         assert data["command"] == command[0]
         check(data)
+
+
+@pytest.mark.once
+def test_what_cannot_be_timed_is_told_after_the_rest(
+    graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]
+) -> None:
+    """The answer of `--verify` is not lost when `--bench` is given a size that the model refuses."""
+    path, out, report = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "report.json"
+    text = "g (float[N, H] x) => (float[N, 1] y) { z = Add(x, k) t = Identity(z) y = MatMul(t, w) }"
+    onnx.save(model_from_text(text, {"k": np.ones((1, 32), np.float32), "w": np.ones((32, 1), np.float32)}), path)
+    options = ("--target", "cpu", "--verify", "--bench", "--dim", "H=7", "--threads", "1", "--json", report)
+    shown = graphopt_command("optimize", path, out, *options)
+    assert shown.exit_code == 2 and len(shown.stderr.splitlines()) == 1
+    assert shown.stderr.startswith("graphopt: in.onnx: ") and "H=7" in shown.stderr and "(--dim, " in shown.stderr
+    assert shown.stdout.startswith("equal (")
+    whole = strict(report.read_text())
+    check(whole)
+    assert whole["verify"]["verdict"] == "equal" and whole["bench"] is None
 
 
 @pytest.mark.once

@@ -227,6 +227,18 @@ def test_inputs_that_a_model_takes_are_looked_for(tmp_path: Path) -> None:
     bench(model_from_text(text, {}), threads=(1,), seconds=0.0, memory=False, profile=False)
 
 
+def test_sizes_that_a_model_takes_are_looked_for() -> None:
+    """A recognizer of text lines knows one height alone; what it takes of the other sizes stays."""
+    text = (
+        "g (float[N, 3, H, W] x) => (float[M, 1, L] y) { r = ReduceMean <axes = [1], keepdims = 0> (x) y = Mul (r, k) }"
+    )
+    model = model_from_text(text, {"k": np.ones((1, 32, 1), np.float32)}, opset=17)
+    (row,) = bench(model, threads=(1,), seconds=0.0, memory=False, profile=False).rows
+    assert row.setting.sizes == {"N": 1, "H": 32, "W": 224}
+    with pytest.raises(GraphoptError, match="give sizes or inputs that it takes"):
+        bench(model, sizes={"H": (224,)}, threads=(1,), seconds=0.0, memory=False, profile=False)
+
+
 def test_what_does_not_run_is_named(tmp_path: Path) -> None:
     """By its file, also where the profile needed a copy with names, by its node, and with what to do."""
     text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
@@ -235,7 +247,7 @@ def test_what_does_not_run_is_named(tmp_path: Path) -> None:
         bench(tmp_path / "net.onnx", inputs={"x": np.zeros((2, 3), np.float32), "s": np.array([7])}, memory=False)
     said = str(caught.value)
     assert said.startswith("net.onnx: CPUExecutionProvider, ") and said.endswith(
-        "give inputs that it takes with --inputs"
+        "give sizes or inputs that it takes (--dim, --inputs)"
     )
     assert "it does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
     model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})

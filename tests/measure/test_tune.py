@@ -18,7 +18,7 @@ from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _c
 from graphopt.targets.profit import Candidate
 from graphopt.targets.target import Target
 from models import ZOO
-from tests.rewriting import assert_same_outputs
+from tests.rewriting import assert_same_outputs, model_from_text
 
 WIN, LOSS, UNCLEAR = Measurement(1.4, 1.3, 1.5), Measurement(0.8, 0.7, 0.9), Measurement(1.2, 0.6, 1.9)
 CANDIDATE = Candidate("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
@@ -186,8 +186,25 @@ def test_nothing_to_tune_for_standard_onnx() -> None:
 
 
 def test_sizes_that_the_model_refuses() -> None:
-    with pytest.raises(GraphoptError, match=r"sequence=4096 the model does not run"):
+    with pytest.raises(GraphoptError, match=r"sequence=4096 it does not run"):
         graphopt.tune(small("bert"), target="cpu", sizes={"sequence": 4096})
+
+
+def test_the_file_is_named_that_does_not_run(tmp_path: Path) -> None:
+    model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})
+    model.ir_version = 99
+    onnx.save(model, tmp_path / "new.onnx")
+    with pytest.raises(GraphoptError, match=r"^new.onnx: onnxruntime.* cannot load it"):
+        graphopt.tune(tmp_path / "new.onnx", target="cpu")
+    onnx.save(model_from_text("g (int4[2] x) => (float[2] y) { y = Cast <to = 1> (x) }", {}), tmp_path / "int4.onnx")
+    for command in (graphopt.tune, lambda path, target: graphopt.limit_error(path, 0.1)):
+        with pytest.raises(GraphoptError, match=r"^int4.onnx: input 'x' holds INT4"):
+            command(tmp_path / "int4.onnx", target="cpu")
+
+
+def test_inputs_that_a_model_takes_are_looked_for() -> None:
+    text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
+    assert graphopt.tune(model_from_text(text, {}), target="cpu", threads=1, seconds=0.0).sites == {}
 
 
 def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
