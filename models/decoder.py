@@ -1,4 +1,4 @@
-"""A decoder as onnxruntime-genai's builder writes them: com.microsoft operators, weights of 4 or 8 bits, a cache."""
+"""A decoder as onnxruntime-genai's builder writes them: com.microsoft operators, weights of 2, 4 or 8 bits, a cache."""
 
 from __future__ import annotations
 

@@ -25,11 +25,6 @@ std::string refuse_unless_last(const Node& node, int64_t axis) {
   return axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
 }
 
-std::string refuse_many_axes(const Value& value) {
-  const size_t most = bytes_of(value.type) == 8 ? gpu::kMostAxes - 1 : gpu::kMostAxes;
-  return !value.shape || value.shape->rank() > most ? "rank above " + std::to_string(most) : "";
-}
-
 size_t axis_of(int64_t axis, size_t rank) {
   const int64_t n = static_cast<int64_t>(rank), a = axis < 0 ? axis + n : axis;
   if (a < 0 || a >= n) throw Error("axis " + std::to_string(axis) + " is out of range");

@@ -178,8 +178,6 @@ class GpuKernel final : public GpuKernelOf<Op> {
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
 // -1 is the last axis of a tensor of any rank, also of one that is not known before it exists.
 std::string refuse_unless_last(const Node& node, int64_t axis);
-// For kernels that walk gpu::kMostAxes axes, of which elements of 8 bytes take one.
-std::string refuse_many_axes(const Value& value);
 
 // From a negative axis, too. Throws Error when it is out of range.
 size_t axis_of(int64_t axis, size_t rank);

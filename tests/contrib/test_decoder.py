@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,11 @@ def tokens_of(session: Any, steps: int = TOKENS) -> list[list[int]]:
     return tokens
 
 
-@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.skipif(RUNTIME < (1, 31), reason="no kernel"))])
+EVERY = os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1"
+NEW = pytest.mark.skipif(RUNTIME < (1, 31), reason="no kernel")
+
+
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=NEW), *([pytest.param(2, marks=NEW)] if EVERY else [])])
 def test_same_tokens(bits: int, tmp_path: Path) -> None:
     model = decoder(bits=bits)
     wanted = generate(model)

@@ -24,7 +24,7 @@ def strides_of(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-# Shape and permutation. In whole packs of 16 bytes, in single elements, axes that merge, five that do not.
+# Shape and permutation. In whole packs of 16 bytes, in single elements, axes that merge, five and more that do not.
 TRANSPOSES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 5, 16), (0, 2, 1, 3)),
     ((3, 4, 32), (1, 0, 2)),
@@ -42,6 +42,8 @@ TRANSPOSES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3, 1, 70), (2, 1, 0)),
     ((2, 17, 3), (1, 2, 0)),
     ((2, 6, 10, 3), (3, 0, 2, 1)),
+    ((3, 2, 2, 4, 2, 3), (0, 5, 1, 3, 2, 4)),
+    ((2, 3, 2, 2, 3, 2, 16), (5, 3, 1, 4, 2, 0, 6)),
 )
 VALUES = {1: np.uint8, 2: np.float16, 4: np.float32, 8: np.int64}
 

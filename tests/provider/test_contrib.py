@@ -76,7 +76,7 @@ def generate_on_device(model: bytes, steps: int) -> tuple[list[list[int]], Count
     return tokens_of(session, steps), given
 
 
-@pytest.mark.parametrize("bits", [4, 8] if EVERY else [4])
+@pytest.mark.parametrize("bits", [2, 4, 8] if EVERY else [4])
 def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecutor) -> None:
     """With the cache from step to step, as it is and optimized; scripts/sweep asks for 64 of them."""
     steps = TOKENS if EVERY else 6

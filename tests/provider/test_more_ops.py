@@ -75,6 +75,33 @@ def test_transpose(shape: Any, perm: Any, dtype: Any, worker: ProcessPoolExecuto
     check(worker, node, {"x": random(*shape, dtype=dtype)}, tolerance=0)
 
 
+WINDOWS = np.array([2, 2, 3, 2, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        (helper.make_node("Transpose", ["x"], ["y"], perm=[0, 1, 3, 2, 4, 5]), {}),
+        (helper.make_node("Transpose", ["x"], ["y"], perm=[0, 5, 1, 3, 2, 4]), {}),
+        (helper.make_node("Transpose", ["x"], ["y"], perm=[5, 3, 1, 0, 4, 2]), {}),
+        (
+            helper.make_node("Slice", ["x", "starts", "ends", "axes", "steps"], ["y"]),
+            {"starts": [1, 2, 1], "ends": [2, -9, 3], "axes": [1, 2, -1], "steps": [1, -2, 1]},
+        ),
+        (helper.make_node("Expand", ["x", "s"], ["y"]), {"s": [3, 2, 2, 3, 2, 2, 3]}),
+        (helper.make_node("Einsum", ["x"], ["y"], equation="nhwpqc->nchpwq"), {}),
+    ],
+    ids=lambda p: p.op_type if isinstance(p, onnx.NodeProto) else "",
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_six_axes(node: onnx.NodeProto, constants: dict[str, Any], dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """Windows of images, as Swin and SAM cut them, and patches that become pixels."""
+    if node.op_type == "Einsum" and dtype == np.int64:
+        return
+    x = np.arange(WINDOWS.prod()).reshape(WINDOWS).astype(dtype)
+    check(worker, node, {"x": x}, {k: np.array(v) for k, v in constants.items()}, tolerance=0)
+
+
 @both
 def test_expand(dtype: Any, worker: ProcessPoolExecutor) -> None:
     node = helper.make_node("Expand", ["x", "s"], ["y"])
@@ -453,6 +480,8 @@ def test_blocks_of_pixels(op: str, dtype: Any, worker: ProcessPoolExecutor) -> N
     attributes: dict[str, Any] = {"mode": mode} if mode else {}
     node = helper.make_node(name, ["x"], ["y"], blocksize=2, **attributes)
     check(worker, node, {"x": random(2, 12, 4, 6, dtype=dtype)}, tolerance=0)
+    if dtype == np.float32:
+        check(worker, node, {"x": random(2, 12, 4, 6).astype(np.int64)}, tolerance=0)
 
 
 @pytest.mark.parametrize("op", ["GatherElements", "GatherND"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.errors import GraphoptError
@@ -90,6 +90,58 @@ def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> No
     assert [outcome.on_device(op) for op in ("Relu", "Reshape", "Unsqueeze", "Neg")] == [1, 1, 1, 1]
     assert not [op for op in outcome.elsewhere if op.startswith("Memcpy")], outcome.placement
     np.testing.assert_array_equal(outcome.outputs[0], -np.maximum(feeds["x"], 0).reshape(1, 12, 4))
+
+
+def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: ProcessPoolExecutor) -> None:
+    """Angles of positions behind a cache: only how long it is comes from the host, and sizes for Reshape stay there."""
+    numbers = helper.make_tensor("value", TensorProto.INT64, [1], [1])
+    nodes = [
+        helper.make_node("Shape", ["past"], ["past_shape"]),
+        helper.make_node("Gather", ["past_shape", "zero"], ["P"]),
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Shape", ["a"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["S"]),
+        helper.make_node("Range", ["zero", "S", "one"], ["steps"]),
+        helper.make_node("Add", ["steps", "P"], ["positions"]),
+        helper.make_node("Cast", ["positions"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "axis"], ["column"]),
+        helper.make_node("Cos", ["column"], ["cos"]),
+        helper.make_node("Mul", ["a", "cos"], ["turned"]),
+        helper.make_node("Unsqueeze", ["S", "zeros"], ["rows"]),
+        helper.make_node("ConstantOfShape", ["rows"], ["ones"], value=numbers),
+        helper.make_node("Concat", ["rows", "rest"], ["to"], axis=0),
+        helper.make_node("Reshape", ["turned", "to"], ["b"]),
+        helper.make_node("Concat", ["past", "b"], ["y"], axis=0),
+        helper.make_node("Cast", ["ones"], ["z"], to=TensorProto.FLOAT),
+    ]
+    values = {"zero": 0, "one": 1, "axis": [1], "zeros": [0], "rest": [2, 2]}
+    feeds = {"past": signed(np.random.default_rng(0), 3, 2, 2), "x": signed(np.random.default_rng(1), 5, 4)}
+    model = model_of(nodes, feeds, ["y", "z"], {k: np.array(v) for k, v in values.items()})
+    outcome = worker.submit(run, model, feeds).result()
+    # The one copy: how many positions the cache has.
+    assert outcome.elsewhere == {"Gather": 2, "Unsqueeze": 1, "Concat": 1, "MemcpyFromHost": 1}, outcome.placement
+    turned = np.maximum(feeds["x"], 0) * np.cos(np.arange(3, 8, dtype=np.float32))[:, None]
+    np.testing.assert_allclose(outcome.outputs[0], np.concatenate([feeds["past"], turned.reshape(5, 2, 2)]), atol=1e-6)
+    np.testing.assert_array_equal(outcome.outputs[1], np.ones(5))
+
+
+def test_a_shape_is_told_where_the_tensor_is(worker: ProcessPoolExecutor) -> None:
+    """Of what the CPU has made, and of an input that nobody reads on the device: no copy is worth its shape."""
+    nodes = [
+        helper.make_node("Sinh", ["x"], ["a"]),
+        helper.make_node("Shape", ["a"], ["s"]),
+        helper.make_node("Relu", ["w"], ["b"]),
+        helper.make_node("Reshape", ["b", "s"], ["c"]),
+        helper.make_node("Shape", ["u"], ["t"]),
+        helper.make_node("Expand", ["c", "t"], ["y"]),
+    ]
+    feeds = {name: signed(np.random.default_rng(0), *shape) for name, shape in (("x", (3, 2)), ("w", (6,)))}
+    feeds["u"] = np.zeros((4, 3, 2), np.float32)
+    outcome = worker.submit(run, model_of(nodes, feeds, ["y"]), feeds).result()
+    assert outcome.elsewhere == {"Sinh": 1, "Shape": 2}
+    np.testing.assert_array_equal(
+        outcome.outputs[0], np.broadcast_to(np.maximum(feeds["w"], 0).reshape(3, 2), (4, 3, 2))
+    )
 
 
 def _threads_and_sessions(model: bytes, x: Array) -> list[float]:

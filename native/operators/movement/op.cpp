@@ -206,8 +206,7 @@ std::string refuse_block_move(const Node& node) {
   if (block < 1 || block > 1024) return "a block of this size";
   const std::string mode = node.find_string("mode").value_or("DCR");
   if (mode != "DCR" && mode != "CRD") return "this mode is not known";
-  // One of its six axes always merges with its neighbour.
-  return bytes_of(node.inputs.front().type) == 8 ? "elements of 8 bytes" : "";
+  return "";
 }
 
 // Starts, ends, axes and steps are inputs 1 to 4.
@@ -414,14 +413,12 @@ std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
 }
 
 void add_movement(Kernels& kernels) {
-  const auto small_input = [](const Node& node) { return refuse_many_axes(node.inputs.front()); };
-  const auto small_output = [](const Node& node) { return refuse_many_axes(node.outputs.front()); };
-  kernels.add_onnx<Transpose>("Transpose", 1, 25).refused(small_input);
-  kernels.add_onnx<Expand>("Expand", 8, 13).refused(small_output).reads_on_host({1});
+  kernels.add_onnx<Transpose>("Transpose", 1, 25);
+  kernels.add_onnx<Expand>("Expand", 8, 13).reads_on_host({1});
   kernels.add_onnx<Tile>("Tile", 6, 13).reads_on_host({1});
   kernels.add_onnx<BlockMove>("DepthToSpace", 1, 28, true).refused(refuse_block_move);
   kernels.add_onnx<BlockMove>("SpaceToDepth", 1, 28, false).refused(refuse_block_move);
-  kernels.add_onnx<Slice>("Slice", 10, 13).refused(small_input).reads_on_host({1, 2, 3, 4});
+  kernels.add_onnx<Slice>("Slice", 10, 13).reads_on_host({1, 2, 3, 4});
   kernels.add_onnx<Concat>("Concat", 4, 13).lies([](const Node&) { return Layout::kFollows; });
   kernels.has_channels_last<Concat>();
   kernels.add_onnx<Split>("Split", 2, 18).reads_on_host({1});

@@ -14,7 +14,8 @@ struct StridedCopy {
   int64_t bytes = 4;
 };
 
-// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+// Input x, output y. `aligned`: both pointers are multiples of 16. Of more than kMostAxes axes that do not
+// merge it is several launches. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 
 // y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 or 4 bytes. Input x, output y. `aligned`:

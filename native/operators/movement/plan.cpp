@@ -1,13 +1,68 @@
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "operators/movement/op.h"
 #include "operators/movement/planes_args.h"
 
 namespace graphopt::gpu {
-Plan strided_copy_plan(const StridedCopy& copy, bool aligned) {
+namespace {
+
+// Without the axes of size 1, and with those joined that X and Y walk as one.
+StridedCopy simplified(const StridedCopy& copy) {
+  StridedCopy result = copy;
+  std::vector<int64_t> dims;
+  result.x_strides.clear();
+  result.y_strides.clear();
+  for (size_t d = 0; d < copy.shape.rank(); ++d) {
+    const int64_t n = copy.shape[d], x = copy.x_strides[d], y = copy.y_strides[d];
+    if (n == 1) continue;
+    if (!dims.empty() && result.x_strides.back() == x * n && result.y_strides.back() == y * n) {
+      dims.back() *= n;
+      result.x_strides.back() = x;
+      result.y_strides.back() = y;
+    } else {
+      dims.push_back(n);
+      result.x_strides.push_back(x);
+      result.y_strides.push_back(y);
+    }
+  }
+  result.shape = Shape(dims.size());
+  std::copy(dims.begin(), dims.end(), result.shape.data());
+  return result;
+}
+
+// A copy for each index of the shortest axis; the innermost one stays.
+Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
+  const int64_t* dims = copy.shape.data();
+  const auto rank = copy.shape.rank();
+  const auto axis = std::min_element(dims, dims + rank - 1) - dims;
+  StridedCopy part = copy;
+  part.shape = Shape(rank - 1);
+  std::copy(dims, dims + axis, part.shape.data());
+  std::copy(dims + axis + 1, dims + rank, part.shape.data() + axis);
+  part.x_strides.erase(part.x_strides.begin() + axis);
+  part.y_strides.erase(part.y_strides.begin() + axis);
   Plan plan;
-  if (copy.shape.elements() == 0) return plan;
+  for (int64_t i = 0; i < dims[axis]; ++i) {
+    Plan one = strided_copy_plan(part, aligned);
+    std::move(one.launches.begin(), one.launches.end(), std::back_inserter(plan.launches));
+    part.x_offset += copy.x_strides[static_cast<size_t>(axis)];
+    part.y_offset += copy.y_strides[static_cast<size_t>(axis)];
+  }
+  return plan;
+}
+
+}  // namespace
+
+Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
+  Plan plan;
+  if (given.shape.elements() == 0) return plan;
+  const StridedCopy copy = simplified(given);
+  const size_t most = copy.bytes == 8 ? kMostAxes - 1 : kMostAxes;
+  if (copy.shape.rank() > most) return copies_along_shortest_axis(copy, aligned);
   // Elements of 8 bytes are pairs of 4.
   Shape shape = copy.shape;
   int64_t bytes = copy.bytes, factor = 1;

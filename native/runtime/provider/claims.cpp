@@ -72,6 +72,77 @@ void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, const B
   }
 }
 
+// Whether the value is known to be one number.
+bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
+
+// Of what is made of shapes alone, `computed`, only that stays with the CPU which the host reads in the end:
+// sizes, axes, scales, and inputs of nodes that are there anyway. The rest is data, such as masks and
+// positions: from the first node on that makes more than one float, or reads what is on the device already, it
+// is computed there, and at most the few numbers in front of it are copied.
+void take_what_is_data(const Claims& claims, const Nodes& nodes, const Body& body,
+                       const std::vector<bool>& computed, std::vector<std::string>& refusals) {
+  std::vector<bool> needed(nodes.size());  // its result is read on the host
+  std::set<std::string> wanted;
+  if (!body.parent.empty()) wanted.insert(body.outputs.begin(), body.outputs.end());
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const NodeInGraph& node = *nodes[i];
+    for (const std::string& name : node.output_names()) needed[i] = needed[i] || wanted.count(name) > 0;
+    const bool on_host = !refusals[i].empty() && (!computed[i] || needed[i]);
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (!node.has_input(k) || node.is_constant(k)) continue;
+      if (on_host || claims.host_input(node, k)) wanted.insert(node.input_names()[k]);
+    }
+    wanted.insert(node.implicit_names().begin(), node.implicit_names().end());
+  }
+  std::set<std::string> on_device;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    if (computed[i] && !needed[i]) {
+      bool take = false;
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        take = take || (node.has_input(k) && !claims.host_input(node, k) &&
+                        on_device.count(node.input_names()[k]) > 0);
+      }
+      for (const Value& y : node.outputs) take = take || (y.present && is_float(y.type) && !is_one_number(y));
+      if (take) refusals[i].clear();
+    }
+    if (!refusals[i].empty() || needed[i]) continue;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      if (!claims.host_output(node, k)) on_device.insert(node.output_names()[k]);
+    }
+  }
+}
+
+// Shape and Size, of which the host knows the result whoever has the tensor: they are where it is. An input of
+// the graph is on the device if a node there reads it.
+void follow_the_tensor(const Claims& claims, const Nodes& nodes, const std::vector<bool>& possible,
+                       std::vector<std::string>& refusals) {
+  std::map<std::string, bool> on_device;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      on_device[node.output_names()[k]] = refusals[i].empty() && !claims.host_output(node, k);
+    }
+  }
+  const auto only_tells = [&](const NodeInGraph& node) {
+    return node.inputs.size() == 1 && node.outputs.size() == 1 && claims.host_output(node, 0);
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    if (!refusals[i].empty() || only_tells(node)) continue;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (node.has_input(k) && !claims.host_input(node, k)) on_device.emplace(node.input_names()[k], true);
+    }
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    if (!possible[i] || !only_tells(node)) continue;
+    const auto found = on_device.find(node.input_names()[0]);
+    const bool there = found != on_device.end() && found->second;
+    refusals[i] = there ? "" : "the tensor is not on the device";
+  }
+}
+
 // Groups of neighbouring nodes that are too small to pay for copies.
 void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& refusals) {
   std::vector<size_t> group(nodes.size());
@@ -164,20 +235,25 @@ std::vector<std::string> disabled_everywhere() {
 std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const Body& body,
                                 const ChoiceOptions& options) {
   std::vector<std::string> refusals(nodes.size());
-  std::set<std::string> on_host;  // values that shapes are made of, and that therefore stay with the CPU
+  std::vector<bool> possible(nodes.size()), computed(nodes.size());
+  std::set<std::string> on_host;  // values that shapes are made of
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     refusals[i] = is_disabled(node, options.disabled) ? "it is disabled" : claims.refuse(node);
-    if (refusals[i].empty() && computes_shapes(claims, node, on_host)) refusals[i] = "it computes a shape";
+    possible[i] = refusals[i].empty();
+    computed[i] = possible[i] && computes_shapes(claims, node, on_host);
+    if (computed[i]) refusals[i] = "it computes a shape";
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const bool host =
           refusals[i].empty() ? claims.host_output(node, k) : computes_shapes(claims, node, on_host);
       if (host) on_host.insert(node.output_names()[k]);
     }
   }
+  take_what_is_data(claims, nodes, body, computed, refusals);
   leave_what_the_host_reads(claims, nodes, body, refusals);
   // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
   if (body.parent.empty()) drop_lonely(nodes, options.min_nodes, refusals);
+  if (body.parent.empty()) follow_the_tensor(claims, nodes, possible, refusals);
   return refusals;
 }
 
