@@ -33,6 +33,8 @@ FIRST, SECOND = (1, 64, 64, 7), (2, 96, 96, 16)  # batch, height, width, length
 USUAL = (2, 64, 64, 16)
 # Where these are refused, one size for all is tried.
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
+# Lengths of what `taken_sizes` tries beside a state of one row.
+BESIDE_A_STATE = (128, 224, 576)
 # Past a tile of any kernel, not a multiple of 8 or 32, smaller than a tile; height and width differ both ways.
 MORE_SIZES = (
     (3, 64, 96, 10),
@@ -624,10 +626,13 @@ def taken_sizes(
 
     if taken_feeds(model, sizes, takes) is not None:
         return dict(sizes)
+    free = sizes.keys() - given
     plan(model, Wishes(fixed={name: sizes[name] for name in given}), accepts, lambda _: True)
     others = {name: size for name, size in found.items() if name in sizes and size != sizes[name]}
-    fewer = ({**sizes, name: size} for name, size in others.items())
-    return next((tried for tried in fewer if takes(normal_feeds(model, tried))), {**sizes, **others})
+    tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
+    # A state has the batch's size in the middle of its shape, where other inputs have their length.
+    tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in BESIDE_A_STATE for name in sorted(free)]
+    return next((tried for tried in tries if takes(normal_feeds(model, tried))), {**sizes, **others})
 
 
 def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

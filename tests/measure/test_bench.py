@@ -239,6 +239,15 @@ def test_sizes_that_a_model_takes_are_looked_for() -> None:
         bench(model, sizes={"H": (224,)}, threads=(1,), seconds=0.0, memory=False, profile=False)
 
 
+def test_a_state_has_as_many_rows_as_the_batch() -> None:
+    """As recurrent models have it, in the middle of its shape."""
+    text = "g (float[N, L] x, float[2, M, 4] s) => (float[N, 2] y) { a = ReduceMean <axes = [1], keepdims = 1> (x) "
+    text += "b = ReduceMean <axes = [0], keepdims = 0> (s) c = ReduceMean <axes = [1], keepdims = 1> (b) "
+    text += "y = Concat <axis = 1> (a, c) }"
+    (row,) = bench(model_from_text(text, {}), threads=(1,), seconds=0.0, memory=False, profile=False).rows
+    assert row.setting.sizes == {"N": 1, "L": 128, "M": 1}
+
+
 def test_what_does_not_run_is_named(tmp_path: Path) -> None:
     """By its file, also where the profile needed a copy with names, by its node, and with what to do."""
     text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
