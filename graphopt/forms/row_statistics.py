@@ -5,7 +5,8 @@
     factored:  X f + (beta - mean(X) f), f = gamma / sqrt(mean((X - mean(X))^2) + epsilon)
 
 The factored LayerNorm is how TensorFlow and Keras write it (tf.nn.batch_normalization after tf.nn.moments). Shared by
-the passes that make GroupNorm, LayerNorm and RMSNorm of these.
+the passes that make GroupNorm, LayerNorm and RMSNorm of these. Under the square the factored form may have mean(X) - X,
+which TensorFlow's own optimizer writes: it sorts the operands of squared_difference.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class RowNorm:
         axes: normalised axes, non-negative, ascending; (-1,) when the rank is unknown.
         rank: of X, as X or what is made of it shows; None when neither does.
         epsilon: what is added to the variance.
-        centred: X - mean(X); None where no mean is subtracted (RMSNorm).
+        centred: X - mean(X); None where no mean is subtracted (RMSNorm). mean(X) - X if `mean_first`.
 
     """
 
@@ -40,6 +41,7 @@ class RowNorm:
     rank: int | None
     epsilon: float
     centred: ir.Value | None
+    mean_first: bool = False
 
     @property
     def rms(self) -> bool:
@@ -95,7 +97,7 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
 def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
     """Looks around a Sqrt for the factored form; None when it is not there."""
     deviation = _deviation(sqrt, editor)
-    centred = None if deviation is None else _centred(deviation, editor)
+    centred = None if deviation is None else _centred(deviation, editor) or _centred(deviation, editor, mean_first=True)
     if deviation is None or centred is None:
         return None
     mean, centre, x, axes, rank = centred
@@ -125,7 +127,8 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
                 continue
             last = added
             nodes = (*nodes, added)
-        norm = RowNorm(nodes, x, last.outputs[0], axes, rank, deviation.epsilon, deviation.base)
+        mean_first = centre.inputs[1] is x
+        norm = RowNorm(nodes, x, last.outputs[0], axes, rank, deviation.epsilon, deviation.base, mean_first)
         return Factored(norm, gamma, beta)
     return None
 
@@ -148,16 +151,16 @@ def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
 
 
 def _centred(
-    deviation: _Deviation, editor: Editor
+    deviation: _Deviation, editor: Editor, *, mean_first: bool = False
 ) -> tuple[ir.Node, ir.Node, ir.Value, tuple[int, ...], int | None] | None:
-    """The mean, the Sub of it, X, the axes and X's rank where the deviation is that of X - mean(X)."""
+    """The mean, the Sub of it, X, the axes and X's rank where the deviation is that of X - mean(X), or mean(X) - X."""
     centre = made_by(deviation.base, "Sub")
     if centre is None:
         return None
-    x, mean = centre.inputs[0], made_by(centre.inputs[1], "ReduceMean")
+    x, mean = centre.inputs[1 if mean_first else 0], made_by(centre.inputs[0 if mean_first else 1], "ReduceMean")
     if x is None or mean is None or mean.inputs[0] is not x:
         return None
-    rank = _rank(deviation.base, editor)
+    rank = _rank(x, editor) if mean_first else _rank(deviation.base, editor)
     axes = reduced_axes(deviation.mean_square, rank, editor)
     keep = [attribute_int(node, "keepdims", 1) for node in (mean, deviation.mean_square)]
     if axes is None or keep != [1, 1] or reduced_axes(mean, rank, editor) != axes:

@@ -51,7 +51,7 @@ class RowNormMatch:
     Attributes:
         nodes: what goes, the sum not included.
         X: what is normalised (before a Cast to float32, when there is one).
-        centred: X - mean(X) (behind the Cast) of a written-out LayerNorm.
+        centred: X - mean(X) (behind the Cast) of a written-out LayerNorm; mean(X) - X if `mean_first`.
         Y: the result, scale and shift included.
         residual: the Add that makes X, when it can be absorbed.
         standard: the match is one standard node.
@@ -69,6 +69,7 @@ class RowNormMatch:
     D: int
     residual: ir.Node | None
     standard: bool
+    mean_first: bool = False
 
 
 # Longer rows are no model's: a gamma of their length, where there was none, would fill the memory.
@@ -148,8 +149,7 @@ def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:
         return match.nodes
     centre = match.centred.producer()
     assert centre is not None
-    mean = centre.inputs[1]
-    kept = (centre, None if mean is None else mean.producer())
+    kept = (centre, *(made_by(v, "ReduceMean") for v in centre.inputs))
     return tuple(node for node in match.nodes if node not in kept)
 
 
@@ -167,6 +167,7 @@ def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str
     dtype, wanted = editor.dtype(x), editor.dtype(match.X)
     assert dtype is not None
     gamma = np.ones(match.D) if match.gamma is None else match.gamma
+    gamma = -gamma if match.mean_first else gamma
     parameters = [editor.initializer(anchor, gamma.astype(dtype.numpy()), f"{label}_gamma")]
     if match.beta is not None:
         parameters.append(editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{label}_beta"))
@@ -246,7 +247,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     nodes = (*core.nodes, *behind.nodes)
     return RowNormMatch(
         nodes, x, core.centred, behind.y, behind.gamma, behind.beta, core.epsilon, core.rms, D,
-        _residual(x, nodes[0], editor), standard=False,
+        _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
     )  # fmt: skip
 
 

@@ -181,8 +181,9 @@ INVERSE = ("r = Reciprocal(std)", "one = Constant <value_float: float = 1.0> ()\
 SCALED = "f = Mul(r, gamma)\n a = Mul(x, f)\n b = Mul(m, f)"
 
 
-def factored(tail: str, **parameters: Array) -> onnx.ModelProto:
-    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {FACTORED} {tail} }}"
+def factored(tail: str, mean_first: bool = False, **parameters: Array) -> onnx.ModelProto:
+    statistics = FACTORED.replace("Sub(x, m)", "Sub(m, x)") if mean_first else FACTORED
+    text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {statistics} {tail} }}"
     return model_from_text(text, {"gamma": row(), "beta": row()} | parameters)
 
 
@@ -197,9 +198,18 @@ def factored(tail: str, **parameters: Array) -> onnx.ModelProto:
     ],
 )
 def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
-    model = factored(f"{inverse}\n {tail}")
-    result = rewrite(model, [FuseRowNorm()], device="portable")
-    assert [t for t in result.op_types if t != "Constant"] == STANDARD
+    for mean_first in (False, True):  # TensorFlow's own optimizer sorts the operands of squared_difference
+        model = factored(f"{inverse}\n {tail}", mean_first)
+        result = rewrite(model, [FuseRowNorm()], device="portable")
+        assert [t for t in result.op_types if t != "Constant"] == STANDARD
+        assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
+
+
+def test_the_mean_first_where_the_difference_is_divided() -> None:
+    """There its sign counts: -(X - mean(X)) / deviation is no LayerNorm."""
+    model = factored("y = Div(d, std)", mean_first=True)
+    result = rewrite(model, [FuseRowNorm()], all_sites=True)
+    assert "FusedLayerNorm" not in result.op_types
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
 
