@@ -181,10 +181,10 @@ INVERSE = ("r = Reciprocal(std)", "one = Constant <value_float: float = 1.0> ()\
 SCALED = "f = Mul(r, gamma)\n a = Mul(x, f)\n b = Mul(m, f)"
 
 
-def factored(tail: str, mean_first: bool = False, **parameters: Array) -> onnx.ModelProto:
+def factored(tail: str, parameters: dict[str, Array] | None = None, *, mean_first: bool = False) -> onnx.ModelProto:
     statistics = FACTORED.replace("Sub(x, m)", "Sub(m, x)") if mean_first else FACTORED
     text = f"g (float[N, S, {D}] x) => (float[N, S, {D}] y) {{ {statistics} {tail} }}"
-    return model_from_text(text, {"gamma": row(), "beta": row()} | parameters)
+    return model_from_text(text, {"gamma": row(), "beta": row()} | (parameters or {}))
 
 
 @pytest.mark.parametrize("inverse", INVERSE)
@@ -199,7 +199,7 @@ def factored(tail: str, mean_first: bool = False, **parameters: Array) -> onnx.M
 )
 def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
     for mean_first in (False, True):  # TensorFlow's own optimizer sorts the operands of squared_difference
-        model = factored(f"{inverse}\n {tail}", mean_first)
+        model = factored(f"{inverse}\n {tail}", mean_first=mean_first)
         result = rewrite(model, [FuseRowNorm()], device="portable")
         assert [t for t in result.op_types if t != "Constant"] == STANDARD
         assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
@@ -234,7 +234,7 @@ def test_what_only_looks_like_it(tail: str) -> None:
     [("WRONG_SHAPE", {"gamma": row(D)[:, None]}), ("BROADCAST_GROWS", {"beta": row(D)[None, None, None]})],
 )
 def test_refuses_parameters_of_the_factored_form(code: str, parameters: dict[str, Array]) -> None:
-    model = factored(f"r = Reciprocal(std)\n {SCALED}\n c = Sub(beta, b)\n y = Add(a, c)", **parameters)
+    model = factored(f"r = Reciprocal(std)\n {SCALED}\n c = Sub(beta, b)\n y = Add(a, c)", parameters)
     assert rewrite(model, [FuseRowNorm()], device="portable").codes() == [code]
 
 
