@@ -6,8 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kRecurrentThreads = 512, kStepThreads = 128, kStateThreads = 256;
-// Sequences that a work-group takes along at once: of the kernel of all steps, and of that of one.
-constexpr int kRecurrentCells = 4, kStepCells = 8;
+// Sequences that a work-group of the kernel of one step takes along at once.
+constexpr int kStepCells = 8;
+// Units of which the kernel of all steps keeps the weights: of any kind, and of those with fewer gates than LSTM.
+constexpr int kKeptUnits = 64, kKeptUnitsOfFew = 128;
 constexpr int kMostGates = 4;
 
 // kGruReset: the reset gate is applied to h before the product, not behind it. So there are two products: that

@@ -11,9 +11,12 @@ int64_t parts(RecurrentKind kind) {
   return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
 }
 
-// Bytes of recurrence weights that a work-group can read in every step in about the time of a launch: on an
-// H200 16 KiB take 3.3 us, 64 KiB 6.3 us, and a launch with its part of 64 KiB 2.8 us.
-constexpr int64_t kMostAlone = 16 << 10;
+// The kernel of all steps in one launch, where there is one for so many units.
+const char* kept_kernel(const RecurrentProblem& p, bool half) {
+  if (p.H <= hip::kKeptUnits) return half ? "recurrent_kept_64_f16" : "recurrent_kept_64_f32";
+  if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;
+  return half ? "recurrent_kept_128_f16" : "recurrent_kept_128_f32";
+}
 
 }  // namespace
 
@@ -62,12 +65,9 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
   args.backward = p.backward ? 0 : 1;
   args.kind = p.kind;
   args.clip = p.clip;
-  const int64_t lds = parts(p.kind) * hip::kRecurrentCells * p.H * 4,
-                weights = p.gates() * p.H * p.H * (half ? 2 : 4);
-  if (at_once.value_or(weights <= kMostAlone && lds <= 48 << 10)) {
-    plan.launch(half ? "recurrent_all_f16" : "recurrent_all_f32",
-                {to_u31(divide_up(p.B, hip::kRecurrentCells)), to_u31(p.D)}, hip::kRecurrentThreads, args)
-        .lds = static_cast<uint32_t>(lds);
+  const char* const kept = kept_kernel(p, half);
+  if (kept != nullptr && at_once.value_or(true)) {
+    plan.launch(kept, {to_u31(p.B), to_u31(p.D)}, hip::kRecurrentThreads, args);
   } else {
     const int64_t units = hip::kStepThreads / device.wave, cells = divide_up(p.B, hip::kStepCells);
     if (cells > kMostGrid) throw std::invalid_argument("too many sequences");
