@@ -479,7 +479,7 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how,
     for (size_t d = 0; d < p.x.rank(); ++d) p.reduced.push_back(numbers[d] != 0);
     p.how = static_cast<Reduction>(how);
     p.type = static_cast<ElementType>(type);
-    return reduce_plan(p);
+    return reduce_plan(p, true);
   });
 }
 

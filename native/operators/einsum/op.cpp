@@ -151,7 +151,7 @@ class Sums {
     p.reduced = {false, true};
     p.how = gpu::Reduction::kSum;
     p.type = type_;
-    program_.launch(gpu::reduce_plan(p), {in_order(v, all)}, {to});
+    program_.launch(gpu::reduce_plan(p, call_.aligned()), {in_order(v, all)}, {to});
   }
 
   View contiguous(const Labels& order, Ref memory) const {

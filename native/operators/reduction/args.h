@@ -27,8 +27,10 @@ struct ReduceRowsArgs {
   Out y;
   ReduceHow how;
   uint32_t R, rows, lanes, shift;
+  int32_t packs;  // rows of floats are read in packs
+  int32_t unused;
 };
-static_assert(is_args<ReduceRowsArgs>(56), "one layout for all compilers");
+static_assert(is_args<ReduceRowsArgs>(64), "one layout for all compilers");
 
 // x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
 // of x.

@@ -140,6 +140,27 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
   return joined;
 }
 
+// All of a row of R elements, which lanes read in packs side by side.
+template <class From>
+DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane, uint32_t R,
+                              uint32_t lanes) {
+  constexpr int kSize = Pack<From>::kSize, kPacks = kAhead / kSize;
+  const FloatJoined none = none_of_floats(how.join);
+  FloatJoined joined = none;
+  for (uint32_t at = lane * kSize; at < R; at += kAhead * lanes) {
+    float values[kAhead];
+    UNROLL for (int p = 0; p < kPacks; ++p) {
+      const uint32_t from = at + static_cast<uint32_t>(p * kSize) * lanes;
+      const Pack<From> pack = load_pack(x + (from < R ? from : at));
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        values[p * kSize + e] = from < R ? before_joining(how.before, to_float(pack.v[e])) : none.value;
+      }
+    }
+    joined = join_values(how.join, joined, values);
+  }
+  return joined;
+}
+
 struct RowOfGroup {
   uint32_t row, lane;
 };
@@ -160,7 +181,9 @@ DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
   const RowOfGroup at = row_of_group(args);
   FloatJoined joined = none_of_floats(how.join);
   if (at.row < args.rows) {
-    joined = join_strided(how, x + static_cast<size_t>(at.row) * args.R, at.lane, args.R, args.lanes);
+    const From* const row = x + static_cast<size_t>(at.row) * args.R;
+    joined = args.packs != 0 ? join_packs(how, row, at.lane, args.R, args.lanes)
+                             : join_strided(how, row, at.lane, args.R, args.lanes);
   }
   joined = args.lanes == kReduceThreads ? join_group(how.join, joined, lds)
                                         : join_lanes(how.join, joined, static_cast<int>(args.lanes));

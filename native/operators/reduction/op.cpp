@@ -35,7 +35,7 @@ class Reduce final : public gpu::DeviceKernel {
     }
     Shape shape(kept);
     std::copy(y.data(), y.data() + kept, shape.data());
-    program.launch(gpu::reduce_plan(p), {Ref::input(0)}, {set_output(call, 0, shape)});
+    program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)}, {set_output(call, 0, shape)});
   }
 
   gpu::Reduction how_;
@@ -86,7 +86,8 @@ class GlobalPool final : public gpu::DeviceKernel {
     const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
     program.launch(gpu::reduce_plan(middle_axis(last_ ? images : images * channels, pixels,
-                                                last_ ? channels : 1, how_, x.type)),
+                                                last_ ? channels : 1, how_, x.type),
+                                    call.aligned()),
                    {Ref::input(0)}, {out});
   }
 

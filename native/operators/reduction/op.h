@@ -31,7 +31,7 @@ struct ReduceProblem {
   ElementType type = ElementType::kFloat;
 };
 
-// Throws std::invalid_argument.
-Plan reduce_plan(const ReduceProblem& p);
+// `aligned`: x is a multiple of 16. Throws std::invalid_argument.
+Plan reduce_plan(const ReduceProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

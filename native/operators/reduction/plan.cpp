@@ -96,7 +96,8 @@ uint32_t lanes_of(int64_t R) {
 // One step after another: each reads what the one before it has written.
 class Steps {
  public:
-  Steps(const ReduceProblem& p, int64_t reduced) : p_(p), how_(how_of(p.how)), from_(p.type) {
+  Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
+      : p_(p), aligned_(aligned), how_(how_of(p.how)), from_(p.type) {
     after_ = how_.after;
     how_.after = After::kNothing;
     if (p.how != Reduction::kMean) return;
@@ -129,6 +130,9 @@ class Steps {
     hip::ReduceRowsArgs args = {};
     args.how = how_;
     args.R = to_u31(R);
+    const int64_t pack = 16 / size_of(from);
+    const bool floats = from == ElementType::kFloat || from == ElementType::kHalf;
+    args.packs = floats && aligned_ && R % pack == 0;
     args.lanes = lanes_of(R);
     while (1u << args.shift < args.lanes) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.lanes;
@@ -175,6 +179,7 @@ class Steps {
   }
 
   const ReduceProblem& p_;
+  bool aligned_;  // x is a multiple of 16
   Plan plan_;
   hip::ReduceHow how_;
   After after_ = After::kNothing;
@@ -187,7 +192,7 @@ class Steps {
 }  // namespace
 
 // The innermost reduced axes first: then what is left is small.
-Plan reduce_plan(const ReduceProblem& p) {
+Plan reduce_plan(const ReduceProblem& p, bool aligned) {
   std::vector<Part> parts = parts_of(p);
   int64_t reduced = 1;
   size_t steps = 0;
@@ -200,7 +205,7 @@ Plan reduce_plan(const ReduceProblem& p) {
     parts.push_back({1, true});
     steps = 1;
   }
-  Steps done(p, reduced);
+  Steps done(p, reduced, aligned);
   for (size_t step = 0; step < steps; ++step) {
     size_t at = parts.size() - 1;
     while (!parts[at].reduced) --at;
