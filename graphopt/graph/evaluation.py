@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph.shapes.dims import sliced
 from graphopt.ops.schema import Array
 
 DTYPES = frozenset(
@@ -204,9 +205,11 @@ def _slice(c: Call) -> Array:
     axes = list(range(len(starts))) if axes is None else axes
     window = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True):
-        if step <= 0 or not -data.ndim <= axis < data.ndim:
+        taken = sliced(data.shape[axis], start, end, step) if -data.ndim <= axis < data.ndim else None
+        if taken is None:
             raise CannotEvaluateError
-        window[axis] = slice(start, end, step)
+        last = None if taken.stop < 0 else taken.stop
+        window[axis] = slice(taken.start, last, taken.step) if taken else slice(0, 0)
     return np.asarray(data[tuple(window)], order="C")
 
 

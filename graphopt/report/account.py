@@ -256,6 +256,8 @@ def side(
     bound = _bound(loaded, size_grid(_with_shapes(proto, loaded), {s: [n] for s, n in (sizes or {}).items()}, ())[0])
     inference.infer(loaded)
     _tell_shapes(loaded)
+    if any(_is_unknown(value) for node in _nodes(loaded) for value in node.outputs):
+        _tell_folded_shapes(loaded)
     return Side(loaded, list(_nodes(loaded)), bound)
 
 
@@ -290,11 +292,32 @@ def _tell_shapes(model: ir.Model) -> None:
     shapes = Editor(model, Target("portable")).shapes
     for node in _nodes(model):
         for value in node.outputs:
-            if value.shape is None or not value.shape.is_static():
+            if _is_unknown(value):
                 dims = shapes.dims(value)
                 known = [d.value for d in dims or () if d.value is not None]
                 if dims is not None and len(known) == len(dims):
                     value.shape = ir.Shape(known)
+
+
+def _tell_folded_shapes(model: ir.Model) -> None:
+    """Puts on values the sizes that follow once constants are folded: paddings, which exporters leave to compute."""
+    folded, _ = graphopt.optimize(model.clone(), target="portable", only=("clean_up",))
+    inference.infer(folded)
+    _tell_shapes(folded)
+    found: dict[str, ir.Shape | None] = {}
+    for node in _nodes(folded):
+        for value in node.outputs:
+            if value.name and not _is_unknown(value):
+                same = value.name not in found or found[value.name] == value.shape  # branches may share a name
+                found[value.name] = value.shape if same else None
+    for node in _nodes(model):
+        for value in node.outputs:
+            if _is_unknown(value) and (shape := found.get(value.name or "")) is not None:
+                value.shape = shape.copy()
+
+
+def _is_unknown(value: ir.Value) -> bool:
+    return value.shape is None or not value.shape.is_static()
 
 
 def _nodes(model: ir.Model) -> Iterable[ir.Node]:

@@ -51,6 +51,23 @@ def test_multiply_adds_and_bytes() -> None:
     assert layer.fate == Fate.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 
 
+def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
+    """The paddings of torch's F.pad, turned around in the graph, as TorchScript exports them."""
+    text = """g (float[1, 2, 8] x) => (float[N, C, L] y) {
+        a = Reshape (given, pairs)
+        b = Slice (a, last, first, rows, back)
+        c = Transpose <perm = [1, 0]> (b)
+        d = Reshape (c, flat)
+        p = Pad (x, d)
+        y = Conv <kernel_shape = [3]> (p, w)
+    }"""
+    integers = {"given": [2, 1, 0, 0, 0, 0], "pairs": [-1, 2], "flat": [-1]}
+    integers |= {"last": [-1], "first": [-9], "rows": [0], "back": [-1]}
+    constants = {name: np.array(values) for name, values in integers.items()}
+    found = account(model_from_text(text, {**constants, "w": np.ones((4, 2, 3), np.float32)}), target="cpu")
+    assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 and 3 more, less 2 at the borders
+
+
 def test_texts_have_no_size() -> None:
     lower = 'StringNormalizer <case_change_action = "LOWER">'
     text = f"g (string[3] x) => (string[3] y) {{ t = Identity (x)  y = {lower} (t) }}"

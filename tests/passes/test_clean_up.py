@@ -259,6 +259,16 @@ def test_a_zero_bias_made_at_run_time() -> None:
             "Slice(a, b, c, d, e)",
             {"a": draw(5, 6), "b": np.array([-3]), "c": np.array([2**62]), "d": np.array([1]), "e": np.array([2])},
         ),
+        *(
+            ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(4, 3), *([n] for n in bounds)))))
+            for bounds in (
+                (-1, -(2**63) + 1, 0, -1),
+                (3, 0, 0, -2),
+                (2**63 - 1, -9, 0, -3),
+                (1, 2, 0, -1),
+                (-9, 9, 1, 5),
+            )
+        ),
         ("Squeeze(a, b)", {"a": draw(1, 3, 1), "b": np.array([-1])}),
         ("Squeeze(a)", {"a": draw(1, 3, 1)}),
         ("Unsqueeze(a, b)", {"a": draw(3), "b": np.array([-1, 0])}),
@@ -304,6 +314,9 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
         ("Mul(a, b)", {"a": draw(300, 1), "b": draw(1, 300)}),
         ("Cast <to = 11> (a)", {"a": draw(200, 200)}),
         ("Range(a, b, c)", {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)}),
+        # Runtimes begin the first with element 0, and read the end of the second as "to the beginning".
+        ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [-9], [-10], [0], [-1])))),
+        ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [2], [2**63 - 1], [0], [-1])))),
     ],
 )
 def test_not_computed(node: str, inputs: dict[str, Array]) -> None:

@@ -209,11 +209,23 @@ def _slice(known: Known) -> Dims | None:
     return result
 
 
+def sliced(size: int, start: int, end: int, step: int) -> range | None:
+    """What Slice takes of an axis; None where ONNX Runtime and Python (and the specification) say different things.
+
+    Backward ONNX Runtime begins a slice that starts before the first element with that element, and takes an end of
+    INT_MAX for "to the beginning".
+    """
+    if step == 0 or (step < 0 and (start < -size or end >= 2**31 - 1)):
+        return None
+    return range(*slice(start, end, step).indices(size))
+
+
 def _sliced(size: Size, start: int | None, end: int | None, step: int | None) -> Size | None:
     if start is None or end is None or step is None:
         return None
     if size.value is not None:
-        return Size.of(len(range(*slice(start, end, step).indices(size.value))))
+        taken = sliced(size.value, start, end, step)
+        return None if taken is None else Size.of(len(taken))
     # Exporters write "to the end" as INT32_MAX or INT64_MAX.
     everything = (start == 0 and end >= 2**31 - 1) if step > 0 else (start in (-1, 2**31 - 1) and end <= -(2**31) + 1)
     return size if everything and abs(step) == 1 else None
