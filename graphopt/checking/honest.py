@@ -173,6 +173,11 @@ class HonestErrors:
         return session
 
     @property
+    def whole(self) -> onnx.ModelProto:
+        """BEFORE with its weights inside, if it is not too large, and its functions inlined."""
+        return self._read_once()[0]
+
+    @property
     def _folder(self) -> Path | None:
         return self.model.parent if isinstance(self.model, Path) else None
 

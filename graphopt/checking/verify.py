@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
@@ -31,6 +32,7 @@ from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
 from graphopt.checking.unseen import unseen
+from graphopt.checking.widened import agree_in_single
 from graphopt.checking.winograd import approximated
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError, about
@@ -804,17 +806,28 @@ def _drawn_again(run: _Run, measure: _Measure, budget: Budget | None) -> bool:
 
 
 def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]) -> set[tuple[str, str]]:
-    """(case, output) where AFTER has infinities and BEFORE would have some, too, in AFTER's half precision."""
+    """(case, output) where one side has infinities of half precision.
+
+    AFTER may where BEFORE would have some, too, in AFTER's precision. Where BEFORE has them itself, AFTER may have the
+    numbers that BEFORE gives in float32.
+    """
     found = set()
+    single: list[bool] | None = None
     for row in rows:
-        numerics = pair.rewritten.classes[row.name]
-        infinite = isinstance(run.found, list) and run.found[pair.names.index(row.name)].structure.startswith(
-            ("NaN", "infinities")
-        )
-        if infinite and numerics in (Numerics.FP16, Numerics.BF16):
-            beyond = honest.overflows(numerics, run.case)
-            if beyond and beyond[pair.names.index(row.name)]:
-                found.add((row.case, row.name))
+        numerics, place = pair.rewritten.classes[row.name], pair.names.index(row.name)
+        infinite = isinstance(run.found, list) and run.found[place].structure.startswith(("NaN", "infinities"))
+        if not infinite or numerics not in (Numerics.FP16, Numerics.BF16):
+            continue
+        beyond = honest.overflows(numerics, run.case)
+        want = honest.wanted[row.case][place]
+        if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
+            if single is None:
+                session = open_session(pair.after, library=run.way.library, provider=run.way.provider)
+                got = run_case(session, run.case, half_io=pair.half_io)
+                single = [] if isinstance(got, str) else agree_in_single(honest.whole, run.case, got)
+            beyond = single
+        if beyond and beyond[place]:
+            found.add((row.case, row.name))
     return found
 
 

@@ -782,6 +782,36 @@ def test_a_fixed_limit_does_not_stand_in_without_a_word(
     assert graphopt_command("verify", *files).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("after", "equal"),
+    [
+        ("s = Mul(x, little) z = MatMul(s, w) y = Transpose(z)", True),
+        ("s = Mul(x, little) z = MatMul(s, w) p = Add(z, z) q = Mul(p, most) y = Transpose(q)", False),
+        (
+            "z = MatMul(x, w) u = Transpose(z) t = Flatten(u) s = Mul(t, little) c = Cast <to: int = 1> (s) "
+            "l = IsInf(c) o = Sub(w, w) y = Where(l, o, s)",
+            False,
+        ),
+    ],
+    ids=["as in float32", "a tenth too much", "zeros"],
+)
+def test_numbers_where_before_leaves_the_range_of_half_precision(after: str, equal: bool, tmp_path: Path) -> None:
+    """Products of pixels are beyond 65504: a rewrite that scales before the product is not different, but right."""
+    rng = np.random.default_rng(0)
+    values = {"w": rng.uniform(0.5, 1, (64, 64)), "little": np.float16(1e-3), "most": np.float16(0.55)}
+    values = {name: np.float16(value) for name, value in values.items()}
+    graph = "g (float16[64, 64] x) => (float16[64, 64] y) {{ {} }}"
+    before = model_from_text(
+        graph.format("z = MatMul(x, w) u = Transpose(z) t = Flatten(u) y = Mul(t, little)"), values
+    )
+    np.savez(tmp_path / "small.npz", x=rng.standard_normal((64, 64)).astype(np.float16))
+    np.savez(tmp_path / "pixels.npz", x=rng.integers(0, 4000, (64, 64)).astype(np.float16))
+    report = verify(before, model_from_text(graph.format(after), values), inputs=tmp_path)
+    assert report.equal == equal, report.summary
+    (row,) = (row for row in report.rows if "pixels" in row.case and not row.optimized)
+    assert row.reason == ("rounding noise" if equal else "infinities differ")
+
+
 def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
     """Uniform numbers below opset 22, bits from it on: norms written out and float64 among what is rounded."""
     rng = np.random.default_rng(0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from graphopt.ops import OPS
 from graphopt.ops.cases import Case, all_cases, cases_of, model_of
@@ -92,3 +95,16 @@ def test_activations_of_large_values_and_nan(dtype: str, kernels: bool) -> None:
         np.testing.assert_allclose(got[..., 1:], want[..., 1:], rtol=rtol, atol=atol, err_msg=case.spec.name)
         if kernels:
             assert np.isnan(got[..., 0]).all(), case.spec.name
+
+
+@pytest.mark.parametrize("name", ["FusedAttention", "FusedAttentionBiasGqa"])
+@pytest.mark.parametrize("opset", [13, 17])
+def test_scores_beyond_float16_are_numbers(name: str, opset: int) -> None:
+    """Of float16 pixels; by ONNX's own reference, which rounds each result where a runtime may leave that out."""
+    case = cases_of(OPS[name])[0].cast("float16")
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 4000, x.shape).astype(x.dtype) if i < 2 else x for i, x in enumerate(case.inputs)]
+    case = replace(case, inputs=pixels, attributes={**case.attributes, "scale": 1.0})
+    model, feeds = model_of([case], opset, bodies=True)
+    got = ReferenceEvaluator(model).run(None, dict(feeds))
+    assert isinstance(got, list) and case.error(got) <= case.tolerance("float16")
