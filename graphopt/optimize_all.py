@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -43,6 +43,7 @@ class Job:
         options: of `graphopt optimize`.
         digest: of the bytes of the model and its weights.
         timeout: seconds that it may take; 0 is any.
+        again: whether an earlier run has written `out`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Job:
     options: tuple[str, ...]
     digest: str
     timeout: float
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,21 @@ def optimize_all(
 
     Raises:
         ModelLoadError: the folder is none, or holds no model.
-        ModelSaveError: the other folder cannot be written, or another run is writing it.
+        ModelSaveError: the other folder cannot be written, another run is writing it, or it is the first or holds it.
         OptionError: `on` is neither "" nor "ray", or Ray is not installed.
     """
     if on not in ("", "ray"):
         raise OptionError(f"--on {on}: there is ray")
     if not folder.is_dir():
         raise ModelLoadError(f"{folder}: no such folder")
-    out = out.absolute()
-    sources = [path for path in sorted(folder.absolute().rglob("*.onnx")) if out not in path.parents]
+    out, results = out.absolute(), out.resolve()
+    if results in (folder.resolve(), *folder.resolve().parents):
+        raise ModelSaveError(f"{out}: is the folder that is read, or holds it; give another")
+    sources = [
+        path
+        for path in sorted(folder.absolute().rglob("*.onnx"))
+        if results not in (path.parent.resolve(), *path.parent.resolve().parents)
+    ]
     if not sources:
         raise ModelLoadError(f"{folder}: there is no .onnx file in it")
     try:
@@ -130,7 +138,7 @@ def optimize_all(
         raise ModelSaveError(f"{out}: cannot be made: {error.strerror or error}") from None
     with _locked(out) as manifest:
         known = {outcome.name: outcome for outcome in _read(manifest)}
-        plan = [_job(path, folder.absolute(), out, tuple(options), timeout) for path in sources]
+        plan = [_job(path, folder.absolute(), out, tuple(options), timeout, known) for path in sources]
         finished = {job.name: known[job.name] for job in plan if _is_done(job, known.get(job.name))}
         rest = [job for job in plan if job.name not in finished]
         for done, outcome in enumerate(_run(rest, jobs, on), len(finished) + 1):
@@ -161,10 +169,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run_job(job: Job) -> Outcome:
-    """One model in a process of its own. A result that `--verify` finds different is taken away again."""
+    """One model in a process of its own.
+
+    A result that `--verify` finds different is taken away again, and so is that of an earlier run where this one fails;
+    what this run has not written stays, the model itself above all, where links lead to it.
+    """
     begin = time.perf_counter()
     for path in (job.out, job.report):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+    written = {place: _state(place) for place in (Path(job.out), Path(f"{job.out}.data"))}
     command = [sys.executable, "-m", "graphopt", "optimize", job.source, job.out, "--json", job.report, "--quiet"]
     try:
         done = subprocess.run(
@@ -187,11 +200,22 @@ def run_job(job: Job) -> Outcome:
         rewrites = sum(1 for remark in report["remarks"] if remark["code"] == "APPLIED")
         message = ""
     else:
-        for left in (job.out, f"{job.out}.data"):
-            Path(left).unlink(missing_ok=True)
+        source = _state(Path(job.source))
+        for left, before in written.items():
+            if (job.again or _state(left) != before) and _state(left) != source:
+                left.unlink(missing_ok=True)
         message = message or ("its outputs differ" if code == 1 else "it ended without a word")
     seconds = round(time.perf_counter() - begin, 3)
     return Outcome(job.name, job.digest, job.options, graphopt.__version__, code, message, seconds, nodes, rewrites)
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Which file lies there, and since when; None without one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _run(jobs: Sequence[Job], at_once: int, on: str) -> Iterator[Outcome]:
@@ -231,7 +255,9 @@ def _run_on_ray(jobs: Sequence[Job], at_once: int) -> Iterator[Outcome]:
             yield Outcome(job.name, job.digest, job.options, graphopt.__version__, _NOT_RUN, why, 0.0)
 
 
-def _job(path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout: float) -> Job:
+def _job(
+    path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout: float, known: Mapping[str, Outcome]
+) -> Job:
     name = path.relative_to(folder).as_posix()
     digest = hashlib.sha256()
     try:
@@ -246,7 +272,8 @@ def _job(path: Path, folder: Path, out: Path, options: tuple[str, ...], timeout:
         except OSError as error:
             digest.update(str(error).encode())
     report = out / "reports" / f"{name}.json"
-    return Job(name, str(path), str(out / name), str(report), options, digest.hexdigest(), timeout)
+    again = name in known and known[name].good
+    return Job(name, str(path), str(out / name), str(report), options, digest.hexdigest(), timeout, again)
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:

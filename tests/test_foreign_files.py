@@ -532,3 +532,19 @@ def test_a_product_whose_weight_is_an_input_leaves_a_remark(default: bool) -> No
     _, report = graphopt.optimize(model, target="cuda", all_sites=True)
     codes = [r.code for r in report.remarks if r.pass_name == "feed_forward"]
     assert codes == ["OVERRIDABLE" if default else "NOT_CONSTANT"]
+
+
+@pytest.mark.parametrize(
+    ("b", "scales", "zp"), [((4, 2, 8), (4,), (4,)), ((4, 1, 8), (8,), (4,)), ((4, 1, 8), (4, 1), (4, 2))]
+)
+def test_packed_weights_of_another_size(b: tuple[int, ...], scales: tuple[int, ...], zp: tuple[int, ...]) -> None:
+    """MatMulNBits of onnxruntime 1.22 runs on operands that are too long (MIGraphX's tests of what it refuses)."""
+    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+    text = "com.microsoft.MatMulNBits<K = 16, N = 4, bits = 4, block_size = 16>(a, b, s, z)"
+    inputs = (("float", "a", (2, 16)), ("uint8", "b", b), ("float", "s", scales), ("uint8", "z", zp))
+    declared = ", ".join(f"{dtype}[{','.join(map(str, shape))}] {name}" for dtype, name, shape in inputs)
+    model = parse(f"g ({declared}) => (float[2,4] y) {{ y = {text} }}", header)
+    for target in TARGETS:
+        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+        assert after == model
+        assert "WRONG_SHAPE" in {r.code for r in report.remarks}

@@ -70,6 +70,29 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
     assert sorted(lines(out)[4:]) == ["a.onnx", "deep/b b.onnx"]
 
 
+def test_links_that_lead_to_the_models(tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
+    """What could not be optimized, since it would have overwritten itself, was deleted as if it were a result."""
+    models, link, out = tmp_path / "models", tmp_path / "link", tmp_path / "out"
+    (models / "deep").mkdir(parents=True)
+    out.mkdir()
+    for place in (models / "a.onnx", models / "deep" / "b.onnx", tmp_path / "c.onnx"):
+        onnx.save(ZOO["vgg16_bn"](small=True), place)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.onnx")}
+    link.symlink_to(models)
+    for folder, place in ((models, link), (link, models), (models, tmp_path), (models / "deep", models)):
+        done = graphopt_command("optimize-all", folder, place)
+        assert done.exit_code == 4
+        assert "is the folder that is read, or holds it" in done.stderr
+    (out / "deep").symlink_to(models / "deep")
+    (out / "a.onnx").write_bytes(b"another's")
+    (models / "a.onnx").write_bytes(b"none")
+    done = graphopt_command("optimize-all", models, out, "--target", "cpu")
+    assert done.exit_code == 1
+    assert "2 models: 0 optimized, 0 unchanged, 2 failed" in done.stdout
+    assert (out / "a.onnx").read_bytes() == b"another's"
+    assert {p: p.read_bytes() for p in before} == before | {models / "a.onnx": b"none"}
+
+
 def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
     """What was done before the kill stays done, even after a torn last line; nothing half-written stays."""
     out = tmp_path / "out"

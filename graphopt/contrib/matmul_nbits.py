@@ -7,6 +7,7 @@ E. Frantar et al., "GPTQ", 2022.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if call.attribute("weight_prepacked"):
         raise w.refuse(Code.ATTRIBUTE, "weights in the layout of one GPU kernel")
     T, blocks = w.dtype(scales, A), -(-K // size)
+    _check_sizes(w, call, blocks)
     packed, points = w.constant(B), w.constant(call.get("zero_points"))
     known_points = "zero_points" not in call or points is not None
     if w.opset >= BLOCKED_OPSET and bits != 2 and packed is not None and known_points and "g_idx" not in call:
@@ -38,6 +40,20 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         weights = _unpacked(w, call, blocks, T)
     y = w.matmul(A, w.transpose(weights, 1, 0))
     return {"Y": w.add(y, call["bias"]) if "bias" in call else y}
+
+
+def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
+    """The kernel of 1.22 computes with whatever bytes there are, of operands that do not hold one number for each."""
+    N, bits, size = (call.attribute(n) for n in ("N", "bits", "block_size"))
+    counts = {"B": N * blocks * (size * bits // 8), "scales": N * blocks}
+    points = call.get("zero_points")
+    if points is not None and (dtype := w.editor.dtype(points)) is not None:
+        counts["zero_points"] = N * (-(-blocks * bits // 8) if dtype == ir.DataType.UINT8 else blocks)
+    for name, count in counts.items():
+        dims = w.editor.shapes.dims(call[name]) or ()
+        sizes = [d.value for d in dims if d.value is not None]
+        if dims and len(sizes) == len(dims) and math.prod(sizes) != count:
+            raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, and holds {count} numbers")
 
 
 def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | None, T: ir.DataType) -> ir.Value:
@@ -176,6 +192,6 @@ SPECS = (
         stays_on_gpu="its definition unpacks whole weights",
         on_provider="matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",
-        refuses="bits other than 2, 4, 8; prepacked weights",
+        refuses="bits other than 2, 4, 8; prepacked weights; operands of another size",
     ),
 )
