@@ -284,8 +284,8 @@ DEVICE void store_pack(T* p, const Pack<T>& x) {
 }
 
 #if GRAPHOPT_ON_NVIDIA
-template <class T>
-DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
+template <class To, class T>
+DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -306,10 +306,11 @@ DEVICE void wait_for_copies_but() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
 }
 #else
-template <class T>
-DEVICE void copy_to_lds(T* to, const T* from, bool inside) {
-  const Pack<T> zero = {};
-  store_pack(to, inside ? load_pack(from) : zero);
+template <class To, class T>
+DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
+  Bits128 bits = {};
+  if (inside) bits = *reinterpret_cast<const Bits128*>(from);
+  *reinterpret_cast<Bits128*>(to) = bits;
 }
 DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = inside ? *from : 0.0f; }
 DEVICE void wait_for_copies() {}

@@ -97,6 +97,30 @@ GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
   CHECK(!many("gfx942", problem(8, 16, 2048, 2048, 128)));
   // 288 work-groups are three on the busiest of 132 units, 576 half as large ones five.
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64)));
+  // In float16 for heads of at most 64 elements, on the matrix units of NVIDIA.
+  CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 64), true), "plain_many_64_f16"));
+  CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 48), true), "plain_many_48_f16"));
+  CHECK(!many("sm_90", problem(8, 12, 384, 384, 64), true));
+  CHECK(!many("gfx1100", problem(8, 8, 4096, 4096, 64), true) &&
+        !many("gfx942", problem(8, 8, 4096, 4096, 64), true));
+  AttentionProblem p = problem(8, 8, 4096, 4096, 64);
+  p.has_bias = true;
+  CHECK(!many("sm_90", p, true));
+}
+
+GRAPHOPT_TEST(attention_copies_whole_vectors_beside_the_work_items) {
+  // 36 elements are no whole vectors of 8: the kernel that loads any rows takes them on NVIDIA.
+  CHECK(has(plan_on("sm_90", problem(1, 8, 128, 128, 40), true), "plain_64_f16"));
+  CHECK(std::string(attention_of(plan_on("sm_90", problem(1, 8, 128, 128, 36), true)).kernel) ==
+        "fused_attention_64_f16");
+  CHECK(has(plan_on("gfx942", problem(1, 8, 128, 128, 36), true), "plain_64_f16"));
+}
+
+GRAPHOPT_TEST(attention_reads_keys_of_few_rows_with_one_work_group_a_unit) {
+  // 128 heads on 132 units: splits would only have to be merged. Four rows are computed by two work-groups.
+  CHECK(plan_on("sm_90", problem(8, 16, 1, 16384, 128), true).launches.size() == 1);
+  CHECK(attention_of(plan_on("sm_90", problem(1, 16, 1, 16384, 128), true)).grid.x == 16 * 8);
+  CHECK(attention_of(plan_on("sm_90", problem(1, 16, 4, 16384, 128), true)).grid.x == 16 * 16);
 }
 
 GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
@@ -106,7 +130,9 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
         const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
         const DeviceFacts facts = typical_facts(arch.name);
         for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany}) {
-          if (rows == AttentionRows::kMany && !hip::attention_has_many(matrix, static_cast<int>(D))) continue;
+          const bool copies = arch.matrix == hip::Matrix::kMma;
+          const bool has_many = hip::attention_has_many(matrix, copies, static_cast<int>(D), true);
+          if (rows == AttentionRows::kMany && !has_many) continue;
           // No splits: as many heads as there are compute units.
           const AttentionProblem p = problem(1, facts.compute_units, 1000, 70, D);
           const hip::AttentionShape shape = hip::attention_shape(
@@ -116,8 +142,8 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
           const Launch& launch = plan.launches[0];
           CHECK(launch.grid.x == p.H * divide_up(p.S, shape.block_rows()));
           CHECK(launch.block == static_cast<uint32_t>(shape.waves * arch.wave) && launch.block <= 256);
-          const bool loads_rows = arch.matrix == hip::Matrix::kMma;
-          CHECK(shape.lds_bytes(matrix, loads_rows, half ? 2 : 4) <= arch.lds_bytes);
+          const int lds = shape.lds_bytes(matrix, copies, matrix && copies, half ? 2 : 4);
+          CHECK(lds <= arch.lds_bytes && (!copies || launch.lds == static_cast<uint32_t>(lds)));
         }
       }
     }

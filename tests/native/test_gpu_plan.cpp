@@ -73,11 +73,11 @@ GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
   for (const char* arch : {"gfx90a", "gfx1100", "sm_90"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 24) + 3, INT64_C(2147483647)}) {
-      check_rows(reduce_plan({{rows, 600}, {false, true}, Reduction::kMean, ElementType::kHalf}), rows, 1200,
-                 2);
+      check_rows(reduce_plan({{rows, 600}, {false, true}, Reduction::kMean, ElementType::kHalf}, true), rows,
+                 1200, 2);
       int64_t short_rows = 0;
       for (const Launch& launch :
-           reduce_plan({{rows, 7}, {false, true}, Reduction::kMean, ElementType::kHalf}).launches) {
+           reduce_plan({{rows, 7}, {false, true}, Reduction::kMean, ElementType::kHalf}, true).launches) {
         const auto args = launch.arguments<hip::ReduceRowsArgs>();
         CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX && launch.grid.x <= INT32_MAX);
         CHECK(launch.slot(0).offset == short_rows * 14 && launch.slot(1).offset == short_rows * 2);

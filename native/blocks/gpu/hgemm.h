@@ -36,29 +36,31 @@ struct Hgemm {
   DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
-    multiply(lds, buffer, [](int) {});
-  }
-  // between(i): after 16 k of kDepth, what the work-items do while the units multiply.
-  template <class Between>
-  DEVICE void multiply(const Lds& lds, int buffer, const Between& between) {
     UNROLL for (int k = 0; k < kDepth; k += 16) {
       keep_order();
       typename Tile::Right right[kTilesN];
-      UNROLL for (int n = 0; n < kTilesN; ++n) {
-        if constexpr (kRightByK) {
-          right[n] = Tile::load_right_rows(
-              [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
-        } else {
-          right[n] = Tile::load_right(
-              [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
-        }
-      }
+      load_right(lds, buffer, k, right);
       UNROLL for (int m = 0; m < kTilesM; ++m) {
-        const auto left = Tile::load_left(
-            [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
+        const auto left = load_left(lds, buffer, k, m);
         UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
       }
-      between(k / 16);
+    }
+  }
+
+  // What a wave multiplies at a time: 16 k of its lines.
+  struct Operands {
+    typename Tile::Left left[kTilesM];
+    typename Tile::Right right[kTilesN];
+  };
+  DEVICE static void load(const Lds& lds, int buffer, int k, Operands& to) {
+    load_right(lds, buffer, k, to.right);
+    UNROLL for (int m = 0; m < kTilesM; ++m) to.left[m] = load_left(lds, buffer, k, m);
+  }
+  DEVICE void multiply(const Operands& operands) {
+    UNROLL for (int m = 0; m < kTilesM; ++m) {
+      UNROLL for (int n = 0; n < kTilesN; ++n) {
+        Tile::multiply(sum[m][n], operands.left[m], operands.right[n]);
+      }
     }
   }
 
@@ -102,6 +104,23 @@ struct Hgemm {
           }
         },
         [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; }, visit);
+  }
+
+ private:
+  DEVICE static typename Tile::Left load_left(const Lds& lds, int buffer, int k, int m) {
+    return Tile::load_left(
+        [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
+  }
+  DEVICE static void load_right(const Lds& lds, int buffer, int k, typename Tile::Right (&to)[kTilesN]) {
+    UNROLL for (int n = 0; n < kTilesN; ++n) {
+      if constexpr (kRightByK) {
+        to[n] = Tile::load_right_rows(
+            [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
+      } else {
+        to[n] = Tile::load_right(
+            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+      }
+    }
   }
 };
 

@@ -62,20 +62,20 @@ struct PanelAlongK {
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
 
   const half_t* from;
+  ptrdiff_t step;  // from pack to pack
   int row, column, left;
-  int at[kPacks];  // from `from` on
   int inside = 0;  // a bit for each pack
   PacksToLds<kAhead, kPacks> packs;
 
   // `p` is the first of the work-group's lines, of which there are `lines`, `stride` apart; lines and k beyond are
   // zeros. (Reading the last line in their place made it the one that all work-items wait for.)
   DEVICE PanelAlongK(const half_t* p, int stride, int lines, int K)
-      : row(thread_x() / kAcross), column(thread_x() % kAcross * 8), left(K - column) {
-    from = p + column;
-    UNROLL for (int i = 0; i < kPacks; ++i) {
-      at[i] = min_int(row + i * kRows, lines - 1) * stride;
-      inside |= static_cast<int>(row + i * kRows < lines) << i;
-    }
+      : step(static_cast<ptrdiff_t>(kRows) * stride),
+        row(thread_x() / kAcross),
+        column(thread_x() % kAcross * 8),
+        left(K - column) {
+    from = p + static_cast<ptrdiff_t>(row) * stride + column;
+    UNROLL for (int i = 0; i < kPacks; ++i) inside |= static_cast<int>(row + i * kRows < lines) << i;
     inside = opaque(inside);  // one register, not as many conditions
   }
 
@@ -85,7 +85,7 @@ struct PanelAlongK {
     const int mask = left > 0 ? inside : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
       if (!in_part(i, kPacks, part, kDepth / 16)) continue;
-      packs.begin(i, &to[i * kRows + row][column], from + at[i], (mask >> i & 1) != 0);
+      packs.begin(i, &to[i * kRows + row][column], from + i * step, (mask >> i & 1) != 0);
     }
     if (!is_last_part(part, kDepth / 16)) return;
     from += kDepth;
@@ -162,8 +162,7 @@ DEVICE void multiply_panels(typename P::Product& product, typename P::Lds& lds, 
     right.begin(lds.b[buffer], part);
   };
   if constexpr (P::kAhead) {
-    product_steps_ahead<P::kDepth, P::kBuffers, P::kDepth / 16>(
-        depth, begin, [&](int buffer, const auto& between) { product.multiply(lds, buffer, between); });
+    product_steps_ahead(product, lds, depth, begin);
   } else {
     product.run(
         lds, depth, [&](int, int buffer) { begin(buffer, kAllParts); },

@@ -27,25 +27,43 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
 }
 
 // The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
-// begin(buffer, part) starts one of kParts parts of the next step's copies; multiply(buffer, between) calls
-// between(part) for each part on its way, so that the copies cost no time of their own. Steps beyond the last one are
-// begun, too, of which operands copy zeros: a branch would keep the compiler from mixing copies and products.
-template <int kDepth, int kBuffers, int kParts, class Begin, class Multiply>
-DEVICE void product_steps_ahead(int depth, const Begin& begin, const Multiply& multiply) {
+// begin(buffer, part) starts one of kDepth / 16 parts of the next step's copies, which lie between the products, so that
+// they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a branch would
+// keep the compiler from mixing copies and products. Operands are on their way from LDS while those of 16 k before are
+// multiplied, also from one step to the next: a buffer is free as soon as all waves have its last operands.
+template <class Product, class Begin>
+DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
+  constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = kDepth / 16;
+  static_assert(kParts % 2 == 0, "a step begins with the first of two operands");
   UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
     if (ahead * kDepth < depth) {
       UNROLL for (int part = 0; part < kParts; ++part) begin(ahead, part);
     }
     end_group_of_copies();
   }
-  int buffer = 0, next = kBuffers - 1;
+  typename Product::Operands operands[2];
+  wait_for_copies_but<kBuffers - 2>();
+  barrier();
+  int buffer = 0, next = kBuffers - 1;  // multiplied, and copied to
+  begin(next, 0);
+  product.load(lds, buffer, 0, operands[0]);
   NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
-    wait_for_copies_but<kBuffers - 2>();
-    barrier();  // all have this step, and are done with the one whose buffer is next
-    multiply(buffer, [&](int part) { begin(next, part); });
-    end_group_of_copies();
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    next = next + 1 == kBuffers ? 0 : next + 1;
+    UNROLL for (int part = 0; part < kParts; ++part) {
+      keep_order();
+      if (part < kParts - 1) {
+        product.load(lds, buffer, part * 16 + 16, operands[(part + 1) % 2]);
+        begin(next, part + 1);
+      } else {
+        end_group_of_copies();
+        wait_for_copies_but<kBuffers - 2>();
+        barrier();  // all have the step after this one, and no one reads this one any more
+        next = buffer;
+        buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+        product.load(lds, buffer, 0, operands[0]);
+        begin(next, 0);
+      }
+      product.multiply(operands[part % 2]);
+    }
   }
   wait_for_copies();  // of steps beyond the last one: what follows may use the same LDS
 }

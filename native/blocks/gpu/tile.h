@@ -282,6 +282,8 @@ struct Tile<half_t> {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
   }
+  // Whether x holds in any lane.
+  DEVICE static bool any(bool x) { return __any_sync(0xffffffffu, x) != 0; }
 
   template <class At>
   DEVICE static Left load_left(const At& at) {

@@ -64,6 +64,10 @@ static_assert(is_args<AttentionArgs>(328), "one layout for all compilers");
 
 constexpr int kAttentionThreads = 256;  // of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // of fused_attention_few_*, at most
+// Keys that a lane of fused_attention_few_* has in a turn, and, where memory reaches LDS without passing through
+// registers, the turns that have a place there: 96 KiB, twice on a compute unit.
+constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
+constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
 // Merges the splits. One work-item for each element of O, columns fastest; there are `total` of them.
 struct AttentionCombineArgs {

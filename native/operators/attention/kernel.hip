@@ -7,10 +7,11 @@
 //   -> O = O exp(old - new highest) + p V
 // A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
 // not leave the registers (tile.h), on the vector unit it passes through LDS of the wave. The next block of K
-// or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied.
+// or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied;
+// where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead).
 //
 // 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
-// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 318 of the 745 TFLOP/s of a large
+// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 333 of the 745 TFLOP/s of a large
 // product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
 // work-groups and fused_attention_combine_* merges their results.
 //
@@ -90,12 +91,15 @@ struct AttentionExtras {
 
 // --- On the matrix units
 
-template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds>
+// kUsed: elements of a head that are not all zero, a multiple of 16.
+// kAhead: the next block is on its way while the current one is multiplied.
+template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
+          bool kAhead_>
 struct MatrixAttention {
   using Tile = hip::Tile<T>;
   static constexpr int kHead = kHead_, kKeys = kKeys_;
   static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
-  static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kHead / 16;
+  static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
   static constexpr int kSlots = kM * Tile::kRows;  // rows of a lane
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
@@ -105,11 +109,16 @@ struct MatrixAttention {
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
 
   // Rows in different banks.
-  static constexpr int kPad = kSize;
+  static constexpr int kPad = kSize, kRow = kHead + kPad;
   static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Tile::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
-  static constexpr int kCount = kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
+  // Whether Q, K and V go to LDS directly, or through registers.
+  static constexpr bool kAhead = kAhead_;
+  static constexpr bool kDirectQueries = kAhead;
+  static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
+  static constexpr int kCount = kAhead          ? kQueryCount + 2 * (kKeyCount + kValueCount)
+                                : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
                                 : kQueryCount > kKeyCount + kValueCount ? kQueryCount
                                                                         : kKeyCount + kValueCount;
   struct Lds {
@@ -122,9 +131,6 @@ struct MatrixAttention {
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
 
-  // Whether Q, K and V go to LDS directly, or through registers.
-  static constexpr bool kDirectQueries = false;
-  static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
   struct Staged {
     Pack<T> pack[kDirectKeys ? 1 : kPacks];
   };
@@ -136,14 +142,16 @@ struct MatrixAttention {
   typename Tile::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
-  DEVICE static T* key_at(Lds& lds, int key, int d) {
-    return lds.v + (kQueriesInLds ? kQueryCount : 0) + key * (kHead + kPad) + d;
+  // Of the two blocks of kAhead that number `place`; elsewhere there is one.
+  DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
+    return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
+           key * (kHead + kPad) + d;
   }
   // V is in LDS as it is in memory where tiles can be loaded so; else transposed, packs of keys exchanged so
   // that work-items that write different rows meet different banks. Split into tile and place in the tile:
   // what depends on the tiles alone is then a constant beside an address.
-  DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d) {
-    T* values = lds.v + (kQueriesInLds ? kQueryCount : 0) + kKeyCount;
+  DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
+    T* values = key_at(lds, 0, 0, place) + kKeyCount;
     if constexpr (Tile::kLoadsRows) {
       return values + (key_tile * 16 + key) * (kHead + kPad) + d_tile * 16 + d;
     } else {
@@ -156,12 +164,14 @@ struct MatrixAttention {
     return value_at(lds, key / 16, key % 16, d / 16, d % 16);
   }
 
+  DEVICE static int first_row_of_wave() { return wave_id() * kWaveRows; }
   // Row of the work-group that a slot stands for.
   DEVICE static int row(int slot) {
     return wave_id() * kWaveRows + slot / Tile::kRows * 16 + Tile::row(slot % Tile::kRows);
   }
   DEVICE static float row_max(float x) { return Tile::row_max(x); }
   DEVICE static float row_sum(float x) { return Tile::row_sum(x); }
+  DEVICE static bool any(bool x) { return Tile::any(x); }
 
   // value = f(slot, key, value)
   template <class F>
@@ -288,17 +298,26 @@ struct MatrixAttention {
       offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
     }
   }
+  DEVICE static void copy_query(Lds& lds, int r, int d, const T* from, bool inside) {
+    copy_to_lds(query_at(lds, r, d), from, inside);
+  }
   DEVICE static void store_key(Lds& lds, int key, int d, T x) { *key_at(lds, key, d) = x; }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { *value_at(lds, key, d) = x; }
 
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
+    multiply_keys(lds, scores, 0, [](int) {});
+  }
+  // between(d): after each of the kD parts of a head, what the work-items do while the units multiply.
+  template <class Between>
+  DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
     // The operands of a step are on their way while the step before multiplies.
     typename Tile::Right right[2][kN];
-    load_key_tiles(lds, 0, right[0]);
+    load_key_tiles(lds, place, 0, right[0]);
     UNROLL for (int d = 0; d < kD; ++d) {
       keep_order();
-      if (d + 1 < kD) load_key_tiles(lds, d + 1, right[(d + 1) % 2]);
+      if (d + 1 < kD) load_key_tiles(lds, place, d + 1, right[(d + 1) % 2]);
+      between(d);
       UNROLL for (int m = 0; m < kM; ++m) {
         typename Tile::Left left;
         if constexpr (kQueriesInLds) {
@@ -311,37 +330,39 @@ struct MatrixAttention {
     }
   }
 
-  DEVICE static void load_key_tiles(Lds& lds, int d, typename Tile::Right (&right)[kN]) {
+  DEVICE static void load_key_tiles(Lds& lds, int place, int d, typename Tile::Right (&right)[kN]) {
     UNROLL for (int n = 0; n < kN; ++n) {
-      right[n] = Tile::load_right([&](int key, int k) { return key_at(lds, n * 16 + key, d * 16 + k); });
+      right[n] =
+          Tile::load_right([&](int key, int k) { return key_at(lds, n * 16 + key, d * 16 + k, place); });
     }
   }
 
   // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
   // a head of 256 there are registers for two.
-  static constexpr int kStepTiles = Tile::kSlots == 16 && kHead == 256 ? 2 : 4;
+  static constexpr int kStepTiles = Tile::kSlots == 16 && kHead == 256 ? 2 : kD % 4 == 0 ? 4 : 3;
   static constexpr int kStepsD = kD / kStepTiles;
-  DEVICE static void load_value_tiles(Lds& lds, int step, typename Tile::Right (&right)[kStepTiles]) {
+  DEVICE static void load_value_tiles(Lds& lds, int place, int step,
+                                      typename Tile::Right (&right)[kStepTiles]) {
     const int n = step / kStepsD;
     UNROLL for (int i = 0; i < kStepTiles; ++i) {
       const int d = step % kStepsD * kStepTiles + i;
       if constexpr (Tile::kLoadsRows) {
-        right[i] =
-            Tile::load_right_rows([&](int key, int column) { return value_at(lds, n, key, d, column); });
+        right[i] = Tile::load_right_rows(
+            [&](int key, int column) { return value_at(lds, n, key, d, column, place); });
       } else {
         right[i] = Tile::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
       }
     }
   }
 
-  DEVICE void multiply_values(Lds& lds, const Scores& scores) {
+  DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
     constexpr int kSteps = kN * kStepsD;
     typename Tile::Right right[2][kStepTiles];
     typename Tile::Left left[kM] = {};
-    load_value_tiles(lds, 0, right[0]);
+    load_value_tiles(lds, place, 0, right[0]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
       keep_order();
-      if (step + 1 < kSteps) load_value_tiles(lds, step + 1, right[(step + 1) % 2]);
+      if (step + 1 < kSteps) load_value_tiles(lds, place, step + 1, right[(step + 1) % 2]);
       if (step % kStepsD == 0) {
         UNROLL for (int m = 0; m < kM; ++m) left[m] = Tile::left_of(scores.tile[m][step / kStepsD]);
       }
@@ -370,6 +391,7 @@ struct VectorAttention {
   static constexpr int kPacks = kKeys * kAcross / kThreads;
   static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "whole packs and rows");
   static_assert((kSlots == 4 || kSlots == 8) && kAcross % 4 == 0, "128-bit accesses");
+  static constexpr bool kAhead = false;
   static constexpr bool kDirectQueries = kCopiesToLds && sizeof(T) == 4;
   static constexpr bool kDirectKeys = kDirectQueries, kDirectValues = kDirectQueries;
 
@@ -788,6 +810,48 @@ struct AttentionKeys {
   }
 };
 
+// Blocks of K and V on their way to LDS beside the work-items, both of one while those of the one before are
+// multiplied (P::kAhead).
+template <class T, class P>
+struct AttentionBlocks {
+  static constexpr int kRows = P::kThreads / P::kAcross;  // from pack to pack of a work-item
+
+  const AttentionLayout& layout;
+  typename P::Lds& lds;
+  const T *keys, *values;  // this work-item's first packs of the next block
+  int row, d;
+  int left;  // keys of the next block on, from this work-item's first one on
+
+  DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
+      : layout(args.layout),
+        lds(to),
+        row(thread_x() / P::kAcross),
+        d(thread_x() % P::kAcross * P::kSize),
+        left(layout.sizes.T - place.begin - row) {
+    const T *k = args.k, *v = args.v;
+    keys = k + place.b * layout.k.b + place.head * layout.k.h + int64_t{place.begin + row} * layout.k.row + d;
+    values =
+        v + place.b * layout.v.b + place.head * layout.v.h + int64_t{place.begin + row} * layout.v.row + d;
+  }
+
+  // Starts the copies of one of `parts` parts of the next block; keys beyond the last one are zeros.
+  DEVICE void begin(int place, int part, int parts) {
+    T* const to = P::key_at(lds, row, d, place);
+    UNROLL for (int i = 0; i < P::kPacks; ++i) {
+      if (i * parts / P::kPacks != part) continue;
+      const bool inside = i * kRows < left;
+      copy_to_lds(to + i * kRows * P::kRow, keys + static_cast<ptrdiff_t>(i * kRows) * layout.k.row,
+                  inside && d < layout.sizes.D);
+      copy_to_lds(to + P::kKeyCount + i * kRows * P::kRow,
+                  values + static_cast<ptrdiff_t>(i * kRows) * layout.v.row, inside && d < layout.sizes.Dv);
+    }
+    if (part < parts - 1) return;
+    keys += int64_t{P::kKeys} * layout.k.row;
+    values += int64_t{P::kKeys} * layout.v.row;
+    left -= P::kKeys;
+  }
+};
+
 // Q of all rows, where products.take_queries finds it.
 template <class T, class P>
 DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
@@ -817,6 +881,25 @@ DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P:
     }
     P::store_query(lds, r, d, pack);
   }
+}
+
+// What is needed after Q is loaded, for all work-items behind the next barrier.
+template <class T, class P>
+DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
+  const AttentionLayout& layout = args.layout;
+  const AttentionScores& settings = layout.scores;
+  if (thread_x() != 0) return;
+  lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, place.b),
+                AttentionExtra<uint8_t>::of(args.mask, layout.mask, place.b),
+                settings.scale,
+                settings.softcap,
+                settings.inverse_softcap,
+                settings.mask_value,
+                args.o,
+                args.partial,
+                args.statistics,
+                args.found,
+                layout.o};
 }
 
 // From products of the keys from t on to scores.
@@ -913,6 +996,41 @@ struct AttentionSoftmax {
     });
     products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
   }
+
+  // The same, with a highest score that is kept while no score of the wave is 2^kSlack times above it: the factor
+  // cancels, and probabilities in float16 stay below 2^(10 + kSlack) (probability()).
+  template <class T>
+  DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
+    constexpr float kSlack = 5.0f;
+    float most[P::kSlots], factor[P::kSlots];
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
+    P::each(scores, [&](int slot, int, float s) {
+      most[slot] = max_float(most[slot], s);
+      return s;
+    });
+    bool higher = false;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = P::row_max(most[slot]);
+      higher = higher || (most[slot] - highest[slot]) * exponent > kSlack;
+    }
+    if (P::any(higher)) {
+      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+        const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
+        factor[slot] = power<T>(highest[slot], shift, exponent);
+        highest[slot] = most[slot];
+        sum[slot] *= factor[slot];
+      }
+      products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+    }
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = highest[slot] == -infinity() ? 0.0f : highest[slot];
+    }
+    P::each(scores, [&](int slot, int, float s) {
+      const float p = probability<T>(s, most[slot], exponent);
+      sum[slot] += p;
+      return p;
+    });
+  }
 };
 
 // What fused_attention_combine_* merges.
@@ -984,10 +1102,9 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
 
 // kPlain: scores are scale Q K^T, causal or not, and scale > 0.
 template <class T, class P, bool kPlain>
-DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                             P& products, AttentionSoftmax<P>& softmax) {
   const AttentionLayout& layout = args.layout;
-  const AttentionScores& settings = layout.scores;
-  const AttentionPlace<P> place(layout);
   AttentionKeys<T, P> keys(args, place, lds);
 
   // All copies at once: the first block of K, then Q.
@@ -995,24 +1112,10 @@ DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
     keys.begin_keys(place.begin, thread_x());
   }
   load_queries<T, P>(args.q, place, lds);
-  if (thread_x() == 0) {
-    lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, place.b),
-                  AttentionExtra<uint8_t>::of(args.mask, layout.mask, place.b),
-                  settings.scale,
-                  settings.softcap,
-                  settings.inverse_softcap,
-                  settings.mask_value,
-                  args.o,
-                  args.partial,
-                  args.statistics,
-                  args.found,
-                  layout.o};
-  }
+  remember_extras<T, P>(args, place, lds);
   if constexpr (P::kDirectQueries) wait_for_copies();
   barrier();
-  P products;
   products.take_queries(lds);
-  AttentionSoftmax<P> softmax;
   barrier();
   if (place.begin < place.end) {
     if constexpr (P::kDirectKeys && !P::kDirectQueries) keys.begin_keys(place.begin, thread_x());
@@ -1031,16 +1134,63 @@ DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
     } else {
       finish_scores<T, P>(scores, place, lds.extras, t);
     }
-    softmax.template add<T>(scores, products, settings.exponent);
+    softmax.template add<T>(scores, products, layout.scores.exponent);
     keys.finish_values(t, thread);
     barrier();
     if (next < place.end) keys.begin_keys(next, thread);
     products.multiply_values(lds, scores);
     if (next < place.end) keys.finish_keys(next, thread);
   }
+}
 
+// The same where memory reaches LDS without passing through registers and rows of K and V are whole vectors: they have
+// two places there, and a block takes one barrier.
+template <class T, class P>
+DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                           P& products, AttentionSoftmax<P>& softmax) {
+  AttentionBlocks<T, P> blocks(args, place, lds);
+  load_queries<T, P>(args.q, place, lds);
+  blocks.begin(0, 0, 1);
+  remember_extras<T, P>(args, place, lds);
+  wait_for_copies();
+  barrier();
+  products.take_queries(lds);
+  // A wave without rows leaves the units to the others.
+  const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
+
+  int at = 0;
+  NO_UNROLL for (int t = place.begin; t < place.end; t += P::kKeys) {
+    if (t != place.begin) {
+      wait_for_copies();
+      barrier();  // all have this block, and are done with the one before
+    }
+    if (has_rows) {
+      typename P::Scores scores;
+      products.multiply_keys(lds, scores, at, [&](int d) { blocks.begin(at ^ 1, d, P::kD); });
+      finish_plain_scores<P>(scores, place, t);
+      softmax.template add_lazily<T>(scores, products, args.layout.scores.exponent);
+      products.multiply_values(lds, scores, at);
+    } else {
+      blocks.begin(at ^ 1, 0, 1);
+    }
+    at ^= 1;
+  }
+  wait_for_copies();  // of the block beyond the last one: what follows may use the same LDS
+}
+
+template <class T, class P, bool kPlain>
+DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+  const AttentionPlace<P> place(args.layout);
+  P products;
+  AttentionSoftmax<P> softmax;
+  if constexpr (P::kAhead) {
+    static_assert(kPlain, "no registers for what stands between the products");
+    multiply_ahead<T, P>(args, place, lds, products, softmax);
+  } else {
+    multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
+  }
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
-  if ((settings.flags & kAttentionSplit) != 0) {
+  if ((args.layout.scores.flags & kAttentionSplit) != 0) {
     store_split<T, P>(place, lds.extras, products, softmax);
   } else {
     store_output<T, P>(place, lds, products, softmax);
@@ -1141,45 +1291,50 @@ struct AttentionFound {
   int32_t last[kAttentionThreads][Pack<T>::kSize];
 };
 
-template <class T, int kHead, bool kPlain, AttentionRows kRows>
+// kUsed: as of MatrixAttention.
+template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows>
 struct AttentionOf {
   static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
+  static constexpr bool kAhead = kMatrix && kPlain && kCopiesToLds;
   static constexpr AttentionShape kShape =
       attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain, kRows);
 };
 // Only the one that the target has is compiled.
-template <class T, int kHead, bool kPlain, AttentionRows kRows, bool kMatrix>
+template <class T, int kHead, int kUsed, class Of, bool kMatrix>
 struct AttentionProducts {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain, kRows>::kShape;
-  struct Type : MatrixAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.queries_in_lds> {
+  static constexpr AttentionShape kShape = Of::kShape;
+  struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
+                                kShape.queries_in_lds, Of::kAhead> {
     static constexpr int kSharing = kShape.sharing;
-    static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, sizeof(T));
+    static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, Of::kAhead, sizeof(T));
   };
 };
-template <class T, int kHead, bool kPlain, AttentionRows kRows>
-struct AttentionProducts<T, kHead, kPlain, kRows, false> {
-  static constexpr AttentionShape kShape = AttentionOf<T, kHead, kPlain, kRows>::kShape;
+template <class T, int kHead, int kUsed, class Of>
+struct AttentionProducts<T, kHead, kUsed, Of, false> {
+  static constexpr AttentionShape kShape = Of::kShape;
   struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.parts> {
     static constexpr int kSharing = kShape.sharing;
-    static constexpr int kShapeLds = kShape.lds_bytes(false, false, sizeof(T));
+    static constexpr int kShapeLds = kShape.lds_bytes(false, false, false, sizeof(T));
   };
 };
-template <class T, int kHead, bool kPlain, AttentionRows kRows>
-using Products =
-    typename AttentionProducts<T, kHead, kPlain, kRows, AttentionOf<T, kHead, kPlain, kRows>::kMatrix>::Type;
+template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows,
+          class Of = AttentionOf<T, kHead, kUsed, kPlain, kRows>>
+using Products = typename AttentionProducts<T, kHead, kUsed, Of, Of::kMatrix>::Type;
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name)                                                \
-  KERNEL_SHARING(name, (Products<T, kHead, kPlain, kRows>::kThreads),                                  \
-                 (Products<T, kHead, kPlain, kRows>::kSharing), AttentionArgs, q, k, v, bias, mask, o, \
-                 partial, statistics, found) {                                                         \
-    using P = Products<T, kHead, kPlain, kRows>;                                                       \
-    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                  \
-    LARGE_SHARED(typename P::Lds, lds);                                                                \
-    fused_attention<T, P, kPlain>(args, lds);                                                          \
+#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name) \
+  ATTENTION_KERNEL_OF(T, kHead, kHead, kPlain, kRows, name)
+#define ATTENTION_KERNEL_OF(T, kHead, kUsed, kPlain, kRows, name)                                          \
+  KERNEL_SHARING(name, (Products<T, kHead, kUsed, kPlain, kRows>::kThreads),                               \
+                 (Products<T, kHead, kUsed, kPlain, kRows>::kSharing), AttentionArgs, q, k, v, bias, mask, \
+                 o, partial, statistics, found) {                                                          \
+    using P = Products<T, kHead, kUsed, kPlain, kRows>;                                                    \
+    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                      \
+    LARGE_SHARED(typename P::Lds, lds);                                                                    \
+    fused_attention<T, P, kPlain>(args, lds);                                                              \
   }
 
 #define ATTENTION_KERNELS(T, suffix)                                                                     \
@@ -1205,4 +1360,8 @@ ATTENTION_KERNEL(float, 64, true, AttentionRows::kMany, fused_attention_plain_ma
 ATTENTION_KERNEL(float, 128, true, AttentionRows::kMany, fused_attention_plain_many_128_f32)
 ATTENTION_KERNEL(float, 64, false, AttentionRows::kMany, fused_attention_many_64_f32)
 ATTENTION_KERNEL(float, 128, false, AttentionRows::kMany, fused_attention_many_128_f32)
+#endif
+#if GRAPHOPT_ON_NVIDIA
+ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f16)
+ATTENTION_KERNEL_OF(half_t, 64, 48, true, AttentionRows::kMany, fused_attention_plain_many_48_f16)
 #endif

@@ -25,6 +25,10 @@ constexpr const char* kKernels[2][2][3] = {
 constexpr const char* kManyRows[2][2] = {
     {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
     {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
+// In float16, and where no head has more elements than this.
+constexpr const char *kManyHalf = "fused_attention_plain_many_64_f16",
+                     *kManyHalfNarrow = "fused_attention_plain_many_48_f16";
+constexpr int64_t kNarrowHead = 48;
 
 // [half][head], few rows
 constexpr const char* kFewRows[2][3] = {
@@ -54,32 +58,45 @@ size_t bucket_of(int64_t widest) {
   throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
 }
 
+AttentionShape shape_of(const Choice& c, const Architecture& arch, bool half, AttentionRows rows) {
+  return hip::attention_shape(c.matrix, arch.wave, kernel_lds(arch), c.head(), half ? 2 : 4, c.plain, rows);
+}
+
+const char* kernel_of(const Choice& c, const AttentionProblem& p, bool half) {
+  if (!c.many) return kKernels[c.plain][half][c.bucket];
+  if (!half) return kManyRows[c.plain][c.bucket];
+  return std::max(p.D, p.Dv) <= kNarrowHead ? kManyHalfNarrow : kManyHalf;
+}
+
 Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
               std::optional<AttentionRows> wanted) {
   const Architecture& arch = architecture(device.arch);
   Choice c;
   c.bucket = bucket_of(std::max(p.D, p.Dv));
   c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
+  const bool copies = arch.matrix == hip::Matrix::kMma;
+  const int64_t pack = half ? 8 : 4;
   c.plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
-  const auto shape_of = [&](AttentionRows r) {
-    return hip::attention_shape(c.matrix, arch.wave, kernel_lds(arch), c.head(), half ? 2 : 4, c.plain, r);
-  };
+  // There, blocks are copied beside the work-items in whole vectors only.
+  if (c.matrix && copies) {
+    const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
+    c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
+  }
   // Rows that the busiest compute unit multiplies.
   const auto busiest = [&](AttentionRows r) {
-    const int64_t block_rows = shape_of(r).block_rows();
+    const int64_t block_rows = shape_of(c, arch, half, r).block_rows();
     const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, block_rows);
     return divide_up(groups, device.compute_units) * block_rows;
   };
   // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
-  c.many = hip::attention_has_many(c.matrix, c.head()) &&
+  c.many = hip::attention_has_many(c.matrix, copies, c.head(), c.plain) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // Few rows are bound by the reading of K and V.
-  const int64_t pack = half ? 8 : 4;
   c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           kFewRows[half][c.bucket] != nullptr && aligned && vectors(p.k, p.D, 1, pack) &&
           vectors(p.v, p.Dv, 1, pack);
-  c.shape = shape_of(c.many ? AttentionRows::kMany : AttentionRows::kFew);
+  c.shape = shape_of(c, arch, half, c.many ? AttentionRows::kMany : AttentionRows::kFew);
   return c;
 }
 
@@ -115,10 +132,12 @@ struct Splits {
 };
 
 // With few rows the time is that of reading K and V, which takes several work-groups on each compute unit, each with
-// some hundred keys.
-Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units) {
+// some hundred keys. Where memory reaches LDS beside the work-items one work-group reads as fast as memory allows, if
+// it has one row: what it computes for more needs two.
+Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
   constexpr int64_t kLeastKeys = 256;
-  const int64_t splits = std::max<int64_t>(std::min(4 * units / groups, p.T / kLeastKeys), 1);
+  const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;
+  const int64_t splits = std::max<int64_t>(std::min(wanted * units / groups, p.T / kLeastKeys), 1);
   const int64_t keys = divide_up(p.T, splits);
   return {divide_up(p.T, keys), keys};
 }
@@ -220,10 +239,11 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
   const Choice choice = choose(p, half, aligned, device, wanted);
   const AttentionShape& shape = choice.shape;
+  const bool copies = architecture(device.arch).matrix == hip::Matrix::kMma;
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
   const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
-  const Splits splits =
-      choice.few ? split_few(p, groups, device.compute_units) : split(p, shape, groups, device.compute_units);
+  const Splits splits = choice.few ? split_few(p, groups, device.compute_units, copies)
+                                   : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
   const hip::AttentionSizes sizes{to_u31(rows), to_i31(p.S),  to_i31(p.T),
@@ -258,17 +278,18 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.found = scratch.found;
   args.layout = layout;
   if (choice.few) {
-    plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
+    Launch& launch = plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
+    if (copies) launch.lds = hip::kAttentionFewLds;
     if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
     return plan;
   }
   const Architecture& arch = architecture(device.arch);
-  Launch& launch = plan.launch(
-      choice.many ? kManyRows[choice.plain][choice.bucket] : kKernels[choice.plain][half][choice.bucket],
-      {grid}, static_cast<uint32_t>(shape.waves * arch.wave), args);
+  Launch& launch =
+      plan.launch(kernel_of(choice, p, half), {grid}, static_cast<uint32_t>(shape.waves * arch.wave), args);
   // device/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma) {
-    launch.lds = static_cast<uint32_t>(shape.lds_bytes(choice.matrix, true, half ? 2 : 4));
+    launch.lds = static_cast<uint32_t>(
+        shape.lds_bytes(choice.matrix, true, choice.matrix && choice.plain, half ? 2 : 4));
   }
   if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
   return plan;

@@ -22,13 +22,14 @@ struct AttentionShape {
   // Of AttentionExtras.
   static constexpr int kExtraBytes = 128;
 
-  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h).
-  constexpr int lds_bytes(bool matrix, bool loads_rows, int element) const {
+  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h). ahead: K and V have two places beside Q.
+  constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
     const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
     const int kv = k + (loads_rows ? k : head * (keys + pad));
-    return (queries_in_lds ? q + kv : q > kv ? q : kv) * element + (block_rows() + head) * 4 + kExtraBytes;
+    const int all = ahead ? q + 2 * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
+    return all * element + (block_rows() + head) * 4 + kExtraBytes;
   }
 };
 
@@ -38,9 +39,11 @@ constexpr int kAttentionHeads[] = {64, 128, 256};
 // work-groups.
 enum class AttentionRows { kFew, kMany };
 
-// Whether there is: on the vector unit a work-item of kMany has twice the rows, so an operand that it reads
-// from LDS serves twice the products.
-constexpr bool attention_has_many(bool matrix, int head) { return !matrix && head <= 128; }
+// Whether there is: a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in kMany, so
+// an operand that it reads from LDS serves twice the products. copies: memory reaches LDS directly (kCopiesToLds).
+constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain) {
+  return matrix ? copies && plain && head == 64 : head <= 128;
+}
 
 // lds_bytes: of a work-group. element: bytes of T. plain: nothing stands between the products; what does
 // takes registers.
@@ -53,8 +56,9 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
       if (element == 2) return {head, 4, 16, 32, false, 1};
       return {head, 2, 16, 16, false, 1};
     }
+    if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
-    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, 64, plain, 2};
+    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, plain ? 32 : 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};
   }

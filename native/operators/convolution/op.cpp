@@ -83,6 +83,63 @@ void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
 const char* refuse_pixels(Work& work) { return refuse_unless_pointwise(work.p); }
 void plan_own_pixels(Work& work) { plan_pixels(work, plan_own); }
 
+// A transposed convolution whose windows lie apart, its kernel being its stride, is one product too:
+// Z[n] [M taps, pixels of X] = W^T X[n] + b, of which each pixel's taps are then laid out as its window of Y. cuDNN's
+// gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
+const char* refuse_unless_apart(const ConvolutionProblem& p) {
+  constexpr const char* kWhy = "its windows do not lie apart";
+  if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
+  if (p.in[0] != 1 || p.kernel[0] != 1) return "it has three axes";
+  if (p.N * p.M * p.out_size() >= int64_t{1} << 31) return "it has too many elements to be laid out";
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    const bool apart =
+        p.kernel[d] == p.stride[d] && p.pad[d] == 0 && (p.dilation[d] == 1 || p.kernel[d] == 1);
+    if (!apart || p.out[d] != p.in[d] * p.stride[d]) return kWhy;
+  }
+  return nullptr;
+}
+
+void plan_apart(Work& work, void (*multiply)(Product&)) {
+  const ConvolutionProblem& conv = work.p;
+  const int64_t bytes = work.half ? 2 : 4, pixels = conv.in_size();
+  gpu::GemmProblem p;
+  p.M = conv.M * conv.taps();
+  p.K = conv.C;
+  p.N = pixels;
+  p.transpose_a = true;
+  p.batch = {conv.N};
+  p.a_batch = {0};
+  p.b_batch = {p.K * p.N};
+  const Ref windows = work.program.reserve(conv.N * p.M * p.N * bytes);
+  if (conv.has_bias) {
+    p.beta = 1;
+    const Shape filters = {1, conv.M, 1}, all = {conv.N, conv.M, conv.taps() * pixels};
+    work.program.launch(gpu::broadcast_plan(filters, all, work.half, work.call.aligned()), {work.bias()},
+                        {windows});
+  }
+  Product product{std::move(p), work.half,     work.call,     work.program,
+                  work.device,  Ref::input(1), Ref::input(0), windows};
+  multiply(product);
+  // From [N M, taps, pixels] to [N M, rows, taps of a column, columns, taps of a row].
+  const auto &in = conv.in, &taps = conv.kernel;
+  gpu::StridedCopy copy;
+  copy.shape = {conv.N * conv.M, in[1], taps[1], in[2], taps[2]};
+  copy.x_strides = {conv.taps() * pixels, in[2], taps[2] * pixels, 1, pixels};
+  copy.y_strides = gpu::contiguous(copy.shape);
+  copy.bytes = bytes;
+  work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {windows}, {Ref::output(0)});
+}
+
+const char* refuse_apart_by_library(Work& work) {
+  const char* why = refuse_unless_apart(work.p);
+  if (why != nullptr) return why;
+  return gpu::blas(work.device, work.call.libraries).why_not();
+}
+void plan_apart_by_library(Work& work) { plan_apart(work, plan_library); }
+
+const char* refuse_apart(Work& work) { return refuse_unless_apart(work.p); }
+void plan_own_apart(Work& work) { plan_apart(work, plan_own); }
+
 // Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
 bool pads_evenly(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
@@ -140,6 +197,14 @@ constexpr Implementation<Work> kConvolutions[] = {
     {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
     {"windows by a product of our own", refuse_windows, plan_windows},
+    {"a kernel of our own", take_all<Work>, plan_any},
+};
+
+constexpr Implementation<Work> kTransposed[] = {
+    {"windows that lie apart by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library,
+     load_blas},
+    {"windows that lie apart by a product of our own", refuse_apart, plan_own_apart},
+    {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
     {"a kernel of our own", take_all<Work>, plan_any},
 };
 
@@ -440,7 +505,8 @@ class Convolution : public gpu::DeviceKernel {
     const bool has_bias = p.has_bias;
     if (tail_) p.has_bias = false;
     Work work{p, is_half(call.input(0)), call, program, device_};
-    program.implementation = choice_.plan(kConvolutions, work, call);
+    program.implementation =
+        p.transposed ? choice_.plan(kTransposed, work, call) : choice_.plan(kConvolutions, work, call);
     if (tail_) add_tail(y, has_bias, call, program);
   }
 
@@ -596,7 +662,7 @@ void add_convolution(Kernels& kernels) {
   kernels.have_channels_last<FusedConvOp, FusedConvGpu>(layout_of);
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
-      .chooses(described(kConvolutions))
+      .chooses(described(kTransposed))
       .lies(layout_of);
   kernels.takes_tail<ConvTranspose>(kResidual);
   kernels.has_channels_last<ConvTranspose>();
