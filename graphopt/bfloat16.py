@@ -3,7 +3,7 @@
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
-    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: passes/pairs_of_channels.py
+    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: passes/pairs_of_channels.py, pools_of_pairs.py
 
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
 where every reader rounds them: a node rounds its own factors, their products are exact in float32, and so are sums as
@@ -33,6 +33,7 @@ from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, wha
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
 from graphopt.passes.pairs_of_channels import PairsOfChannels, between_convolutions
+from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt
 from graphopt.targets.profit import Candidate
@@ -248,7 +249,7 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
     """
     require_known(editor, keep)
     return pipeline.run(
-        editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue(), PairsOfChannels()]
+        editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue(), PoolsOfPairs(), PairsOfChannels()]
     )
 
 

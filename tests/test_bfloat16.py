@@ -398,6 +398,54 @@ def test_a_residual_of_another_kind_is_refused(residual: str, M: int, said: str)
         session.run(None, feeds)
 
 
+POOL = """g (float[N, 6, 17, 21] x) => (float[N, 10, H, K] y, float[N, 8, H, K] z) {
+  a = Conv(x, A) b = Relu(a) p = MaxPool<WINDOW>(b) y = Conv(p, B) z = Conv(p, C)
+}"""
+
+
+def pool(window: str, channels: int = 12, other: str = "") -> onnx.ModelProto:
+    shapes = {"A": (channels, 6, 1, 1), "B": (10, channels, 1, 1), "C": (8, channels, 1, 1)}
+    text = POOL.replace("WINDOW", window).replace("z = Conv(p, C)", other or "z = Conv(p, C)")
+    return model_from_text(text, {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())})
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]",
+        "kernel_shape = [2, 3], pads = [0, 2, 1, 0], dilations = [2, 1]",
+        'kernel_shape = [2, 2], auto_pad = "VALID"',
+    ],
+)
+def test_pools_between_convolutions_take_pairs_of_channels(window: str) -> None:
+    before = pool(window)
+    after, _ = convert(before, all_sites=True)
+    kinds = ["FusedConvPairsReluBf16", "MaxPoolPairsBf16", "FusedConvFromPairsBf16", "FusedConvFromPairsBf16"]
+    assert names(after) == kinds
+    assert verify(before, after, effort="quick")
+    assert convert(after, all_sites=True)[0].SerializeToString() == after.SerializeToString()
+    x = {"x": np.random.default_rng(2).standard_normal((2, 6, 17, 21)).astype(np.float32)}
+    for want, got in zip(run(after, x, library=False), run(after, x, library=True), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
+
+
+@pytest.mark.parametrize(
+    ("window", "channels", "other", "code"),
+    [
+        ("kernel_shape = [2, 2], ceil_mode = 1", 12, "", "ATTRIBUTE"),
+        ('kernel_shape = [2, 2], auto_pad = "SAME_UPPER"', 12, "", "ATTRIBUTE"),
+        ("kernel_shape = [2, 2]", 12, "z = Neg(p)", ""),  # which reads it in float32
+        ("kernel_shape = [2, 2]", 12, "z = Neg(b)", "in pairs"),  # while the convolution gives both
+        ("kernel_shape = [2, 2]", 11, "", ""),  # an odd number of channels
+    ],
+)
+def test_pools_that_stay(window: str, channels: int, other: str, code: str) -> None:
+    after, report = convert(pool(window, channels, other), all_sites=True)
+    assert ("MaxPoolPairsBf16" in names(after)) == (code == "in pairs")
+    if code == "ATTRIBUTE":
+        assert refusals(report)[code]
+
+
 def test_odd_channels_make_no_pairs() -> None:
     graph = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { a = Conv(x, V) y = Conv(a, W) }"
     after, _ = convert(model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}), all_sites=True)

@@ -259,7 +259,23 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
+def _pool_pairs(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X, kernel_shape, pads, strides, dilations
+    for x, kernel_shape, pads, strides, dilations in (
+        ((2, 3, 9, 35, 2), (3, 3), (1, 1, 1, 1), (2, 2), (1, 1)),
+        ((1, 5, 8, 6, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
+        ((1, 2, 13, 40, 2), (5, 5), (2, 2, 2, 2), (1, 1), (1, 1)),
+        ((2, 1, 11, 17, 2), (2, 3), (1, 0, 0, 2), (3, 4), (1, 1)),
+        ((1, 2, 9, 9, 2), (3, 2), (2, 1, 0, 1), (1, 2), (2, 3)),
+        ((1, 1, 1, 1, 2), (1, 1), (0, 0, 0, 0), (1, 1), (1, 1)),
+        ((0, 3, 4, 4, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
+    ):
+        window = {"kernel_shape": kernel_shape, "pads": pads, "strides": strides, "dilations": dilations}
+        yield Case(spec, [rng.normal(size=x)], {name: list(numbers) for name, numbers in window.items()})
+
+
 FAMILIES = {
+    "MaxPoolPairs": _pool_pairs,
     "FusedConv": _fused_conv,
     "ScaleShift": _scale_shift,
     "WinogradConv": _winograd_conv,
@@ -323,8 +339,8 @@ def mixed_model_of(case: Case, opset: int, *, bodies: bool) -> tuple[onnx.ModelP
     axes), each output through Neg: element-wise kernels and the libraries for products and convolutions, all exact.
     """
     model, feeds = model_of([case], opset, bodies=bodies)
-    (node,) = model.graph.node
-    x, name = case.inputs[0], node.input[0]
+    own = list(model.graph.node)  # the node, and Casts around it
+    x, name = case.inputs[0], own[0].input[0]
     channels = x.shape[1] if x.ndim == 4 else x.shape[-1]
     minus = -np.eye(channels, dtype=x.dtype)
     weights = numpy_helper.from_array(minus.reshape(channels, channels, 1, 1) if x.ndim == 4 else minus, "minus_one")
@@ -333,12 +349,14 @@ def mixed_model_of(case: Case, opset: int, *, bodies: bool) -> tuple[onnx.ModelP
         helper.make_node("Neg", [name], [negated], negated),
         helper.make_node("Conv" if x.ndim == 4 else "MatMul", [negated, weights.name], [again], again),
     ]
-    node.input[0] = again
+    own[0].input[0] = again
     after = []
-    for i, output in enumerate(node.output):
-        node.output[i] = f"{output}_negated"
-        after.append(helper.make_node("Neg", [node.output[i]], [output], output))
-    nodes = [*before, node, *after]
+    for node in own:
+        for i, output in enumerate(node.output):
+            if output in [value.name for value in model.graph.output]:
+                node.output[i] = f"{output}_negated"
+                after.append(helper.make_node("Neg", [node.output[i]], [output], output))
+    nodes = [*before, *own, *after]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.append(weights)

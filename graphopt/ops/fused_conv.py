@@ -25,6 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
+from graphopt.ops.pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
     Array,
@@ -58,55 +59,13 @@ def convolution(
     return y.reshape(N, M, *sizes)
 
 
-def from_pairs(x: Array) -> Array:
-    """[N, C / 2, H, W, 2] as [N, C, H, W]."""
-    N, pairs, H, W, _ = x.shape
-    return np.asarray(x.transpose(0, 1, 4, 2, 3).reshape(N, 2 * pairs, H, W))
-
-
-def to_pairs(y: Array) -> Array:
-    """[N, C, H, W] as [N, C / 2, H, W, 2]."""
-    N, C, H, W = y.shape
-    return np.asarray(y.reshape(N, C // 2, 2, H, W).transpose(0, 1, 3, 4, 2))
-
-
-def _plain(x: str) -> str:
-    """x, which has x_C channels, as x_float: in float32 and with an axis of channels, whichever way it lies."""
-    return (
-        dim(f"{x}_N", x, 0)
-        + dim(f"{x}_depth", x, 1)
-        + f"""{x}_each = Div({x}_C, {x}_depth)
-    {x}_sizes = Gather({x}_N_shape, spatial)
-    {x}_parts = Concat <axis: int = 0> ({x}_N, {x}_depth, {x}_sizes, {x}_each)
-    {x}_whole = Concat <axis: int = 0> ({x}_N, {x}_C, {x}_sizes)
-    {x}_split = Reshape({x}, {x}_parts)
-    {x}_planes = Transpose <perm: ints = [0, 1, 4, 2, 3]> ({x}_split)
-    {x}_plain = Reshape({x}_planes, {x}_whole)
-    {x}_float = Cast <to: int = 1> ({x}_plain)
-    """
-    )
-
-
 _PLAIN_X = (
     dim("W_C", "W", 1)
     + "groups = Constant <value_int: int = @group> ()\nX_C = Mul(W_C, groups)\n"
     + ints("spatial", 2, 3)
-    + _plain("X")
+    + channels_of("X")
 )
-_PLAIN_R = dim("R_C", "W", 0) + _plain("R")
-# P from Y.
-_PAIRS = (
-    dim("Y_N", "Y", 0)
-    + dim("Y_C", "Y", 1)
-    + ints("two", 2)
-    + f"""Y_pairs = Div(Y_C, two)
-    Y_sizes = Gather(Y_N_shape, spatial)
-    Y_parts = Concat <axis: int = 0> (Y_N, Y_pairs, two, Y_sizes)
-    Y_split = Reshape(Y, Y_parts)
-    Y_together = Transpose <perm: ints = [0, 1, 3, 4, 2]> (Y_split)
-    P = Cast <to: int = {int(ir.DataType.BFLOAT16)}> (Y_together)
-    """
-)
+_PLAIN_R = dim("R_C", "W", 0) + channels_of("R")
 
 
 def _reading_pairs(plain: OpSpec) -> OpSpec:
@@ -135,7 +94,7 @@ def _spec_of_pairs(plain: OpSpec) -> OpSpec:
         plain,
         name=plain.name.replace("FusedConv", "FusedConvPairs"),
         outputs=("Y", "P"),
-        body=lambda dialect: reading.body(dialect) + _PAIRS,
+        body=lambda dialect: reading.body(dialect) + PAIRS_OF_Y,
         reference=reference,
         summary=f"{plain.summary}; P = Y in pairs of channels, as X may be",
         bfloat16=("P",),

@@ -74,21 +74,27 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         return match
 
     def rewrite(self, plan: PairsMatch, editor: Editor) -> str:
-        node, y = plan.node, plan.node.outputs[0]
-        pairs = node.outputs[1] if len(node.outputs) > 1 else _add_pairs(node, editor)
+        node = plan.node
+        pairs = node.outputs[1] if len(node.outputs) > 1 else add_pairs(node, editor)
         for reader in plan.sums:
             editor.rewire(reader, [*reader.inputs[:RESIDUAL], pairs])
-        for reader in plan.readers:
-            # Runtimes that inline a body want as many outputs as it has, and files end with one that has a name: where
-            # only Y is wanted, it is an operator of its own.
-            kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
-            _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
-        if not use_count(y) and not y.is_graph_output():
-            y.name = ""
+        read_pairs(plan.readers, pairs, node, editor)
         return f"{len(plan.readers)} readers, {len(plan.sums)} sums"
 
 
-def _add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
+def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, editor: Editor) -> None:
+    """Has convolutions read pairs of channels, of what `maker` gives or of what was made of it."""
+    for reader in readers:
+        # Runtimes that inline a body want as many outputs as it has, and files end with one that has a name: where
+        # only Y is wanted, it is an operator of its own.
+        kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
+        _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
+    y = maker.outputs[0]
+    if not use_count(y) and not y.is_graph_output():
+        y.name = ""
+
+
+def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
     """The second result of a convolution, which it is made to give."""
     y = node.outputs[0]
     _rename(node, PAIRS, node.inputs, editor)

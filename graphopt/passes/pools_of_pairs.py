@@ -1,0 +1,97 @@
+"""A MaxPool between convolutions in bfloat16 takes and gives pairs of channels (pairs_of_channels).
+
+    FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16
+    becomes FusedConvPairs..Bf16 -> MaxPoolPairsBf16 -> FusedConvFromPairs..Bf16
+
+Why it is legal: every reader rounds what it reads to bfloat16, and the largest of rounded numbers is the largest one,
+rounded. The runtime's own pool reorders planes to blocks and back, around twice the bytes.
+
+Conditions: two spatial axes, an even number of channels, no indices, ceil_mode = 0, and the pool's result goes to
+convolutions in bfloat16 alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.metadata import Numerics
+from graphopt.ops.pool_pairs import NAME
+from graphopt.passes.base import Pass
+from graphopt.passes.pairs_of_channels import SUFFIX, PairsOfChannels, add_pairs, gives_pairs, read_pairs, takes_pairs
+from graphopt.remarks import Code, Refusal
+
+
+@dataclass(frozen=True)
+class PoolMatch:
+    """A pool, the convolution that it reads, and those that read it."""
+
+    pool: ir.Node
+    maker: ir.Node
+    readers: tuple[ir.Node, ...]
+
+
+@dataclass(frozen=True)
+class PoolPlan(PoolMatch):
+    """`window`: the attributes of what takes its place."""
+
+    window: dict[str, tuple[int, ...]]
+
+
+class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
+    name = "bfloat16_pools"
+    equation = "FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16 becomes .. FusedConvPairs -> MaxPoolPairsBf16 -> .."
+    numerics = Numerics.BF16
+    anchors = frozenset({("", "MaxPool")})
+
+    def match(self, node: ir.Node, editor: Editor) -> PoolMatch | None:
+        x, y = node.inputs[0], node.outputs[0]
+        maker = x.producer() if x is not None else None
+        if maker is None or not PairsOfChannels.takes(maker) or x is not maker.outputs[0]:
+            return None
+        if maker.graph is not node.graph or editor.shapes.rank(maker.inputs[1]) != 4 or y.is_graph_output():
+            return None
+        readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.takes(use.node))
+        inside = all(r.graph is node.graph and takes_pairs(r, editor) for r in readers)
+        return PoolMatch(node, maker, readers) if readers and inside and len(readers) == len(y.uses()) else None
+
+    def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
+        node = match.pool
+        if not gives_pairs(match.maker, editor):
+            raise Refusal(Code.WRONG_SHAPE, "an odd number of channels", match.maker)
+        if any(o.name for o in node.outputs[1:]):
+            raise Refusal(Code.ATTRIBUTE, "it gives indices, too", node)
+        padding = node.attributes.get_string("auto_pad", "NOTSET")
+        if padding not in ("NOTSET", "VALID") or attribute_int(node, "ceil_mode", 0):
+            raise Refusal(Code.ATTRIBUTE, "auto_pad or ceil_mode", node)
+        window = {
+            "kernel_shape": attribute_ints(node, "kernel_shape", ()),
+            "pads": attribute_ints(node, "pads", (0,) * 4) if padding == "NOTSET" else (0,) * 4,
+            "strides": attribute_ints(node, "strides", (1, 1)),
+            "dilations": attribute_ints(node, "dilations", (1, 1)),
+        }
+        sizes = [len(numbers) for numbers in window.values()]
+        spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
+        if sizes != [2, 4, 2, 2] or not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
+            raise Refusal(Code.ATTRIBUTE, "a window or pads that the kernel does not take", node)
+        editor.require_op(NAME, match.maker.outputs[0], node)
+        return PoolPlan(**vars(match), window=window)
+
+    def rewrite(self, plan: PoolPlan, editor: Editor) -> str:
+        node, y = plan.pool, plan.pool.outputs[0]
+        x = plan.maker.outputs[1] if len(plan.maker.outputs) > 1 else add_pairs(plan.maker, editor)
+        new = editor.emit(NAME, [x], plan.window, anchor=node)
+        pairs = new.outputs[0]
+        pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
+        if y.shape is not None and isinstance(M := y.shape[1], int):
+            pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
+            inference.declare(editor.model, pairs)
+        editor.replace([], [new], {}, anchor=node)
+        read_pairs(plan.readers, pairs, plan.maker, editor)
+        return f"{len(plan.readers)} readers"
+
+
+__all__ = ["PoolsOfPairs"]
