@@ -47,6 +47,7 @@ struct Registration {
   std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
   bool counts = false;                            // its kernel has a counter
+  bool alone = false;                             // in no region: each run is another
   Reuse reuse = Reuse::kNone;
   Implementations implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.

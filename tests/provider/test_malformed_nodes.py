@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+from graphopt.placement import ours
 from tests.hostile.native_worker import taken_by_the_provider
 from tests.hostile.test_native_nodes import survives
 from tests.provider.test_ops import ALONE
@@ -15,12 +18,33 @@ from tests.provider.worker import Array, model_of, run
 
 EXAMPLES = 150  # scripts/sweep has 50,000
 WITH_BODIES = {"If", "Loop", "Scan"}  # which test_control_flow.py has: a body is no attribute to damage
+# ONNX has no node tests of them: test_wrong_random_numbers.
+RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 def test_a_malformed_node_never_takes_the_process_along(kernels: str) -> None:
     lines = survives(EXAMPLES, 1, kernels)
     count = int(lines[0].split()[0])
-    assert count == len(taken_by_the_provider() - WITH_BODIES) > 50, "an operator without a test of ONNX's own"
+    assert count == len(taken_by_the_provider() - WITH_BODIES - RANDOM) > 50, "an operator without a test of ONNX's own"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"shape": [2, -3]}, "a shape that is none"),
+        ({"shape": [2**40]}, "a shape that is none"),
+        ({"shape": [2], "dtype": TensorProto.DOUBLE}, "only numbers of float and float16"),
+        ({"shape": [2], "dtype": 99}, "only numbers of float and float16"),
+        ({"shape": [2], "seed": float("nan")}, ""),
+        ({"shape": [2], "seed": -1e30, "scale": float("inf")}, ""),
+    ],
+)
+def test_wrong_random_numbers(attributes: dict[str, Any], reason: str) -> None:
+    node = ir.node("RandomNormal", [], attributes)
+    node.outputs[0].dtype = ir.DataType.FLOAT
+    reader = [ir.node("Neg", [node.outputs[0]]), ir.node("Relu", [node.outputs[0]])]
+    said = ours.refusals([node, *reader], [22, 13, 14], set(), {}, {}, None, [], set())
+    assert said[0] == reason
 
 
 def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolExecutor) -> None:

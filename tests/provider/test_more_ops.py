@@ -15,7 +15,7 @@ from tests.hip import cumsum_cases, quantize_cases, scatter_cases, whole_cases
 from tests.hip.case import Case, compare, signed, tolerance_of
 from tests.hip.reduction_cases import reduced_in_float64
 from tests.provider.test_ops import ALONE, DTYPES
-from tests.provider.worker import Array, model_of, run
+from tests.provider.worker import PROVIDER, Array, model_of, new_session, run
 
 both = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -631,3 +631,29 @@ def test_dropout_that_does_not_train_is_nothing(worker: ProcessPoolExecutor) -> 
     constants: dict[str, Array] = {"r": np.array(0.3, np.float32), "t": np.array(True)}
     model = model_of([helper.make_node("Dropout", ["x", "r", "t"], ["y"])], {"x": x}, ["y"], constants)
     assert worker.submit(run, model, {"x": 0 * x}, ALONE).result().on_device("Dropout") == 0
+
+
+@pytest.mark.parametrize("op", ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"])
+def test_random_numbers(op: str, worker: ProcessPoolExecutor) -> None:
+    """Of one seed they are those of the runtime's own kernel; nothing but its shape is read of the input."""
+    import onnxruntime as ort
+
+    like = op.endswith("Like")
+    given: dict[str, Any] = {"mean": 2.0, "scale": 3.0} if "Normal" in op else {"low": -1.0, "high": 5.0}
+    given |= {} if like else {"shape": [3, 40]}
+    drawn = helper.make_node(op, ["a"] if like else [], ["r"], seed=7.0, dtype=TensorProto.FLOAT, **given)
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), drawn, helper.make_node("Mul", ["r", "a"], ["y"])]
+    feeds = {"x": random(3, 40)}
+    model = model_of(nodes, feeds, ["y"])
+    outputs, taken = worker.submit(_draws, model, feeds).result()
+    assert taken == {"Neg": 1, op: 1, "Mul": 1}
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for got in outputs:  # one run after the other
+        np.testing.assert_array_equal(got, session.run(None, feeds)[0])
+
+
+def _draws(model: bytes, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, int]]:
+    session = new_session(model, assignment=True)
+    parts = session.get_provider_graph_assignment_info()
+    given = {node.op_type: 1 for part in parts if part.ep_name == PROVIDER for node in part.get_nodes()}
+    return [session.run(None, feeds)[0] for _ in range(2)], given

@@ -5,6 +5,7 @@
 
 #include "operators/kernels.h"
 #include "runtime/provider/control_flow.h"
+#include "runtime/provider/random.h"
 
 namespace graphopt::provider::forecast {
 namespace {
@@ -88,7 +89,7 @@ class ForecastNode final : public NodeInGraph {
 };
 
 std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
-  static const Claims& claims = *new Claims(with_control_flow(provider_claims()));
+  static const Claims& claims = *new Claims(with_random(with_control_flow(provider_claims()), nullptr));
   std::vector<ForecastNode> owned(graph.nodes, graph.nodes + graph.count);
   std::vector<const NodeInGraph*> in_graph;
   for (const ForecastNode& node : owned) in_graph.push_back(&node);

@@ -172,7 +172,7 @@ struct Provider final : abi::OrtEp {
   // The inputs and outputs of a region are on the device, and their sizes are known before it runs.
   bool runs_in_region(const GraphNode& node) const {
     const Registration* op = registry.claims().find(node);
-    if (op != nullptr && (op->counts || op->create == nullptr)) return false;
+    if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.has_input(i) && registry.claims().host_input(node, i) && !node.is_constant(i)) return false;
     }

@@ -9,6 +9,7 @@
 #include "runtime/abi/error.h"
 #include "runtime/provider/control_flow.h"
 #include "runtime/provider/memory.h"
+#include "runtime/provider/random.h"
 #include "runtime/provider/staging.h"
 #include "runtime/run_node.h"
 
@@ -113,7 +114,7 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
 
 // What the provider has, and the runtime's nodes that copy.
 Table with_copies(gpu::Device& device) {
-  Table table = with_control_flow(provider_kernels(device));
+  Table table = with_random(with_control_flow(provider_kernels(device)), &device);
   for (const bool from_host : {true, false}) {
     Registration& op = table.emplace_back();
     op.name = from_host ? "MemcpyFromHost" : "MemcpyToHost";
