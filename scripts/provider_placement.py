@@ -5,8 +5,10 @@ Usage:
     python scripts/provider_placement.py [--out TABLE] [MODEL_OR_FOLDER ...]
 
 Without arguments: the zoo with symbolic batch and length, and the trained models of models/pypi.py, each as it is and
-as `optimize` leaves it. A folder stands for the .onnx files in it (scripts/export_attention.py fills one). No model
-runs. The device is the CPU with the GPU kernels compiled for it, or with GRAPHOPT_TEST_ON_GPU=1 this machine's GPU.
+as `optimize` leaves it; no model runs. A folder stands for the .onnx files in it (scripts/export_models.py fills one).
+Where such a file has its inputs beside it (NAME.npz with "0:input", "1:input": two sets), it is also verified: what
+`optimize` makes of it against the file, and both on the provider against the CPU. Exit code 1 when one is wrong. The
+device is the CPU with the GPU kernels compiled for it, or with GRAPHOPT_TEST_ON_GPU=1 this machine's GPU.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,7 +33,7 @@ from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.provider.worker import PROVIDER, kernels_on_the_cpu
 
-TARGET = "cuda"
+TARGET = "rocm"
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,25 @@ def placed(model: bytes) -> Row:
     return Row(there, elsewhere, copies["MemcpyToHost"], copies["MemcpyFromHost"])
 
 
+def faults(before: onnx.ModelProto, ways: Sequence[onnx.ModelProto], inputs: Path) -> list[str]:
+    """Of the given inputs: where the optimized model differs from the file, and each on the provider from the CPU."""
+    found = []
+    arrays = np.load(inputs)
+    names = {i.name for i in before.graph.input}
+    for prefix in sorted({key[:2] for key in arrays}):
+        feeds = {key[2:]: arrays[key] for key in arrays if key[:2] == prefix and key[2:] in names}
+        questions: list[tuple[str, onnx.ModelProto, onnx.ModelProto, tuple[str, str] | None]] = [
+            ("optimized", before, ways[-1], None),
+            *((f"provider {i}", before, way, ("cpu", "graphopt")) for i, way in enumerate(ways)),
+        ]
+        for label, first, second, providers in questions:
+            report = graphopt.verify(first, second, inputs=feeds, providers=providers, effort="quick")
+            if not report.equal:
+                worst = report.worst
+                found.append(f"{prefix}{label}: {report.verdict} {worst.name + ' ' + worst.reason if worst else ''}")
+    return found
+
+
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
@@ -87,19 +109,21 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from nodes_of(attribute.g)
 
 
-def models(given: list[Path]) -> Iterator[tuple[str, onnx.ModelProto]]:
+def models(given: list[Path]) -> Iterator[tuple[str, onnx.ModelProto, Path | None]]:
+    """Name, model, and the file of its inputs."""
     for path in given:
         for file in sorted(path.glob("*.onnx")) if path.is_dir() else [path]:
-            yield file.stem, onnx.load(file)
+            inputs = file.with_suffix(".npz")
+            yield file.stem, onnx.load(file), inputs if inputs.exists() else None
     if given:
         return
     for name, build in ZOO.items():
-        yield name, build(small=True, dynamic=True)
+        yield name, build(small=True, dynamic=True), None
     for name in TRAINED:
-        yield name, onnx.load(fetch(name))
+        yield name, onnx.load(fetch(name)), None
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, help="write the table to this file as well")
@@ -111,13 +135,24 @@ def main() -> None:
     ort.register_execution_provider_library("graphopt", str(library_path()))
     lines = ["| model | provider | CPU | copies to host | copies to device | on the CPU |", "|---|--:|--:|--:|--:|---|"]
     print(*lines, sep="\n", flush=True)
-    for name, model in models(arguments.models):
-        for label, way in (("", model), (", optimized", graphopt.optimize(model, target=TARGET)[0])):
-            lines.append(placed(way.SerializeToString()).text(name + label))
-            print(lines[-1], flush=True)
+    wrong: list[str] = []
+    for name, model, inputs in models(arguments.models):
+        found: list[str] = []
+        try:
+            ways = (model, graphopt.optimize(model, target=TARGET)[0])
+            for label, way in zip(("", ", optimized"), ways, strict=True):
+                lines.append(placed(way.SerializeToString()).text(name + label))
+                print(lines[-1], flush=True)
+            found = faults(model, ways, inputs) if inputs else []
+        except Exception as error:  # the walk goes on
+            found.append(f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}")
+        for fault in found:
+            wrong.append(f"{name}: {fault}")
+            print(wrong[-1], file=sys.stderr, flush=True)
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,9 +13,20 @@ WITHOUT_KERNEL = frozenset(
 WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
 
 
+# What has no definition, and why.
+UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
+
+
 def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
     """Operators whose definitions are held against the reference alone on this runtime."""
     return WITHOUT_KERNEL if runtime >= (1, 31) else WITHOUT_KERNEL | WITHOUT_KERNEL_IN_1_22
+
+
+def kernels(op: ContribOp) -> str:
+    """Which releases have a kernel of their own for CPUs: the definition's truth beside the reference."""
+    if op.name in WITHOUT_KERNEL:
+        return "none"
+    return "1.31.1" if op.name in WITHOUT_KERNEL_IN_1_22 else "1.22.2, 1.31.1"
 
 
 def on_provider(op: ContribOp) -> str:
@@ -36,9 +47,6 @@ def rows() -> list[str]:
     lines = []
     for op in sorted(CONTRIB.values(), key=lambda op: op.name):
         module = op.define.__module__ if op.define.__module__ != __name__ else ""
-        truth = "reference" if op.name in WITHOUT_KERNEL else "the runtime's kernel, reference"
-        if op.name in WITHOUT_KERNEL_IN_1_22:
-            truth += " (1.22: reference)"
         cells = (
             op.name,
             f"contrib/{module.rsplit('.', 1)[-1]}.py",
@@ -46,9 +54,10 @@ def rows() -> list[str]:
             "stays: " + op.stays_on_cpu if op.stays_on_cpu else "read",
             "stays: " + op.stays_on_gpu if op.stays_on_gpu else "read",
             on_provider(op),
-            truth,
+            kernels(op),
             tests(op),
             op.refuses or "",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    lines += [f"| {name} | | | stays | stays | no kernel | none | | all: {why} |" for name, why in UNDEFINED.items()]
+    return sorted(lines)
