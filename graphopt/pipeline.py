@@ -15,7 +15,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import ModelPass, Pass
@@ -88,17 +87,10 @@ def run(
     editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)
     while editor.shapes_may_follow:
-        _infer_afresh(editor)
+        editor.infer_afresh()
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
     return result
-
-
-def _infer_afresh(editor: Editor) -> None:
-    # Symbols of the first look would stand in the way of what is known now.
-    inference.forget(editor.model)
-    inference.infer(editor.model)
-    editor.shapes.forget()
 
 
 def _run_rounds(
@@ -138,7 +130,7 @@ def _run_rounds(
                 if after_pass is not None:
                     after_pass(p.name)
                 if isinstance(p, Pass) and p.makes_unknown:
-                    _infer_afresh(editor)
+                    editor.infer_afresh()
         if len(satisfied) == len(passes) or (limit is not None and len(done) >= limit):
             break
     else:

@@ -208,8 +208,8 @@ class Editor:
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
     ) -> Candidate:
         """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
-        made = [None if self.is_constant(v) else v.producer() for v in inputs]
-        readers = sorted({u.op_type for u in output.consumers()})
+        made = [v.producer() for v in inputs if not self.is_constant(v)]
+        readers = sorted({u.node.op_type for u in output.uses()})
         dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
         return Candidate(
             node_label(anchor),
@@ -222,6 +222,12 @@ class Editor:
         )
 
     # -- changes -----------------------------------------------------------------------------------------------
+
+    def infer_afresh(self) -> None:
+        """Has types and shapes inferred once more, after changes that tell more."""
+        inference.infer_afresh(self.model)
+        self.shapes.forget()
+        self.shapes_may_follow = False
 
     def unique_name(self, hint: str) -> str:
         """A name that no value of the model has."""
@@ -295,8 +301,9 @@ class Editor:
         for i, value in enumerate(inputs):
             if node.inputs[i] is not value:
                 node.replace_input_with(i, value)
-        for attribute in ir.convenience.convert_attributes(attributes or {}):
-            node.attributes.add(attribute)
+        if attributes:
+            for attribute in ir.convenience.convert_attributes(attributes):
+                node.attributes.add(attribute)
         node.op_type = op_type or node.op_type
         self.remove_unused(self._released(dropped))
 
@@ -332,9 +339,10 @@ class Editor:
             self.define(name, known[0] if known else ir.DataType.FLOAT)
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         graph = anchor.graph
-        for f in self.model.functions.values():
-            if f.graph is graph:
-                f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
+        if graph in self._functions:
+            for f in self.model.functions.values():
+                if f.graph is graph:
+                    f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
         self.model.ir_version = max(self.model.ir_version, 8)
         return node
@@ -401,18 +409,22 @@ class Editor:
         graph = anchor.graph
         assert graph is not None
         self.changed()
-        graph.insert_before(anchor, [n for n in new if n.graph is None])
+        if fresh := [n for n in new if n.graph is None]:
+            graph.insert_before(anchor, fresh)
         neighbours: dict[ir.Node, None] = dict.fromkeys(new)
         for old_value, new_value in outputs.items():
-            self.shapes_may_follow |= not inference.is_certain(old_value.shape)
             neighbours.update(dict.fromkeys(old_value.consumers()))
             producer = new_value.producer()
+            ours = producer is not None and producer.domain == DOMAIN and producer in new
+            # A node of ours says of its output what was known of the old value, and no more.
+            as_before = ours and old_value.type is not None and old_value.shape is not None
+            self.shapes_may_follow |= not (as_before or inference.is_certain(old_value.shape))
             if producer is not None and producer in new:
                 new_value.type = old_value.type or new_value.type
                 new_value.shape = old_value.shape or new_value.shape
                 new_value.doc_string = old_value.doc_string
                 new_value.metadata_props.update(old_value.metadata_props)
-                if producer.domain == DOMAIN and not old_value.is_graph_output():
+                if ours and not old_value.is_graph_output():
                     # onnx's inference does not follow shapes through the Reshapes of our bodies.
                     inference.declare(self.model, new_value)
                 else:

@@ -187,7 +187,7 @@ def _gather(c: Call) -> Array:
         raise CannotEvaluateError
     axis %= data.ndim
     length = data.shape[axis]
-    if np.any(indices < -length) or np.any(indices >= length):
+    if ((indices < -length) | (indices >= length)).any():
         raise CannotEvaluateError
     c.require_small((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
     return np.asarray(np.take(data, indices, axis=axis))

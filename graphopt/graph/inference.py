@@ -51,6 +51,7 @@ _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     "EmbedLayerNormalization": (0, 2),
     "GroupQueryAttention": (0,),
 }
+_ELEMENT_TYPES = {int(d): d for d in ir.DataType if d != ir.DataType.UNDEFINED}
 # Beside -1 and 0 some tools write the largest number for any size.
 _LARGEST_DIM = 2**31 - 2
 
@@ -98,10 +99,11 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
         proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
     """
     declared = model.meta.setdefault(_DECLARED, {})
-    _distrust(model, declared)
-    _type_microsoft(model, declared)
-    message = _message(model, proto)
-    merge = _Merge(declared)
+    every = list(graphs(model))
+    _distrust(model, every, declared)
+    _type_microsoft(model, every, declared)
+    message = _message(model, every, proto)
+    merge = _Merge(declared, bodies=_has_bodies(model, every))
     for _ in range(2):
         try:
             inferred = onnx.shape_inference.infer_shapes(message, check_type=False, strict_mode=False, data_prop=True)
@@ -114,8 +116,14 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
         outputs = {info.name: info for info in message.graph.output}
         for value in merge.only_declared:
             ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
-    for body, body_message in foreign_bodies(model.graph, message.graph):
-        _infer_foreign_body(message, body, body_message, merge)
+    if _has_bodies(model, every):
+        for body, body_message in foreign_bodies(model.graph, message.graph):
+            _infer_foreign_body(message, body, body_message, merge)
+
+
+def _has_bodies(model: ir.Model, every: Sequence[ir.Graph]) -> bool:
+    """Whether any node has one, where these are all graphs of the model: looking at each node again takes longer."""
+    return len(every) > 1 + len(model.functions)
 
 
 def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: onnx.GraphProto, merge: _Merge) -> None:
@@ -132,7 +140,7 @@ def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: 
         if math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES:
             graph.initializer.append(tensor)
         else:
-            _declare(graph, tensor.name, tensor.data_type, tensor.dims)
+            _Declare(graph)(tensor.name, tensor.data_type, tuple(tensor.dims))
     for value in captures(body):
         tensor = value.const_value
         if tensor is not None and not value.is_graph_input() and tensor_bytes(tensor) <= _SMALL_TENSOR_BYTES:
@@ -146,32 +154,25 @@ def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: 
     merge.graph(body, inferred.graph, main=False)
 
 
-def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+_Declared = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
+
+
+def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
     """Takes off, for `forget` to put back, what declared types and shapes say without saying anything."""
-    for graph in graphs(model):
+    for graph in every:
         for value in graph.initializers.data.values():
-            tensor = value.const_value
-            if tensor is None or value.is_graph_input():
+            tensor, shape = value.const_value, value.shape
+            if tensor is None or shape is None or value.is_graph_input():
                 continue
             held = tensor_dims(tensor)
-            if value.shape is not None and tuple(value.shape) != held:
+            if shape.dims != held:
                 _put(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
-        described = [v for v in graph.inputs if v.type is not None or v.shape is not None]
+        for value in graph.inputs:
+            _distrust_value(value, declared)
         for node in graph:
-            described += [v for v in node.outputs if v.type is not None or v.shape is not None]
-        for value in described:
-            type_, shape = value.type, value.shape
-            if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
-                if not (value.is_graph_input() or value.is_graph_output()):
-                    value.type = type_ = None  # runtimes refuse to read it
-                elif isinstance(type_, ir.TensorType):
-                    type_ = None
-            if shape is not None:
-                dims = _dims(shape)
-                known = tuple(known_dim(d) for d in dims)
-                shape = shape if known == dims else ir.Shape(known)
-            if type_ is not value.type or shape is not value.shape:
-                _put(value, type_, shape, declared)
+            for value in node.outputs:
+                if value.type is not None or value.shape is not None:
+                    _distrust_value(value, declared)
     for i, value in enumerate(model.graph.inputs):
         if value.shape is not None and not value.is_initializer():
             dims = _dims(value.shape)
@@ -180,13 +181,28 @@ def _distrust(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | 
                 _put(value, value.type, ir.Shape(named), declared)
 
 
-def _type_microsoft(model: ir.Model, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+def _distrust_value(value: ir.Value, declared: _Declared) -> None:
+    type_, shape = value.type, value.shape
+    if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
+        if not (value.is_graph_input() or value.is_graph_output()):
+            value.type = type_ = None  # runtimes refuse to read it
+        elif isinstance(type_, ir.TensorType):
+            type_ = None
+    if shape is not None:
+        dims = _dims(shape)
+        known = tuple([known_dim(d) for d in dims])
+        shape = shape if known == dims else ir.Shape(known)
+    if type_ is not value.type or shape is not value.shape:
+        _put(value, type_, shape, declared)
+
+
+def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
     """Types of what ONNX Runtime's operators give: onnx's inference does not know them, and goes on from there."""
     if not any(
         MICROSOFT in imports for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
     ):
         return
-    for graph in graphs(model):
+    for graph in every:
         for node in graph:
             if node.domain != MICROSOFT or not node.outputs or node.op_type not in _FLOAT_RESULT:
                 continue
@@ -205,10 +221,19 @@ def _put(
     value: ir.Value,
     type_: ir.TypeProtocol | None,
     shape: ir.Shape | None,
-    declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]],
+    declared: _Declared,
 ) -> None:
     declared.setdefault(value, (value.type, value.shape))
     value.type, value.shape = type_, shape
+
+
+def infer_afresh(model: ir.Model) -> None:
+    """Infers once more, after a change that tells more.
+
+    What inference invented goes first: its names count from 0 each time, so that two looks call different sizes by one.
+    """
+    forget(model)
+    infer(model)
 
 
 def forget(model: ir.Model) -> None:
@@ -259,8 +284,14 @@ def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
         declared[value] = (type_ if type_ is None else value.type, shape)
 
 
-def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
-    """The model without the data of large weights, and of what is declared only what inference cannot find."""
+def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto | None) -> onnx.ModelProto:
+    """The model without the data of large weights, and of what is declared only what inference cannot find.
+
+    Args:
+        model: the model.
+        every: all of its graphs.
+        proto: as of `infer`.
+    """
     message = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     message.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items())
     functions = [ir.serde.serialize_function(f) for f in model.functions.values()] if proto is None else proto.functions
@@ -279,16 +310,17 @@ def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
     else:
         graph.node.extend(proto.graph.node)
         inputs = {value.name for value in model.graph.inputs}
-        small = []
+        small, declare = [], _Declare(graph)
         for tensor in proto.graph.initializer:
-            inside = tensor.data_location != onnx.TensorProto.EXTERNAL
-            if inside and math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES and len(tensor.raw_data) <= _SMALL_TENSOR_BYTES:
+            few = len(tensor.raw_data) <= _SMALL_TENSOR_BYTES and math.prod(tensor.dims) <= _SMALL_TENSOR_BYTES
+            if few and tensor.data_location != onnx.TensorProto.EXTERNAL:
                 small.append(tensor)
-            elif tensor.name not in inputs:
-                _declare(graph, tensor.name, tensor.data_type, tensor.dims)
+            elif (name := tensor.name) not in inputs:
+                declare(name, tensor.data_type, tuple(tensor.dims))
         graph.initializer.extend(small)
+    has_bodies = _has_bodies(model, every)
     for i, node in enumerate(model.graph):
-        if bodies(node):
+        if has_bodies and bodies(node):
             for body in _body_protos(graph.node[i]):
                 _forget_declared(body)
         if not _follows(node.domain, node.op_type) and node.op_identifier() not in model.functions:
@@ -300,10 +332,11 @@ def _message(model: ir.Model, proto: onnx.ModelProto | None) -> onnx.ModelProto:
 
 def without_weights(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The model as a message in which large weights are inputs of their type and shape; `proto` as of `infer`."""
-    return _message(model, proto)
+    return _message(model, list(graphs(model)), proto)
 
 
 def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
+    declare = _Declare(graph)
     for name, value in model.graph.initializers.data.items():
         tensor = value.const_value
         if tensor is None:
@@ -311,7 +344,7 @@ def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
         if tensor_bytes(tensor) <= _SMALL_TENSOR_BYTES:
             ir.serde.serialize_tensor_into(graph.initializer.add(), from_=tensor)
         elif not value.is_graph_input():
-            _declare(graph, name, tensor.dtype, tensor_dims(tensor))
+            declare(name, tensor.dtype, tensor_dims(tensor))
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), from_=node)
 
@@ -359,12 +392,17 @@ def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
     return sum(size(nodes) for nodes in bodies.values())
 
 
-def _declare(graph: onnx.GraphProto, name: str, dtype: int, dims: Sequence[int]) -> None:
-    info = graph.input.add(name=name)
-    info.type.tensor_type.elem_type = dtype
-    shape = info.type.tensor_type.shape
-    for n in dims:
-        shape.dim.add(dim_value=n)
+class _Declare:
+    """Gives a graph inputs of known types and shapes, of which large graphs have few different ones."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph = graph
+        self._types: dict[tuple[int, tuple[int, ...]], onnx.TypeProto] = {}
+
+    def __call__(self, name: str, dtype: int, dims: tuple[int, ...]) -> None:
+        if (dtype, dims) not in self._types:
+            self._types[dtype, dims] = onnx.helper.make_tensor_type_proto(dtype, dims)
+        self._graph.input.add(name=name, type=self._types[dtype, dims])
 
 
 class _Merge:
@@ -372,16 +410,18 @@ class _Merge:
 
     Args:
         declared: receives the type and shape that each value had before.
+        bodies: whether any node has a body.
     """
 
-    def __init__(self, declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]) -> None:
+    def __init__(self, declared: _Declared, *, bodies: bool) -> None:
+        self._has_bodies = bodies
         self._declared = declared
         # Values whose declared dimensions say more than inference found, and which somebody reads.
         self.only_declared: list[ir.Value] = []
         # A large graph has few different shapes: values share them, and nobody can change them.
         self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
-        # Nor many different types, which come as messages: (element type, dimensions), None where there are none.
-        self._types: dict[bytes, tuple[int, Dims | None]] = {}
+        # Nor many different types, which come as messages: element type, dimensions and shape, where there are any.
+        self._types: dict[bytes, tuple[ir.DataType | None, Dims | None, ir.Shape | None]] = {}
 
     def graph(self, graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = True) -> None:
         types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
@@ -391,7 +431,7 @@ class _Merge:
                 more = self._refine(value, found) if found is not None else value.shape is not None
                 if more and main and value.uses():
                     self.only_declared.append(value)
-            if inner := bodies(node):
+            if self._has_bodies and (inner := bodies(node)):
                 for body, body_proto in zip(inner, _body_protos(proto.node[i])):
                     self.graph(body, body_proto, main=False)
 
@@ -399,16 +439,16 @@ class _Merge:
         """Whether the value's declared dimensions say more than what inference found."""
         message = found.SerializeToString()
         if message not in self._types:
-            self._types[message] = _tensor_type(found)
-        element, dims = self._types[message]
+            self._types[message] = self._tensor_type(found)
+        element, dims, whole = self._types[message]
         type_, shape = value.type, value.shape
-        if type_ is None and element:
-            value.type = ir.TensorType(ir.DataType(element))
+        if type_ is None and element is not None:
+            value.type = ir.TensorType(element)
         more = False
         if dims is None:
             more = shape is not None
         elif shape is None or len(shape) != len(dims):
-            value.shape = self._shape(dims)
+            value.shape = whole
         else:
             merged = [_merged(d, n) for d, n in zip(shape, dims)]
             more = any(m != n and not isinstance(n, int) and _is_made(n) for m, n in zip(merged, dims))
@@ -417,22 +457,21 @@ class _Merge:
             self._declared.setdefault(value, (type_, shape))
         return more
 
+    def _tensor_type(self, found: onnx.TypeProto) -> tuple[ir.DataType | None, Dims | None, ir.Shape | None]:
+        if not found.HasField("tensor_type"):
+            return None, None, None
+        tensor = found.tensor_type
+        element = _ELEMENT_TYPES.get(tensor.elem_type)
+        if not tensor.HasField("shape"):
+            return element, None, None
+        dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+        return element, dims, self._shape(dims)
+
     def _shape(self, dims: Dims) -> ir.Shape:
         key = tuple(d if not isinstance(d, int) or 0 <= d <= _LARGEST_DIM else None for d in dims)
         if key not in self._shapes:
             self._shapes[key] = ir.Shape(key, frozen=True)
         return self._shapes[key]
-
-
-def _tensor_type(found: onnx.TypeProto) -> tuple[int, Dims | None]:
-    if not found.HasField("tensor_type"):
-        return 0, None
-    tensor = found.tensor_type
-    if not tensor.HasField("shape"):
-        return tensor.elem_type, None
-    return tensor.elem_type, [
-        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
-    ]
 
 
 def _body_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -16,6 +16,8 @@ from graphopt.ops import DOMAIN, OPS
 
 # Functions are a part of the format from here on.
 FUNCTIONS_IR_VERSION = 8
+# The checker copies what it is shown; of larger models it is not shown the weights.
+MAX_CHECKED_BYTES = 16 * 1024 * 1024
 
 Signature = tuple[str | None, ir.DataType | None, tuple[int | str | None, ...] | None]
 
@@ -67,7 +69,12 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
     for graph in graphs(model):
         _check_order(graph, after)
         for node in graph:
-            _check_types(node, after)
+            for value in node.outputs:
+                type_ = value.type
+                if type_ is not None and type_.dtype is ir.DataType.UNDEFINED and not value.is_graph_output():
+                    raise InvariantError(f"after {after}: '{value.name}' has the element type 0; please report this")
+            if node.domain == DOMAIN and node.op_type in OPS:
+                _check_types(node, after)
 
 
 def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
@@ -81,17 +88,24 @@ def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelPr
     Raises:
         InvariantError: the checker refuses the result, and did not refuse the model as it came.
     """
-    why = _complaint(model, proto)
-    if why and not _complaint(before()):
+    if proto is not None and proto.ByteSize() <= MAX_CHECKED_BYTES and not _complaint(proto):
+        return
+    why = _complaint(_shown(model, proto))
+    if why and not _complaint(_shown(before())):
         raise InvariantError(f"the result is not valid ONNX, which the model was: {why}; please report this")
 
 
-def _complaint(model: ir.Model, proto: onnx.ModelProto | None = None) -> str:
+def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """The model without its weights, which may be anywhere and any number of bytes, so that the checker reads it."""
     message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):
             # It asks for a shape, of which it reads nothing more; without one it would say nothing of the rest.
             value.type.tensor_type.shape.SetInParent()
+    return message
+
+
+def _complaint(message: onnx.ModelProto) -> str:
     try:
         onnx.checker.check_model(message)
     except Exception as error:  # the checker's own, and what it makes of text and numbers that it cannot hold
@@ -101,12 +115,6 @@ def _complaint(model: ir.Model, proto: onnx.ModelProto | None = None) -> str:
 
 def _check_types(node: ir.Node, after: str) -> None:
     """What we have put in says of its values only what is known of them."""
-    for value in node.outputs:
-        type_ = value.type
-        if type_ is not None and type_.dtype == ir.DataType.UNDEFINED and not value.is_graph_output():
-            raise InvariantError(f"after {after}: '{value.name}' has the element type 0; please report this")
-    if node.domain != DOMAIN or node.op_type not in OPS:
-        return
     for value in node.outputs:
         if value.is_graph_output():
             continue  # the interface keeps what it declared

@@ -270,19 +270,20 @@ _ELEMENTS_PER_ENTRY: dict[int, float] = {
 def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
     """The bytes of an initializer must match its shape and type."""
     proto = tensor.raw
-    if proto.data_type == onnx.TensorProto.STRING:
+    data_type = proto.data_type
+    if data_type == onnx.TensorProto.STRING:
         return
-    if proto.data_type == onnx.TensorProto.UNDEFINED:
+    if data_type == onnx.TensorProto.UNDEFINED:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has no element type")
     dims = tuple(proto.dims)
     size = math.prod(dims)
     if dims and min(dims) < 0:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")
     if proto.HasField("raw_data"):
-        have, need, unit = len(proto.raw_data), (size * element_bits(proto.data_type) + 7) // 8, "bytes"
+        have, need, unit = len(proto.raw_data), (size * element_bits(data_type) + 7) // 8, "bytes"
     else:
         entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
-        per_entry = _ELEMENTS_PER_ENTRY.get(proto.data_type, 1)
+        per_entry = _ELEMENTS_PER_ENTRY.get(data_type, 1)
         have, need, unit = entries, math.ceil(size / per_entry), "elements"
     if have != need:
         label = f"{what}: initializer '{proto.name}'"

@@ -29,7 +29,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt.graph import inference
 from graphopt.graph.branches import Branches, take_apart
 from graphopt.graph.editor import Editor, attribute_int, is_read, use_count
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
@@ -73,8 +72,7 @@ class CleanUp(ModelPass):
             work.done["definition of an operator that no node uses, removed"] += unread
         if work.computed:
             # A shape that has become a constant tells inference more, as a second run would find out.
-            inference.infer(editor.model)
-            editor.shapes.forget()
+            editor.infer_afresh()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in work.done.items()]
 

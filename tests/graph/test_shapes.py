@@ -18,6 +18,7 @@ from graphopt.graph.reading import load
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.facts import Rule
 from graphopt.graph.shapes.sizes import Size, product
+from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets.target import Target
 from models.scale import tensorflow_blocks, transformer_blocks
@@ -267,3 +268,23 @@ def test_sizes() -> None:
     assert (a + n(1)).exceeds(a) and not a.exceeds(b) and not (a + b).exceeds(a)
     assert a.exceeds(n(-1)) and not a.exceeds(n(0))
     assert str(n(2) * a * b + n(1) + a) == "1 + a + 2*a*b"
+
+
+def test_a_second_look_invents_no_name_twice() -> None:
+    """Two sizes that nothing tells stay two, when clean-up computes a constant and shapes are inferred once more."""
+    text = """g (float[N, M] x, float[Z] z) => (float[K] out, int64[1, L] places) {
+      axes = Neg(zero)
+      target = Squeeze(minus, axes)
+      y = Reshape(x, target)
+      found = NonZero(z)
+      out = Neg(y)
+      places = Neg(found)
+    }"""
+    constants: dict[str, Array] = {"zero": np.asarray([0]), "minus": np.asarray([[-1]])}
+    work = load(model_from_text(text, constants)).model
+    inference.infer(work)
+    CleanUp().run(Editor(work, Target("cpu")))
+    made = {str(node.outputs[0].name): node.outputs[0].shape for node in work.graph}
+    flat, found = made["y"], made["found"]
+    assert flat is not None and found is not None
+    assert flat[0] != found[1]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -157,25 +157,29 @@ class Shapes:
             return None
         found = self._found[fact]
         if value not in found:
-            self._work((fact, value))
+            self._work(fact, value)
         return found[value]
 
-    def _work(self, question: _Question) -> None:
-        stack = [question]
+    def _work(self, fact: Fact, value: ir.Value) -> None:
+        stack: list[_Question] = [(fact, value)]
         # Questions whose own questions are on the stack above them. One that comes back to itself, which no valid graph
         # does, is answered with what is there.
-        opened: dict[_Question, tuple[ir.Node, Rule] | None] = {}
+        opened: dict[_Question, tuple[ir.Node, Rule]] = {}
         while stack:
             question = fact, value = stack[-1]
             found = self._found[fact]
-            if value in found:
+            if value in found or self._at_once(fact, value):
                 stack.pop()
-            elif question not in opened:
-                opened[question] = rule = None if self._at_once(fact, value) else self._rule(fact, value)
-                if rule is not None:
-                    stack += self._first(fact, *rule)
-            else:
-                found[value] = self._conclude(fact, value, opened[question])
+                continue
+            rule = opened.get(question)
+            if rule is None:
+                rule = self._rule(fact, value)
+                if rule is not None and (first := self._first(fact, *rule)):
+                    opened[question] = rule
+                    stack += first
+                    continue
+            found[value] = self._conclude(fact, value, rule)
+            stack.pop()
 
     def _at_once(self, fact: Fact, value: ir.Value) -> bool:
         """Answers what needs no rule."""
@@ -201,22 +205,25 @@ class Shapes:
     def _settle(self, declared: tuple[Dim, ...]) -> tuple[Size | None, ...]:
         """Declared dimensions, with None for those that tell nothing."""
         if declared not in self._settled:
-            self._settled[declared] = tuple(None if _is_open(d) else _size(d) for d in declared)
+            self._settled[declared] = tuple([None if _is_open(d) else _size(d) for d in declared])
         return self._settled[declared]
 
-    def _first(self, fact: Fact, node: ir.Node, rule: Rule) -> Iterator[_Question]:
+    def _first(self, fact: Fact, node: ir.Node, rule: Rule) -> list[_Question]:
         """What has to be known before a rule is asked, the last of it first."""
+        first: list[_Question] = []
+        inputs = node.inputs
         reads: tuple[tuple[Fact, tuple[int, ...]], ...] = (("dims", rule.dims), ("elements", rule.elements))
         for other, read in reads:
-            for i in range(len(node.inputs)) if read == EVERY else read:
-                x = node.inputs[i] if i < len(node.inputs) else None
-                if x is not None and x not in self._found[other]:
-                    yield other, x
+            if read:
+                found = self._found[other]
+                for x in inputs if read is EVERY else [inputs[i] for i in read if i < len(inputs)]:
+                    if x is not None and x not in found:
+                        first.append((other, x))
         if fact == "last":
-            for x in node.inputs:
+            for x in inputs:
                 if x is not None and x not in self._found["last"]:
-                    yield "last", x
-                    yield "dims", x
+                    first += [("last", x), ("dims", x)]
+        return first
 
     def _rule(self, fact: Fact, value: ir.Value) -> tuple[ir.Node, Rule] | None:
         node = value.producer()
@@ -225,12 +232,14 @@ class Shapes:
         rule = rule_for(node, *_RULES[fact])
         if rule is None or not (rule.every_output or value is node.outputs[0]):
             return None
-        # A parameter of the function around the node tells nothing.
-        return None if any(a.is_ref() for a in node.attributes.data.values()) else (node, rule)
+        for attribute in node.attributes.data.values():
+            if attribute.is_ref():
+                return None  # a parameter of the function around the node tells nothing
+        return node, rule
 
     def _tell(self, value: ir.Value, node: ir.Node, rule: Rule) -> Any:
         try:
-            return rule.tell(Known(self._found, node, value.index() or 0, self.editor.opset(node), rule))
+            return rule.tell(Known(self._found, node, value.index() or 0, self.editor.opset, rule))
         except (CannotEvaluateError, ArithmeticError, ValueError, LookupError, TypeError):
             return None  # an invalid node: runtimes say so better
 
@@ -249,7 +258,9 @@ class Shapes:
         return self._named(value, [size if size is not None else rule for size, rule in pairs])
 
     def _named(self, value: ir.Value, dims: Sequence[Size | None]) -> tuple[Size, ...]:
-        return tuple(self._unknown(value, axis) if size is None else size for axis, size in enumerate(dims))
+        if None not in dims:
+            return tuple(dims)  # type: ignore[arg-type]  # mypy does not follow `in`
+        return tuple([self._unknown(value, axis) if size is None else size for axis, size in enumerate(dims)])
 
     def _unknown(self, value: ir.Value, axis: int) -> Size:
         """The symbol of a dimension that nothing tells."""
@@ -265,7 +276,7 @@ def _is_open(declared: Dim) -> bool:
     """Whether a declared dimension tells nothing: absent, negative, a word for any size, or inference's own name."""
     if isinstance(declared, int):
         return declared < 0
-    return declared is None or known_dim(declared) is None or declared.startswith(MADE_SYMBOL)
+    return declared is None or declared.startswith(MADE_SYMBOL) or known_dim(declared) is None
 
 
 def _may_be_small(value: ir.Value) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ Element = Size | Fraction | float | None
 Items = npt.NDArray[np.object_]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Elements:
     """What is known of a small tensor's elements.
 
@@ -45,14 +44,17 @@ class Elements:
     items: Items
     dtype: ir.DataType
 
-    @functools.cached_property
+    @property
     def integers(self) -> list[int] | None:
         """The elements in order, where all of them are known whole numbers."""
-        numbers = [e.value if isinstance(e, Size) else None for e in self.items.flat]
-        known = [n for n in numbers if n is not None]
-        return known if len(known) == len(numbers) else None
+        numbers: list[int] = []
+        for element in self.items.flat:
+            if not isinstance(element, Size) or (number := element.value) is None:
+                return None
+            numbers.append(number)
+        return numbers
 
-    @functools.cached_property
+    @property
     def array(self) -> npt.NDArray[Any] | None:
         """The tensor, where it holds integers or truth values and all of them are known."""
         numbers = self.integers if self.dtype in INTEGERS else None
@@ -101,19 +103,23 @@ class Known:
     facts: Facts
     node: ir.Node
     index: int
-    opset: int
+    opset_of: Callable[[ir.Node], int]
     rule: Rule
+
+    @property
+    def opset(self) -> int:
+        return self.opset_of(self.node)
 
     def input(self, i: int) -> ir.Value | None:
         return self.node.inputs[i] if i < len(self.node.inputs) else None
 
     def dims(self, i: int) -> tuple[Size, ...] | None:
-        assert i in self.rule.dims or self.rule.dims == EVERY, (self.node.op_type, i)
+        assert i in self.rule.dims or self.rule.dims is EVERY, (self.node.op_type, i)
         dims: tuple[Size, ...] | None = self._fact("dims", i)
         return dims
 
     def elements(self, i: int) -> Elements | None:
-        assert i in self.rule.elements or self.rule.elements == EVERY, (self.node.op_type, i)
+        assert i in self.rule.elements or self.rule.elements is EVERY, (self.node.op_type, i)
         elements: Elements | None = self._fact("elements", i)
         return elements
 
@@ -144,7 +150,7 @@ class Known:
         return known if len(known) == len(found) else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        attribute = self.node.attributes.get(name)
+        attribute = self.node.attributes.data.get(name)
         return default if attribute is None else attribute.value
 
     def numbers(self, name: str, i: int) -> list[int] | None:
