@@ -196,6 +196,8 @@ def image_case(network: Any, batch: int, size: int) -> Case:
 
 
 text_model("bert", "Bert", TEXT, pooling=False)
+# Of weights so small as the configuration draws them scores are about 0, and attention is a mean whatever its scale.
+text_model("bert_wide", "Bert", {**TEXT, "num_hidden_layers": 4, "initializer_range": 0.25}, pooling=False)
 text_model("roberta", "Roberta", TEXT, pooling=False)
 text_model("distilbert", "DistilBert", {"vocab_size": 50, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48})
 text_model(

@@ -17,7 +17,7 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import FLOATS, OLDEST_OPSET, has_norms, has_steps, noisy, rounded_feeds
+from graphopt.checking.rounding import FLOATS, OLDEST_OPSET, Noisy, has_norms, has_steps, noisy, rounded_feeds
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -96,7 +96,7 @@ class HonestErrors:
         if copy is None:
             return
         try:
-            outputs = run_case(open_session(copy, library=False, folder=self._folder), case)
+            outputs = run_case(self._opened(copy), case)
         except VerifyError:
             return
         if not isinstance(outputs, str):
@@ -165,12 +165,15 @@ class HonestErrors:
                 self._refused[numerics, ""] = f"rounding needs opset {OLDEST_OPSET}, and BEFORE is older"
                 break
             try:
-                session = open_session(copy, library=False, folder=self._folder)
+                session = self._opened(copy)
                 break
             except VerifyError as error:  # a type that a kernel of the noise does not take
                 self._refused[numerics, ""] = f"the copy that rounds at random: {error}"
         self._sessions[numerics, seed, steps] = session
         return session
+
+    def _opened(self, copy: Noisy) -> Any:
+        return open_session(copy.model, library=False, folder=self._folder, weights=copy.weights)
 
     @property
     def whole(self) -> onnx.ModelProto:
@@ -189,7 +192,7 @@ class HonestErrors:
         if copy is None:
             return []
         try:
-            outputs = run_case(open_session(copy, library=False, folder=self._folder), case)
+            outputs = run_case(self._opened(copy), case)
         except VerifyError:
             return []
         if isinstance(outputs, str):

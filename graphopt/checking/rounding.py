@@ -94,6 +94,8 @@ CURRENT_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
 BITS_OPSET = 22
 # Their number in a drawn one: its variance is within 2 % of a uniform one's.
 BITS = 3
+# Bytes of weights that are worth a way of their own into a session.
+LARGE = 1 << 16
 _PREFIX = "graphopt_rounding"
 _POOL = 1 << 20
 
@@ -113,6 +115,19 @@ class Precision:
     inputs: Rounding
 
 
+@dataclass(frozen=True)
+class Noisy:
+    """A model that rounds at random.
+
+    Attributes:
+        model: without its large weights: a message of them would be written and read again for nothing.
+        weights: these by name.
+    """
+
+    model: onnx.ModelProto
+    weights: dict[str, Array]
+
+
 def noisy(
     model: onnx.ModelProto,
     types: dict[str, int],
@@ -122,7 +137,7 @@ def noisy(
     overflows: bool = False,
     steps: float = 1.0,
     still: bool = False,
-) -> onnx.ModelProto | None:
+) -> Noisy | None:
     """A copy that rounds at random; None where it cannot be made (the opset is too old).
 
     Args:
@@ -143,8 +158,17 @@ def noisy(
     _copy_but(model, copy, "graph")
     _copy_but(model.graph, copy.graph, "initializer")
     weights = _Weights(rng, 0.0 if still else precision.weights.unit, precision.weights.dtype if seed == 0 else "")
+    apart: dict[str, Array] = {}
     for tensor in model.graph.initializer:
-        copy.graph.initializer.append(weights.moved(tensor, tensor.name))
+        array = weights.array(tensor, tensor.name)
+        if array is not None and array.nbytes >= LARGE and array.dtype.kind == "f":
+            apart[tensor.name] = array
+            outside = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            outside.data_location = TensorProto.EXTERNAL
+            outside.external_data.add(key="location", value=tensor.name)
+            copy.graph.initializer.append(outside)
+        else:
+            copy.graph.initializer.append(tensor if array is None else numpy_helper.from_array(array, tensor.name))
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
     exact = {t.name for t in model.graph.initializer if is_exact_factor(t)}
     noise = _Noise(types, precision.activations, rng, shapes, exact, overflows, steps, opset, still)
@@ -156,7 +180,7 @@ def noisy(
     noise.graph(copy.graph, known, weights)
     copy.graph.initializer.extend(noise.constants())
     _without_listed_initializers(copy)
-    return copy
+    return Noisy(copy, apart)
 
 
 def _without_listed_initializers(model: onnx.ModelProto) -> None:
@@ -285,9 +309,14 @@ class _Weights:
         return _Kind(noisy=self.is_weight(tensor), sources=sources)
 
     def moved(self, tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+        array = self.array(tensor, name)
+        return tensor if array is None else numpy_helper.from_array(array, tensor.name)
+
+    def array(self, tensor: onnx.TensorProto, name: str) -> Array | None:
+        """The weight with its noise; None where the tensor stays as it is."""
         outside = tensor.data_location == TensorProto.EXTERNAL
         if outside or not self.is_weight(tensor) or self.unit == 0:
-            return tensor
+            return None
         array = numpy_helper.to_array(tensor)
         result = moved(array, self.unit, self.rng)
         if result is not array or not array.any():
@@ -296,7 +325,7 @@ class _Weights:
             with np.errstate(over="ignore"):
                 lost = array.astype(np.dtype(self.dtype)).astype(np.float32) - array
             result = result + np.where(np.isfinite(lost), 2 * lost, 0)
-        return numpy_helper.from_array(result, tensor.name)
+        return result
 
 
 @dataclass

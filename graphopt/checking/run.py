@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from graphopt.checking.inputs import Case, Feeds
@@ -30,6 +31,7 @@ def open_session(
     folder: Path | None = None,
     optimized: bool = False,
     threads: int = 0,
+    weights: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> Any:
     """A session with all of the runtime's optimizations off.
 
@@ -40,6 +42,7 @@ def open_session(
         folder: where the weights of a message lie that are not in it.
         optimized: with the runtime's optimizations, as it has them by default.
         threads: how many compute a node; 0 leaves that to the runtime.
+        weights: initializers of a message that are not in it, by name.
 
     Raises:
         VerifyError: the runtime refuses the model; the message is the runtime's.
@@ -55,6 +58,9 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    if weights:
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), values)
     providers = configure(options, [CPU] if provider == CPU else [provider, CPU]) if library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:

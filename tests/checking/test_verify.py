@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphopt
+from graphopt.checking import rounding
 from graphopt.checking.compare import deviation, difference
 from graphopt.checking.honest import guessed, types_of
 from graphopt.checking.inputs import Case, symbols
@@ -810,6 +811,23 @@ def test_numbers_where_before_leaves_the_range_of_half_precision(after: str, equ
     assert report.equal == equal, report.summary
     (row,) = (row for row in report.rows if "pixels" in row.case and not row.optimized)
     assert row.reason == ("rounding noise" if equal else "infinities differ")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no message, and with the same noise: the limits are the same numbers."""
+    rng = np.random.default_rng(0)
+    name = {np.float32: "float", np.float16: "float16", np.float64: "double"}[dtype]
+    text = f"g ({name}[N, 200] x) => ({name}[N, 200] y) {{ a = MatMul(x, w) y = Tanh(a) }}"
+    w = rng.standard_normal((200, 200)).astype(dtype) / dtype(14)
+    pair = [model_from_text(text, {"w": w * dtype(factor)}) for factor in (1, 1 + np.finfo(dtype).eps)]
+    limits = []
+    for large in (rounding.LARGE, 1 << 30):
+        monkeypatch.setattr(rounding, "LARGE", large)
+        report = verify(*pair)
+        assert report.equal and not report.not_covered, (report.summary, report.not_covered)
+        limits.append([row.slice_limit for row in report.rows])
+    assert limits[0] == limits[1]
 
 
 def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
