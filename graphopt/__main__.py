@@ -9,6 +9,7 @@ import atexit
 import gc
 import os
 import signal
+import sys
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
@@ -21,6 +22,9 @@ def main() -> None:
     atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
         signal.signal(signal.SIGINT, leave)
+    for stream in ("stdin", "stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by who started this
+            setattr(sys, stream, open(os.devnull, "r" if stream == "stdin" else "w"))  # noqa: SIM115 (as long as we run)
     from graphopt.cli import main as run
 
     run()

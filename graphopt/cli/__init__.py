@@ -47,11 +47,14 @@ def main() -> None:
     first = "".join(sys.argv[1:2]) or "--help"
     if "_GRAPHOPT_COMPLETE" in os.environ:  # a shell asks the parser for completions, with nothing in argv
         first = ""
-    if first == "--help":
-        print(OVERVIEW, end="")
-    elif first == "--version":
-        print(f"graphopt {graphopt.__version__}")
-    else:
-        from graphopt.cli.run import run
+    said = {"--help": OVERVIEW, "--version": f"graphopt {graphopt.__version__}\n"}.get(first)
+    if said is not None:
+        try:
+            sys.stdout.write(said)
+            sys.stdout.flush()
+            return
+        except OSError:  # a full disk, a closed pipe: told in the way of all commands
+            pass
+    from graphopt.cli.run import run
 
-        run()
+    run()

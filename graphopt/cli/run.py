@@ -29,6 +29,7 @@ def run() -> None:
         code = app(prog_name="graphopt", standalone_mode=False)
         if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
             raise KeyboardInterrupt
+        sys.stdout.flush()
         sys.exit(code)
     except _USAGE as error:
         sys.exit(_show_usage(error))
@@ -37,7 +38,11 @@ def run() -> None:
     except MemoryError as error:
         what = f" ({error})" if str(error) else ""
         _fail(f"not enough memory{what}: give smaller sizes (--dim, --input-shape) or more", GraphoptError.exit_code)
+    except BrokenPipeError:  # who read has read enough, as typer has it
+        _let_go_of_stdout()
+        sys.exit(1)
     except OSError as error:  # a report, a cache: models have messages of their own
+        _let_go_of_stdout()
         _fail(str(error), ModelSaveError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print("graphopt: interrupted", file=sys.stderr)
@@ -46,6 +51,14 @@ def run() -> None:
         # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         streams.reset()
+
+
+def _let_go_of_stdout() -> None:
+    """Where it takes no more, as on a full disk, what is left goes nowhere: Python would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

@@ -155,6 +155,22 @@ def test_shell_completion() -> None:
 
 
 @pytest.mark.once
+def test_an_output_that_takes_no_more() -> None:
+    """A full disk is one line, a reader that has gone none, and where nobody listens nothing fails."""
+    full = "graphopt: [Errno 28] No space left on device\n"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for command, codes, said in (
+        ("--version >/dev/full", (4,), full),
+        ("passes >/dev/full", (4,), full),
+        ("--version | true; exit ${PIPESTATUS[0]}", (0, 1), ""),
+        ("docs >&-", (0,), ""),
+    ):
+        line = ["bash", "-c", f"{sys.executable} -m graphopt {command}"]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode in codes and done.stderr == said, (line, done)
+
+
+@pytest.mark.once
 def test_one_node_became() -> None:
     assert became(1, "X") == "1 node became X"
     assert became(2, "X") == "2 nodes became X"
