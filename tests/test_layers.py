@@ -173,3 +173,31 @@ def test_a_launch_passes_one_struct() -> None:
     platform, launch = texts["device/platform.h"], texts["device/launch.h"]
     assert "#define GRAPHOPT_KERNEL(" in platform and len(re.findall(r"Launch& launch\(", launch)) == 1
     assert re.search(r"Launch& launch\([^)]*const Args& args\)", launch)
+
+
+# Lines with instructions by name outside blocks/cpu: masks, blends and compressed stores of AVX-512 for which GCC's
+# vector types have no words, each in the one kernel that needs it.
+NAMED_INSTRUCTIONS = {
+    "operators/attention/cpu.cpp": 3,
+    "operators/fused_conv/cpu.cpp": 6,
+    "operators/winograd/cpu.cpp": 1,
+}
+# Who writes tanh's approximation of Gelu: the CPU's lanes, the device, and what a vendor's epilogue is compared with.
+GELU_TANH = {"blocks/cpu/activation.h", "blocks/gpu/activation.h", "device/libraries/blas_lt.cpp"}
+
+
+@pytest.mark.once
+def test_instructions_and_activations_have_one_place() -> None:
+    """One SIMD layer, blocks/cpu, and one formula of an activation for each kind of machine."""
+    instructions, formulas = {}, set()
+    for path in sorted(NATIVE.rglob("*")):
+        if path.suffix not in (".h", ".cpp", ".hip"):
+            continue
+        name, lines = path.relative_to(NATIVE).as_posix(), path.read_text().splitlines()
+        named = sum(bool(re.search(r"\b(_mm\d*_\w+|__builtin_ia32_\w+|v(ld|st)\d\w*_f32)\b", line)) for line in lines)
+        if named and not name.startswith("blocks/cpu/"):
+            instructions[name] = named
+        if any("0.044715" in line for line in lines):
+            formulas.add(name)
+    assert instructions == NAMED_INSTRUCTIONS
+    assert formulas == GELU_TANH
