@@ -32,7 +32,7 @@ constexpr double kClocksOfLaunch = 4000;
 PanelCost cost_of(hip::PanelTile tile) {
   switch (tile) {
     case hip::PanelTile::kWide:
-      return {0.38, 1900, 4000};
+      return {0.40, 1700, 3500};
     case hip::PanelTile::kLarge:
       return {0.36, 1600, 2500};
     case hip::PanelTile::kTall:
