@@ -107,7 +107,7 @@ def occupancy(arch: str, kernel: Kernel) -> int:
 
 
 def matrix_cycles(arch: str) -> int:
-    """Of a float16 product of 16 x 16 x 16. CDNA 4 doubles the rate of longer ones only, which kernels do not use."""
+    """Clocks of a float16 product of 16 x 16 x 16. CDNA 4 is faster at longer ones alone, which kernels do not use."""
     simds = 4 if is_cdna(arch) else 2
     return max(16, 2 * 16**3 * simds // int(architectures()[arch]["matrix_flops"]))
 

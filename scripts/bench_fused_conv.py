@@ -71,7 +71,7 @@ def session(model: onnx.ModelProto) -> Any:
 
 
 def microseconds(models: list[onnx.ModelProto], feeds: dict[str, Any]) -> list[float]:
-    """Of one convolution of each chain."""
+    """The time of one convolution of each chain."""
     sessions = [session(model) for model in models]
     times: list[list[float]] = [[] for _ in models]
     for _ in range(REPEATS):

@@ -38,7 +38,7 @@ RMS_NORM = """two = Constant <value_float = 2.0> ()  e = Constant <value_float =
     q = Pow(x, two)  v = ReduceMean <axes = [-1]> (q)  ve = Add(v, e)  w = Sqrt(ve)  n = Div(x, w)  y = Mul(n, gamma)"""
 SUM = "x = Add(a0, b0)  "
 STANDARD = "y = LayerNormalization <axis = -1, epsilon = 0.00001> (x, gamma, beta)"
-# Of the UNet of Stable Diffusion (320 to 1280 channels) and its VAE (128).
+# The shapes of Stable Diffusion's UNet (320 to 1280 channels) and its VAE (128).
 GROUP_NORM_SHAPES = (
     *((1, 320, 64), (2, 320, 64), (8, 320, 64), (1, 640, 32), (2, 640, 32), (1, 1280, 16), (2, 1280, 16)),
     *((1, 1280, 8), (1, 128, 256)),
@@ -68,7 +68,7 @@ def cases() -> dict[str, tuple[onnx.ModelProto, onnx.ModelProto]]:
         shape = (N, C, side, side)
         models[f"GroupNorm + SiLU, {' x '.join(map(str, shape))}"] = _model(GROUP_NORM, {"x": shape}, constants)
     for S, D in ((128, 768), (512, 768), (197, 1024)):
-        # Of size 1, so that a norm of its own output, again and again, neither grows nor fades.
+        # The factors are 1 or -1, so that a norm of its own output, again and again, neither grows nor fades.
         row = {"gamma": np.sign(_row(rng, D)), "beta": _row(rng, D)}
         x = {"x": (1, S, D)}
         pair = {"a0": (1, S, D), "b0": (1, S, D)}

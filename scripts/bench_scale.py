@@ -35,7 +35,7 @@ before, wall = os.times(), time.perf_counter()
 {optimize}
 after = os.times()
 cpu = after.user + after.system - before.user - before.system
-# Of this program alone: getrusage's number would include the moment before exec.
+# The peak of this program alone: getrusage's number would include the moment before exec.
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) / 1024
 print(cpu, time.perf_counter() - wall, peak)
 """

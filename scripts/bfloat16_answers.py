@@ -50,7 +50,7 @@ def _best(scores: Array) -> Answers:
 
 
 def _text(scores: Array) -> Answers:
-    """Of a line each, the characters that connectionist temporal classification reads, by the least sure of them."""
+    """For each line the characters that connectionist temporal classification reads, and its least margin."""
     lines = []
     for line in scores.argmax(-1):
         kept = line[np.flatnonzero(np.diff(line, prepend=-1))]

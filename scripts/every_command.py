@@ -50,7 +50,7 @@ COMMANDS = (
 )
 # Once over all files.
 OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --all-sites"
-# Of failures that people can meet; 1 is a difference, which would be a finding of its own.
+# The exit codes of failures that people can meet; 1 is a difference, which would be a finding of its own.
 DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
 INTERRUPTED = 130
 # No model of the corpus needs as much; a command that takes more has drawn a size that nobody asked for.

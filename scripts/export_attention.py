@@ -133,7 +133,7 @@ GPT2 = {
     "eos_token_id": 2,
 }
 LLAMA = {**TEXT, "num_key_value_heads": 2, "pad_token_id": 0}
-# Of an encoder and a decoder.
+# The sizes of models with an encoder and a decoder.
 TWO = {
     "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,

@@ -217,7 +217,7 @@ def key_of(fault: Fault) -> str:
 
 
 def chosen(candidates: Sequence[Fault], per_kind: int, every: int) -> list[Fault]:
-    """Of each N-th kind at most so many, on as many models as it can."""
+    """At most `per_kind` faults of each `every`-th kind, on as many models as it can."""
     by_kind: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
     for fault in candidates:
         kind, subject, base, where = fault

@@ -135,7 +135,7 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def architectures() -> list[str]:
-    """Those that the library is to have code for."""
+    """The AMD architectures that the library is to have code for."""
     return re.findall(r'^ {4}\{"(gfx[^"]*)", Code::kOwn', ARCHITECTURES.read_text(), re.M)
 
 

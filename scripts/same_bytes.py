@@ -46,7 +46,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "migraphx": {"target": "migraphx"},
 }
 HARVESTED_TESTS = ("tests/passes", "tests/conformance/test_conformance.py", "tests/test_quantized.py")
-# Of a test's model: larger ones are in the zoo.
+# The largest model taken from a test: larger ones are in the zoo.
 MAX_HARVESTED_BYTES = 4_000_000
 
 # Takes a list of [path, way, arguments]; one JSON line for each: model, way, digest of the output, and what was done.

@@ -30,7 +30,7 @@ INSTALLS = ("sudo apt install ", "pip install ")
 
 
 def commands() -> list[str]:
-    """Those of the section that run something, in order."""
+    """The commands of the README's section on AMD GPUs that run something, in order."""
     section = re.search(r"^### An AMD GPU\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert section is not None
     return [command for command in section[1].splitlines() if not command.startswith(INSTALLS)]

@@ -515,13 +515,13 @@ def test_attention_rounds_what_it_multiplies(library: bool) -> None:
     p = np.exp(s - s.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     (got,) = run(after, feeds, library=library)
-    # Of the probabilities, which are rounded, too, or a multiple of them.
+    # The probabilities, or a multiple of them, are rounded, too.
     bound = 2.0**-8 * (p @ np.abs(rounded(v))) + 1e-5
     assert np.all(np.abs(got - p @ rounded(v)) <= bound)
     exact = np.exp(0.2 * q @ np.swapaxes(k, -1, -2))
     assert np.abs(got - exact / exact.sum(-1, keepdims=True) @ v).max() > 1e-4  # and something is rounded
     assert verify(before, after, effort="quick")
-    # Of one key alone the probability is 1, and V's numbers show their rounding exactly.
+    # A single key has the probability 1, and V's numbers show their rounding exactly.
     one, few = attention(**{"33": 1})
     np.testing.assert_array_equal(
         run(convert(one)[0], few, library=library)[0], np.broadcast_to(rounded(few["v"]), (2, 3, 20, 40))

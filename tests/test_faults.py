@@ -45,7 +45,7 @@ def model(folder: Path, *, external: bool, channels: int = 64) -> Path:
 
 
 def digest(path: Path) -> str:
-    """Of a model with its weights; fails where a file that it needs is not there or not whole."""
+    """The digest of a model with its weights; fails where a file that it needs is missing or cut short."""
     onnx.checker.check_model(path)
     loaded = onnx.load(path)
     return hashlib.sha256(loaded.SerializeToString(deterministic=True)).hexdigest()

@@ -123,7 +123,7 @@ def _rename(node: ir.Node, kind: str, inputs: Sequence[ir.Value | None], editor:
 
 
 def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
-    """Those that come out and go in of each group, and the groups."""
+    """The channels that come out of and go into each group, and the number of groups."""
     dims = editor.shapes.dims(node.inputs[1])
     group = attribute_int(node, "group", 1)
     M, C = (d.value for d in dims[:2]) if dims is not None else (None, None)

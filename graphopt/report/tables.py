@@ -53,7 +53,7 @@ def print_before_after(before: ModelStats, after: ModelStats, console: Console) 
 
 
 def print_passes(report: Report, console: Console) -> None:
-    """Those that did something, and the others in a line."""
+    """Print a row for each pass that did something, and one line for all others."""
     worked = [p for p in report.passes if p.applied]
     if worked:
         done = ", ".join(f"{p.name} {p.applied}" for p in worked)

@@ -41,7 +41,7 @@ def why_conditions_decide(model: str | bytes) -> str:
     conditions = products = 0
     for node in _nodes(proto.graph):
         conditions += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
-        # Those of other domains stand for more than one node.
+        # Operators of other domains do the work of several nodes.
         products += node.op_type in PRODUCTS or node.domain not in ("", "ai.onnx")
     return f"it has {conditions} conditions and {products} products" if conditions > products else ""
 

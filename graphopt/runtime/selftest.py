@@ -269,7 +269,7 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
 
 
 def implementations(provider: Provider) -> dict[str, list[str]]:
-    """Those of our provider's operators that have several, in order of preference; by operator."""
+    """The implementations of our provider's operators that have several, in order of preference; by operator."""
     number = 0 if isinstance(provider, str) else int(provider[1].get("device", 0))
     describe = ctypes.CDLL(str(library_path())).GraphoptImplementations
     describe.restype = ctypes.c_char_p

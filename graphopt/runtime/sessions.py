@@ -43,7 +43,7 @@ DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
 DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
 
-# Those that run our GPU kernels.
+# The providers that run our GPU kernels.
 SELF_TESTED = frozenset({DEVICE_PROVIDER, ROCM})
 
 Provider = str | tuple[str, Mapping[str, Any]]

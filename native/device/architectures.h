@@ -36,7 +36,7 @@ struct Architecture {
   int flops;                     // fp32, of one compute unit in a clock; a fused multiply-add is two
   int units_per_multiprocessor;  // compute units that the runtime counts as one
   int transfers;                 // of memory, in a clock of what the runtime calls its clock
-  // Of a typical part: what is planned for without a device, and where the runtime says 0.
+  // What a typical part has: planned for without a device, and where the runtime says 0.
   int compute_units;
   int xcds;  // dies that take work-groups in turn, each with its own L2
   double clock_hz;

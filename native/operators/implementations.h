@@ -17,7 +17,7 @@ struct Implementation {
   const char* name;
   // Why it does not take it; null when it does. It may keep in the work what plan needs.
   const char* (*refuse)(Work& work);
-  // Of one for a device: adds what it does to the program. On the CPU the number is all that a kernel needs.
+  // Adds what one for a device does to the program; null on the CPU, where its number is all that a kernel needs.
   void (*plan)(Work& work) = nullptr;
   // Loads what it needs before there is any work; null: nothing.
   void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;

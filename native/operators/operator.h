@@ -26,7 +26,7 @@ class Operator {
   virtual std::string name() const = 0;
   virtual std::vector<Operand> inputs() const = 0;
   virtual size_t outputs() const { return 1; }
-  // Of outputs that nodes may leave out; empty: of input 0's type, and there.
+  // The types of outputs that nodes may leave out; empty: all outputs have input 0's type and must be there.
   virtual std::vector<ElementType> output_types() const { return {}; }
   // Throws Error.
   virtual void read(const Node& node) = 0;
@@ -34,7 +34,7 @@ class Operator {
   virtual Problem problem(const Shapes& inputs) const = 0;
   // The shape of every output, or of the first one; called once there is a problem.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
-  // Of output i, where the first one is y.
+  // The shape of output i, given that of the first output, y.
   virtual Shape output_beside(const Shape& y, size_t) const { return y; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));

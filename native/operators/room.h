@@ -56,8 +56,8 @@ const T* data(const Call& call, size_t i) {
   return call.inputs[i].as<const T>();
 }
 
-// Of a WeightedOperator whose weights the kernel wants in a layout of its own (packed.h): packed once where they
-// are constant, else by each run in its workspace.
+// The kernel of a WeightedOperator that wants the weights in a layout of its own (packed.h): packed once where
+// they are constant, else by each run in its workspace.
 template <class Op, const auto& kKernels>
 class PackedCpuKernel : public CpuKernel<Op> {
  public:

@@ -64,13 +64,13 @@ struct Registration {
 
   // In float16, of a node whose input 0 has rank 4.
   std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
-  // Of kFollows and kLast: for tensors of rank 4 in channels last. Its constants of rank 4 are, too.
+  // The kernel for tensors of rank 4 in channels last, with kFollows and kLast. Constants of rank 4 are so, too.
   std::function<std::unique_ptr<Kernel>(const Node&, const std::optional<Tail>&)> create_channels_last;
 
   // What the runtime must know of an operator of our domain.
   std::vector<Operand> inputs;
   size_t outputs = 1;
-  // Of outputs that a node may leave out; empty: all are of the operator's element type, and must be there.
+  // The types of outputs that a node may leave out; empty: all have the operator's type and must be there.
   std::vector<ElementType> output_types;
   std::function<void(const ShapeInference&)> infer;
   const char* provider = nullptr;  // null: the CPU provider

@@ -32,10 +32,10 @@ enum class ElementType : int32_t {
 
 const char* element_type_name(ElementType type);
 int64_t bytes_of(ElementType type);  // of one element; 0 for a type that we don't know
-// Of the types that kernels compute with.
+// Whether it is one of the floating-point types that kernels compute with.
 bool is_float(ElementType type);
 
-// Without allocation.
+// The sizes of a tensor's axes, kept without allocation.
 class Shape {
  public:
   static constexpr size_t kMaxRank = 16;

@@ -470,7 +470,7 @@ def test_an_honest_winograd_convolution() -> None:
 
 
 def test_a_step_of_a_quantized_value_is_honest() -> None:
-    """Of 96 images one that a Winograd convolution moves over the end of a quantization step, far from that end."""
+    """A Winograd convolution moves one of 96 images over the end of a quantization step, which is no difference."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),

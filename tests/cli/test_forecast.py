@@ -19,7 +19,7 @@ from tests.rewriting import model_from_text
 
 Command = Callable[..., Any]
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
-# Of one node each; some of them have no kernel in some runtime.
+# Models of one node each; some of them have no kernel in some runtime.
 NODES = {
     "Relu": "y = Relu (x)",
     "Gelu": "y = Gelu (x)",

@@ -109,7 +109,7 @@ def check(seed: int, device: Runner | None = None) -> bool:
 
 
 def _check_shapes(seed: int, model: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    """Of every value that is left onnx infers what it inferred before."""
+    """Check that onnx infers for every value that is left what it inferred before."""
     known, still = _inferred(model), _inferred(after)
     # An output stays as the model declares it, even where inference had found out more, also for what reads it inside.
     declared = {o.name: _dims(o) for o in model.graph.output}

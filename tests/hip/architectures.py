@@ -28,7 +28,7 @@ def own_code() -> list[str]:
 
 
 def checked() -> list[str]:
-    """Those for which what the compiler made is looked at."""
+    """The architectures for which the tests look at what the compiler made."""
     return [name for name, row in architectures().items() if row["checked"] == "true"]
 
 

@@ -41,7 +41,7 @@ class Case:
 
     @property
     def dtypes(self) -> list[Any]:
-        """Of each output."""
+        """The type of each output."""
         if isinstance(self.output_dtype, tuple):
             return [np.dtype(d) for d in self.output_dtype]
         one = self.inputs[0].dtype if self.output_dtype is None else np.dtype(self.output_dtype)

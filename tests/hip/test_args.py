@@ -82,7 +82,7 @@ def layout(command: list[str], folder: Path) -> tuple[int, ...]:
 
 
 def device_compilers() -> dict[str, list[str]]:
-    """Those of this machine."""
+    """The compilers for GPUs that this machine has, by their command."""
     found = {}
     try:
         flags = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib"

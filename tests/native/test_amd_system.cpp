@@ -37,7 +37,7 @@ AmdSystem with(Change change, AmdSystem system = desktop()) {
   return system;
 }
 
-// Of the test's process alone, for as long as it lives.
+// A variable of this process's environment, set for as long as the object lives.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }

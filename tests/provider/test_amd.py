@@ -182,7 +182,7 @@ def test_each_session_chooses_its_libraries(on_device: StandIn, tmp_path: Path) 
 
 
 def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
-    """Of each implementation that a node might have had."""
+    """The log names the cause for each implementation that the node might have had."""
     more = {"GRAPHOPT_LOG": "1", "ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1100"), **products(on_device)}
     said = on_device.run("product", "gfx1201", **more).said
     assert "not cuBLAS or rocBLAS: rocBLAS has no kernels for gfx1201 (no TensileLibrary_lazy_gfx1201.dat in " in said

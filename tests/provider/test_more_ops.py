@@ -531,7 +531,7 @@ def test_cumsum(axis: int, worker: ProcessPoolExecutor) -> None:
 
 @pytest.mark.parametrize("op", [op for op in whole_cases.OPS if not op.startswith(("Fmod", "Shift"))])
 def test_whole_numbers(op: str, worker: ProcessPoolExecutor) -> None:
-    """Of each type, broadcast."""
+    """Operators of whole numbers in each of their types, broadcast."""
     for dtype in whole_cases.TYPES[op == "Neg" :]:  # uint8 has no negative numbers
         mask = (2, 1, 7) if op == "Where" else ()
         case = whole_cases.case(op, dtype, op, (3, 2, 5, 7), () if op in whole_cases.UNARY else (5, 1), mask)

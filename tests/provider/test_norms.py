@@ -63,7 +63,7 @@ def row_norms(op: str, dtype: Any) -> list[Alone]:
 
 
 def lp_norms(dtype: Any) -> list[Alone]:
-    """Of zeros it is zeros, as in the runtime."""
+    """LpNormalization over each axis; zeros stay zeros, as in the runtime."""
     x = random(3, 5, 7, dtype=dtype)
     x[1] = x[:, 2] = x[:, :, 3] = 0
     wide = x.astype(np.float64)

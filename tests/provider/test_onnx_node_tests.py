@@ -38,7 +38,7 @@ def with_constant_integers(model: onnx.ModelProto, inputs: Sequence[Any]) -> tup
     return copy, left
 
 
-# Of the runtime; a test of a newer version of an operator counts where the older version gives its outputs, too.
+# The runtime's newest; a test of a newer version of an operator counts where the older version gives its outputs.
 NEWEST_OPSET = 26
 
 

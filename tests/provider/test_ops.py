@@ -68,7 +68,7 @@ def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
 
 @pytest.mark.parametrize("op", [op for op in logic_cases.OPS if not op.startswith(("IsPos", "IsNeg"))])
 def test_truth(op: str, worker: ProcessPoolExecutor) -> None:
-    """Of each type that the operator takes, broadcast."""
+    """Comparisons and logic in each type that the operator takes, broadcast."""
     for dtype in logic_cases.OPS[op][1]:
         case = logic_cases.case("truth", dtype, op, (2, 3, 5, 7), (5, 1))
         node = helper.make_node(op, list("ab")[: len(case.inputs)], ["y"])

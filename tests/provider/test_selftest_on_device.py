@@ -29,7 +29,7 @@ PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
 
 
 def representatives() -> set[str]:
-    """Of each family the plainest and the fullest name; of those whose kernels take long on the emulator no more.
+    """The plainest and the fullest name of each family; of those whose kernels take long on the emulator no more.
 
     With GRAPHOPT_TEST_EVERY_OPERATOR=1, as in scripts/sweep, all there are.
     """

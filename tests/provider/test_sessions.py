@@ -126,7 +126,7 @@ def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: Pro
 
 
 def test_a_shape_is_told_where_the_tensor_is(worker: ProcessPoolExecutor) -> None:
-    """Of what the CPU has made, and of an input that nobody reads on the device: no copy is worth its shape."""
+    """The shapes of what the CPU made, and of an input that nobody reads on the device, cost no copy."""
     nodes = [
         helper.make_node("Sinh", ["x"], ["a"]),
         helper.make_node("Shape", ["a"], ["s"]),

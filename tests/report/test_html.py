@@ -256,7 +256,7 @@ def test_stages_are_the_model_in_order() -> None:
 
 
 def crossings(svg: str) -> int:
-    """Of the lines of a drawing, as they stand in the page."""
+    """How many pairs of a drawing's lines cross, as they stand in the page."""
     lines = [
         [tuple(map(float, point.split(","))) for point in points.split()]
         for points in re.findall(r'<polyline [^>]*points="([^"]*)"', svg)

@@ -20,7 +20,7 @@ MODELS = ("resnet18", "bert", "vit", "mobilenet_v2")
 
 
 def names(out: Path) -> list[str]:
-    """Of the lines of the manifest that were written whole."""
+    """The models named in those lines of the manifest that were written whole."""
     manifest = out / MANIFEST
     lines = manifest.read_text().splitlines() if manifest.exists() else []
     return [json.loads(line)["name"] for line in lines if line.endswith("}")]

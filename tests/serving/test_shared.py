@@ -98,7 +98,7 @@ def test_a_form_with_other_numbers_is_not_used(
 
 
 def test_writers_that_are_killed_and_writers_at_once(model: Path, tmp_path: Path) -> None:
-    """Of three workers that start together one writes, also when another was killed while it wrote."""
+    """One of three workers that start together writes, also when another was killed while it wrote."""
     code = f"from pathlib import Path; from graphopt.serving.shared import shared_form; \
 print(shared_form(Path({str(model)!r}), Path({str(tmp_path)!r})))"
     command = [sys.executable, "-c", code]

@@ -51,8 +51,8 @@ inline Vec shuffle(Vec a, Vec b, Index index) {
   return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
 }
 
-// Of two vectors cut into pieces of kHalf lanes: the pieces of one with its neighbours exchanged, a's even
-// and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
+// Lanes to take when two vectors a and b are cut into pieces of kHalf lanes: neighbouring pieces exchanged, a's
+// even and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
 template <int kHalf>
 struct Swapped {
   static constexpr int at(int i) { return i ^ kHalf; }

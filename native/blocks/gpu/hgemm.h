@@ -12,7 +12,7 @@ namespace graphopt::hip {
 // kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false>
 struct Hgemm {
-  // Of either value: a type that depends on it, for functions that not every target's has.
+  // Tile<half_t>, spelled so that it depends on kRightByK: not every target's Tile has all functions.
   using Tile = typename Select<kRightByK, hip::Tile<half_t>, hip::Tile<half_t>>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;

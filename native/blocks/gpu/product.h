@@ -158,7 +158,7 @@ class OperandPart {
   struct Place {
     int line, k;
   };
-  // Of pack i of this work-item, in the step.
+  // Where pack i of this work-item lies in the step.
   DEVICE static Place place_along_k(int i, int me = thread_x()) {
     const int at = i * kThreads + me;
     return {at / (kDepth / kSize), at % (kDepth / kSize) * kSize};

@@ -27,7 +27,7 @@ struct TileOfProduct {
   int64_t m, n;
   uint32_t threads;
 };
-// Of products [M, N], `batch` of them. `wanted`: as gemm_plan (operators/matmul/op.h) takes it.
+// The tile for `batch` products [M, N]. `wanted`: as gemm_plan (operators/matmul/op.h) takes it.
 TileOfProduct choose_tile(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                           std::optional<ProductTile> wanted);
 
@@ -41,7 +41,7 @@ struct PanelsOfProduct {
 
   // Tiles of one part.
   int64_t tiles() const { return down * across; }
-  // Of LDS that the launch asks for: only where a work-group may have more than a kernel declares
+  // The bytes of LDS that the launch asks for: only where a work-group may have more than a kernel declares
   // (device/platform.h, LARGE_SHARED).
   uint32_t lds(bool right_by_k, const DeviceFacts& device) const;
 };

@@ -3,8 +3,8 @@
 
 namespace graphopt::hip {
 
-// Of sgemm.h: m x n for a work-group, rows x columns for a work-item of the vector unit, wave_m x wave_n for
-// a wave of 64 of the matrix units.
+// How sgemm.h cuts a product: m x n for a work-group, rows x columns for a work-item of the vector unit,
+// wave_m x wave_n for a wave of 64 of the matrix units.
 struct SgemmShape {
   int m, n, rows, columns, wave_m, wave_n;
   constexpr int threads() const { return m * n / (rows * columns); }
@@ -18,13 +18,13 @@ constexpr SgemmShape sgemm_shape(SgemmTile tile) {
 // Every step of such a product divides it.
 constexpr int kSgemmDepth = 16;
 
-// Of the float16 products on the matrix units: a work-group of side x side is cut into parts of side / 2 rows
+// How float16 products on the matrix units are cut: the side x side of a work-group into parts of side / 2 rows
 // and this many columns, one for each wave. The sums of 64 columns are 128 registers of a wave of 32, which
 // leaves too few for the operands of RDNA 3.
 constexpr int product_columns(int wave) { return wave == 64 ? 64 : 32; }
 constexpr int product_waves(int side, int wave) { return 2 * side / product_columns(wave); }
 
-// Of float16 products whose operands come in whole packs (panels.h): m x n for a work-group, wave_m x wave_n for
+// How float16 products of whole packs (panels.h) are cut: m x n for a work-group, wave_m x wave_n for
 // a wave; `depth` of k in a step, of which LDS holds `buffers`.
 struct PanelShape {
   int m, n, wave_m, wave_n, depth, buffers;

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// Of element i in the order of the axes. Negative strides work, since uint32_t wraps around.
+// The offset of element i in the order of the axes. Negative strides work, since uint32_t wraps around.
 DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
   uint32_t offset = 0;
   UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {

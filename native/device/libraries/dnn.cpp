@@ -104,7 +104,7 @@ void describe(const Library& library, int type, const Arrays::Dims& shape, int d
         Library::kSetTensor);
 }
 
-// Those of all tensors but W.
+// Fills in the descriptors of all tensors but W.
 template <class Library>
 void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last, Described& c) {
   describe(library, type, a.x, a.dims(), channels_last, c.x);

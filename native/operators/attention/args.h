@@ -87,8 +87,8 @@ static_assert(is_args<AttentionCombineArgs>(152), "one layout for all compilers"
 // Keys whose values one work-group of fused_attention_values_* looks at.
 constexpr int kAttentionValueKeys = 512;
 
-// Of each part of kAttentionValueKeys keys the last one whose value is not finite, or -1. One work-group for
-// each part: `across` work-items, a power of two, take the packs of a row.
+// Finds in each part of kAttentionValueKeys keys the last one whose value is not finite, or -1. A work-group has
+// a part: `across` work-items, a power of two, take the packs of a row.
 struct AttentionValuesArgs {
   static constexpr int kSlots = 2;
   Constant v;

@@ -19,7 +19,7 @@ struct AttentionShape {
 
   constexpr int block_rows() const { return waves * rows; }
 
-  // Of AttentionExtras.
+  // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
 
   // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h). ahead: K and V have two places beside Q.

@@ -2,8 +2,8 @@
 // number of groups, in float32: a work-item sums kFilters filters over kPixels pixels, each value of W in
 // kPixels and each of X in kFilters multiplications. What neither the vendor's library nor product.hip takes.
 //
-// Of a transposed convolution one launch writes every stride-th output of each axis: those read X at distance
-// 1 with the same taps of W, and no product with the zeros between is made (operators/convolution/plan.cpp).
+// For a transposed convolution one launch writes every stride-th output of each axis: these read neighbours in
+// X with the same taps of W, and no product with the zeros between is made (operators/convolution/plan.cpp).
 //
 // 2 M C FLOPs for each pixel of Y and tap against X, W and Y: bound by arithmetic, on the vector unit alone.
 #include "device/platform.h"

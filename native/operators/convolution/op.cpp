@@ -249,7 +249,7 @@ struct LastWork {
   }
 };
 
-// Those that the strides leave, one behind another.
+// The pixels of X that the strides leave, one behind another.
 Ref gathered_pixels(LastWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.in == p.out) return Ref::input(0);
@@ -362,7 +362,7 @@ const char* refuse_last_own(LastWork& work) {
 const char* refuse_last_own_pixels(LastWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
-  // Those that a stride leaves need no copy there.
+  // The kernel of our own needs no copy of the pixels that a stride leaves.
   return work.p.in != work.p.out && refuse_last_own(work) == nullptr ? "it is no copy of pixels" : nullptr;
 }
 

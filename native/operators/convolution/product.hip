@@ -54,7 +54,7 @@ struct ConvPixel {
   }
 };
 
-// Of pixel n of Y, counted over the images.
+// Where pixel n of Y begins in X; pixels are counted over all images.
 template <class T>
 DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
   const T* x = args.x;

@@ -9,7 +9,7 @@ constexpr int kCumSumThreads = 256;
 constexpr int kCumSumElements = 4;  // neighbours, of a work-item
 constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 
-// Of rows of `size` numbers side by side, each in parts of whole tiles: a work-group for each part.
+// Rows have `size` numbers side by side and are cut into parts of whole tiles: a work-group has a part.
 struct CumSumArgs {
   static constexpr int kSlots = 4;
   In x;

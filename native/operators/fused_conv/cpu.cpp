@@ -93,7 +93,7 @@ struct Strips {
   size_t axis;   // the first one with more than one element
   int64_t most;  // elements of it
 
-  // Of at most `bytes` of s, where each word stands for `depth` of them, and of at least `least` elements.
+  // Strips take at most `bytes`, of which each element has `depth` words, and have at least `least` elements.
   Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
     while (axis < 2 && p.out[axis] == 1) ++axis;
     most = p.out[axis];

@@ -8,7 +8,7 @@
 
 namespace graphopt {
 
-// Of a node with the attribute `axis`, of input 0.
+// The kernel of a node with the attribute `axis`, which names an axis of input 0.
 class AlongAxis : public gpu::DeviceKernel {
  public:
   AlongAxis(const Node& node, gpu::Device& device)
@@ -21,15 +21,15 @@ class AlongAxis : public gpu::DeviceKernel {
   int64_t axis_;
 };
 
-// Of GatherElements and ScatterElements: an index for each element. Throws Error.
+// For GatherElements and ScatterElements, which have an index for each element. Throws Error.
 void require_equal_ranks(const Call& call);
 std::string refuse_elements(const Node& node);
 
-// Of GatherND and ScatterND, whose tuples lie along the last axis of the indices. Throws Error.
+// For GatherND and ScatterND, whose tuples lie along the last axis of the indices. Throws Error.
 int64_t tuple_length(const Call& call);
 // The shape of what they point at: an element of x for each tuple, without its first `indexed` axes.
 Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed);
-// The length must be known, as that of more than five is refused.
+// Why a node is refused: tuples of more than five indices are, so their length must be known.
 std::string refuse_tuples(const Node& node);
 
 }  // namespace graphopt

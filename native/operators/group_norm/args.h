@@ -11,7 +11,7 @@ constexpr int kGroupNormSplitThreads = 512;
 // Elements of a work-item.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
-// Of a group, in a work-group of group_norm_stats_* and group_norm_apply_*.
+// How many elements of a group a work-group of group_norm_stats_* and group_norm_apply_* takes.
 constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
 
 // One work-group for each image and group.

@@ -17,8 +17,8 @@ struct PoolProblem {
 };
 
 Plan pool_plan(const PoolProblem& p, bool half);
-// Of `channels` in float16 that lie last, over the last two axes; `planes` are images here. `aligned`: both
-// pointers are multiples of 16.
+// Pools two axes in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
+// multiples of 16.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
 
 // Over the channels of x [images, channels, inner].

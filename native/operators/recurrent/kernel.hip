@@ -138,7 +138,7 @@ DEVICE void recurrent_step(const RecurrentArgs& args) {
   if (j < args.H) recurrent_unit<T>(args, part, state, j);
 }
 
-// Of element i of the state in the tensor.
+// Where element i of the state lies in the tensor.
 DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
   const uint32_t sequence = divide(i, args.H), d = divide(sequence, args.B);
   const uint32_t b = sequence - d * args.B.d, j = i - sequence * args.H.d;

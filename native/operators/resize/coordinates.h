@@ -11,7 +11,7 @@ DEVICE float floor_of(float x) {
   return down > x ? down - 1 : down;
 }
 
-// Of element `at` of Y.
+// The place in X, not rounded, that element `at` of Y stands for.
 DEVICE float source(const ResizeAxis& a, int at, Coordinates coordinates) {
   const auto x = static_cast<float>(at), in = static_cast<float>(a.in), out = static_cast<float>(a.out);
   switch (coordinates) {

@@ -84,7 +84,7 @@ class Resize final : public gpu::DeviceKernel {
         last_(last) {}
 
  private:
-  // Those that the node names; the others stay.
+  // The axes that the node names; the others stay.
   std::vector<size_t> named_axes(size_t rank) const {
     std::vector<size_t> named;
     for (const int64_t axis : axes_) {
@@ -195,7 +195,7 @@ class Resize final : public gpu::DeviceKernel {
     }
   }
 
-  // Of images, where that is what is resized and a kernel does both axes.
+  // Plans both axes of images in one launch, where nothing else is resized and a kernel does both.
   bool plan_at_once(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
                     const std::vector<size_t>& changed, Ref out) const {
     const Tensor& x = call.input(0);

@@ -22,8 +22,8 @@ struct ResizeProblem {
 // Nearest and linear, of two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each`: how
 // many rows a work-item has, for tests.
 Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each = {});
-// Of `channels` in float16 that lie last; `planes` are images here. `aligned`: both pointers are multiples
-// of 16.
+// The same in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
+// multiples of 16.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
 
 // One axis, in any way.
@@ -35,7 +35,7 @@ struct ResizeOneProblem {
   float cubic = -0.75f;      // a of the cubic
   bool antialias = false;    // a coarser Y takes in all of X
   bool inside_only = false;  // what lies beyond the edges has no weight; else it is as the edges
-  // Of kCrop, where there is no X: the bits of an element; where elements are blended, of a float.
+  // What kCrop writes where there is no X: the bits of an element; where elements are blended, of a float.
   uint64_t outside = 0;
   int64_t bytes = 4;                       // of an element that is picked
   bool half_in = false, half_out = false;  // of elements that are blended: float16, else float

@@ -80,7 +80,7 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
                 [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c])}; });
 }
 
-// Of statistics and parameters of type P.
+// BatchNormalization of x of type T, with statistics and parameters of type P.
 template <class T, class P>
 DEVICE void batch_norm(const BatchNormArgs& args) {
   const P *scale = args.scale, *shift = args.shift, *mean = args.mean, *variance = args.variance;

@@ -26,8 +26,8 @@ struct ScatterLinkArgs {
   Out first, next;
   uint32_t updates;
   int32_t narrow;
-  // Of ScatterND: numbers in a tuple, sizes and strides of its axes, the first one first. Of ScatterElements
-  // `tuple` is 0, and sizes[0] and axis_stride are those of the one axis.
+  // For ScatterND `tuple` is how many numbers a tuple has, and sizes and strides are those of its axes. For
+  // ScatterElements it is 0, and sizes[0] and axis_stride are those of the one axis.
   int32_t tuple;
   int32_t axis_stride;
   int32_t sizes[kMostAxes];

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// Of softmax_* and of lp_norm_*, in their arguments' `how`.
+// What softmax_* and lp_norm_* compute: `how` in their arguments.
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 

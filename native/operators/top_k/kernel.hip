@@ -248,7 +248,7 @@ DEVICE typename BitsOf<kOrder>::Key arg_key(typename BitsOf<kOrder>::Type bits, 
   return smallest && !(kFloats && key == kNan) ? static_cast<Key>(~key) : key;
 }
 
-// Of equal numbers the first one that is seen stays, or the last.
+// The entry of x that comes first. Among equal numbers the first one seen stays, or, with args.last, the last.
 template <Ordered kOrder>
 DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
   using Bits = typename BitsOf<kOrder>::Type;

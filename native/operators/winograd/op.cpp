@@ -228,7 +228,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     return *best;
   }
 
-  // Those that the known part of the shape leaves open: a dim of 0 is unknown.
+  // The algorithms that the known part of the shape leaves open: a dim of 0 is unknown.
   std::set<ConvAlgorithm> algorithms(ConvolutionProblem p) const {
     if (p.H() == 0 || p.W() == 0) {
       if (gpu::has_matrix_conv(half_, device_.facts())) {

@@ -75,7 +75,7 @@ void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, const B
 // Whether the value is known to be one number.
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
-// Of what is made of shapes alone, `computed`, only that stays with the CPU which the host reads in the end:
+// What is made of shapes alone, `computed`, stays with the CPU only where the host reads it in the end:
 // sizes, axes, scales, and inputs of nodes that are there anyway. The rest is data, such as masks and
 // positions: from the first node on that makes more than one float, or reads what is on the device already, it
 // is computed there, and at most the few numbers in front of it are copied.

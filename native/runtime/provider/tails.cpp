@@ -75,7 +75,7 @@ class Search {
   }
 
  private:
-  // Those that read a value which the region does not give out; none when it does.
+  // The nodes that read a value which the region does not give out; none when it does.
   std::vector<size_t> readers(const std::string& value) const {
     const auto found = readers_.find(value);
     if (is_output_.count(value) > 0 || found == readers_.end()) return {};

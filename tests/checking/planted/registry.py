@@ -242,7 +242,7 @@ def integers(facts: Facts, names: Iterable[str], change: Callable[..., str]) -> 
 
 
 def nodes(facts: Facts, *ops: str) -> Iterator[onnx.NodeProto]:
-    """Those of some operators, in the order of the file."""
+    """The nodes of some operators, in the order of the file."""
     return (n for n in facts.nodes if n.op_type in ops)
 
 

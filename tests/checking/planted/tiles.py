@@ -90,7 +90,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("partial sums: added in half precision")
 def _(facts: Facts) -> Sites:
-    """Of a MatMul of float32: the result as if its last addition were rounded to half precision."""
+    """The result of a float32 MatMul as if its last addition were rounded to half precision."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         half = patch.op("Cast", times(patch, x, 0.5, dtype), to=TensorProto.FLOAT16)
