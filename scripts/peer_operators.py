@@ -5,8 +5,8 @@ python scripts/peer_operators.py MIGRAPHX HIP_EP
 with checkouts of github.com/ROCm/AMDMIGraphX and of github.com/ROCm/hip-ep.
 
 Only facts carry over: names of operators, the types that are listed for them, and whether limits are. Of MIGraphX those
-are the table of docs/dev/onnx_operators.rst, and for operators of com.microsoft, which that table lacks, the names that
-its parsers register.
+are the table of docs/dev/onnx_operators.rst, and for operators that it lacks or says no of, the names that the parsers
+register.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from graphopt.placement.peers import FOLDER
 
@@ -44,8 +46,11 @@ def migraphx(checkout: Path) -> dict[str, Any]:
             continue
         first, supported, types, limits = (cell.strip() for cell in line.strip("|").split("|"))
         if first and not name:
-            name = first
+            name = first.removesuffix(" (deprecated)")
             table[name] = {"taken": supported == "✅", "types": [], "limits": False}
+        elif first:  # a name of two lines
+            table[name + first] = table.pop(name)
+            name += first
         if name:
             table[name]["types"] += [TYPES.get(t, t.lower()) for t in re.findall(r"\w+", types)]
             table[name]["limits"] |= bool(limits)
@@ -55,7 +60,8 @@ def migraphx(checkout: Path) -> dict[str, Any]:
         text = git(checkout, "show", f"HEAD:{path}") if re.search(r"/parse_\w+\.cpp$", path) else ""
         for body in re.findall(r"operators\(\)\s*const[^{]*\{\s*return\s*\{(.*?)\};", text, re.S):
             parsed |= set(re.findall(r'\{\s*"(\w+)"', body))
-    for operator in sorted(parsed - set(table)):
+    # The table knows less than the parsers: what it says no of may be read all the same.
+    for operator in sorted(o for o in parsed if not table.get(o, {"taken": False})["taken"]):
         table[operator] = {"taken": True, "types": [], "limits": False}
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
 

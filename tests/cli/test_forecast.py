@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,10 @@ def test_command(graphopt_command: Command, tmp_path: Path) -> None:
     )
     with pytest.raises(OptionError):
         forecast(path, "none")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_name_operators_as_files_do(name: str) -> None:
+    """Tables hold what nodes are called, and no remarks or halves of long names beside it."""
+    table = read(name).operators
+    assert [k for k in table if not re.fullmatch(r"((?!ai\.onnx::)[\w.]+::)?\w+", k)] == []
