@@ -103,6 +103,10 @@ def _look_for_gpus(found: Findings) -> None:
         return
     if not found.routes:
         found.rows.append(("GPUs", "the native library is older than this package and cannot tell"))
+    else:
+        amd = dict.fromkeys(arch for route in found.routes for arch in route.code if arch.startswith("gfx"))
+        none = "none: there was no clang with lld that compiles for AMD GPUs when the library was built"
+        found.rows.append(("AMD GPU kernels", ", ".join(amd) or none))
     found.target = str(target)
     found.rows.append(("--target auto", f"{found.target}: {found.target_reason}"))
 

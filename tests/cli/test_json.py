@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from graphopt.runtime.sessions import library_path
 from graphopt.strict_json import SCHEMA, dumps
 from models import ZOO
 from tests.rewriting import model_from_text
@@ -66,6 +67,10 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
         data = strict(graphopt_command(*command, "--json").stdout)
         assert data["command"] == command[0]
         check(data)
+    # With or without a GPU here, as the library's own bytes have it: wheels are made for other machines.
+    code = set(re.findall(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+)", library_path().read_bytes()))
+    kernels = data["findings"]["AMD GPU kernels"]
+    assert {arch.encode() for arch in kernels.split(", ")} == code if code else kernels.startswith("none: there was no")
 
 
 @pytest.mark.once
