@@ -107,6 +107,6 @@ def test_command(graphopt_command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_name_operators_as_files_do(name: str) -> None:
-    """Tables hold what nodes are called, and no remarks or halves of long names beside it."""
+    """Tables hold what nodes are called, and no remarks beside it."""
     table = read(name).operators
     assert [k for k in table if not re.fullmatch(r"((?!ai\.onnx::)[\w.]+::)?\w+", k)] == []
