@@ -27,6 +27,16 @@ const char* element_type_name(ElementType type) {
       return "uint8";
     case ElementType::kInt8:
       return "int8";
+    case ElementType::kUint16:
+      return "uint16";
+    case ElementType::kInt16:
+      return "int16";
+    case ElementType::kUint32:
+      return "uint32";
+    case ElementType::kUint64:
+      return "uint64";
+    case ElementType::kDouble:
+      return "double";
     case ElementType::kInt32:
       return "int32";
     case ElementType::kInt64:
@@ -36,28 +46,6 @@ const char* element_type_name(ElementType type) {
   }
   return "?";
 }
-
-int64_t bytes_of(ElementType type) {
-  switch (type) {
-    case ElementType::kUint8:
-    case ElementType::kInt8:
-    case ElementType::kBool:
-      return 1;
-    case ElementType::kHalf:
-    case ElementType::kBfloat16:
-      return 2;
-    case ElementType::kFloat:
-    case ElementType::kInt32:
-      return 4;
-    case ElementType::kInt64:
-      return 8;
-    case ElementType::kUndefined:
-      break;
-  }
-  return 0;
-}
-
-bool is_float(ElementType type) { return type == ElementType::kFloat || type == ElementType::kHalf; }
 
 float Attributes::get_float(const char* name) const { return required(find_float(name), name, "float"); }
 int64_t Attributes::get_int(const char* name) const { return required(find_int(name), name, "int"); }
@@ -73,9 +61,26 @@ const Tensor& Call::input(size_t i) const {
 std::vector<int64_t> Call::integers(size_t i) const {
   const Tensor& t = input(i);
   const int64_t n = t.shape.elements();
-  if (t.type == ElementType::kInt64) return {t.as<int64_t>(), t.as<int64_t>() + n};
-  if (t.type == ElementType::kInt32) return {t.as<int32_t>(), t.as<int32_t>() + n};
-  throw Error("input " + std::to_string(i) + " must hold integers");
+  switch (t.type) {
+    case ElementType::kInt64:
+      return {t.as<int64_t>(), t.as<int64_t>() + n};
+    case ElementType::kInt32:
+      return {t.as<int32_t>(), t.as<int32_t>() + n};
+    case ElementType::kUint64:
+      return {t.as<int64_t>(), t.as<int64_t>() + n};
+    case ElementType::kUint32:
+      return {t.as<uint32_t>(), t.as<uint32_t>() + n};
+    case ElementType::kInt16:
+      return {t.as<int16_t>(), t.as<int16_t>() + n};
+    case ElementType::kUint16:
+      return {t.as<uint16_t>(), t.as<uint16_t>() + n};
+    case ElementType::kInt8:
+      return {t.as<int8_t>(), t.as<int8_t>() + n};
+    case ElementType::kUint8:
+      return {t.as<uint8_t>(), t.as<uint8_t>() + n};
+    default:
+      throw Error("input " + std::to_string(i) + " must hold integers");
+  }
 }
 
 float Call::number(size_t i, float absent) const {

@@ -152,7 +152,7 @@ struct Call {
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present(); }
   // Throws Error when it is left out.
   const Tensor& input(size_t i) const;
-  // An input in host memory that holds integers.
+  // An input in host memory that holds integers; a uint64 beyond int64 is the negative number of its bits.
   std::vector<int64_t> integers(size_t i) const;
   // An input in host memory that holds one number; `absent` when it is left out.
   float number(size_t i, float absent) const;

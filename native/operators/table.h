@@ -48,6 +48,7 @@ struct Registration {
   std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
   bool counts = false;                            // its kernel has a counter
   bool alone = false;                             // in no region: each run is another
+  bool rare_types = false;                        // is_rare's are not refused for all nodes
   Reuse reuse = Reuse::kNone;
   Implementations implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.
@@ -94,6 +95,10 @@ struct Registration {
   }
   Registration& reads_on_host(std::vector<size_t> which) {
     host_inputs = std::move(which);
+    return *this;
+  }
+  Registration& takes_rare_types() {
+    rare_types = true;
     return *this;
   }
   Registration& counts_first() {

@@ -23,17 +23,63 @@ enum class ElementType : int32_t {
   kFloat = 1,
   kUint8 = 2,
   kInt8 = 3,
+  kUint16 = 4,
+  kInt16 = 5,
   kInt32 = 6,
   kInt64 = 7,
   kBool = 9,
   kHalf = 10,
+  kDouble = 11,
+  kUint32 = 12,
+  kUint64 = 13,
   kBfloat16 = 16,
 };
 
 const char* element_type_name(ElementType type);
-int64_t bytes_of(ElementType type);  // of one element; 0 for a type that we don't know
+// Of one element; 0 for a type that we don't know.
+constexpr int64_t bytes_of(ElementType type) {
+  switch (type) {
+    case ElementType::kUint8:
+    case ElementType::kInt8:
+    case ElementType::kBool:
+      return 1;
+    case ElementType::kHalf:
+    case ElementType::kBfloat16:
+    case ElementType::kUint16:
+    case ElementType::kInt16:
+      return 2;
+    case ElementType::kFloat:
+    case ElementType::kInt32:
+    case ElementType::kUint32:
+      return 4;
+    case ElementType::kInt64:
+    case ElementType::kUint64:
+    case ElementType::kDouble:
+      return 8;
+    case ElementType::kUndefined:
+      break;
+  }
+  return 0;
+}
+
 // Whether it is one of the floating-point types that kernels compute with.
-bool is_float(ElementType type);
+constexpr bool is_float(ElementType type) {
+  return type == ElementType::kFloat || type == ElementType::kHalf;
+}
+constexpr bool is_signed(ElementType type) {  // a whole number
+  return type == ElementType::kInt8 || type == ElementType::kInt16 || type == ElementType::kInt32 ||
+         type == ElementType::kInt64;
+}
+constexpr bool is_unsigned(ElementType type) {
+  return type == ElementType::kUint8 || type == ElementType::kUint16 || type == ElementType::kUint32 ||
+         type == ElementType::kUint64;
+}
+constexpr bool is_whole(ElementType type) { return is_signed(type) || is_unsigned(type); }
+// uint16, int16, uint32, uint64, double: of which few operators have kernels that do more than move them.
+constexpr bool is_rare(ElementType type) {
+  return type == ElementType::kUint16 || type == ElementType::kInt16 || type == ElementType::kUint32 ||
+         type == ElementType::kUint64 || type == ElementType::kDouble;
+}
 
 // The sizes of a tensor's axes, kept without allocation.
 class Shape {

@@ -21,6 +21,10 @@ TRIANGLES = (
 )  # fmt: skip
 # outer, depth, inner
 HOT = ((7, 5, 1), (1, 3, 4), (2, 10, 6), (30, 100, 1), (5, 2, 3), (1, 1, 1), (4, 16, 16), (2, 33, 7))
+# As native/operators/generate/args.h numbers them.
+INDICES: tuple[Any, ...] = (
+    np.int64, np.int32, np.uint8, np.float32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.float16,
+)  # fmt: skip
 VALUES = (np.uint8, np.float16, np.float32, np.int64)
 
 
@@ -49,12 +53,12 @@ def triangle(name: str, dtype: Any, sizes: tuple[int, int, int, int], upper: boo
 def one_hot(name: str, dtype: Any, index_dtype: Any, sizes: tuple[int, int, int]) -> Case:
     outer, depth, inner = sizes
     rng = np.random.default_rng(sizes)
-    low = 0 if index_dtype == np.uint8 else -depth - 1
+    low = 0 if np.issubdtype(index_dtype, np.unsignedinteger) else -depth - 1
     index = rng.integers(low, depth + 2, (outer, inner)).astype(index_dtype)
     values = np.array([3, 7], dtype)
     place = np.where(index < 0, index.astype(np.int64) + depth, index.astype(np.int64))
     y = np.where(place[:, None, :] == np.arange(depth)[None, :, None], 7.0, 3.0)
-    code = (np.int64, np.int32, np.uint8, np.float32).index(index_dtype)
+    code = INDICES.index(index_dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan("one_hot", facts, *map(c_int64, sizes), c_int32(code), c_int64(values.itemsize))
@@ -74,15 +78,15 @@ def fill(name: str, dtype: Any, total: int) -> Case:
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.int32, np.int64):
+    for dtype in (np.float32, np.int16, np.int32, np.int64):
         for start, step, total in RANGES:
             yield range_case(f"range_{np.dtype(dtype).name}-{total}", dtype, start, step, total)
-    for dtype in VALUES:
-        kind = np.dtype(dtype).name
+    for j, value in enumerate(VALUES):
+        kind = np.dtype(value).name
         for total in (1, 2, 7, 16, 255, 1024, 4099, 10_000):
-            yield fill(f"fill_{kind}-{total}", dtype, total)
+            yield fill(f"fill_{kind}-{total}", value, total)
         for i, sizes in enumerate(TRIANGLES):
-            yield triangle(f"trilu_{kind}-{i}", dtype, sizes, i % 2 == 0)
+            yield triangle(f"trilu_{kind}-{i}", value, sizes, i % 2 == 0)
         for i, hot in enumerate(HOT):
-            index = (np.int64, np.int32, np.uint8, np.float32)[i % 4]
-            yield one_hot(f"one_hot_{kind}-{i}", dtype, index, hot)
+            index = INDICES[(i + 2 * j) % len(INDICES)]
+            yield one_hot(f"one_hot_{kind}-{i}", value, index, hot)

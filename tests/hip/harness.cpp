@@ -263,9 +263,9 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int
   });
 }
 
-// `shapes`: of y, a, b and mask, each a rank and its dims.
+// `limits`: of kClip. `shapes`: of y, a, b and mask, each a rank and its dims.
 EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_signed, int32_t op,
-                                 int32_t inputs, const int64_t* shapes) {
+                                 int32_t inputs, const int64_t* limits, const int64_t* shapes) {
   return guarded([&] {
     WholeProblem problem;
     problem.op = static_cast<WholeOp>(op);
@@ -273,6 +273,8 @@ EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_s
     problem.masked = inputs > 2;
     problem.is_signed = is_signed != 0;
     problem.bytes = bytes;
+    problem.low = limits[0];
+    problem.high = limits[1];
     problem.y = read_shape(shapes);
     problem.a = read_shape(shapes);
     problem.b = read_shape(shapes);

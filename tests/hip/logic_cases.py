@@ -13,7 +13,7 @@ from tests.hip.case import Case
 from tests.hip.elementwise_cases import PAIRS, Dims
 from tests.hip.harness import Array, Harness, Plan
 
-NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8)
+NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 FLOATS = (np.float32, np.float16)
 TRUTH = (np.bool_,)
 # In the order of native/operators/logic/args.h: what it is, and the types that it takes.
@@ -46,7 +46,9 @@ def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
         few = (-np.inf, -1.5, -0.0, 0.0, 1.5, np.finfo(dtype).max, np.inf, np.nan)
     elif dtype == np.uint8:
         few = (0, 1, 127, 128, 255)
-    elif dtype in (np.int32, np.int64):
+    elif np.issubdtype(dtype, np.unsignedinteger):
+        few = (0, 1, np.iinfo(dtype).max // 2 + 1, np.iinfo(dtype).max - 1, np.iinfo(dtype).max)
+    elif dtype != np.int8:
         few = (np.iinfo(dtype).min, -1, 0, 1, np.iinfo(dtype).max - 1, np.iinfo(dtype).max)
     return np.asarray(rng.choice(np.array(few, dtype), dims))
 

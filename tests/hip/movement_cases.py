@@ -114,14 +114,17 @@ def gather(name: str, dtype: Any, sizes: tuple[int, int, int, int], narrow: bool
     return Case(name, "Gather", [x, index], [np.take(x, index, 1).astype(np.float64)], plan, 0)
 
 
-TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_, np.uint8)
+TYPES = (
+    np.float32, np.float16, np.int64, np.int32, np.bool_, np.uint8,
+    np.int8, np.uint16, np.int16, np.uint32, np.uint64, np.float64,
+)  # fmt: skip
 
 
 def cast(name: str, source: Any, target: Any, total: int) -> Case:
     rng = np.random.default_rng(total)
     values: Array = (10 * signed(rng, total)).astype(np.int64)
     values[::3] = 0
-    if np.uint8 in (source, target):
+    if any(np.issubdtype(t, np.unsignedinteger) for t in (source, target)):
         values = np.abs(values)
     x = values.astype(source)
     code = [c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(t)))) for t in (source, target)]
@@ -143,12 +146,12 @@ def cases() -> Iterator[Case]:
         for i, (shape, before, after, mode) in enumerate(PADS):
             size = "x".join(map(str, shape))
             yield pad(f"pad_{mode}_{np.dtype(dtype).name}-{size}-{i}", dtype, shape, before, after, mode)
-    for gathered in (np.float16, np.float32, np.int64):
+    for gathered in (np.int8, np.float16, np.float32, np.int64):
         for i, sizes in enumerate(GATHERS):
             kind = np.dtype(gathered).name
             yield gather(f"gather_{kind}-{'x'.join(map(str, sizes))}", gathered, sizes, i % 2 == 1)
     for i, source in enumerate(TYPES):
         for j, target in enumerate(TYPES):
-            if (i - j) % 3:
+            if (i + 5 * j) % 7 < 3:
                 names = f"{np.dtype(source).name}_{np.dtype(target).name}"
                 yield cast(f"cast_{names}", source, target, 500 * (i + 1) + j)

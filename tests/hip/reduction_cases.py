@@ -87,7 +87,10 @@ REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
     ((4, 2, 3, 5), "R.R."), ((7, 3, 5, 2), "R.R."), ((2, 4, 3, 2), "R.R."),
     ((3, 5, 2, 7), "R.R."), ((2, 3, 4, 3), "R.R."),
 )  # fmt: skip
-ONNX_TYPES = {np.float32: 1, np.float16: 10, np.int32: 6, np.int64: 7}
+ONNX_TYPES: dict[Any, int] = {
+    np.float32: 1, np.float16: 10, np.int32: 6, np.int64: 7, np.uint32: 12, np.uint64: 13, np.int8: 3, np.uint8: 2,
+}  # fmt: skip
+WHOLE = tuple(t for t in ONNX_TYPES if np.issubdtype(t, np.integer))
 
 
 def reduced_in_float64(x: Array, axes: tuple[int, ...], how: str) -> Array:
@@ -114,17 +117,20 @@ def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) 
     count = int(np.prod([shape[d] for d in axes]))
     if how == "Prod":  # of about 1
         x = np.exp(signed(rng, *shape) / np.sqrt(count)) * np.where(rng.random(shape) < 0.5, -1, 1)
-        if dtype in (np.int32, np.int64):
+        if dtype in WHOLE:
             x = np.where(rng.random(shape) < 5 / count, 3, np.sign(x))
     elif how in ("Sum", "Mean", "LogSum"):  # values that do not cancel: a sum's error is measured against it
         x = np.abs(signed(rng, *shape)) + 1
     else:
         x = 2 * signed(rng, *shape)
-    if dtype in (np.int32, np.int64) and how != "Prod":
+    if dtype in WHOLE and how != "Prod":
         x = 9 * x
+    if np.issubdtype(dtype, np.unsignedinteger):  # beyond the signed ones, too, where nothing is added up
+        large = 2.0 ** (8 * np.dtype(dtype).itemsize - 1) if how in ("Max", "Min") else 0
+        x = np.abs(x) + large * (rng.random(shape) < 0.5)
     x = np.ascontiguousarray(x.astype(dtype))
     y = reduced_in_float64(x, axes, how)
-    if how == "Mean" and dtype in (np.int32, np.int64):
+    if how == "Mean" and dtype in WHOLE:
         y = np.trunc(y)
     numbers = int64s([len(shape), *shape, *(c == "R" for c in which)])
     codes = (c_int32(ONNX_TYPES[dtype]), c_int32(REDUCTIONS.index(how)))
@@ -132,7 +138,7 @@ def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan("reduce", facts, *codes, numbers)
 
-    exact = dtype in (np.int32, np.int64)
+    exact = dtype in WHOLE
     return Case(name, "Reduce" + how, [x], [y], plan, 0 if exact else tolerance_of(dtype))
 
 
@@ -273,11 +279,15 @@ WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare")
 
 
 def cases() -> Iterator[Case]:
-    for j, integer in enumerate((np.int32, np.int64)):
+    for j, pair in enumerate(((np.int32, np.uint32), (np.int64, np.uint64))):
         for i, (shape, which) in enumerate(REDUCED[j::2]):
             how = WITH_INTEGERS[i % len(WITH_INTEGERS)]
+            integer = pair[i // len(WITH_INTEGERS) % 2]
             size = "x".join(map(str, shape))
             yield reduce(f"reduce_{how.lower()}_{integer.__name__}-{size}_{which}", integer, shape, which, how)
+    for i, (shape, which) in enumerate(REDUCED[:8] + REDUCED[-12:]):
+        how, byte = ("Max", "Min")[i % 2], (np.int8, np.uint8)[i // 2 % 2]
+        yield reduce(f"reduce_{how.lower()}_{byte.__name__}-{i}_{which}", byte, shape, which, how)
     for how in ("L2", "LogSumExp"):
         yield overflowing(f"reduce_{how.lower()}_overflowing", how)
     for dtype in (np.float32, np.float16):

@@ -12,7 +12,9 @@ from tests.hip.case import Case
 from tests.hip.harness import Array, Harness, Plan
 
 # As the kernels number them.
-TYPES = (np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8)
+TYPES: tuple[Any, ...] = (
+    np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64,
+)  # fmt: skip
 # outer, R, inner, K: a part of a chunk, all of one, several of which few or many are kept.
 TOPS = (
     (3, 7, 1, 3), (1, 1, 1, 1), (2, 64, 5, 64), (1, 100, 3, 1), (2, 2048, 1, 2048), (1, 2049, 1, 1024),
@@ -33,9 +35,10 @@ def numbers(dtype: Any, *shape: int) -> Array:
     rng = np.random.default_rng(shape)
     x = rng.integers(-40, 40, shape)
     if not np.issubdtype(dtype, np.floating):
-        if dtype in (np.int64, np.int32):
-            x.flat[0], x.flat[-1] = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return x.astype(dtype)
+        whole = x.astype(dtype)
+        if np.iinfo(dtype).bits > 8:
+            whole.flat[0], whole.flat[-1] = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return whole
     y = (x / 4).astype(dtype)
     special = (0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan)
     for value, at in zip(special, rng.integers(0, y.size, len(special)), strict=True):
@@ -46,7 +49,7 @@ def numbers(dtype: Any, *shape: int) -> Array:
 
 def in_order(x: Array, smallest: bool, nan_first: bool) -> Array:
     """The order of axis 1: of equal ones the first comes first; NaN is the largest, or before all."""
-    wide = x if x.dtype == np.int64 else x.astype(np.float64)
+    wide = x if x.dtype.itemsize == 8 else x.astype(np.float64)
     nan = np.isnan(wide) if wide.dtype == np.float64 else np.zeros(x.shape, bool)
     numbers = np.where(nan, 0, wide)
     # Exact in both types: ranks of the distinct numbers.

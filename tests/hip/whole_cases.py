@@ -13,7 +13,8 @@ from tests.hip.elementwise_cases import PAIRS, Dims
 from tests.hip.harness import Array, Harness, Plan
 from tests.hip.movement_cases import int64s
 
-TYPES = (np.uint8, np.int8, np.int32, np.int64)
+COMMON = (np.uint8, np.int32, np.int64)
+TYPES = (*COMMON, np.int8, np.uint64, np.uint32, np.uint16, np.int16)
 
 
 def truncated(a: Array, b: Array) -> Array:
@@ -37,7 +38,8 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "ShiftLeft": np.left_shift,
     "ShiftRight": np.right_shift,
 }
-OPS = [*UNARY, *BINARY, "Where"]
+OPS = [*UNARY, *BINARY, "Where", "Clip"]
+ONE_INPUT = (*UNARY, "Clip")
 
 
 def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
@@ -49,7 +51,7 @@ def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
 
 def operands(op: str, dtype: Any, a: Dims, b: Dims) -> list[Array]:
     rng = np.random.default_rng([OPS.index(op), len(a), *a, *b])
-    inputs = [values(rng, dtype, a)] + ([] if op in UNARY else [values(rng, dtype, b)])
+    inputs = [values(rng, dtype, a)] + ([] if op in ONE_INPUT else [values(rng, dtype, b)])
     if op in ("Div", "Mod", "Fmod"):  # -1 would overflow beside the least number, where numpy warns
         inputs[1] = np.where((inputs[1] == 0) | (inputs[1].astype(np.int64) == -1), 3, inputs[1]).astype(dtype)
     if op.startswith("Shift"):  # by one more than there are bits, too
@@ -63,20 +65,23 @@ def computed(op: str, inputs: list[Array]) -> Array:
 
 
 def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ()) -> Case:
+    ends = np.iinfo(dtype)
+    limits = np.array([ends.min // 2 + 3, ends.max - ends.max // 4], dtype)
     if op == "Where":
         inputs = [*operands("Add", dtype, a, b), np.random.default_rng(a).integers(0, 2, mask).astype(bool)]
         y = np.where(inputs[2], inputs[0], inputs[1])
     else:
         inputs = operands(op, dtype, a, b)
-        y = computed(op, inputs)
+        y = np.clip(inputs[0], *limits) if op == "Clip" else computed(op, inputs)
     shapes: list[int] = []
     for dims in (y.shape, a, b, mask):
         shapes += [len(dims), *dims]
+    bits = int64s(limits.astype(np.uint64).view(np.int64).tolist())
     width, is_signed = c_int64(np.dtype(dtype).itemsize), c_int32(int(np.issubdtype(dtype, np.signedinteger)))
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan(
-            "whole", facts, width, is_signed, c_int32(OPS.index(op)), c_int32(len(inputs)), int64s(shapes)
+            "whole", facts, width, is_signed, c_int32(OPS.index(op)), c_int32(len(inputs)), bits, int64s(shapes)
         )
 
     return WholeCase(name, op, inputs, [y], plan, 0)
@@ -96,8 +101,9 @@ class WholeCase(Case):
 def cases() -> Iterator[Case]:
     for i, op in enumerate(OPS):
         for j, dtype in enumerate(TYPES):
-            for k in (0, 1 + (i + j) % 9):
+            other = 1 + (i + j) % 9
+            for k in (0, other) if dtype in COMMON else (other,):
                 a, b = PAIRS[k]
-                b = () if op in UNARY else b
+                b = () if op in ONE_INPUT else b
                 mask = np.broadcast_shapes(a, b)[-2:] if op == "Where" else ()
                 yield case(f"whole_{op.lower()}_{np.dtype(dtype).name}-{k}", dtype, op, a, b, mask)

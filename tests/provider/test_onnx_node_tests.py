@@ -106,7 +106,7 @@ CLAIMED = set(
     LpNormalization MatMul Max MaxPool Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow
     QuantizeLinear RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round STFT Scan ScatterElements ScatterND Shape
-    Sigmoid Sign Sin Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh
+    Sigmoid Sign Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh
     ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
     """.split()
 )

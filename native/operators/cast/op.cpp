@@ -22,13 +22,15 @@ class Cast final : public gpu::DeviceKernel {
 };
 
 std::string refuse_cast(const Node& node) {
-  const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kInt8; };
+  const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kBfloat16; };
   const auto to = static_cast<ElementType>(node.find_int("to").value_or(0));
   return known(node.inputs.front().type) && known(to) ? "" : "a type not known";
 }
 
 }  // namespace
 
-void add_cast(Kernels& kernels) { kernels.add_onnx<Cast>("Cast", 6, 25).refused(refuse_cast); }
+void add_cast(Kernels& kernels) {
+  kernels.add_onnx<Cast>("Cast", 6, 25).refused(refuse_cast).takes_rare_types();
+}
 
 }  // namespace graphopt

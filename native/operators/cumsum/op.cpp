@@ -37,8 +37,9 @@ class CumSum final : public gpu::DeviceKernel {
 }  // namespace
 
 void add_cumsum(Kernels& kernels) {
-  Registration& r = kernels.add_onnx<CumSum>("CumSum", 11, 14).reads_on_host({1});
-  r.types = {ElementType::kFloat, ElementType::kHalf, ElementType::kInt32, ElementType::kInt64};
+  Registration& r = kernels.add_onnx<CumSum>("CumSum", 11, 14).reads_on_host({1}).takes_rare_types();
+  r.types = {ElementType::kFloat, ElementType::kHalf,   ElementType::kInt32,
+             ElementType::kInt64, ElementType::kUint32, ElementType::kUint64};
 }
 
 }  // namespace graphopt

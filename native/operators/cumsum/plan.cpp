@@ -19,8 +19,10 @@ CumSumKernels kernels_for(ElementType type) {
     case ElementType::kHalf:
       return {"cumsum_f16", "cumsum_f32", "cumsum_lines_f16", 4};
     case ElementType::kInt32:
+    case ElementType::kUint32:  // sums wrap around, and are the same bits
       return {"cumsum_i32", "cumsum_i64", "cumsum_lines_i32", 8};
     case ElementType::kInt64:
+    case ElementType::kUint64:
       return {"cumsum_i64", "cumsum_i64", "cumsum_lines_i64", 8};
     default:
       throw std::invalid_argument("no sums of this type");

@@ -48,6 +48,32 @@ DEVICE float exp_minus_one(float x) {
   return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
 }
 
+// What is left of x after whole multiples of y, with the sign of x, exactly: x and y are whole numbers of 24 bits
+// times powers of two, and a long division takes 40 binary digits of the quotient at a time.
+DEVICE float remainder_towards_zero(float x, float y) {
+  constexpr uint32_t kSign = 0x80000000;
+  const uint32_t sign = bit_cast<uint32_t>(x) & kSign;
+  const uint32_t a = bit_cast<uint32_t>(x) & ~kSign, b = bit_cast<uint32_t>(y) & ~kSign;
+  constexpr uint32_t kInfinite = 0x7f800000, kOne = 0x800000;  // kOne: the digit before the point
+  if (b == 0 || b > kInfinite || a >= kInfinite) return (x - x) / (y - y);
+  if (a < b) return x;
+  const auto digits = [](uint32_t bits) { return (bits & (kOne - 1)) | (bits < kOne ? 0 : kOne); };
+  const auto exponent = [](uint32_t bits) { return bits < kOne ? 1 : static_cast<int32_t>(bits >> 23); };
+  const uint32_t divisor = digits(b);
+  uint32_t rest = digits(a) % divisor;
+  NO_UNROLL for (int32_t left = exponent(a) - exponent(b); left > 0 && rest != 0; left -= 40) {
+    rest = static_cast<uint32_t>((static_cast<uint64_t>(rest) << min_int(left, 40)) % divisor);
+  }
+  if (rest == 0) return bit_cast<float>(sign);
+  // As a float again: as many digits up as its exponent lets it, below which it has no digit before the point.
+  const int32_t missing = 150 - static_cast<int32_t>(bit_cast<uint32_t>(static_cast<float>(rest)) >> 23);
+  const int32_t up = min_int(missing, exponent(b) - 1);
+  const uint32_t moved = rest << up;
+  const uint32_t found =
+      moved < kOne ? moved : (moved & (kOne - 1)) | static_cast<uint32_t>(exponent(b) - up) << 23;
+  return bit_cast<float>(found | sign);
+}
+
 // x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values. Bit j of the
 // mask is that of value j.
 template <int kCount>
@@ -81,6 +107,12 @@ DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount]
     GRAPHOPT_ON_EACH(kMinOp, v < w || v != v ? v : w)
     GRAPHOPT_ON_EACH(kPReluOp, v < 0 ? v * w : v)
     GRAPHOPT_ON_EACH(kWhereOp, (mask >> j & 1) != 0 ? v : w)
+    case kFmodOp:  // long: one value after the other, for the sake of registers
+      UNROLL for (int j = 0; j < kCount; ++j) {
+        x[j] = remainder_towards_zero(x[j], z[j]);
+        keep_order();
+      }
+      break;
     default:
       if (args.op < kActivationCount) {
         activate(Activation{static_cast<ActivationKind>(args.op), args.p, args.q}, x);

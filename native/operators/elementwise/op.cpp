@@ -73,31 +73,19 @@ class BiasGelu final : public gpu::DeviceKernel {
   hip::ElementwiseOp op_;
 };
 
-// Limits that are left out are none.
-class Clip final : public gpu::DeviceKernel {
- public:
-  Clip(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    constexpr float kMost = std::numeric_limits<float>::infinity();
-    plan_unary(call, program, hip::kClipOp, call.number(1, -kMost), call.number(2, kMost));
-  }
-};
-
-bool is_signed(ElementType type) { return type != ElementType::kUint8 && type != ElementType::kBool; }
-
 // A function of one whole number.
 class WholeUnary final : public gpu::DeviceKernel {
  public:
   WholeUnary(const Node&, gpu::Device& device, WholeOp op) : DeviceKernel(device), op_(op) {}
 
-  static void plan_as(Call& call, Program& program, WholeOp op) {
+  static void plan_as(Call& call, Program& program, WholeOp op, int64_t low = 0, int64_t high = 0) {
     const Tensor& x = call.input(0);
     gpu::WholeProblem problem;
     problem.op = op;
     problem.is_signed = is_signed(x.type);
     problem.bytes = bytes_of(x.type);
+    problem.low = low;
+    problem.high = high;
     problem.a = problem.y = x.shape;
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::whole_plan(problem, call.aligned()), {Ref::input(0)}, {y});
@@ -128,6 +116,48 @@ class AnyUnary final : public gpu::DeviceKernel {
   WholeOp whole_;
 };
 
+// Limits that are left out are none.
+class Clip final : public gpu::DeviceKernel {
+ public:
+  Clip(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    if (is_float(call.input(0).type)) {
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      plan_unary(call, program, hip::kClipOp, call.number(1, -kInfinity), call.number(2, kInfinity));
+    } else {
+      const bool is_uint64 = call.input(0).type == ElementType::kUint64;
+      constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(),
+                        kMost = std::numeric_limits<int64_t>::max();
+      WholeUnary::plan_as(call, program, WholeOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
+                          limit(call, 2, is_uint64 ? -1 : kMost));
+    }
+  }
+
+  // Of uint64 its bits: those of -1 are the largest.
+  static int64_t limit(const Call& call, size_t i, int64_t absent) {
+    if (!call.has_input(i)) return absent;
+    const std::vector<int64_t> given = call.integers(i);
+    if (given.size() != 1) throw Error("a limit is one number");
+    return given[0];
+  }
+};
+
+class Relu final : public gpu::DeviceKernel {
+ public:
+  Relu(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    if (is_float(call.input(0).type)) {
+      plan_unary(call, program, hip::kReluOp, 0, 0);
+    } else {
+      WholeUnary::plan_as(call, program, WholeOp::kClip, 0, std::numeric_limits<int64_t>::max());
+    }
+  }
+};
+
 // What has a kernel for floats, for whole numbers, or for both.
 struct Operation {
   hip::ElementwiseOp of_floats = hip::kCopyOp;
@@ -138,8 +168,8 @@ struct Operation {
 class Binary final : public gpu::DeviceKernel {
  public:
   Binary(const Node&, gpu::Device& device, Operation op) : DeviceKernel(device), op_(op) {}
-  Binary(const Node& node, gpu::Device& device, WholeOp (*op_of)(const Node&))
-      : DeviceKernel(device), op_{hip::kCopyOp, op_of(node)} {}
+  Binary(const Node& node, gpu::Device& device, Operation (*op_of)(const Node&))
+      : DeviceKernel(device), op_(op_of(node)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -214,17 +244,12 @@ class Selection final : public gpu::DeviceKernel {
   }
 };
 
-bool is_whole(ElementType type) {
-  return type == ElementType::kUint8 || type == ElementType::kInt8 || type == ElementType::kInt32 ||
-         type == ElementType::kInt64;
-}
-
 // Inputs from `first` on must be whole numbers of one type.
 std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
   if (!is_whole(type)) return std::string("no kernel for ") + element_type_name(type);
   for (size_t i = first; i < node.inputs.size(); ++i) {
-    if (node.inputs[i].type != type) return "inputs of two types";
+    if (node.inputs[i].present && node.inputs[i].type != type) return "inputs of two types";
   }
   return "";
 }
@@ -236,16 +261,24 @@ std::string refuse_mixed(const Node& node) {
 std::string refuse_selection(const Node& node) {
   const ElementType type = node.inputs[1].type;
   if (is_float(type)) return refuse_mixed_floats(node, {0});
-  if (type == ElementType::kBool) return node.inputs[2].type == type ? "" : "inputs of two types";
+  if (type == ElementType::kBool || type == ElementType::kDouble)
+    return node.inputs[2].type == type ? "" : "inputs of two types";
   return refuse_mixed_whole(node, 1);
 }
 
-WholeOp remainder_of(const Node& node) {
-  return node.find_int("fmod").value_or(0) != 0 ? WholeOp::kFmod : WholeOp::kMod;
+// Of floats only the remainder with the dividend's sign is defined.
+std::string refuse_remainder(const Node& node) {
+  if (is_float(node.type()) && node.find_int("fmod").value_or(0) == 0)
+    return "a remainder of floats without fmod";
+  return refuse_mixed(node);
 }
 
-WholeOp shift_of(const Node& node) {
-  return node.find_string("direction") == "LEFT" ? WholeOp::kShiftLeft : WholeOp::kShiftRight;
+Operation remainder_of(const Node& node) {
+  return {hip::kFmodOp, node.find_int("fmod").value_or(0) != 0 ? WholeOp::kFmod : WholeOp::kMod};
+}
+
+Operation shift_of(const Node& node) {
+  return {hip::kCopyOp, node.find_string("direction") == "LEFT" ? WholeOp::kShiftLeft : WholeOp::kShiftRight};
 }
 
 std::string refuse_shift(const Node& node) {
@@ -258,6 +291,7 @@ std::string refuse_shift(const Node& node) {
 
 void add_elementwise(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
+  const auto whole_numbers = [](const Node& node) { return refuse_mixed_whole(node); };
   const auto alike = [](const Node&) { return Layout::kAny; };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
@@ -271,20 +305,28 @@ void add_elementwise(Kernels& kernels) {
     kernels.add_onnx<Binary>(name, first, last, Operation{code}).refused(floats).lies(alike);
   };
   const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
-    kernels.add_onnx<Binary>(name, first, last, Operation{code, whole}).refused(refuse_mixed).lies(alike);
+    kernels.add_onnx<Binary>(name, first, last, Operation{code, whole})
+        .refused(refuse_mixed)
+        .takes_rare_types()
+        .lies(alike);
   };
   const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
     kernels.add_onnx<AnyUnary>(name, first, last, code, whole)
         .refused(refuse_mixed)
+        .takes_rare_types()
         .reuses(Reuse::kInplace)
         .lies(alike);
   };
   const auto whole_binary = [&](const char* name, int first, int last, WholeOp whole) {
-    kernels.add_onnx<Binary>(name, first, last, Operation{hip::kCopyOp, whole}).refused([](const Node& node) {
-      return refuse_mixed_whole(node);
-    });
+    kernels.add_onnx<Binary>(name, first, last, Operation{hip::kCopyOp, whole})
+        .refused(whole_numbers)
+        .takes_rare_types();
   };
-  unary("Relu", 6, 14, hip::kReluOp);
+  kernels.add_onnx<Relu>("Relu", 6, 14)
+      .refused(refuse_mixed)
+      .takes_rare_types()
+      .reuses(Reuse::kInplace)
+      .lies(alike);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
   unary("Tanh", 6, 13, hip::kTanhOp);
   unary("Erf", 9, 13, hip::kErfOp);
@@ -304,7 +346,8 @@ void add_elementwise(Kernels& kernels) {
   kernels.add_microsoft<BiasGelu>("BiasGelu", hip::kGeluOp).refused(floats);
   kernels.add_microsoft<BiasGelu>("FastGelu", hip::kGeluTanhOp).refused(floats);
   kernels.add_onnx<Clip>("Clip", 11, 13)
-      .refused(floats)
+      .refused(refuse_mixed)
+      .takes_rare_types()
       .reuses(Reuse::kInplace)
       .reads_on_host({1, 2})
       .lies(alike);
@@ -316,17 +359,13 @@ void add_elementwise(Kernels& kernels) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   any_binary("Max", 8, 13, hip::kMaxOp, WholeOp::kMax);
   any_binary("Min", 8, 13, hip::kMinOp, WholeOp::kMin);
-  kernels.add_onnx<Selection>("Where", 9, 16).refused(refuse_selection);
+  kernels.add_onnx<Selection>("Where", 9, 16).refused(refuse_selection).takes_rare_types();
   whole_binary("BitwiseAnd", 18, 18, WholeOp::kAnd);
   whole_binary("BitwiseOr", 18, 18, WholeOp::kOr);
   whole_binary("BitwiseXor", 18, 18, WholeOp::kXor);
-  kernels.add_onnx<WholeUnary>("BitwiseNot", 18, 18, WholeOp::kNot).refused([](const Node& node) {
-    return refuse_mixed_whole(node);
-  });
-  kernels.add_onnx<Binary>("Mod", 10, 28, remainder_of).refused([](const Node& node) {
-    return refuse_mixed_whole(node);
-  });
-  kernels.add_onnx<Binary>("BitShift", 11, 28, shift_of).refused(refuse_shift);
+  kernels.add_onnx<WholeUnary>("BitwiseNot", 18, 18, WholeOp::kNot).refused(whole_numbers).takes_rare_types();
+  kernels.add_onnx<Binary>("Mod", 10, 28, remainder_of).refused(refuse_remainder).takes_rare_types();
+  kernels.add_onnx<Binary>("BitShift", 11, 28, shift_of).refused(refuse_shift).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -21,11 +21,11 @@ Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned
 
 using hip::WholeOp;
 
-// As ElementwiseProblem, of whole numbers of `bytes` (1, 4 or 8) bytes.
+// As ElementwiseProblem, of whole numbers of `bytes` (1, 2, 4 or 8) bytes. low and high are kClip's.
 struct WholeProblem {
   WholeOp op = WholeOp::kNeg;
   bool masked = false, binary = false, is_signed = true;
-  int64_t bytes = 8;
+  int64_t bytes = 8, low = 0, high = 0;
   Shape mask, a, b, y;
 };
 

@@ -28,6 +28,7 @@ enum ElementwiseOp : int32_t {
   kMaxOp,
   kMinOp,
   kPReluOp,
+  kFmodOp,
   // of a mask and two inputs
   kWhereOp,
 };

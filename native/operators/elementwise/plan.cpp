@@ -61,7 +61,12 @@ Plan whole_plan(const WholeProblem& p, bool aligned) {
   if (p.y.elements() == 0) return plan;
   auto args = operands<hip::WholeArgs>(p, pack, aligned);
   args.is_signed = p.is_signed;
-  const char* name = p.bytes == 8 ? "whole_b64" : p.bytes == 4 ? "whole_b32" : "whole_b8";
+  args.low = p.low;
+  args.high = p.high;
+  const char* name = p.bytes == 8   ? "whole_b64"
+                     : p.bytes == 4 ? "whole_b32"
+                     : p.bytes == 2 ? "whole_b16"
+                                    : "whole_b8";
   plan.launch(name, {to_u31(divide_up(args.total, hip::kWholeThreads * pack))}, hip::kWholeThreads, args);
   return plan;
 }

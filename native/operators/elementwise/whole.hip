@@ -20,18 +20,34 @@ DEVICE int64_t add_wrapping(int64_t v, int64_t w) {
   return static_cast<int64_t>(static_cast<uint64_t>(v) + static_cast<uint64_t>(w));
 }
 DEVICE int64_t negative(int64_t v) { return static_cast<int64_t>(uint64_t{0} - static_cast<uint64_t>(v)); }
-DEVICE int64_t quotient(int64_t v, int64_t w) { return w == 0 ? 0 : w == -1 ? negative(v) : v / w; }
+DEVICE int64_t quotient(int64_t v, int64_t w, bool is_uint64) {
+  if (w == 0) return 0;
+  if (is_uint64) return static_cast<int64_t>(static_cast<uint64_t>(v) / static_cast<uint64_t>(w));
+  return w == -1 ? negative(v) : v / w;
+}
 
 // By numbers that are no bit of it, all of them are shifted out; to the right a sign stays.
-DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left) {
+DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left, bool is_uint64) {
   const bool out = w < 0 || w >= bits;
   if (left) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) << w);
+  if (is_uint64) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) >> w);
   return v >> (out ? 63 : w);
+}
+
+DEVICE bool is_less(int64_t v, int64_t w, bool is_uint64) {
+  return is_uint64 ? static_cast<uint64_t>(v) < static_cast<uint64_t>(w) : v < w;
+}
+
+// Where the limits are in the wrong order the upper one holds.
+DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
+  const int64_t least = is_less(v, low, is_uint64) ? low : v;
+  return is_less(high, least, is_uint64) ? high : least;
 }
 
 // x = op(x, z), one branch for all of a lane's values. Bit j of the mask is that of value j.
 template <int kBits, int kCount>
 DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
+  const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold
 #define GRAPHOPT_ON_EACH(op, expression)      \
   case WholeOp::op:                           \
     UNROLL for (int j = 0; j < kCount; ++j) { \
@@ -42,29 +58,30 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
     break;
   switch (args.op) {
     GRAPHOPT_ON_EACH(kNeg, negative(v))
-    GRAPHOPT_ON_EACH(kAbs, v < 0 ? negative(v) : v)
+    GRAPHOPT_ON_EACH(kAbs, v < 0 && !is_uint64 ? negative(v) : v)
     GRAPHOPT_ON_EACH(kNot, ~v)
     GRAPHOPT_ON_EACH(kAdd, add_wrapping(v, w))
     GRAPHOPT_ON_EACH(kSub, add_wrapping(v, negative(w)))
     GRAPHOPT_ON_EACH(kMul, static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
-    GRAPHOPT_ON_EACH(kMax, v > w ? v : w)
-    GRAPHOPT_ON_EACH(kMin, v < w ? v : w)
+    GRAPHOPT_ON_EACH(kMax, is_less(w, v, is_uint64) ? v : w)
+    GRAPHOPT_ON_EACH(kMin, is_less(v, w, is_uint64) ? v : w)
     GRAPHOPT_ON_EACH(kAnd, v & w)
     GRAPHOPT_ON_EACH(kOr, v | w)
     GRAPHOPT_ON_EACH(kXor, v ^ w)
-    GRAPHOPT_ON_EACH(kShiftLeft, shifted(v, w, kBits, true))
-    GRAPHOPT_ON_EACH(kShiftRight, shifted(v, w, kBits, false))
+    GRAPHOPT_ON_EACH(kShiftLeft, shifted(v, w, kBits, true, is_uint64))
+    GRAPHOPT_ON_EACH(kShiftRight, shifted(v, w, kBits, false, is_uint64))
     GRAPHOPT_ON_EACH(kWhere, (mask >> j & 1) != 0 ? v : w)
+    GRAPHOPT_ON_EACH(kClip, limited(v, args.low, args.high, is_uint64))
     // A division is long: one piece of code for the three that need it.
     case WholeOp::kDiv:
     case WholeOp::kMod:
     case WholeOp::kFmod:
       UNROLL for (int j = 0; j < kCount; ++j) {
-        const int64_t v = x[j], w = z[j], q = quotient(v, w);
+        const int64_t v = x[j], w = z[j], q = quotient(v, w, is_uint64);
         const int64_t r = w == 0 ? 0
                                  : add_wrapping(v, negative(static_cast<int64_t>(static_cast<uint64_t>(q) *
                                                                                  static_cast<uint64_t>(w))));
-        const bool turns = args.op == WholeOp::kMod && r != 0 && (r < 0) != (w < 0);
+        const bool turns = args.op == WholeOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
         x[j] = args.op == WholeOp::kDiv ? q : turns ? r + w : r;
         keep_order();
       }
@@ -134,5 +151,6 @@ using namespace graphopt::hip;
   KERNEL(whole_##suffix, kWholeThreads, WholeArgs, mask, a, b, y) { whole<T>(args); }
 
 WHOLE_KERNEL(uint8_t, b8)
+WHOLE_KERNEL(uint16_t, b16)
 WHOLE_KERNEL(uint32_t, b32)
 WHOLE_KERNEL(uint64_t, b64)

@@ -28,6 +28,8 @@ enum class WholeOp : int32_t {
   kShiftRight,
   // of a mask and two
   kWhere,
+  // of one input, limited to low and high
+  kClip,
 };
 
 // Element i of y from the elements of a, b and mask that i stands for.
@@ -38,12 +40,13 @@ struct WholeArgs {
   uint32_t total;
   Axes axes;
   Strides mask_strides, a_strides, b_strides;
+  int64_t low, high;
   WholeOp op;
   int32_t is_signed;
   // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
   // bytes.
   int32_t vectors;
 };
-static_assert(is_args<WholeArgs>(160), "one layout for all compilers");
+static_assert(is_args<WholeArgs>(176), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -36,6 +36,7 @@ using namespace graphopt::hip;
     gather(args, zero);                                              \
   }
 
+GATHER_KERNEL(uint8_t, b8)
 GATHER_KERNEL(uint16_t, b16)
 GATHER_KERNEL(uint32_t, b32)
 GATHER_KERNEL(Bits128, b128)

@@ -116,16 +116,12 @@ class GatherND final : public gpu::DeviceKernel {
   int64_t batch_dims_;
 };
 
-std::string refuse_gather(const Node& node) {
-  return bytes_of(node.inputs[0].type) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
-}
-
 }  // namespace
 
 void add_gather(Kernels& kernels) {
-  kernels.add_onnx<Gather>("Gather", 1, 13).refused(refuse_gather);
-  kernels.add_onnx<GatherElements>("GatherElements", 11, 13).refused(refuse_elements);
-  kernels.add_onnx<GatherND>("GatherND", 11, 13).refused(refuse_tuples);
+  kernels.add_onnx<Gather>("Gather", 1, 13).takes_rare_types();
+  kernels.add_onnx<GatherElements>("GatherElements", 11, 13).refused(refuse_elements).takes_rare_types();
+  kernels.add_onnx<GatherND>("GatherND", 11, 13).refused(refuse_tuples).takes_rare_types();
 }
 
 }  // namespace graphopt

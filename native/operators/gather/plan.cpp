@@ -28,7 +28,10 @@ Plan gather_plan(const GatherProblem& p, bool aligned) {
   const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.outer * p.indices * inner;
   if (total == 0) return plan;
-  const char* name = bytes == 16 ? "gather_b128" : bytes == 4 ? "gather_b32" : "gather_b16";
+  const char* name = bytes == 16  ? "gather_b128"
+                     : bytes == 4 ? "gather_b32"
+                     : bytes == 2 ? "gather_b16"
+                                  : "gather_b8";
   hip::GatherArgs args = {};
   args.x = input(0);
   args.index = input(1);

@@ -43,7 +43,18 @@ struct TriluArgs {
 };
 static_assert(is_args<TriluArgs>(64), "one layout for all compilers");
 
-enum class IndexType : int32_t { kInt64, kInt32, kUint8, kFloat };
+enum class IndexType : int32_t {
+  kInt64,
+  kInt32,
+  kUint8,
+  kFloat,
+  kInt16,
+  kInt8,
+  kUint64,
+  kUint32,
+  kUint16,
+  kHalf
+};
 
 // y [outer, depth, inner] = values[1] where depth's place is index [outer, inner], else values[0].
 struct OneHotArgs {

@@ -67,16 +67,35 @@ DEVICE void trilu(const TriluArgs& args) {
   }
 }
 
+template <class T>
+DEVICE T index_at(const OneHotArgs& args, uint32_t i) {
+  return static_cast<const T*>(args.index)[i];
+}
+
 DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
   switch (args.type) {
     case IndexType::kInt64:
-      return static_cast<const int64_t*>(args.index)[i];
+      return index_at<int64_t>(args, i);
     case IndexType::kInt32:
-      return static_cast<const int32_t*>(args.index)[i];
+      return index_at<int32_t>(args, i);
+    case IndexType::kInt16:
+      return index_at<int16_t>(args, i);
+    case IndexType::kInt8:
+      return index_at<int8_t>(args, i);
+    case IndexType::kUint64: {  // beyond int64 lies beyond any depth, too
+      const auto index = static_cast<int64_t>(index_at<uint64_t>(args, i));
+      return index < 0 ? int64_t{0x7fffffffffffffff} : index;
+    }
+    case IndexType::kUint32:
+      return index_at<uint32_t>(args, i);
+    case IndexType::kUint16:
+      return index_at<uint16_t>(args, i);
     case IndexType::kUint8:
-      return static_cast<const uint8_t*>(args.index)[i];
+      return index_at<uint8_t>(args, i);
+    case IndexType::kHalf:
+      return static_cast<int64_t>(to_float(index_at<half_t>(args, i)));
     default:
-      return static_cast<int64_t>(static_cast<const float*>(args.index)[i]);
+      return static_cast<int64_t>(index_at<float>(args, i));
   }
 }
 
@@ -104,6 +123,7 @@ using namespace graphopt::hip;
   KERNEL(range_##suffix, kGenerateThreads, RangeArgs, y) { range<T>(args); }
 
 RANGE_KERNEL(float, f32)
+RANGE_KERNEL(int16_t, i16)
 RANGE_KERNEL(int32_t, i32)
 RANGE_KERNEL(int64_t, i64)
 

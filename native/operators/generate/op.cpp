@@ -97,8 +97,20 @@ std::optional<gpu::IndexType> index_type(ElementType type) {
       return gpu::IndexType::kInt64;
     case ElementType::kInt32:
       return gpu::IndexType::kInt32;
+    case ElementType::kInt16:
+      return gpu::IndexType::kInt16;
+    case ElementType::kInt8:
+      return gpu::IndexType::kInt8;
+    case ElementType::kUint64:
+      return gpu::IndexType::kUint64;
+    case ElementType::kUint32:
+      return gpu::IndexType::kUint32;
+    case ElementType::kUint16:
+      return gpu::IndexType::kUint16;
     case ElementType::kUint8:
       return gpu::IndexType::kUint8;
+    case ElementType::kHalf:
+      return gpu::IndexType::kHalf;
     case ElementType::kFloat:
       return gpu::IndexType::kFloat;
     default:
@@ -148,8 +160,8 @@ class OneHot final : public gpu::DeviceKernel {
 
 std::string refuse_range(const Node& node) {
   const ElementType type = node.inputs[0].type;
-  const bool known =
-      type == ElementType::kFloat || type == ElementType::kInt32 || type == ElementType::kInt64;
+  const bool known = type == ElementType::kFloat || type == ElementType::kInt16 ||
+                     type == ElementType::kInt32 || type == ElementType::kInt64;
   return known ? "" : std::string("no kernel for ") + element_type_name(type);
 }
 
@@ -163,17 +175,17 @@ std::string refuse_one_hot(const Node& node) {
     return std::string("no kernel for indices of ") + element_type_name(node.inputs[0].type);
   }
   const ElementType depth = node.inputs[1].type;
-  const bool known = is_float(depth) || depth == ElementType::kInt32 || depth == ElementType::kInt64;
+  const bool known = is_float(depth) || is_whole(depth);
   return known ? "" : std::string("no kernel for a depth of ") + element_type_name(depth);
 }
 
 }  // namespace
 
 void add_generate(Kernels& kernels) {
-  kernels.add_onnx<Range>("Range", 11, 27).refused(refuse_range).reads_on_host({0, 1, 2});
+  kernels.add_onnx<Range>("Range", 11, 27).refused(refuse_range).reads_on_host({0, 1, 2}).takes_rare_types();
   kernels.add_onnx<ConstantOfShape>("ConstantOfShape", 9, 28).refused(refuse_constant).reads_on_host({0});
-  kernels.add_onnx<Trilu>("Trilu", 14, 14).reads_on_host({1});
-  kernels.add_onnx<OneHot>("OneHot", 9, 28).refused(refuse_one_hot).reads_on_host({1});
+  kernels.add_onnx<Trilu>("Trilu", 14, 14).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx<OneHot>("OneHot", 9, 28).refused(refuse_one_hot).reads_on_host({1}).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -20,6 +20,7 @@ Plan range_plan(const RangeProblem& p) {
   args.whole_start = p.whole_start;
   args.whole_step = p.whole_step;
   const char* name = p.type == ElementType::kFloat   ? "range_f32"
+                     : p.type == ElementType::kInt16 ? "range_i16"
                      : p.type == ElementType::kInt32 ? "range_i32"
                                                      : "range_i64";
   plan.launch(name, {to_u31(divide_up(p.total, kGroup))}, hip::kGenerateThreads, args);

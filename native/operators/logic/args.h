@@ -36,7 +36,9 @@ struct LogicArgs {
   LogicOp op;
   // a and b are multiples of 16 and walked in packs of 16 bytes, or the same number all along one.
   int32_t vectors;
+  int32_t is_unsigned;  // of whole numbers that are compared
+  int32_t unused;
 };
-static_assert(is_args<LogicArgs>(128), "one layout for all compilers");
+static_assert(is_args<LogicArgs>(136), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -8,11 +8,14 @@
 
 namespace graphopt::hip {
 
-DEVICE float comparable(half_t x) { return to_float(x); }
-DEVICE float comparable(float x) { return x; }
-DEVICE int32_t comparable(int32_t x) { return x; }
-DEVICE int64_t comparable(int64_t x) { return x; }
-DEVICE int32_t comparable(uint8_t x) { return x; }
+// Numbers whose order is that of what their bits stand for: of unsigned ones 0 becomes the least signed number.
+DEVICE float comparable(half_t x, bool) { return to_float(x); }
+DEVICE float comparable(float x, bool) { return x; }
+template <class T>
+DEVICE T comparable(T x, bool is_unsigned) {
+  constexpr int kSign = 8 * sizeof(T) - 1;
+  return static_cast<T>(x ^ static_cast<T>(uint64_t{is_unsigned} << kSign));
+}
 
 DEVICE bool is_positive_inf(float x) { return x > 3.40282347e+38f; }
 DEVICE bool is_negative_inf(float x) { return x < -3.40282347e+38f; }
@@ -50,7 +53,8 @@ DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8
 
 template <class T>
 DEVICE void logic(const LogicArgs& args) {
-  using C = decltype(comparable(T()));
+  using C = decltype(comparable(T(), false));
+  const bool is_unsigned = args.is_unsigned != 0;
   const T *a = args.a, *b = args.b;
   uint8_t* y = args.y;
   const Axes& axes = args.axes;
@@ -62,9 +66,9 @@ DEVICE void logic(const LogicArgs& args) {
       const uint32_t at = offset_of(i, axes, strides);
       if (strides.s[0] != 0) {
         const Pack<T> in = load_pack(from + at);
-        UNROLL for (int j = 0; j < kSize; ++j) to[j] = comparable(in.v[j]);
+        UNROLL for (int j = 0; j < kSize; ++j) to[j] = comparable(in.v[j], is_unsigned);
       } else {
-        const C one = comparable(from[at]);
+        const C one = comparable(from[at], is_unsigned);
         UNROLL for (int j = 0; j < kSize; ++j) to[j] = one;
       }
     };
@@ -94,8 +98,8 @@ DEVICE void logic(const LogicArgs& args) {
   NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kLogicThreads + thread_x());
     if (i >= args.total) return;
-    const C x[1] = {comparable(a[offset_of(i, axes, args.a_strides)])};
-    const C z[1] = {b != nullptr ? comparable(b[offset_of(i, axes, args.b_strides)]) : C(0)};
+    const C x[1] = {comparable(a[offset_of(i, axes, args.a_strides)], is_unsigned)};
+    const C z[1] = {b != nullptr ? comparable(b[offset_of(i, axes, args.b_strides)], is_unsigned) : C(0)};
     uint8_t truth[1] = {};
     decide(args.op, x, z, truth);
     y[i] = truth[0];
@@ -111,6 +115,7 @@ using namespace graphopt::hip;
 
 LOGIC_KERNEL(float, f32)
 LOGIC_KERNEL(half_t, f16)
+LOGIC_KERNEL(int8_t, i8)
+LOGIC_KERNEL(int16_t, i16)
 LOGIC_KERNEL(int32_t, i32)
 LOGIC_KERNEL(int64_t, i64)
-LOGIC_KERNEL(uint8_t, u8)

@@ -65,8 +65,10 @@ std::string refuse_unless(const Node& node, std::initializer_list<ElementType> t
 }
 
 std::string refuse_numbers(const Node& node) {
-  return refuse_unless(node, {ElementType::kFloat, ElementType::kHalf, ElementType::kInt32,
-                              ElementType::kInt64, ElementType::kUint8});
+  return refuse_unless(node,
+                       {ElementType::kFloat, ElementType::kHalf, ElementType::kInt8, ElementType::kInt16,
+                        ElementType::kInt32, ElementType::kInt64, ElementType::kUint8, ElementType::kUint16,
+                        ElementType::kUint32, ElementType::kUint64});
 }
 
 std::string refuse_equal(const Node& node) {
@@ -91,11 +93,17 @@ std::string refuse_is_inf(const Node& node) {
 }  // namespace
 
 void add_logic(Kernels& kernels) {
-  kernels.add_onnx<Logic>("Equal", 7, 19, LogicOp::kEqual, true).refused(refuse_equal);
-  kernels.add_onnx<Logic>("Less", 7, 13, LogicOp::kLess, true).refused(refuse_numbers);
-  kernels.add_onnx<Logic>("LessOrEqual", 12, 16, LogicOp::kLessOrEqual, true).refused(refuse_numbers);
-  kernels.add_onnx<Logic>("Greater", 7, 13, LogicOp::kGreater, true).refused(refuse_numbers);
-  kernels.add_onnx<Logic>("GreaterOrEqual", 12, 16, LogicOp::kGreaterOrEqual, true).refused(refuse_numbers);
+  kernels.add_onnx<Logic>("Equal", 7, 19, LogicOp::kEqual, true).refused(refuse_equal).takes_rare_types();
+  kernels.add_onnx<Logic>("Less", 7, 13, LogicOp::kLess, true).refused(refuse_numbers).takes_rare_types();
+  kernels.add_onnx<Logic>("LessOrEqual", 12, 16, LogicOp::kLessOrEqual, true)
+      .refused(refuse_numbers)
+      .takes_rare_types();
+  kernels.add_onnx<Logic>("Greater", 7, 13, LogicOp::kGreater, true)
+      .refused(refuse_numbers)
+      .takes_rare_types();
+  kernels.add_onnx<Logic>("GreaterOrEqual", 12, 16, LogicOp::kGreaterOrEqual, true)
+      .refused(refuse_numbers)
+      .takes_rare_types();
   kernels.add_onnx<Logic>("And", 7, 7, LogicOp::kAnd, true).refused(refuse_truth);
   kernels.add_onnx<Logic>("Or", 7, 7, LogicOp::kOr, true).refused(refuse_truth);
   kernels.add_onnx<Logic>("Xor", 7, 7, LogicOp::kXor, true).refused(refuse_truth);

@@ -413,16 +413,18 @@ std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
 }
 
 void add_movement(Kernels& kernels) {
-  kernels.add_onnx<Transpose>("Transpose", 1, 25);
-  kernels.add_onnx<Expand>("Expand", 8, 13).reads_on_host({1});
-  kernels.add_onnx<Tile>("Tile", 6, 13).reads_on_host({1});
-  kernels.add_onnx<BlockMove>("DepthToSpace", 1, 28, true).refused(refuse_block_move);
-  kernels.add_onnx<BlockMove>("SpaceToDepth", 1, 28, false).refused(refuse_block_move);
-  kernels.add_onnx<Slice>("Slice", 10, 13).reads_on_host({1, 2, 3, 4});
-  kernels.add_onnx<Concat>("Concat", 4, 13).lies([](const Node&) { return Layout::kFollows; });
+  kernels.add_onnx<Transpose>("Transpose", 1, 25).takes_rare_types();
+  kernels.add_onnx<Expand>("Expand", 8, 13).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx<Tile>("Tile", 6, 13).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx<BlockMove>("DepthToSpace", 1, 28, true).refused(refuse_block_move).takes_rare_types();
+  kernels.add_onnx<BlockMove>("SpaceToDepth", 1, 28, false).refused(refuse_block_move).takes_rare_types();
+  kernels.add_onnx<Slice>("Slice", 10, 13).reads_on_host({1, 2, 3, 4}).takes_rare_types();
+  kernels.add_onnx<Concat>("Concat", 4, 13).takes_rare_types().lies([](const Node&) {
+    return Layout::kFollows;
+  });
   kernels.has_channels_last<Concat>();
-  kernels.add_onnx<Split>("Split", 2, 18).reads_on_host({1});
-  kernels.add_onnx<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3});
+  kernels.add_onnx<Split>("Split", 2, 18).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx<Pad>("Pad", 11, 25).refused(refuse_pad).reads_on_host({1, 2, 3}).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -12,7 +12,11 @@ namespace {
 // A scalar is one number.
 Shape with_axes(const Shape& x) { return x.rank() == 0 ? Shape{1} : x; }
 
-gpu::NonzeroType numbers(ElementType type) { return {bytes_of(type), is_float(type)}; }
+gpu::NonzeroType numbers(ElementType type) {
+  const bool has_sign_of_zero =
+      is_float(type) || type == ElementType::kDouble || type == ElementType::kBfloat16;
+  return {bytes_of(type), has_sign_of_zero};
+}
 
 // Counts what is not zero in input `which`, of the first `most` numbers.
 class Counter final : public gpu::DeviceKernel {
@@ -101,8 +105,7 @@ class Compress final : public gpu::DeviceKernel {
 };
 
 std::string refuse_compress(const Node& node) {
-  if (node.inputs[1].type != ElementType::kBool) return "conditions that are not bool";
-  return bytes_of(node.type()) >= 2 ? "" : "only elements of 2, 4 and 8 bytes";
+  return node.inputs[1].type == ElementType::kBool ? "" : "conditions that are not bool";
 }
 
 std::string refuse_nonzero(const Node& node) {
@@ -113,8 +116,8 @@ std::string refuse_nonzero(const Node& node) {
 }  // namespace
 
 void add_nonzero(Kernels& kernels) {
-  kernels.add_onnx<NonZero>("NonZero", 9, 28).refused(refuse_nonzero).counts_first();
-  kernels.add_onnx<Compress>("Compress", 9, 11).refused(refuse_compress).counts_first();
+  kernels.add_onnx<NonZero>("NonZero", 9, 28).refused(refuse_nonzero).takes_rare_types().counts_first();
+  kernels.add_onnx<Compress>("Compress", 9, 11).refused(refuse_compress).takes_rare_types().counts_first();
 }
 
 }  // namespace graphopt

@@ -18,6 +18,8 @@ struct ReduceHow {
   After after;
   float scale;      // of the result, before `after`: 1 / R for a mean
   int64_t divisor;  // of integers in its place
+  int32_t is_unsigned;
+  int32_t unused;
 };
 
 // x [rows, R], `lanes` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
@@ -30,7 +32,7 @@ struct ReduceRowsArgs {
   int32_t packs;  // rows of floats are read in packs
   int32_t unused;
 };
-static_assert(is_args<ReduceRowsArgs>(64), "one layout for all compilers");
+static_assert(is_args<ReduceRowsArgs>(72), "one layout for all compilers");
 
 // x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
 // of x.
@@ -43,6 +45,6 @@ struct ReduceColumnsArgs {
   uint32_t total;
   Divisor stride;
 };
-static_assert(is_args<ReduceColumnsArgs>(64), "one layout for all compilers");
+static_assert(is_args<ReduceColumnsArgs>(72), "one layout for all compilers");
 
 }  // namespace graphopt::hip

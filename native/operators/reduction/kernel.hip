@@ -203,27 +203,33 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   y[i] = from_float<To>(result_of(args.how, joined));
 }
 
-// Integers wrap around, as their unsigned twins do.
+// Integers wrap around, as their unsigned twins do. T is signed; `flip` is its sign bit where the numbers are not,
+// and with it their order is that of T.
 template <class T, class Unsigned>
-DEVICE T join_integers(Join join, T a, T b) {
+DEVICE T flip_of(const ReduceHow& how) {
+  return static_cast<T>(Unsigned(how.is_unsigned != 0) << (8 * sizeof(T) - 1));
+}
+
+template <class T, class Unsigned>
+DEVICE T join_integers(Join join, T a, T b, T flip) {
   const auto ua = static_cast<Unsigned>(a), ub = static_cast<Unsigned>(b);
   switch (join) {
     case Join::kProduct:
       return static_cast<T>(ua * ub);
     case Join::kMax:
-      return a > b ? a : b;
+      return static_cast<T>(a ^ flip) > static_cast<T>(b ^ flip) ? a : b;
     case Join::kMin:
-      return a < b ? a : b;
+      return static_cast<T>(a ^ flip) < static_cast<T>(b ^ flip) ? a : b;
     default:
       return static_cast<T>(ua + ub);
   }
 }
 
 template <class T, class Unsigned>
-DEVICE T none_of_integers(Join join) {
+DEVICE T none_of_integers(Join join, T flip) {
   const auto least = static_cast<T>(Unsigned{1} << (8 * sizeof(T) - 1));
-  return join == Join::kMax   ? least
-         : join == Join::kMin ? static_cast<T>(~static_cast<Unsigned>(least))
+  return join == Join::kMax   ? static_cast<T>(least ^ flip)
+         : join == Join::kMin ? static_cast<T>(~least ^ flip)
                               : static_cast<T>(join == Join::kProduct ? 1 : 0);
 }
 
@@ -234,6 +240,12 @@ DEVICE T before_joining_integers(Before before, T x) {
   return before == Before::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
 }
 
+template <class T, class Unsigned>
+DEVICE T divided(const ReduceHow& how, T x) {
+  return how.is_unsigned != 0 ? static_cast<T>(static_cast<Unsigned>(x) / static_cast<Unsigned>(how.divisor))
+                              : static_cast<T>(x / static_cast<T>(how.divisor));
+}
+
 template <class T>
 struct IntegerLds {
   T values[kReduceThreads];
@@ -241,10 +253,11 @@ struct IntegerLds {
 
 template <class T, class Unsigned>
 DEVICE T join_strided_integers(const ReduceHow& how, const T* x, size_t from, size_t end, size_t step) {
-  T joined = none_of_integers<T, Unsigned>(how.join);
+  const T flip = flip_of<T, Unsigned>(how);
+  T joined = none_of_integers<T, Unsigned>(how.join, flip);
   for (size_t at = from; at < end; at += step) {
     const T value = before_joining_integers<T, Unsigned>(how.before, x[at]);
-    joined = join_integers<T, Unsigned>(how.join, joined, value);
+    joined = join_integers<T, Unsigned>(how.join, joined, value, flip);
   }
   return joined;
 }
@@ -255,7 +268,8 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& ld
   T* y = args.y;
   const ReduceHow& how = args.how;
   const RowOfGroup at = row_of_group(args);
-  T joined = none_of_integers<T, Unsigned>(how.join);
+  const T flip = flip_of<T, Unsigned>(how);
+  T joined = none_of_integers<T, Unsigned>(how.join, flip);
   if (at.row < args.rows) {
     const T* row = x + static_cast<size_t>(at.row) * args.R;
     joined = join_strided_integers<T, Unsigned>(how, row, at.lane, args.R, args.lanes);
@@ -265,11 +279,11 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& ld
     barrier();
     if (at.lane < half) {
       lds.values[thread_x()] =
-          join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half]);
+          join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half], flip);
     }
   }
   if (at.lane == 0 && at.row < args.rows) {
-    y[at.row] = static_cast<T>(lds.values[thread_x()] / static_cast<T>(how.divisor));
+    y[at.row] = divided<T, Unsigned>(how, lds.values[thread_x()]);
   }
 }
 
@@ -283,7 +297,7 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,
                                                       column, static_cast<size_t>(args.block), stride.d);
-  y[i] = static_cast<T>(joined / static_cast<T>(args.how.divisor));
+  y[i] = divided<T, Unsigned>(args.how, joined);
 }
 
 }  // namespace graphopt::hip
@@ -316,5 +330,6 @@ REDUCE_COLUMNS(float, half_t, f32_to_f16)
     reduce_column_of_integers<T, Unsigned>(args);                            \
   }
 
+REDUCE_INTEGERS(int8_t, uint8_t, i8)
 REDUCE_INTEGERS(int32_t, uint32_t, i32)
 REDUCE_INTEGERS(int64_t, uint64_t, i64)

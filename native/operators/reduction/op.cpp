@@ -43,12 +43,7 @@ class Reduce final : public gpu::DeviceKernel {
   bool keep_, none_is_all_;
 };
 
-bool is_integer(ElementType type) { return type == ElementType::kInt32 || type == ElementType::kInt64; }
-
-std::string refuse_reduce(const Node& node) {
-  const auto& x = node.inputs.front();
-  if (!is_float(x.type) && !is_integer(x.type))
-    return std::string("no kernel for ") + element_type_name(x.type);
+std::string refuse_axes(const Node& node) {
   if (node.find_int("noop_with_empty_axes").value_or(0) != 0) {
     const bool named = !node.find_ints("axes").value_or(std::vector<int64_t>()).empty();
     const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
@@ -57,8 +52,21 @@ std::string refuse_reduce(const Node& node) {
   return "";
 }
 
-std::string refuse_reduce_of_integers(const Node& node) {
-  return is_integer(node.type()) ? "only float and float16" : refuse_reduce(node);
+std::string no_kernel(ElementType type) { return std::string("no kernel for ") + element_type_name(type); }
+
+std::string refuse_floats(const Node& node) {
+  return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
+}
+
+std::string refuse_numbers(const Node& node) {
+  const ElementType type = node.type();
+  return is_float(type) || (is_whole(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
+}
+
+// Of what has an order: of bytes, too.
+std::string refuse_extremes(const Node& node) {
+  const ElementType type = node.type();
+  return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);
 }
 
 gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction how,
@@ -105,18 +113,18 @@ std::string refuse_global_pool(const Node& node) {
 
 void add_reduction(Kernels& kernels) {
   const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
-    kernels.add_onnx<Reduce>(name, 1, 20, how).refused(refuse).reads_on_host({1});
+    kernels.add_onnx<Reduce>(name, 1, 20, how).refused(refuse).reads_on_host({1}).takes_rare_types();
   };
-  reduce("ReduceMean", gpu::Reduction::kMean, refuse_reduce);
-  reduce("ReduceSum", gpu::Reduction::kSum, refuse_reduce);
-  reduce("ReduceMax", gpu::Reduction::kMax, refuse_reduce);
-  reduce("ReduceMin", gpu::Reduction::kMin, refuse_reduce);
-  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_reduce);
-  reduce("ReduceL1", gpu::Reduction::kL1, refuse_reduce);
-  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_reduce);
-  reduce("ReduceL2", gpu::Reduction::kL2, refuse_reduce_of_integers);
-  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_reduce_of_integers);
-  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_reduce_of_integers);
+  reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
+  reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);
+  reduce("ReduceMax", gpu::Reduction::kMax, refuse_extremes);
+  reduce("ReduceMin", gpu::Reduction::kMin, refuse_extremes);
+  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_numbers);
+  reduce("ReduceL1", gpu::Reduction::kL1, refuse_numbers);
+  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_numbers);
+  reduce("ReduceL2", gpu::Reduction::kL2, refuse_floats);
+  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_floats);
+  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_floats);
   const auto follows = [](const Node&) { return Layout::kFollows; };
   kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
       .refused(refuse_global_pool)

@@ -22,8 +22,9 @@ enum class Reduction : int32_t {
   kLogSumExp
 };
 
-// Over the axes of x that are `reduced`. Of float, float16, int32 and int64; not L2, LogSum and LogSumExp of
-// integers, whose mean is rounded towards 0. What is between two steps is float, also of float16.
+// Over the axes of x that are `reduced`. Of float, float16 and whole numbers of 32 and 64 bits, of 8 bits and bool
+// only Max and Min; not L2, LogSum and LogSumExp of whole numbers, whose mean is rounded towards 0.
+// What is between two steps is float, also of float16.
 struct ReduceProblem {
   Shape x;
   std::vector<bool> reduced;

@@ -30,8 +30,9 @@ std::vector<Part> parts_of(const ReduceProblem& p) {
   return parts;
 }
 
-hip::ReduceHow how_of(Reduction how) {
-  hip::ReduceHow h = {Join::kSum, Before::kNothing, After::kNothing, 1.0f, 1};
+hip::ReduceHow how_of(Reduction how, ElementType type) {
+  hip::ReduceHow h = {Join::kSum, Before::kNothing, After::kNothing, 1.0f, 1, 0, 0};
+  h.is_unsigned = is_unsigned(type);
   switch (how) {
     case Reduction::kSum:
     case Reduction::kMean:
@@ -46,7 +47,7 @@ hip::ReduceHow how_of(Reduction how) {
       h.join = Join::kProduct;
       break;
     case Reduction::kL1:
-      h.before = Before::kAbsolute;
+      if (h.is_unsigned == 0) h.before = Before::kAbsolute;
       break;
     case Reduction::kL2:
       h.before = Before::kSquare;
@@ -65,17 +66,21 @@ hip::ReduceHow how_of(Reduction how) {
   return h;
 }
 
-int64_t size_of(ElementType type) {
-  return type == ElementType::kInt64 ? 8 : type == ElementType::kHalf ? 2 : 4;
-}
-
 // From one type to another, of floats; integers stay what they are.
 struct Kernels {
   const char *rows, *columns;
 };
 Kernels kernels_of(ElementType from, ElementType to) {
-  if (from == ElementType::kInt32) return {"reduce_rows_i32", "reduce_columns_i32"};
-  if (from == ElementType::kInt64) return {"reduce_rows_i64", "reduce_columns_i64"};
+  if (!is_float(from)) {
+    switch (bytes_of(from)) {
+      case 1:
+        return {"reduce_rows_i8", "reduce_columns_i8"};
+      case 4:
+        return {"reduce_rows_i32", "reduce_columns_i32"};
+      default:
+        return {"reduce_rows_i64", "reduce_columns_i64"};
+    }
+  }
   if (from == ElementType::kHalf) {
     if (to == ElementType::kHalf) return {"reduce_rows_f16", "reduce_columns_f16"};
     return {"reduce_rows_f16_to_f32", "reduce_columns_f16_to_f32"};
@@ -97,7 +102,7 @@ uint32_t lanes_of(int64_t R) {
 class Steps {
  public:
   Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
-      : p_(p), aligned_(aligned), how_(how_of(p.how)), from_(p.type) {
+      : p_(p), aligned_(aligned), how_(how_of(p.how, p.type)), from_(p.type) {
     after_ = how_.after;
     how_.after = After::kNothing;
     if (p.how != Reduction::kMean) return;
@@ -130,16 +135,15 @@ class Steps {
     hip::ReduceRowsArgs args = {};
     args.how = how_;
     args.R = to_u31(R);
-    const int64_t pack = 16 / size_of(from);
-    const bool floats = from == ElementType::kFloat || from == ElementType::kHalf;
-    args.packs = floats && aligned_ && R % pack == 0;
+    const int64_t pack = 16 / bytes_of(from);
+    args.packs = is_float(from) && aligned_ && R % pack == 0;
     args.lanes = lanes_of(R);
     while (1u << args.shift < args.lanes) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.lanes;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
       const int64_t row = first * in_group;
-      args.x = behind(x, row * R * size_of(from));
-      args.y = behind(y, row * size_of(from_));
+      args.x = behind(x, row * R * bytes_of(from));
+      args.y = behind(y, row * bytes_of(from_));
       args.rows = to_u31(std::min(rows - row, count * in_group));
       plan_.launch(kernels_of(from, from_).rows, {count}, hip::kReduceThreads, args);
     });
@@ -165,8 +169,7 @@ class Steps {
 
   // Where a step writes `elements`, which the next one reads.
   Buffer turn(int64_t elements, bool last) {
-    const bool integers = p_.type == ElementType::kInt32 || p_.type == ElementType::kInt64;
-    from_ = last || integers ? p_.type : ElementType::kFloat;
+    from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
     if (last) {
       how_.after = after_;
       how_.scale = scale_;
@@ -174,7 +177,7 @@ class Steps {
       return x_ = output(0);
     }
     x_ = workspace(static_cast<uint8_t>(plan_.workspace.size()));
-    plan_.workspace.push_back(elements * size_of(from_));
+    plan_.workspace.push_back(elements * bytes_of(from_));
     return x_;
   }
 

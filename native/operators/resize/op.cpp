@@ -63,6 +63,10 @@ uint64_t bits_of(float value, ElementType type) {
       return bits_of(value);
     case ElementType::kHalf:
       return bits_of(half(value));
+    case ElementType::kDouble:
+      return bits_of(static_cast<double>(value));
+    case ElementType::kBfloat16:
+      return bits_of(value) >> 16;
     default:
       return static_cast<uint64_t>(std::isfinite(value) ? std::llround(std::clamp(value, -9e18f, 9e18f)) : 0);
   }
@@ -271,6 +275,7 @@ void add_resize(Kernels& kernels) {
   kernels.add_onnx<Resize>("Resize", 11, 19)
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3})
+      .takes_rare_types()
       .lies([](const Node&) { return Layout::kFollows; });
   kernels.has_channels_last<Resize>();
 }

@@ -81,7 +81,14 @@ std::string refuse_scatter(const Node& node) {
   const auto how = how_of(node);
   if (!how) return "this reduction is not known";
   if (node.inputs[2].type != node.type()) return "data and updates of two types";
-  return node.type() == ElementType::kBool && *how != ScatterHow::kNone ? "a reduction of bool" : "";
+  if (*how == ScatterHow::kNone) return "";
+  const ElementType type = node.type();
+  const bool wide = is_unsigned(type) && bytes_of(type) >= 4;
+  const bool wraps = wide && (*how == ScatterHow::kAdd || *how == ScatterHow::kMul);
+  return is_float(type) || wraps || type == ElementType::kUint8 || type == ElementType::kInt8 ||
+                 type == ElementType::kInt32 || type == ElementType::kInt64
+             ? ""
+             : std::string("no reduction of ") + element_type_name(type);
 }
 
 std::string refuse_scatter_elements(const Node& node) {
@@ -97,8 +104,10 @@ std::string refuse_scatter_nd(const Node& node) {
 }  // namespace
 
 void add_scatter(Kernels& kernels) {
-  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18).refused(refuse_scatter_elements);
-  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_scatter_nd);
+  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18)
+      .refused(refuse_scatter_elements)
+      .takes_rare_types();
+  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_scatter_nd).takes_rare_types();
 }
 
 }  // namespace graphopt

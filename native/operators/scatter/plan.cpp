@@ -16,8 +16,10 @@ const char* reduction_for(ElementType type) {
     case ElementType::kInt8:
       return "scatter_reduce_i8";
     case ElementType::kInt32:
+    case ElementType::kUint32:  // sums and products wrap around, and are the same bits
       return "scatter_reduce_i32";
     case ElementType::kInt64:
+    case ElementType::kUint64:
       return "scatter_reduce_i64";
     default:
       throw std::invalid_argument("no reduction of this type");

@@ -10,7 +10,18 @@ constexpr int kTopKThreads = 256;   // of the largest work-group
 constexpr uint32_t kNoEntry = ~0u;  // the index of what fills a chunk up: behind all that are
 
 // What is compared.
-enum class Ordered : int32_t { kFloat, kHalf, kInt64, kInt32, kInt8, kUint8 };
+enum class Ordered : int32_t {
+  kFloat,
+  kHalf,
+  kInt64,
+  kInt32,
+  kInt8,
+  kUint8,
+  kInt16,
+  kUint16,
+  kUint32,
+  kUint64
+};
 
 // x [outer, R, inner]. An entry is a number's key, which is larger for what comes first, and its index in R;
 // of equal keys the smaller index comes first.

@@ -22,31 +22,29 @@ DEVICE T element(const void* x, size_t i) {
 }
 
 // The unsigned number with an element's bits, and the type of its key.
+template <class T, class K>
+struct BitsAndKey {
+  using Type = T;
+  using Key = K;
+};
 template <Ordered kOrder>
-struct BitsOf {
-  using Type = uint8_t;
-  using Key = uint32_t;
-};
+struct BitsOf : BitsAndKey<uint8_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kFloat> {
-  using Type = uint32_t;
-  using Key = uint32_t;
-};
+struct BitsOf<Ordered::kFloat> : BitsAndKey<uint32_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kHalf> {
-  using Type = uint16_t;
-  using Key = uint32_t;
-};
+struct BitsOf<Ordered::kHalf> : BitsAndKey<uint16_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kInt64> {
-  using Type = uint64_t;
-  using Key = uint64_t;
-};
+struct BitsOf<Ordered::kInt64> : BitsAndKey<uint64_t, uint64_t> {};
 template <>
-struct BitsOf<Ordered::kInt32> {
-  using Type = uint32_t;
-  using Key = uint32_t;
-};
+struct BitsOf<Ordered::kUint64> : BitsAndKey<uint64_t, uint64_t> {};
+template <>
+struct BitsOf<Ordered::kInt32> : BitsAndKey<uint32_t, uint32_t> {};
+template <>
+struct BitsOf<Ordered::kUint32> : BitsAndKey<uint32_t, uint32_t> {};
+template <>
+struct BitsOf<Ordered::kInt16> : BitsAndKey<uint16_t, uint32_t> {};
+template <>
+struct BitsOf<Ordered::kUint16> : BitsAndKey<uint16_t, uint32_t> {};
 
 template <Ordered kOrder>
 DEVICE typename BitsOf<kOrder>::Key key_of(typename BitsOf<kOrder>::Type bits) {
@@ -54,6 +52,7 @@ DEVICE typename BitsOf<kOrder>::Key key_of(typename BitsOf<kOrder>::Type bits) {
   if constexpr (kOrder == Ordered::kHalf) return key_of_float(bits, 0x8000u, 0x7c00u);
   if constexpr (kOrder == Ordered::kInt64) return bits ^ uint64_t{1} << 63;
   if constexpr (kOrder == Ordered::kInt32) return bits ^ 0x80000000u;
+  if constexpr (kOrder == Ordered::kInt16) return bits ^ 0x8000u;
   if constexpr (kOrder == Ordered::kInt8) return bits ^ 0x80u;
   return bits;
 }
@@ -73,8 +72,16 @@ DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
       return key_at_of<Ordered::kInt64>(x, i);
     case Ordered::kInt32:
       return key_at_of<Ordered::kInt32>(x, i);
+    case Ordered::kInt16:
+      return key_at_of<Ordered::kInt16>(x, i);
     case Ordered::kInt8:
       return key_at_of<Ordered::kInt8>(x, i);
+    case Ordered::kUint64:
+      return key_at_of<Ordered::kUint64>(x, i);
+    case Ordered::kUint32:
+      return key_at_of<Ordered::kUint32>(x, i);
+    case Ordered::kUint16:
+      return key_at_of<Ordered::kUint16>(x, i);
     default:
       return key_at_of<Ordered::kUint8>(x, i);
   }
@@ -83,13 +90,17 @@ DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
 DEVICE void copy_number(void* y, size_t to, const void* x, size_t from, Ordered order) {
   switch (order) {
     case Ordered::kInt64:
+    case Ordered::kUint64:
       static_cast<uint64_t*>(y)[to] = element<uint64_t>(x, from);
       break;
     case Ordered::kFloat:
     case Ordered::kInt32:
+    case Ordered::kUint32:
       static_cast<uint32_t*>(y)[to] = element<uint32_t>(x, from);
       break;
     case Ordered::kHalf:
+    case Ordered::kInt16:
+    case Ordered::kUint16:
       static_cast<uint16_t*>(y)[to] = element<uint16_t>(x, from);
       break;
     default:
@@ -298,6 +309,14 @@ DEVICE Entry first_of_strided(const ArgArgs& args, const ArgWalk& walk) {
       return first_of_numbers<Ordered::kInt32>(args, walk);
     case Ordered::kInt8:
       return first_of_numbers<Ordered::kInt8>(args, walk);
+    case Ordered::kInt16:
+      return first_of_numbers<Ordered::kInt16>(args, walk);
+    case Ordered::kUint16:
+      return first_of_numbers<Ordered::kUint16>(args, walk);
+    case Ordered::kUint32:
+      return first_of_numbers<Ordered::kUint32>(args, walk);
+    case Ordered::kUint64:
+      return first_of_numbers<Ordered::kUint64>(args, walk);
     default:
       return first_of_numbers<Ordered::kUint8>(args, walk);
   }

@@ -20,6 +20,14 @@ std::optional<gpu::Ordered> ordered(ElementType type) {
       return gpu::Ordered::kInt8;
     case ElementType::kUint8:
       return gpu::Ordered::kUint8;
+    case ElementType::kInt16:
+      return gpu::Ordered::kInt16;
+    case ElementType::kUint16:
+      return gpu::Ordered::kUint16;
+    case ElementType::kUint32:
+      return gpu::Ordered::kUint32;
+    case ElementType::kUint64:
+      return gpu::Ordered::kUint64;
     default:
       return std::nullopt;
   }
@@ -110,9 +118,9 @@ std::string refuse_ordered(const Node& node) {
 }  // namespace
 
 void add_top_k(Kernels& kernels) {
-  kernels.add_onnx<TopK>("TopK", 1, 24).refused(refuse_ordered).reads_on_host({1});
-  kernels.add_onnx<ArgExtreme>("ArgMax", 1, 13, false).refused(refuse_ordered);
-  kernels.add_onnx<ArgExtreme>("ArgMin", 1, 13, true).refused(refuse_ordered);
+  kernels.add_onnx<TopK>("TopK", 1, 24).refused(refuse_ordered).takes_rare_types().reads_on_host({1});
+  kernels.add_onnx<ArgExtreme>("ArgMax", 1, 13, false).refused(refuse_ordered).takes_rare_types();
+  kernels.add_onnx<ArgExtreme>("ArgMin", 1, 13, true).refused(refuse_ordered).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -210,7 +210,7 @@ std::string Claims::refuse(const NodeInGraph& node) const {
   if (op.create == nullptr && !node.works_inside()) return "nothing in its bodies runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
-    if (!value.present || bytes_of(value.type) != 0) continue;
+    if (!value.present || (bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type)))) continue;
     return value.type == ElementType::kUndefined ? "an input's type is not known"
                                                  : "no kernel for the type of an input";
   }

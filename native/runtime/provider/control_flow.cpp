@@ -111,6 +111,7 @@ Table with_control_flow(Table table) {
     op.last = 25;
     op.host_inputs = std::move(host_inputs);
     op.refuse = refuse;
+    op.rare_types = true;
   };
   add("If", 1, {0});
   add("Loop", 1, {0, 1});
