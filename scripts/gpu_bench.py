@@ -355,7 +355,8 @@ def bench_standard(r: Runner, copy: float) -> None:
 
     def whole_numbers(op: str) -> Plan:
         of = [3, P // 2, H, W]
-        return plan("whole", i64(8), i32(1), i32(whole_cases.OPS.index(op)), i32(2), shapes(of, of, of, [0]))
+        return plan("whole", i64(8), i32(1), i32(whole_cases.OPS.index(op)), i32(2), int64s([0, 0]),
+                    shapes(of, of, of, [0]))  # fmt: skip
 
     def quantize(back: int) -> Plan:
         return plan("quantize", i32(3), no, no, ctypes.c_int(back), int64s([1, total, 1, -1]))

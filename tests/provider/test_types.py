@@ -133,4 +133,5 @@ def test_a_remainder_of_floats(worker: ProcessPoolExecutor) -> None:
         outcome = worker.submit(run, model, feeds, ALONE).result()
         assert outcome.on_device("Mod") == 1
         np.testing.assert_array_equal(outcome.outputs[0], expected)
-        np.testing.assert_array_equal(np.signbit(outcome.outputs[0]), np.signbit(expected))
+        numbers = ~np.isnan(expected)  # of NaN the sign is the machine's
+        np.testing.assert_array_equal(np.signbit(outcome.outputs[0][numbers]), np.signbit(expected[numbers]))
