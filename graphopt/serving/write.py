@@ -134,8 +134,8 @@ def _copy(source: Path, place: Path) -> None:
 def _tensor(model: Path, value: onnx.ValueInfoProto) -> Tensor:
     kind, called = value.type.WhichOneof("value"), f"{model}: '{value.name}'"
     if kind != "tensor_type":
-        kind = str(kind).removesuffix("_type")
-        raise OptionError(f"{called} is a {kind}: engines take and give tensors; cut the model there")
+        kind = {"optional_type": "an optional value"}.get(str(kind), f"a {str(kind).removesuffix('_type')}")
+        raise OptionError(f"{called} is {kind}: engines take and give tensors; cut the model there")
     tensor = value.type.tensor_type
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

@@ -234,6 +234,7 @@ def test_wrong_options(
         ("int4[2]", "is of type INT4, which servers do not know; cast it in the model"),
         ("float[]", "has no rank in the model, and servers want one; declare its shape"),
         ("seq(float[2])", "is a sequence: engines take and give tensors; cut the model there"),
+        ("optional(float[2])", "is an optional value: engines take and give tensors; cut the model there"),
     ],
 )
 def test_what_servers_cannot_take(x: str, message: str, tmp_path: Path) -> None:
