@@ -99,6 +99,7 @@ BUILT_ON = {
     "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
     "scatter": {"gather"},
+    "unary": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")
 

@@ -1,5 +1,7 @@
 #include "runtime/provider/random.h"
 
+#include <sys/random.h>
+
 #include <memory>
 #include <mutex>
 #include <random>
@@ -23,6 +25,13 @@ ElementType type_of(const Node& node, bool like) {
   return given ? static_cast<ElementType>(*given) : like ? node.type() : ElementType::kFloat;
 }
 
+// From the system: std::random_device wants a newer glibc than the wheel does.
+uint32_t fresh_seed() {
+  uint32_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) throw Error("the system gives no random numbers");
+  return seed;
+}
+
 // The engine and the distributions are those of the runtime's kernels, so that numbers of one seed are alike.
 class Random final : public Kernel {
  public:
@@ -35,7 +44,7 @@ class Random final : public Kernel {
     if (!distribution.like) dims_ = node.get_ints("shape");
     const auto seed = node.find_float("seed");
     engine_.seed(seed && *seed >= 0.0f && *seed < 4294967296.0f ? static_cast<uint32_t>(*seed)
-                                                                : std::random_device{}());
+                                                                : fresh_seed());
   }
 
   gpu::Device* device() const override { return &device_; }
