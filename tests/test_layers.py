@@ -76,7 +76,10 @@ NATIVE = ROOT.parent / "native"
 # The same for native/: the longest pattern that fits counts.
 NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
     # The words of all: tensors, the contract of a kernel, and what host and device code share.
-    ("operators/tensor.h", "operators/kernel.h", "operators/activation.h", "blocks/half.h", "device/integers.h"),
+    (
+        *("operators/tensor.h", "operators/kernel.h", "operators/activation.h"),
+        *("blocks/half.h", "device/integers.h", "device/element_type.h"),
+    ),
     ("device/*", "device/cpu/*", "device/emulator/*"),
     ("blocks/cpu/*", "blocks/gpu/*"),
     ("operators/*/problem.h",),

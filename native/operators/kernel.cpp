@@ -63,11 +63,10 @@ std::vector<int64_t> Call::integers(size_t i) const {
   const int64_t n = t.shape.elements();
   switch (t.type) {
     case ElementType::kInt64:
+    case ElementType::kUint64:
       return {t.as<int64_t>(), t.as<int64_t>() + n};
     case ElementType::kInt32:
       return {t.as<int32_t>(), t.as<int32_t>() + n};
-    case ElementType::kUint64:
-      return {t.as<int64_t>(), t.as<int64_t>() + n};
     case ElementType::kUint32:
       return {t.as<uint32_t>(), t.as<uint32_t>() + n};
     case ElementType::kInt16:

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "device/element_type.h"
+
 namespace graphopt {
 
 // What is wrong with a node, its attributes or its inputs. Whoever calls the kernel adds the operator, the
@@ -17,26 +19,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The numbers of ONNX's TensorProto.DataType.
-enum class ElementType : int32_t {
-  kUndefined = 0,
-  kFloat = 1,
-  kUint8 = 2,
-  kInt8 = 3,
-  kUint16 = 4,
-  kInt16 = 5,
-  kInt32 = 6,
-  kInt64 = 7,
-  kBool = 9,
-  kHalf = 10,
-  kDouble = 11,
-  kUint32 = 12,
-  kUint64 = 13,
-  kBfloat16 = 16,
-};
-
 const char* element_type_name(ElementType type);
-// Of one element; 0 for a type that we don't know.
+// The bytes of one element; 0 for a type that we don't know.
 constexpr int64_t bytes_of(ElementType type) {
   switch (type) {
     case ElementType::kUint8:

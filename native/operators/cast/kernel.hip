@@ -21,27 +21,27 @@ DEVICE T number_at(const void* x, uint32_t i) {
   return static_cast<const T*>(x)[i];
 }
 
-DEVICE Number read_number(const void* x, uint32_t i, CastType type) {
+DEVICE Number read_number(const void* x, uint32_t i, ElementType type) {
   switch (type) {
-    case CastType::kFloat:
+    case ElementType::kFloat:
       return real_number(number_at<float>(x, i));
-    case CastType::kHalf:
+    case ElementType::kHalf:
       return real_number(to_float(number_at<half_t>(x, i)));
-    case CastType::kDouble:
+    case ElementType::kDouble:
       return {Number::kDouble, 0, number_at<double>(x, i), 0};
-    case CastType::kInt32:
+    case ElementType::kInt32:
       return whole_number(number_at<int32_t>(x, i));
-    case CastType::kUint32:
+    case ElementType::kUint32:
       return whole_number(number_at<uint32_t>(x, i));
-    case CastType::kInt64:
+    case ElementType::kInt64:
       return whole_number(number_at<int64_t>(x, i));
-    case CastType::kUint64:
+    case ElementType::kUint64:
       return {Number::kUnsigned, 0, 0, static_cast<int64_t>(number_at<uint64_t>(x, i))};
-    case CastType::kInt16:
+    case ElementType::kInt16:
       return whole_number(number_at<int16_t>(x, i));
-    case CastType::kUint16:
+    case ElementType::kUint16:
       return whole_number(number_at<uint16_t>(x, i));
-    case CastType::kInt8:
+    case ElementType::kInt8:
       return whole_number(number_at<int8_t>(x, i));
     default:
       return whole_number(number_at<uint8_t>(x, i));
@@ -74,30 +74,30 @@ DEVICE bool is_true(const Number& n) {
   return n.kind == Number::kReal ? n.real != 0 : n.kind == Number::kDouble ? n.wide != 0 : n.whole != 0;
 }
 
-DEVICE void write_number(void* y, uint32_t i, CastType type, const Number& n) {
+DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n) {
   switch (type) {
-    case CastType::kFloat:
+    case ElementType::kFloat:
       static_cast<float*>(y)[i] = as_float<float>(n);
       break;
-    case CastType::kHalf:
+    case ElementType::kHalf:
       static_cast<half_t*>(y)[i] = from_float<half_t>(as_float<float>(n));
       break;
-    case CastType::kDouble:
+    case ElementType::kDouble:
       static_cast<double*>(y)[i] = as_float<double>(n);
       break;
-    case CastType::kInt32:
-    case CastType::kUint32:
+    case ElementType::kInt32:
+    case ElementType::kUint32:
       static_cast<uint32_t*>(y)[i] = static_cast<uint32_t>(as_whole(n));
       break;
-    case CastType::kInt64:
-    case CastType::kUint64:
+    case ElementType::kInt64:
+    case ElementType::kUint64:
       static_cast<int64_t*>(y)[i] = as_whole(n);
       break;
-    case CastType::kInt16:
-    case CastType::kUint16:
+    case ElementType::kInt16:
+    case ElementType::kUint16:
       static_cast<uint16_t*>(y)[i] = static_cast<uint16_t>(as_whole(n));
       break;
-    case CastType::kBool:
+    case ElementType::kBool:
       static_cast<uint8_t*>(y)[i] = is_true(n);
       break;
     default:

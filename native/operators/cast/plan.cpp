@@ -10,8 +10,8 @@ Plan cast_plan(int64_t total, ElementType from, ElementType to) {
   args.x = input(0);
   args.y = output(0);
   args.total = to_u31(total);
-  args.from = static_cast<hip::CastType>(from);
-  args.to = static_cast<hip::CastType>(to);
+  args.from = from;
+  args.to = to;
   plan.launch("cast_number", {to_u31(divide_up(total, hip::kCastThreads * hip::kCastElements))},
               hip::kCastThreads, args);
   return plan;

@@ -73,10 +73,13 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
   multiply(product);
 }
 
+// `why` the convolution is no product; else why the library takes none.
+const char* refuse_by_library(Work& work, const char* why) {
+  return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).why_not();
+}
+
 const char* refuse_pixels_by_library(Work& work) {
-  const char* why = refuse_unless_pointwise(work.p);
-  if (why != nullptr) return why;
-  return gpu::blas(work.device, work.call.libraries).why_not();
+  return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
 void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
 
@@ -131,9 +134,7 @@ void plan_apart(Work& work, void (*multiply)(Product&)) {
 }
 
 const char* refuse_apart_by_library(Work& work) {
-  const char* why = refuse_unless_apart(work.p);
-  if (why != nullptr) return why;
-  return gpu::blas(work.device, work.call.libraries).why_not();
+  return refuse_by_library(work, refuse_unless_apart(work.p));
 }
 void plan_apart_by_library(Work& work) { plan_apart(work, plan_library); }
 

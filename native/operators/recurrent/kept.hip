@@ -89,8 +89,6 @@ DEVICE void recurrent_kept(const RecurrentArgs& args, typename Weights::Lds& lds
     lds.more[j] = lstm && j < H ? recurrent_part(args, part, 2)[j] : 0.0f;
   }
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H), d = static_cast<size_t>(direction);
-  const T* const bias = args.bias;
-  const T* const peepholes = args.peepholes;
   float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, coming[kGates] = {};
   const auto ask = [&](int s) {
     const int time = recurrent_moment(args, direction, b, s).time;
@@ -100,17 +98,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args, typename Weights::Lds& lds
     }
   };
   if (ends) {
-    UNROLL for (int g = 0; g < kGates; ++g) {
-      if (g >= gates || bias == nullptr) continue;
-      of_input[g] = to_float(bias[2 * d * all + static_cast<size_t>(g * H + unit)]);
-      of_state[g] = to_float(bias[(2 * d + 1) * all + static_cast<size_t>(g * H + unit)]);
-    }
-    UNROLL for (int g = 0; g < 3; ++g) {
-      if (peepholes != nullptr) {
-        peephole[g] = to_float(
-            peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(unit)]);
-      }
-    }
+    read_parameters<T, kGates>(args, d, all, unit, gates, H, unit, of_input, of_state, peephole);
     if (args.S > 0) ask(0);
   }
   barrier();

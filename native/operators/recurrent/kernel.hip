@@ -86,23 +86,12 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
                d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
   const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
-  const T* const bias = args.bias;
-  const T* const peepholes = args.peepholes;
   // What only the end needs is asked for first, so that it comes along with the rest.
   float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
   if (ends) {
+    read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
     UNROLL for (int g = 0; g < kMostGates; ++g) {
-      if (g >= count) continue;
-      in[g] = to_float(product[g * H]);
-      if (bias == nullptr) continue;
-      in[g] += to_float(bias[2 * d * all + unit + static_cast<size_t>(g * H)]);
-      of_state[g] = to_float(bias[(2 * d + 1) * all + unit + static_cast<size_t>(g * H)]);
-    }
-    if (peepholes != nullptr) {
-      UNROLL for (int g = 0; g < 3; ++g) {
-        peephole[g] = to_float(
-            peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(j)]);
-      }
+      if (g < count) in[g] += to_float(product[g * H]);
     }
   }
   const T* const r = static_cast<const T*>(args.r) + (d * all + unit) * static_cast<size_t>(H);

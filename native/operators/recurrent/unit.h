@@ -53,6 +53,25 @@ DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b,
          (row * static_cast<size_t>(args.D) + static_cast<size_t>(direction)) * all;
 }
 
+// What the inputs' and the state's biases of a unit add to `count` gates, from `unit` on and H apart, and the
+// peepholes of unit j. What the node leaves out stays as it is.
+template <class T, int kGates>
+DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int unit, int count, int H,
+                            int j, float* of_input, float* of_state, float* peephole) {
+  const T* const bias = args.bias;
+  const T* const peepholes = args.peepholes;
+  UNROLL for (int g = 0; g < kGates; ++g) {
+    if (g >= count || bias == nullptr) continue;
+    of_input[g] = to_float(bias[2 * d * all + static_cast<size_t>(g * H + unit)]);
+    of_state[g] = to_float(bias[(2 * d + 1) * all + static_cast<size_t>(g * H + unit)]);
+  }
+  UNROLL for (int g = 0; g < 3; ++g) {
+    if (peepholes == nullptr) continue;
+    peephole[g] = to_float(
+        peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(j)]);
+  }
+}
+
 // What becomes of a unit of a sequence: `in` of the inputs and `sum` of the state before it, both with their
 // bias. Of the first product of kGruReset only the gates.
 DEVICE float end_unit(const RecurrentArgs& args, const RecurrentState& state, bool active, int at,

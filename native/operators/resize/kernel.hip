@@ -104,17 +104,13 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
     }
     return values;
   };
-  const float h = source(rows, static_cast<int>(row), args.coordinates);
-  const float w = source(columns, static_cast<int>(column), args.coordinates);
-  Values out;
-  if (args.how != Interpolation::kLinear) {
-    out = at(nearest(rows, h, args.how), nearest(columns, w, args.how));
-  } else {
-    const Between r = between(rows, h), c = between(columns, w);
-    const Values low = at(r.low, c.low), right = at(r.low, c.high), below = at(r.high, c.low),
-                 high = at(r.high, c.high);
+  const Between r = from_where(rows, static_cast<int>(row), args.coordinates, args.how),
+                c = from_where(columns, static_cast<int>(column), args.coordinates, args.how);
+  Values out = at(r.low, c.low);
+  if (args.how == Interpolation::kLinear) {
+    const Values right = at(r.low, c.high), below = at(r.high, c.low), high = at(r.high, c.high);
     UNROLL for (int j = 0; j < kSize; ++j) {
-      const float top = to_float(low.v[j]) * (1 - c.part) + to_float(right.v[j]) * c.part;
+      const float top = to_float(out.v[j]) * (1 - c.part) + to_float(right.v[j]) * c.part;
       const float bottom = to_float(below.v[j]) * (1 - c.part) + to_float(high.v[j]) * c.part;
       out.v[j] = from_float<half_t>(top * (1 - r.part) + bottom * r.part);
     }

@@ -24,7 +24,7 @@ class UnaryFunction final : public gpu::DeviceKernel {
   float alpha_;
 };
 
-// Of whole numbers it is what lies between -1 and 1.
+// A whole number is cut to what lies between -1 and 1.
 class Sign final : public gpu::DeviceKernel {
  public:
   Sign(const Node&, gpu::Device& device) : DeviceKernel(device) {}
