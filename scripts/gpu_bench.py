@@ -399,7 +399,7 @@ def bench_standard(r: Runner, copy: float) -> None:
         ("OneHot", plan("one_hot", *one_hot), [hot, values], size),
         ("QuantizeLinear", quantize(0), [x, scale], size // 4),
         ("DequantizeLinear", quantize(1), [small[:P].view(torch.int8), scale], size),
-        ("Cast to float16", plan("cast", i64(total), i32(1), i32(10)), [x], size // 2),
+        ("Cast to float16", plan("cast", i64(total), i32(1), i32(10), yes), [x], size // 2),
         ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), i64(1), no), [x], size),
         ("Softmax, columns", plan("softmax", half, i64(P), i64(H), i64(W), no), [x], size),
         ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], 4 * P),

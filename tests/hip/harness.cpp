@@ -450,9 +450,10 @@ EXPORT Plan* graphopt_cumsum_plan(const DeviceFacts* device, int32_t type, int64
   });
 }
 
-EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from, int32_t to) {
-  return guarded(
-      [&] { return cast_plan(total, static_cast<ElementType>(from), static_cast<ElementType>(to)); });
+EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from, int32_t to, int aligned) {
+  return guarded([&] {
+    return cast_plan(total, static_cast<ElementType>(from), static_cast<ElementType>(to), aligned != 0);
+  });
 }
 
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,

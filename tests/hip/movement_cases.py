@@ -120,7 +120,7 @@ TYPES = (
 )  # fmt: skip
 
 
-def cast(name: str, source: Any, target: Any, total: int) -> Case:
+def cast(name: str, source: Any, target: Any, total: int, aligned: bool = True) -> Case:
     rng = np.random.default_rng(total)
     values: Array = (10 * signed(rng, total)).astype(np.int64)
     values[::3] = 0
@@ -130,7 +130,7 @@ def cast(name: str, source: Any, target: Any, total: int) -> Case:
     code = [c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(t)))) for t in (source, target)]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("cast", facts, c_int64(total), *code)
+        return harness.plan("cast", facts, c_int64(total), *code, c_int(aligned))
 
     return Case(name, "Cast", [x], [x.astype(target).astype(np.float64)], plan, 0, output_dtype=target)
 
@@ -155,3 +155,7 @@ def cases() -> Iterator[Case]:
             if (i + 5 * j) % 7 < 3:
                 names = f"{np.dtype(source).name}_{np.dtype(target).name}"
                 yield cast(f"cast_{names}", source, target, 500 * (i + 1) + j)
+    for source, target in ((np.float32, np.float16), (np.float16, np.float32)):
+        for total in (1, 3, 4, 7, 512, 1029, 2048, 5003):
+            yield cast(f"cast_{np.dtype(source).name}_packs-{total}", source, target, total)
+        yield cast(f"cast_{np.dtype(source).name}_unaligned", source, target, 1029, aligned=False)

@@ -90,10 +90,12 @@ def cases() -> Iterator[Case]:
             yield elements(f"scatter_elements_none_{kind}-{i}", dtype, "none", x, dims, axis, i % 2 == 1)
         for i, (indexed, inner, rows) in enumerate(TUPLES):
             yield tuples(f"scatter_nd_none_{kind}-{i}", dtype, "none", indexed, inner, rows)
+    of_rows = [place for place in TUPLES if place[1]]
     for i, how in enumerate(list(HOW)[1:]):
         for j, reduced in enumerate((np.float32, np.float16, np.uint8, np.int8, np.int32, np.int64)):
-            kind = np.dtype(reduced).name
-            x, dims, axis = ELEMENTS[(i + j) % len(ELEMENTS)]
-            yield elements(f"scatter_elements_{how}_{kind}", reduced, how, x, dims, axis, j % 2 == 1)
-            indexed, inner, rows = TUPLES[(i + j + 1) % len(TUPLES)]
-            yield tuples(f"scatter_nd_{how}_{kind}", reduced, how, indexed, inner, rows)
+            for k in range(2):
+                kind = f"{how}_{np.dtype(reduced).name}-{k}"
+                x, dims, axis = ELEMENTS[(i + j + 4 * k) % len(ELEMENTS)]
+                yield elements(f"scatter_elements_{kind}", reduced, how, x, dims, axis, j % 2 == 1)
+                yield tuples(f"scatter_nd_{kind}", reduced, how, *of_rows[(i + j + 3 * k) % len(of_rows)])
+        yield tuples(f"scatter_nd_{how}_each", np.float32, how, *TUPLES[1])

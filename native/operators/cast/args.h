@@ -1,4 +1,4 @@
-// What cast_number takes.
+// What cast_* take.
 #pragma once
 
 #include "device/args.h"
@@ -7,7 +7,8 @@
 namespace graphopt::hip {
 
 constexpr int kCastThreads = 256;
-constexpr int kCastElements = 4;  // of a work-item
+constexpr int kCastElements = 4;  // of a work-item, of cast_number
+constexpr int kCastPacks = 2;     // of a work-item, of 4 elements each, of the others
 
 struct CastArgs {
   static constexpr int kSlots = 2;

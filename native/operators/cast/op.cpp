@@ -15,7 +15,7 @@ class Cast final : public gpu::DeviceKernel {
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
     const Ref y = set_output(call, 0, x.shape, to_);
-    program.launch(gpu::cast_plan(x.shape.elements(), x.type, to_), {Ref::input(0)}, {y});
+    program.launch(gpu::cast_plan(x.shape.elements(), x.type, to_, call.aligned()), {Ref::input(0)}, {y});
   }
 
   ElementType to_;

@@ -6,7 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kScatterThreads = 256;
-constexpr int kScatterElements = 4;  // of a work-item
+constexpr int kScatterElements =
+    4;  // of a work-item; of scatter_clear and scatter_reduce_each_* side by side
 
 // What a target becomes of its own value and those that are scattered to it.
 enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };

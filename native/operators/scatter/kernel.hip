@@ -145,56 +145,85 @@ DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
   return both ? extreme(y, two, how == ScatterHow::kMax) : y;
 }
 
-// Most targets have none, one or two updates: those are asked for together, before the first is waited for.
+// What is beside each other in memory, moved at once.
 template <class T>
+struct alignas(kScatterElements * sizeof(T)) Neighbours {
+  T v[kScatterElements];
+};
+
+// Element k of a work-item, and which update of a list it takes. kEach: every target is an element, and a work-item
+// has four neighbours.
+template <bool kEach>
+struct ScatterPlace {
+  uint32_t i, target, column;
+  DEVICE ScatterPlace(const ScatterApplyArgs& args, int k)
+      : i(kEach ? kScatterElements * work_item(kScatterThreads) + static_cast<uint32_t>(k) : scatter_item(k)),
+        target(kEach ? i : divide(i, args.inner)),
+        column(kEach ? 0 : i - target * args.inner.d) {}
+};
+
+// Most targets have none, one or two updates: those are asked for together, before the first is waited for.
+template <class T, bool kEach>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
+  using Place = ScatterPlace<kEach>;
   const T *x = args.x, *updates = args.updates;
   const uint32_t *heads = args.first, *next = args.next;
   T* y = args.y;
-  const size_t stride = args.inner.d;
-  T value[kScatterElements], one[kScatterElements], two[kScatterElements];
-  uint32_t first[kScatterElements], second[kScatterElements], third[kScatterElements];
-  UNROLL for (int k = 0; k < kScatterElements; ++k) {
-    const uint32_t i = scatter_item(k);
-    value[k] = T(0);
-    first[k] = 0;
-    if (i >= args.total) continue;
-    value[k] = x[i];
-    first[k] = heads[divide(i, args.inner)];
+  const size_t stride = kEach ? 1 : args.inner.d;
+  Neighbours<T> value = {};
+  T one[kScatterElements], two[kScatterElements];
+  Neighbours<uint32_t> first = {};
+  uint32_t second[kScatterElements], third[kScatterElements];
+  const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kEach && all;
+  if (vectors) {
+    const uint32_t i = Place(args, 0).i;
+    value = *reinterpret_cast<const Neighbours<T>*>(x + i);
+    first = *reinterpret_cast<const Neighbours<uint32_t>*>(heads + i);
+  } else {
+    UNROLL for (int k = 0; k < kScatterElements; ++k) {
+      const Place at(args, k);
+      if (at.i >= args.total) continue;
+      value.v[k] = x[at.i];
+      first.v[k] = heads[at.target];
+    }
   }
   UNROLL for (int k = 0; k < kScatterElements; ++k) {
-    const uint32_t i = scatter_item(k), column = i - divide(i, args.inner) * args.inner.d;
     one[k] = T(0);
     second[k] = 0;
-    if (first[k] == 0) continue;
-    one[k] = updates[(first[k] - 1) * stride + column];
-    second[k] = next[first[k] - 1];
+    if (first.v[k] == 0) continue;
+    one[k] = updates[(first.v[k] - 1) * stride + Place(args, k).column];
+    second[k] = next[first.v[k] - 1];
   }
   UNROLL for (int k = 0; k < kScatterElements; ++k) {
-    const uint32_t i = scatter_item(k), column = i - divide(i, args.inner) * args.inner.d;
     two[k] = T(0);
     third[k] = 0;
     if (second[k] == 0) continue;
-    two[k] = updates[(second[k] - 1) * stride + column];
+    two[k] = updates[(second[k] - 1) * stride + Place(args, k).column];
     third[k] = next[second[k] - 1];
   }
   uint32_t lists = 0;
   UNROLL for (int k = 0; k < kScatterElements; ++k) {
-    const uint32_t i = scatter_item(k);
-    if (i >= args.total) continue;
     if (third[k] != 0) {
       lists |= 1u << k;
       continue;
     }
     // The order of the list is that of a race.
-    const bool turned = second[k] != 0 && second[k] < first[k];
+    const bool turned = second[k] != 0 && second[k] < first.v[k];
     const T early = turned ? two[k] : one[k], late = turned ? one[k] : two[k];
-    y[i] = first[k] != 0 ? with_some(args.how, value[k], early, late, second[k] != 0) : value[k];
+    if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
+  }
+  if (vectors) {
+    *reinterpret_cast<Neighbours<T>*>(y + Place(args, 0).i) = value;
+  } else {
+    UNROLL for (int k = 0; k < kScatterElements; ++k) {
+      const uint32_t i = Place(args, k).i;
+      if (i < args.total) y[i] = value.v[k];
+    }
   }
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
-    const uint32_t i = scatter_item(k), target = divide(i, args.inner), column = i - target * args.inner.d;
-    y[i] = with_all(args.how, x[i], updates + column, next, heads[target], stride);
+    const Place at(args, k);
+    y[at.i] = with_all(args.how, x[at.i], updates + at.column, next, heads[at.target], stride);
   }
 }
 
@@ -225,9 +254,11 @@ using namespace graphopt::hip;
 
 KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
   uint32_t* first = args.first;
-  UNROLL for (int k = 0; k < kScatterElements; ++k) {
-    const uint32_t i = scatter_item(k);
-    if (i < args.targets) first[i] = 0;
+  const uint32_t i = kScatterElements * work_item(kScatterThreads);
+  if (i + kScatterElements <= args.targets) {
+    *reinterpret_cast<Neighbours<uint32_t>*>(first + i) = {};
+  } else {
+    NO_UNROLL for (uint32_t j = i; j < args.targets; ++j) first[j] = 0;
   }
 }
 
@@ -268,14 +299,19 @@ SCATTER_TAKE_KERNEL(uint16_t, b16)
 SCATTER_TAKE_KERNEL(uint32_t, b32)
 SCATTER_TAKE_KERNEL(Bits128, b128)
 
-#define SCATTER_REDUCE_KERNEL(T, suffix)                                                           \
-  KERNEL(scatter_reduce_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) { \
-    scatter_reduce<T>(args);                                                                       \
+// `groups` of it fit on a compute unit without spills.
+#define SCATTER_REDUCE_KERNEL(T, suffix, groups)                                                             \
+  KERNEL(scatter_reduce_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {           \
+    scatter_reduce<T, false>(args);                                                                          \
+  }                                                                                                          \
+  KERNEL_SHARING(scatter_reduce_each_##suffix, kScatterThreads, groups, ScatterApplyArgs, x, updates, first, \
+                 next, y) {                                                                                  \
+    scatter_reduce<T, true>(args);                                                                           \
   }
 
-SCATTER_REDUCE_KERNEL(float, f32)
-SCATTER_REDUCE_KERNEL(half_t, f16)
-SCATTER_REDUCE_KERNEL(uint8_t, u8)
-SCATTER_REDUCE_KERNEL(int8_t, i8)
-SCATTER_REDUCE_KERNEL(int32_t, i32)
-SCATTER_REDUCE_KERNEL(int64_t, i64)
+SCATTER_REDUCE_KERNEL(float, f32, 6)
+SCATTER_REDUCE_KERNEL(half_t, f16, 6)
+SCATTER_REDUCE_KERNEL(uint8_t, u8, 6)
+SCATTER_REDUCE_KERNEL(int8_t, i8, 6)
+SCATTER_REDUCE_KERNEL(int32_t, i32, 6)
+SCATTER_REDUCE_KERNEL(int64_t, i64, 4)

@@ -5,22 +5,23 @@
 namespace graphopt::gpu {
 namespace {
 
-const char* reduction_for(ElementType type) {
+// `each`: every target is one element, and all pointers are multiples of 16.
+const char* reduction_for(ElementType type, bool each) {
   switch (type) {
     case ElementType::kFloat:
-      return "scatter_reduce_f32";
+      return each ? "scatter_reduce_each_f32" : "scatter_reduce_f32";
     case ElementType::kHalf:
-      return "scatter_reduce_f16";
+      return each ? "scatter_reduce_each_f16" : "scatter_reduce_f16";
     case ElementType::kUint8:
-      return "scatter_reduce_u8";
+      return each ? "scatter_reduce_each_u8" : "scatter_reduce_u8";
     case ElementType::kInt8:
-      return "scatter_reduce_i8";
+      return each ? "scatter_reduce_each_i8" : "scatter_reduce_i8";
     case ElementType::kInt32:
     case ElementType::kUint32:  // sums and products wrap around, and are the same bits
-      return "scatter_reduce_i32";
+      return each ? "scatter_reduce_each_i32" : "scatter_reduce_i32";
     case ElementType::kInt64:
     case ElementType::kUint64:
-      return "scatter_reduce_i64";
+      return each ? "scatter_reduce_each_i64" : "scatter_reduce_i64";
     default:
       throw std::invalid_argument("no reduction of this type");
   }
@@ -89,7 +90,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   int64_t inner = p.inner, bytes = p.bytes;
   const char* name = nullptr;
   if (p.how != ScatterHow::kNone) {
-    name = reduction_for(p.type);
+    name = reduction_for(p.type, aligned && p.inner == 1);
   } else {
     if (bytes == 8) {
       bytes = 4;
