@@ -3,10 +3,11 @@
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
     .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
 
-Faults of some 190 kinds are planted one at a time (tests/checking/planted) into models as they are, optimized, and in
-half precision. How far a fault moves the outputs is measured apart from verify, on inputs of its own, in units of the
-honest error of the pair of files; one that moves some slice of an output by more than ten times that is visible, and
-must be caught. With --honest, files that differ by rounding only are compared, and none may raise an alarm.
+Faults of some 190 kinds are planted one at a time (tests/checking/planted) into models as they are, optimized, in
+half precision and in bfloat16. How far a fault moves the outputs is measured apart from verify, on inputs of its own,
+in units of the honest error of the pair of files; one that moves some slice of an output by more than ten times that
+is visible, and must be caught. With --honest, files that differ by rounding only are compared, and none may raise an
+alarm.
 
 Each of --jobs processes, of one thread, takes some faults of one file at a time. FOLDER keeps a line of JSON for each
 fault: a run that was stopped, by --seconds or by a signal, prints the table of what it has, and the next goes on where
@@ -41,7 +42,7 @@ import onnxruntime
 import graphopt
 from models import ZOO
 from tests.checking.planted import KINDS, Facts, honest, plant
-from tests.checking.planted.effect import Pair
+from tests.checking.planted.effect import Pair, computes_in_bfloat16
 from tests.checking.planted.subjects import Subject, inputs, subjects
 
 VISIBLE = 10.0
@@ -73,13 +74,14 @@ class Log:
 
 
 def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """The files that faults are planted into: as it is, optimized, in half precision."""
+    """The files that faults are planted into: as it is, optimized, in half precision, in bfloat16 where that fires."""
     yield "plain", model
     after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
     yield "optimized", after
-    if subject.fp16:
-        half, _ = graphopt.optimize(model, target="cpu", precision="fp16")
-        yield "fp16", half
+    for precision in ("fp16", "bf16") if subject.half else ():
+        half, _ = graphopt.optimize(model, target="cpu", precision=precision)
+        if precision == "fp16" or computes_in_bfloat16(half):
+            yield precision, half
 
 
 def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:

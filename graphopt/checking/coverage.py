@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.inliner
 from onnx import helper
@@ -18,6 +20,7 @@ from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 
 _PREFIX = "graphopt_coverage"
+_GIVE = "give some with --inputs"
 WATCHED = frozenset(("If", "Loop", "Scan"))
 
 
@@ -36,12 +39,18 @@ def _outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[
         if not any(a.size for a in arrays):
             yield f"output '{output.name}' is empty on every input tried"
             continue
+        if is_real(arrays[0]) and not any(np.isfinite(a).any() for a in arrays):
+            yield f"output '{output.name}' was not compared: it has no finite number on any input tried; {_GIVE}"
+            continue
         first = next(a.reshape(-1)[0] for a in arrays if a.size)
-        if all(np.array_equal(a, np.full_like(a, first), equal_nan=a.dtype.kind in "fc") for a in arrays):
-            if max(a.size for a in arrays) > 1 or len(arrays) > 1:
-                yield f"output '{output.name}' is {first} everywhere on every input tried"
-        elif not any(np.isfinite(a).any() for a in arrays if a.dtype.kind in "fc") and arrays[0].dtype.kind in "fc":
-            yield f"output '{output.name}' has no finite number on any input tried"
+        several = max(a.size for a in arrays) > 1 or len(arrays) > 1
+        if several and all(np.array_equal(a, np.full_like(a, first)) for a in arrays):
+            yield f"output '{output.name}' is {first} everywhere on every input tried"
+
+
+def is_real(array: npt.NDArray[Any]) -> bool:
+    """Whether it may hold NaN; numpy calls bfloat16 a kind of its own."""
+    return array.dtype.kind in "fc" or array.dtype == ml_dtypes.bfloat16
 
 
 def _inputs(proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:

@@ -126,7 +126,11 @@ class _Kind:
 
 
 def plan(
-    model: onnx.ModelProto, wishes: Wishes, accepts: Callable[[Case], bool], exhausted: Callable[[float], bool]
+    model: onnx.ModelProto,
+    wishes: Wishes,
+    accepts: Callable[[Case], bool],
+    exhausted: Callable[[float], bool],
+    has_numbers: Callable[[str], bool] = lambda _: True,
 ) -> None:
     """Makes cases one after the other, most telling first, and learns from those that the model refuses.
 
@@ -136,11 +140,12 @@ def plan(
         accepts: runs the model; whether it takes the case.
         exhausted: whether to stop; asked after the first few cases of each kind, with the seconds of all processors
             that the next case is likely to take beyond one like those before.
+        has_numbers: whether each floating point output of a case that the model took, by name, has a finite number.
 
     Raises:
         VerifyError: an input is of a type that is not made here.
     """
-    _Plan(model, wishes, accepts, exhausted).run()
+    _Plan(model, wishes, accepts, exhausted, has_numbers).run()
 
 
 class _Plan:
@@ -150,32 +155,35 @@ class _Plan:
         wishes: Wishes,
         accepts: Callable[[Case], bool],
         exhausted: Callable[[float], bool],
+        has_numbers: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.model, self.wishes, self.accepts, self.exhausted = model, wishes, accepts, exhausted
+        self.has_numbers = has_numbers
         self.inputs = required_inputs(model)
         self.uses = uses_of(model)
         self.roles = {s: role for s, role in symbols(model).items() if s not in wishes.fixed}
         self.one_size: int | None = None
         self.longest: int | None = None
         self.made = 0
-        self.tried: dict[str, bool] = {}
+        # By the name of a case and its sizes: what one size refuses another may take.
+        self.tried: dict[tuple[object, ...], bool] = {}
         self.seconds = 0.0
         self.narrow = NARROWER[0]
         self.filling = FILLINGS[0]
         self.floats = any(_is_float(v) for v in self.inputs)
         self.masks = any(self._is_mask(v) for v in self.inputs)
+        self.hiding: frozenset[str] = frozenset()
         decides = any(n.op_type in DECISIONS for n in model.graph.node)
         self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
         self.free = any(self._is_free(v) for v in self.inputs)
         self.turns = any(u.turns for u in self.uses.values())
 
     def run(self) -> None:
-        self._first()
-        usual = self._kinds()
+        usual = self._kinds(self._first())
         self._overridden(usual)
         self._longest()
         self._many_rows()
-        for more in itertools.zip_longest(self._more_kinds(usual), self._more_sizes()):
+        for more in itertools.zip_longest(self._more_kinds(usual), self._more_sizes(usual)):
             for case in more:
                 if case is not None:
                     if self.exhausted(0.0):
@@ -184,28 +192,47 @@ class _Plan:
 
     # -- which cases -------------------------------------------------------------------------------------------------
 
-    def _first(self) -> None:
-        """Sizes that the model takes at all."""
-        if self._try("normal, batch 1", FIRST) or not self.roles:
+    def _first(self) -> tuple[int, int, int, int]:
+        """Sizes that the model takes at all; some of them."""
+        if self._try("normal, batch 1", FIRST):
+            self._learn_masks("normal, batch 1", FIRST)
             self._try("normal, batch 2", SECOND)
-            return
+            return FIRST
         if self._try("normal, batch 2", SECOND):
-            return
-        for size in ONE_SIZE:
+            self._learn_masks("normal, batch 2", SECOND)
+            return SECOND
+        for size in ONE_SIZE if self.roles else ():
             self.one_size = size
             if self._try(f"normal, all sizes {size}", FIRST):
-                return
+                self._learn_masks(f"normal, all sizes {size}", FIRST)
+                return FIRST
         self.one_size = None
+        return FIRST
 
-    def _kinds(self) -> tuple[int, int, int, int]:
-        """Kinds of numbers at one size; the size."""
+    def _learn_masks(self, name: str, size: tuple[int, int, int, int]) -> None:
+        """Finds the masks that hide where they are 1, as PyTorch's padding masks do.
+
+        A mask of ones hides every key there: a softmax over nothing is NaN, and such a case says nothing.
+        """
+        masks = [v.name for v in self.inputs if self._is_mask(v) and not self.uses[v.name].additive]
+        if not masks or self.has_numbers(name):
+            return
+        for hiding in (masks, *([m] for m in masks if len(masks) > 1)):
+            self.hiding = frozenset(hiding)
+            other = f"{name}, 1 hides in {', '.join(hiding)}"
+            if self._try(other, size) and self.has_numbers(other):
+                return
+        self.hiding = frozenset()
+
+    def _kinds(self, first: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        """Kinds of numbers at one size, `first` where the usual one is refused; the size."""
         kinds = [_Kind(values=v) for v in VALUES[:5] if self.floats]
         kinds += [_Kind(mask=m) for m in MASKS[:3] if self.masks]
         kinds += [_Kind(values=v) for v in PROBES if self.floats and self.wishes.probe_nan]
         usual = USUAL
         for kind in kinds:
-            if not self._try(_name(kind), usual, kind) and usual == USUAL and self._try(_name(kind), FIRST, kind):
-                usual = FIRST
+            if not self._try(_name(kind), usual, kind) and usual == USUAL and self._try(_name(kind), first, kind):
+                usual = first
         return usual
 
     def _more_kinds(self, usual: tuple[int, int, int, int]) -> Iterator[Callable[[], object]]:
@@ -251,9 +278,12 @@ class _Plan:
                 given[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
         self._try("overridden initializers", usual, extra=given)
 
-    def _more_sizes(self) -> Iterator[Callable[[], object]]:
+    def _more_sizes(self, usual: tuple[int, int, int, int]) -> Iterator[Callable[[], object]]:
         if not self.roles:
             return
+        if usual != USUAL:  # a model that is exported with its example's length may still take any batch
+            for batch in (2, 3, 4):
+                yield partial(self._try, f"normal, batch {batch}", (batch, *usual[1:]))
         masks = itertools.cycle(("padded both", "holes", "", "padded right", "one key")) if self.masks else None
         lists = [len(sizes) for sizes in (*self.wishes.sizes.values(), self.wishes.batch)]
         sizes = [*MORE_SIZES, *[USUAL] * (max(lists, default=0) - len(MORE_SIZES))]
@@ -298,19 +328,20 @@ class _Plan:
         name = name or ", ".join(
             [*(f"{s}={n}" for s, n in sizes.items()), *([_name(kind)] if kind and kind.mask else [])]
         )
-        if name in self.tried:
-            return self.tried[name]
+        key = (name, *sizes.items())
+        if key in self.tried:
+            return self.tried[key]
         kind = kind or _Kind()
         for narrow, filling in self._attempts():
             self.narrow, self.filling = narrow, filling
             rng = np.random.default_rng([self.wishes.seed, self.made])
             feeds = {v.name: self._array(v, sizes, kind, rng) for v in self.inputs}
             began = time.process_time()
-            self.tried[name] = self.accepts(Case(name, {**feeds, **(extra or {})}))
-            if self.tried[name]:
+            self.tried[key] = self.accepts(Case(name, {**feeds, **(extra or {})}))
+            if self.tried[key]:
                 self.seconds = self.seconds or time.process_time() - began
                 break
-        return self.tried[name]
+        return self.tried[key]
 
     def _attempts(self) -> list[tuple[int, str]]:
         """Parts of tables, and fillings of sizes, to try one after the other.
@@ -405,7 +436,7 @@ class _Plan:
             return np.asarray(numbers).astype(dtype)
         free = kind.integers in FREE_INTEGERS and self._is_free(value)
         if self._is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
-            mask = _mask(shape, kind.mask, rng)
+            mask = _mask(shape, kind.mask, rng) ^ (value.name in self.hiding)
             return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
         if use.low is not None or (use.turning and dtype.kind in "iu") or dtype.kind in "iub":
             axes = value.type.tensor_type.shape.dim

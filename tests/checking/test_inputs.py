@@ -170,6 +170,37 @@ def test_masks_have_every_pattern(type_: str) -> None:
     assert max(mask.shape[1] for mask in masks.values() if not mask.all()) > 32
 
 
+HIDING = """g (float[B, T, 4] q, float[B, T, 4] v, bool[B, T] padding{more}) => (float[B, T, 4] y) {{
+    kt = Transpose <perm: ints = [0, 2, 1]> (q)
+    s = MatMul(q, kt)
+    scores = Reshape(s, sevens)
+    axes = Constant <value_ints: ints = [1]> ()
+    hidden = Unsqueeze(padding, axes)
+    z = Where(hidden, low, scores)
+    {body}
+    y = MatMul(p, w) }}"""
+KEEPING = "kept = Unsqueeze(keeps, axes) x = Where(kept, z, low) p = Softmax <axis: int = -1> (x)"
+
+
+@pytest.mark.parametrize(
+    ("more", "body"), [("", "p = Softmax <axis: int = -1> (z)"), (", bool[B, T] keeps", KEEPING)], ids=["one", "two"]
+)
+def test_a_mask_that_hides_where_it_is_1(more: str, body: str) -> None:
+    """PyTorch's padding masks: ones hide every key, and a softmax over nothing is NaN.
+
+    Its MultiheadAttention with such a mask comes out with its example's length, so that most sizes are refused.
+    """
+    text = HIDING.format(more=more, body=f"{body} w = Identity(v)")
+    given = {"low": np.float32(-np.inf), "sevens": np.array([-1, 7, 7])}
+    model = model_from_text(text, given)
+    report = verify(model, model)
+    assert report.not_covered == []
+    cases = {row.case for row in report.rows}
+    assert {"zeros", "large", "padded right", "normal, batch 3"} <= cases
+    other = model_from_text(text.replace("Identity(v)", "Mul(v, f)"), {**given, "f": np.float32(1.001)})
+    assert not verify(model, other).equal
+
+
 def test_an_added_float_mask_hides() -> None:
     text = "g (float[B, T, 4] q, float[B, 1, T] m) => (float[B, T, T] y) { k = Transpose <perm: ints = [0, 2, 1]> (q) "
     model = model_from_text(text + "s = MatMul(q, k) z = Add(s, m) y = Softmax <axis: int = -1> (z) }")

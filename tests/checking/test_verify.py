@@ -48,6 +48,53 @@ def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
     return feeds
 
 
+def test_an_output_that_is_no_number_on_any_input_is_not_compared(
+    graphopt_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    """NaN equals NaN, which says nothing about what AFTER computes."""
+    text = "g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) { z = Abs(x) s = Sub(below, z) y = Sqrt(s) }"
+    paths = [tmp_path / "before.onnx", tmp_path / "after.onnx"]
+    for path, body in zip(paths, (text, text.replace("y = Sqrt(s)", "r = Sqrt(s) y = Neg(r)"))):
+        onnx.save(model_from_text(body, {"below": np.float32(-1)}), path)
+    assert graphopt_command("verify", *paths).exit_code == 0
+    strict = graphopt_command("verify", *paths, "--strict", "--json")
+    assert strict.exit_code == 9
+    assert "output 'y' was not compared" in json.loads(strict.stdout)["not_covered"][0]
+
+
+EPSILON_FIRST = """g (float[N, 8] x) => (float[N, 8] y) {
+    m = ReduceMean <axes: ints = [-1]> (x)
+    d = Sub(x, m)
+    square = Pow(d, two)
+    v = ReduceMean <axes: ints = [-1]> (square)
+    w = Add(epsilon, v)
+    root = Sqrt(w)
+    n = Div(d, root)
+    scaled = Mul(n, g)
+    y = Add(scaled, b) }"""
+
+
+def test_what_the_runtime_does_to_before_as_well() -> None:
+    """Both runtimes fuse a LayerNormalization whose epsilon is the first operand of its sum with 1e-5 in its place.
+
+    A file that has it so is no further from itself for that; one that has it so where BEFORE had it right is.
+    """
+    rng = np.random.default_rng(0)
+    weights = {"g": rng.standard_normal(8, np.float32), "b": rng.standard_normal(8, np.float32)}
+    weights |= {"two": np.array(2, np.float32), "epsilon": np.array(1e-12, np.float32)}
+    first = model_from_text(EPSILON_FIRST, weights, 14)
+    second = model_from_text(EPSILON_FIRST.replace("Add(epsilon, v)", "Add(v, epsilon)"), weights, 14)
+    report = verify(first, first)
+    assert report.equal, report.summary
+    assert "default optimization level" in report.notes[0]
+    for after in (second, graphopt.optimize(first, target="cpu", all_sites=True)[0]):
+        report = verify(first, after)
+        assert report.equal, report.summary
+    report = verify(second, first)
+    assert not report.equal
+    assert report.worst is not None and report.worst.optimized
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ZOO)
 def test_no_false_alarm_on_the_zoo(name: str, seed: int) -> None:

@@ -31,7 +31,7 @@ class Subject:
         sizes: values of its symbolic dimensions, one input set each.
         hints: what its inputs and outputs mean.
         feeds: instead of drawn inputs: input sets of the model's own.
-        fp16: a file in half precision is made of it as well.
+        half: files in half precision and bfloat16 are made of it as well.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Subject:
     sizes: Sequence[Sizes] = ({},)
     hints: Hints = field(default_factory=Hints)
     feeds: Callable[[], list[dict[str, Array]]] | None = None
-    fp16: bool = True
+    half: bool = True
 
 
 BATCHES: Sequence[Sizes] = tuple({"batch": b} for b in (1, 2, 3, 4))
@@ -622,7 +622,7 @@ def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]
             for name, width in (("resizer", 8), ("resizer_wide", 16), ("resizer_narrow", 4))
         ),
         *(
-            Subject(f"{name}_int8", partial(_quantized, name), BATCHES, fp16=False)
+            Subject(f"{name}_int8", partial(_quantized, name), BATCHES, half=False)
             for name in ("resnet18", "mobilenet_v2", "vit")
         ),
         Subject("rms", _rms, LONG),
@@ -681,7 +681,7 @@ def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]
             Subject("paraphrase", _trained("paraphrase"), hints=PARAPHRASE, feeds=_paraphrase),
             Subject("ppocr_cls", _trained("ppocr_cls"), feeds=_trained_feeds("ppocr_cls")),
             Subject("magika", _trained("magika"), hints=Hints(ids={"bytes": (0, 256)}), feeds=_trained_feeds("magika")),
-            Subject("silero_vad", _trained("silero_vad"), feeds=_trained_feeds("silero_vad"), fp16=False),
+            Subject("silero_vad", _trained("silero_vad"), feeds=_trained_feeds("silero_vad"), half=False),
         ]
     if exports is not None:
         for path in sorted(exports.glob("*.onnx")):
