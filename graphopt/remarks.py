@@ -103,7 +103,7 @@ class Refusal(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
-        self.nodes = tuple(n for n in nodes if n is not None)
+        self.nodes = tuple([n for n in nodes if n is not None])
 
 
 @dataclass(frozen=True)
@@ -184,5 +184,5 @@ def node_label(node: ir.Node) -> str:
 
 
 def refused(pass_name: str, anchor: ir.Node, refusal: Refusal) -> Remark:
-    nodes = [anchor, *(n for n in refusal.nodes if n is not anchor)]
-    return Remark(pass_name, refusal.code.name, tuple(node_label(n) for n in nodes), refusal.detail)
+    labels = [node_label(anchor), *[node_label(n) for n in refusal.nodes if n is not anchor]]
+    return Remark(pass_name, refusal.code.name, tuple(labels), refusal.detail)

@@ -106,13 +106,14 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
     if tensor is None or tensor.dtype not in FLOATS:
         return None
     number = tensor_array(tensor).astype(np.float64)
-    one, zero = np.ones_like(number), np.zeros_like(number)
+    if node.op_type in ("Add", "Sub"):
+        one = np.ones(number.shape)
+        if node.op_type == "Add":
+            return Affine(x, one, number)
+        return Affine(x, one, -number) if x is node.inputs[0] else Affine(x, -one, number)
+    zero = np.zeros(number.shape)
     if node.op_type == "Mul":
         return Affine(x, number, zero)
-    if node.op_type == "Add":
-        return Affine(x, one, number)
-    if node.op_type == "Sub":
-        return Affine(x, one, -number) if x is node.inputs[0] else Affine(x, -one, number)
     if x is node.inputs[1]:
         return None  # constant / x
     if (number == 0).any():

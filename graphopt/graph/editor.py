@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,7 +17,7 @@ from graphopt.graph.traversal import bodies, tensor_array, tensor_dims, with_sub
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
 from graphopt.remarks import Code, Refusal, node_label
-from graphopt.targets.profit import Candidate, Estimates, Profit
+from graphopt.targets.profit import Candidate, Estimates, Profit, Site
 from graphopt.targets.target import Target
 
 # Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
@@ -66,7 +67,9 @@ class Editor:
             self._names.update(v.name for v in graph.inputs if v.name)
             self._names.update(graph.initializers.data)
             for node in graph:
-                self._names.update([v.name for v in node.outputs if v.name])
+                for value in node.outputs:
+                    if value.name:
+                        self._names.add(value.name)
                 if node.name:
                     self._node_names.add(node.name)
 
@@ -137,9 +140,9 @@ class Editor:
     def scalar(self, value: ir.Value | None) -> float | None:
         """The number that a constant of size 1 holds, or None."""
         tensor = self.tensor(value)
-        if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype == ir.DataType.STRING:
             return None
-        return float(tensor.numpy().reshape(-1)[0])
+        return float(tensor_array(tensor).item())
 
     def only_use(self, value: ir.Value) -> bool:
         """True when exactly one node input reads the value (captures by subgraphs count) and it is no graph output."""
@@ -208,18 +211,21 @@ class Editor:
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
     ) -> Candidate:
         """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
-        made = [v.producer() for v in inputs if not self.is_constant(v)]
-        readers = sorted({u.node.op_type for u in output.uses()})
-        dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
-        return Candidate(
-            node_label(anchor),
-            op,
-            "?" if dtype is None else dtype.name.lower(),
-            tuple(self.declared(v) for v in inputs),
-            tuple(n.op_type for n in made if n is not None),
-            tuple(readers),
-            doubt,
-        )
+
+        def describe() -> Site:
+            made = [v.producer() for v in inputs if not self.is_constant(v)]
+            readers = sorted({u.node.op_type for u in output.uses()})
+            dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
+            return Site(
+                node_label(anchor),
+                op,
+                "?" if dtype is None else dtype.name.lower(),
+                tuple(self.declared(v) for v in inputs),
+                tuple(n.op_type for n in made if n is not None),
+                tuple(readers),
+            )
+
+        return Candidate(doubt, describe)
 
     # -- changes -----------------------------------------------------------------------------------------------
 

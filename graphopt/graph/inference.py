@@ -270,8 +270,9 @@ def declare(model: ir.Model, value: ir.Value) -> None:
     """Lets `forget` leave on a value what is known of it now, for those who cannot find it out by themselves."""
     shape = value.shape
     if shape is not None:
-        symbols = [d if isinstance(d, int) else d.value for d in shape]
-        shape = ir.Shape([None if isinstance(d, str) and d.startswith(_MADE) else d for d in symbols])
+        dims = _dims(shape)
+        known = tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in dims])
+        shape = shape if known == dims else ir.Shape(known)
     model.meta.get(_DECLARED, {})[value] = (value.type, shape)
 
 

@@ -67,14 +67,7 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
     if model.ir_version < FUNCTIONS_IR_VERSION and any(domain == DOMAIN for domain, _, _ in model.functions):
         raise InvariantError(f"after {after}: IR version {model.ir_version} has no functions")
     for graph in graphs(model):
-        _check_order(graph, after)
-        for node in graph:
-            for value in node.outputs:
-                type_ = value.type
-                if type_ is not None and type_.dtype is ir.DataType.UNDEFINED and not value.is_graph_output():
-                    raise InvariantError(f"after {after}: '{value.name}' has the element type 0; please report this")
-            if node.domain == DOMAIN and node.op_type in OPS:
-                _check_types(node, after)
+        _check_graph(graph, after)
 
 
 def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
@@ -129,7 +122,8 @@ def _check_types(node: ir.Node, after: str) -> None:
         raise InvariantError(f"after {after}: '{node.name}' has operands of {names}; please report this")
 
 
-def _check_order(graph: ir.Graph, after: str) -> None:
+def _check_graph(graph: ir.Graph, after: str) -> None:
+    """Order, names and types in one walk."""
     seen: set[ir.Node] = set()
     names: set[str] = set()
     for node in graph:
@@ -142,9 +136,14 @@ def _check_order(graph: ir.Graph, after: str) -> None:
             if producer.graph is None:
                 raise InvariantError(f"after {after}: '{node.name}' reads from a removed node")
         for output in node.outputs:
-            if output.name and output.name in names:
-                raise InvariantError(f"after {after}: two values are called '{output.name}'")
-            names.add(output.name or "")
+            name, type_ = output.name, output.type
+            if name and name in names:
+                raise InvariantError(f"after {after}: two values are called '{name}'")
+            names.add(name or "")
+            if type_ is not None and type_.dtype is ir.DataType.UNDEFINED and not output.is_graph_output():
+                raise InvariantError(f"after {after}: '{name}' has the element type 0; please report this")
+        if node.domain == DOMAIN and node.op_type in OPS:
+            _check_types(node, after)
         seen.add(node)
     for output in graph.outputs:
         producer = output.producer()

@@ -26,6 +26,7 @@ from graphopt.graph.traversal import (
     element_bits,
     foreign_bodies,
     graphs,
+    tensor_dims,
     tensors,
 )
 from graphopt.progress import Progress, time_left
@@ -275,7 +276,7 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
         return
     if data_type == onnx.TensorProto.UNDEFINED:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has no element type")
-    dims = tuple(proto.dims)
+    dims = tensor_dims(tensor)
     size = math.prod(dims)
     if dims and min(dims) < 0:
         raise ModelLoadError(f"{what}: initializer '{proto.name}' has a negative dimension")

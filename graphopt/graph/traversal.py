@@ -80,14 +80,15 @@ _ARRAYS: dict[int, np.dtype[Any]] = {
 
 def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """The dimensions of a tensor."""
-    return tuple(tensor.raw.dims if isinstance(tensor, ir.serde.TensorProtoTensor) else tensor.shape.numpy())
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        return tuple(tensor.raw.dims[:])  # a slice is a list at once; protobuf's iterator takes twice as long
+    return tuple(tensor.shape.numpy())
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements."""
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        elements: int = math.prod(tensor.raw.dims)
-        return (elements * element_bits(tensor.raw.data_type) + 7) // 8
+        return (math.prod(tensor_dims(tensor)) * element_bits(tensor.raw.data_type) + 7) // 8
     return tensor.nbytes
 
 
@@ -97,7 +98,7 @@ def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
         message = tensor.raw
         if (dtype := _ARRAYS.get(message.data_type)) is not None and message.HasField("raw_data"):
             array: npt.NDArray[Any] = np.frombuffer(message.raw_data, dtype)
-            return array.reshape(tuple(message.dims))
+            return array.reshape(tensor_dims(tensor))
     return np.asarray(tensor.numpy())
 
 

@@ -42,7 +42,7 @@ from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
 from graphopt.runtime.sessions import CPU, device_of, memory_of, runtime_name
-from graphopt.targets.profit import Candidate, Estimates, Profit
+from graphopt.targets.profit import Candidate, Estimates, Profit, Site
 from graphopt.targets.target import Target
 
 CACHE_FORMAT = 1
@@ -125,7 +125,7 @@ class Measured:
         self._sites, self._sizes = sites, sizes
 
     def objection(self, candidate: Candidate) -> str:
-        found = self._sites.get(candidate.site_class(self._sizes))
+        found = self._sites.get(candidate.describe().site_class(self._sizes))
         if found is None or found.pays is None:
             return candidate.doubt
         return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
@@ -135,10 +135,11 @@ class _NoSite:
     """Rewrites nothing that is doubtful, and remembers what there was."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Candidate] = {}
+        self.seen: dict[str, Site] = {}
 
     def objection(self, candidate: Candidate) -> str:
-        self.seen.setdefault(candidate.label, candidate)
+        site = candidate.describe()
+        self.seen.setdefault(site.label, site)
         return "left out for comparison"
 
 
@@ -150,7 +151,7 @@ class _OneSite:
         self.asked = False
 
     def objection(self, candidate: Candidate) -> str:
-        if candidate.label != self.label:
+        if candidate.describe().label != self.label:
             return candidate.doubt
         self.asked = True
         return "" if self._rewrite else "left out for comparison"
@@ -227,9 +228,9 @@ def tune(
 
     with tempfile.TemporaryDirectory() as folder:
         work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision)
-        classes: dict[str, Candidate] = {}
-        for candidate in work.candidates.values():
-            classes.setdefault(candidate.site_class(work.sizes), candidate)
+        classes: dict[str, Site] = {}
+        for site in work.candidates.values():
+            classes.setdefault(site.site_class(work.sizes), site)
         tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
         if measure:
             end = time.perf_counter() + seconds
@@ -321,7 +322,7 @@ class _Work:
 
 def _measure_classes(
     work: _Work,
-    classes: Mapping[str, Candidate],
+    classes: Mapping[str, Site],
     sites: dict[str, Measurement],
     seconds: float,
     tuning: Tuning,
@@ -344,11 +345,11 @@ def _measure_classes(
             say(f"class {i + 1} of {len(todo)}: {name}: {found.speedup:.2f}x")
 
 
-def _measure(work: _Work, candidate: Candidate, seconds: float) -> Measurement:
-    cut, feeds = _cut_out(work, candidate)
+def _measure(work: _Work, site: Site, seconds: float) -> Measurement:
+    cut, feeds = _cut_out(work, site)
     runs = []
     for rewrite in (False, True):
-        profit = _OneSite(candidate.label, rewrite=rewrite)
+        profit = _OneSite(site.label, rewrite=rewrite)
         side = work.site(cut, profit)
         if not profit.asked:
             raise GraphoptError("the rewrite needs more of the model than the site's surroundings")
@@ -358,11 +359,11 @@ def _measure(work: _Work, candidate: Candidate, seconds: float) -> Measurement:
     return Measurement(*ratio(*interleave(runs, seconds)))
 
 
-def _cut_out(work: _Work, candidate: Candidate) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _cut_out(work: _Work, site: Site) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """The nodes around a site as a model of their own, and the values that the whole model feeds them."""
     source = reading.load(work.plain)
     graph = source.model.graph
-    anchor = next((n for n in graph if node_label(n) == candidate.label), None)
+    anchor = next((n for n in graph if node_label(n) == site.label), None)
     if anchor is None:
         raise GraphoptError("the site is inside a subgraph or a function")
     region = _surroundings(anchor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class OpSpec:
         """The element types that it takes, as numpy calls them."""
         return ("float32",) if self.float32_only else ("float32", "float16")
 
-    @property
+    @cached_property
     def inputs_of_T(self) -> list[int]:
         """The inputs that share the operator's element type: all but masks, which are boolean."""
         others = ("mask", "X", "R") if self.X_types else ("mask",)

@@ -98,11 +98,11 @@ class _CleanUp:
             if self._compute(node):
                 continue
             op = node.op_type
-            if is_op(node, "If") and self._branches.take(node):
+            if op == "If" and is_op(node) and self._branches.take(node):
                 self.done["If of a constant condition, its branch put in its place"] += 1
                 self.computed = True
                 continue
-            if is_op(node, "Range"):
+            if op == "Range" and is_op(node):
                 self._read_scalars(node)
             same = _unchanged(node, self.editor) if op in CANDIDATES else None
             if same is not None and self.editor.bypass(node, same):

@@ -6,6 +6,7 @@ and fits the constants again, to that file or to what `scripts/bench_winograd.py
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ MOST_COLUMNS = 32  # of what one of 5x5 with stride 1 gives: on wider planes the
 _LANES = 16  # channels are padded to whole vectors
 
 
+@functools.cache  # asked of every convolution, of which a model has few different ones
 def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
     """Estimated time of ONNX Runtime's NCHWc direct convolution over that of WinogradConv; above 1 WinogradConv pays.
 

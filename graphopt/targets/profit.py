@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +17,8 @@ WINOGRAD_MIN_CHANNELS = 32
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
+class Site:
+    """Where a rewrite would stand, and what it would put there.
 
     Attributes:
         label: the node in whose place the new one would stand.
@@ -26,7 +26,6 @@ class Candidate:
         dtype: of the inputs.
         shapes: of the inputs; None where not even the rank is known.
         before, after: operators that make the inputs and that read the output, "" for the model's own boundary.
-        doubt: why the estimate says that it does not pay; "" when it pays.
     """
 
     label: str
@@ -35,10 +34,9 @@ class Candidate:
     shapes: tuple[tuple[int | str | None, ...] | None, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
-    doubt: str = ""
 
     def site_class(self, sizes: Mapping[str, int]) -> str:
-        """What candidates have in common that cost the same. `sizes` replaces symbolic dimensions."""
+        """What sites have in common that cost the same. `sizes` replaces symbolic dimensions."""
 
         def size(d: int | str | None) -> str:
             return str(d if isinstance(d, int) else sizes.get(d or "", "?"))
@@ -48,6 +46,19 @@ class Candidate:
         # A size that only the runtime knows still depends on those of the inputs.
         bound = " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items())) if "?" in shapes else ""
         return f"{self.op} {self.dtype} {shapes} between {before} and {after}{bound}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
+
+    Attributes:
+        doubt: why the estimate says that it does not pay; "" when it pays.
+        describe: the site as the graph is now, for profit models that measure: estimates look at the doubt alone.
+    """
+
+    doubt: str
+    describe: Callable[[], Site]
 
 
 class Profit(Protocol):

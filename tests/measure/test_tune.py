@@ -15,13 +15,13 @@ import pytest
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
-from graphopt.targets.profit import Candidate
+from graphopt.targets.profit import Candidate, Site
 from graphopt.targets.target import Target
 from models import ZOO
 from tests.rewriting import assert_same_outputs, model_from_text
 
 WIN, LOSS, UNCLEAR = Measurement(1.4, 1.3, 1.5), Measurement(0.8, 0.7, 0.9), Measurement(1.2, 0.6, 1.9)
-CANDIDATE = Candidate("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
+SITE = Site("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
 
 
 def small(name: str = "resnet18") -> onnx.ModelProto:
@@ -36,8 +36,8 @@ def test_what_a_measurement_says() -> None:
 
 
 def test_class_of_a_site() -> None:
-    assert CANDIDATE.site_class({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
-    known = Candidate("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
+    assert SITE.site_class({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
+    known = Site("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
     assert known.site_class({"batch": 2}) == "WinogradConv float 1x8x4x4 between - and -"
 
 
@@ -49,9 +49,9 @@ def test_class_of_a_site() -> None:
     ],
 )  # fmt: skip
 def test_measurements_overrule_estimates(measurement: Measurement | None, doubt: str, rewritten: bool) -> None:
-    candidate = Candidate("n", "ScaleShift", "float", ((1, 2),), (), (), doubt)
-    sites = {} if measurement is None else {candidate.site_class({}): measurement}
-    assert (Measured(sites, {}).objection(candidate) == "") == rewritten
+    site = Site("n", "ScaleShift", "float", ((1, 2),), (), ())
+    sites = {} if measurement is None else {site.site_class({}): measurement}
+    assert (Measured(sites, {}).objection(Candidate(doubt, lambda: site)) == "") == rewritten
 
 
 def test_the_whole_model_has_the_last_word() -> None:
@@ -70,19 +70,19 @@ def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path
     model = small(name)
     sizes = {"sequence": 16} if name == "bert" else {}
     work = _Work(tmp_path, model, Target("cpu"), "CPUExecutionProvider", 1, sizes)
-    classes = {c.site_class(work.sizes): c for c in work.candidates.values()}
+    classes = {s.site_class(work.sizes): s for s in work.candidates.values()}
     rewritten = 0
-    for candidate in classes.values():
-        cut, feeds = _cut_out(work, candidate)
+    for site in classes.values():
+        cut, feeds = _cut_out(work, site)
         assert len(cut.graph.node) < len(onnx.load(work.plain).graph.node)
         sides = []
         for rewrite in (False, True):
-            profit = _OneSite(candidate.label, rewrite=rewrite)
+            profit = _OneSite(site.label, rewrite=rewrite)
             side, _ = graphopt.optimize(cut, target="cpu", profit=profit)
             sides.append(side)
         ours = [Counter(n.domain for n in side.graph.node)["com.graphopt"] for side in sides]
         if profit.asked:
-            assert ours[1] == ours[0] + 1, candidate
+            assert ours[1] == ours[0] + 1, site
             assert_same_outputs(sides[0], sides[1], feeds, tolerance=1e-4)
             rewritten += 1
     assert rewritten >= len(classes) / 2
@@ -96,7 +96,7 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
 def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
     """Options for `tune` with a cache that says the same of every class of the model."""
     work = _Work(path.parent, model, Target("cpu"), "CPUExecutionProvider", 1, {})
-    sites = {c.site_class(work.sizes): measurement for c in work.candidates.values()}
+    sites = {s.site_class(work.sizes): measurement for s in work.candidates.values()}
     options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
     TuningCache().write(path)
     here = graphopt.tune(model, measure=False, **options).machine
@@ -148,9 +148,9 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
     work = _Work(tmp_path, small(), Target("rocm"), "CPUExecutionProvider", 1, {}, "fp16")
     assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
     asked = 0
-    for candidate in {c.site_class(work.sizes): c for c in work.candidates.values()}.values():
-        cut, feeds = _cut_out(work, candidate)
-        profit = _OneSite(candidate.label, rewrite=True)
+    for site in {s.site_class(work.sizes): s for s in work.candidates.values()}.values():
+        cut, feeds = _cut_out(work, site)
+        profit = _OneSite(site.label, rewrite=True)
         side = work.site(cut, profit)
         asked += profit.asked
         types = {i.type.tensor_type.elem_type for i in side.graph.input}
