@@ -14,8 +14,10 @@ from graphopt.ops import DOMAIN
 from graphopt.passes.pairs_of_channels import SUFFIX as PAIRS_SUFFIX
 
 WINOGRAD = "WinogradConv"
-BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs
+BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs, and attention its third as well
+ATTENTION = "FusedAttention"
 _COARSE = {ir.DataType.FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
+_PRODUCTS = frozenset(("Einsum", "MatMul"))
 _MOVES = frozenset("Cast Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
 
 
@@ -63,6 +65,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     rounded: set[ir.Value] = set()
     stored: set[ir.Value] = set()
     ours: set[ir.Node] = set()
+    attentions: set[ir.Node] = set()
     for old, new in zip(before.graph.outputs, after.graph.outputs):
         behind = [_behind(old), _behind(new)]
         halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
@@ -74,7 +77,8 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
         if brain:
             numerics = max(numerics, Numerics.BF16)
-            halves |= {v for n in brain for v in n.inputs[:2] if v is not None}
+            attentions |= {n for n in brain if n.op_type.startswith(ATTENTION)}
+            halves |= {v for n in brain for v in n.inputs[: 3 if n in attentions else 2] if v is not None}
         classes[str(old.name)] = Numerics.EXACT if exact else numerics
         if not exact and not halves and any(n.op_type.startswith(WINOGRAD) for n in own):
             approximated.add(str(old.name))
@@ -89,7 +93,29 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         if producer is not None and producer.op_type == "Cast":
             names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
         names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
+    names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
     return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), bool(stored), bool(ours))
+
+
+def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
+    """Names of what products multiply on the way to these results, as far as AFTER no longer has the values there.
+
+    Attention rounds the probabilities, which only BEFORE has.
+    """
+    left = {v.name for graph in traversal.graphs(after) for node in graph for v in node.outputs}
+    found: set[str] = set()
+    seen: set[ir.Node] = set()
+    waiting = [v for graph in traversal.graphs(before) for node in graph for v in node.outputs if v.name in results]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        inputs = [v for v in node.inputs if v is not None]
+        if node.op_type in _PRODUCTS:
+            found |= {str(v.name) for v in inputs}
+        waiting += [v for v in inputs if v.name not in left]
+    return found
 
 
 def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:

@@ -363,6 +363,20 @@ def test_bfloat16() -> None:
     assert not verify(before, wrong).equal
 
 
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_attention_in_bfloat16(name: str) -> None:
+    """It rounds V and the probabilities, too: where inputs are zeros, what they round is all there is."""
+    before = ZOO[name](small=True, dynamic=True, seed=2)
+    after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
+    attention = next(n for n in after.graph.node if n.op_type.startswith("FusedAttention"))
+    assert attention.op_type.endswith("Bf16")
+    report = verify(before, after, effort="quick")
+    assert report.equal, report.summary
+    scale = next(a for a in attention.attribute if a.name == "scale")
+    scale.f *= 2
+    assert not verify(before, after, effort="quick").equal
+
+
 def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
     """Weights of 96 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
     width = 5016

@@ -5,10 +5,22 @@
 held against.
 """
 
-from tests.checking.planted import bodies, branches, exchanges, integers, masks, nodes, outputs, tiles, values, weights
+from tests.checking.planted import (
+    bodies,
+    branches,
+    exchanges,
+    integers,
+    masks,
+    mutants,
+    nodes,
+    outputs,
+    tiles,
+    values,
+    weights,
+)  # fmt: skip
 from tests.checking.planted.registry import KINDS, Facts, Hints, plant
 
 __all__ = [
-    "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "integers", "masks", "nodes", "outputs", "plant",
-    "tiles", "values", "weights",
+    "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "integers", "masks", "mutants", "nodes", "outputs",
+    "plant", "tiles", "values", "weights",
 ]  # fmt: skip
