@@ -4,7 +4,7 @@
 #include <map>
 
 #include "check.h"
-#include "device/device.h"
+#include "device/device_weights.h"
 #include "operators/kernels.h"
 
 namespace graphopt::test {
@@ -191,6 +191,71 @@ GRAPHOPT_TEST(three_kernels_in_a_row_on_a_device_without_a_session) {
   const Table table = provider_kernels(*device);
   run_three<float>(table, device.get());
   run_three<half>(table, device.get());
+}
+
+// Two sessions of one model, or one weight in two nodes.
+GRAPHOPT_TEST(kernels_on_a_device_share_equal_weights) {
+  const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
+  const Table table = provider_kernels(*device);
+  Machine machine(device.get());
+  gpu::DeviceWeights& shared = gpu::DeviceWeights::process();
+  const auto x = random_tensor<float>(N * C * H * W, 1), b = random_tensor<float>(M, 3);
+  const auto w = random_tensor<float>(M * C * 9, 2, 0.3f);
+  auto other = w;
+  other.back() += 1;
+  const auto conv = [&](const std::vector<float>& values) {
+    PlainNode node(ElementType::kFloat, 3);
+    node.lists["pads"] = {1, 1, 1, 1};
+    node.inputs[0].shape = Shape{N, C, H, W};
+    node.constants[1] = machine.tensor(values, {M, C, 3, 3});
+    return create(table, "WinogradConv", node);
+  };
+  const auto run = [&](const Kernel& kernel, const std::vector<float>& values) {
+    const std::vector<Tensor> inputs = {machine.tensor(x, {N, C, H, W}), machine.tensor(values, {M, C, 3, 3}),
+                                        machine.tensor(b, {M})};
+    return machine.values<float>(machine.run(kernel, inputs));
+  };
+
+  const size_t before = shared.size();
+  std::unique_ptr<Kernel> first = conv(w);
+  const size_t one = shared.size() - before;
+  CHECK(one > 0);
+  const std::unique_ptr<Kernel> second = conv(w);
+  CHECK(shared.size() == before + one);
+  const std::unique_ptr<Kernel> third = conv(other);
+  CHECK(shared.size() == before + 2 * one);
+  const std::vector<float> y = run(*first, w);
+  CHECK(y == run(*second, w));
+  CHECK(y != run(*third, other));
+  first.reset();
+  CHECK(shared.size() == before + 2 * one);
+  CHECK(y == run(*second, w));
+}
+
+GRAPHOPT_TEST(weights_on_a_device_are_compared_whole_and_go_with_their_last_user) {
+  constexpr size_t kBytes = 10000;
+  const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
+  gpu::DeviceWeights weights;
+  const auto get = [&](const char* layout, char last) {
+    return weights.get(*device, layout, kBytes, [&](void* memory) {
+      std::vector<char> content(kBytes);
+      content.back() = last;
+      device->copy(memory, content.data(), kBytes, nullptr);
+    });
+  };
+  std::shared_ptr<void> a = get("a", 1), b = get("a", 1);
+  CHECK(a == b);
+  CHECK(get("a", 2) != a);
+  CHECK(get("another", 1) != a);
+  CHECK(weights.size() == 1);
+  void* const place = a.get();
+  a.reset();
+  CHECK(weights.size() == 1);
+  b.reset();
+  CHECK(weights.size() == 0);
+  void* const again = device->allocate(kBytes);
+  CHECK(again == place);
+  device->free(again);
 }
 
 GRAPHOPT_TEST(attributes_that_must_be_there) {

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 
+#include "device/device_weights.h"
 #include "operators/room.h"
 #include "operators/winograd/cpu.h"
 #include "operators/winograd/plan.h"
@@ -135,18 +137,8 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
 
 using gpu::ConvAlgorithm;
 
-// Transformed for one algorithm, on the device.
-struct Weights {
-  gpu::Device* device = nullptr;
-  void* memory = nullptr;
-  Weights() = default;
-  Weights(const Weights&) = delete;
-  Weights& operator=(const Weights&) = delete;
-  ~Weights() {
-    if (memory != nullptr) device->free(memory);
-  }
-};
-using AllWeights = std::map<ConvAlgorithm, Weights>;
+// Transformed for an algorithm, on the device.
+using AllWeights = std::map<ConvAlgorithm, std::shared_ptr<void>>;
 
 struct Work : GpuWork<ConvolutionProblem> {
   const AllWeights& weights;  // empty when W may change between runs
@@ -169,7 +161,7 @@ void plan_fastest(Work& work) {
   const auto found = work.weights.find(work.fastest.algorithm);
   Ref weights;
   if (found != work.weights.end()) {
-    weights = Ref::held(found->second.memory);
+    weights = Ref::held(found->second.get());
   } else {
     gpu::Plan prepare = gpu::winograd_conv_prepare_plan(work.p, work.half, work.fastest.algorithm);
     weights = work.program.reserve(prepare.weights);
@@ -187,8 +179,8 @@ constexpr Implementation<Work> kAlgorithms[] = {
     {"F(4x4, 3x3)", refuse<ConvAlgorithm::kWinograd4>, plan_fastest},
 };
 
-// Constant weights are transformed once for each algorithm that the node's shapes may call for; the algorithm
-// is chosen in each plan, from the actual N, H and W.
+// Constant weights are transformed once for each algorithm that the node's shapes may call for, and shared with
+// the other sessions of the process; the algorithm is chosen in each plan, from the actual N, H and W.
 class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
  public:
   using GpuKernelOf::GpuKernelOf;
@@ -199,13 +191,14 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     const ConvolutionProblem p = op_.static_problem(node.inputs[0].shape, w->shape);
     for (const ConvAlgorithm algorithm : algorithms(p)) {
       const gpu::Plan prepare = gpu::winograd_conv_prepare_plan(p, half_, algorithm);
-      Weights& weights = weights_[algorithm];
-      weights.device = &device_;
-      weights.memory = device_.allocate(static_cast<size_t>(prepare.weights));
-      const void* inputs[] = {nullptr, w->data};
-      device_.run(prepare, {inputs, nullptr, nullptr, weights.memory}, nullptr);
+      const std::string layout = "3x3 weights, algorithm " + std::to_string(static_cast<int>(algorithm)) +
+                                 ", of " + element_type_name(w->type) + w->shape.text();
+      weights_[algorithm] = gpu::DeviceWeights::process().get(
+          device_, layout, static_cast<size_t>(prepare.weights), [&](void* memory) {
+            const void* inputs[] = {nullptr, w->data};
+            device_.run(prepare, {inputs, nullptr, nullptr, memory}, nullptr);
+          });
     }
-    device_.synchronize(nullptr);
   }
   static Implementations implementations() { return described(kAlgorithms); }
 
