@@ -15,6 +15,7 @@ from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime.sessions import import_onnxruntime
 
 _WITHOUT_END = 2**31 - 1
+_RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 class CpuKernels:
@@ -66,22 +67,27 @@ class CpuKernels:
         if schema is None:
             return "this runtime does not know the operator", ""
         known = [k for k in self._kernels[domain, node.op_type] if _fits(k.version_range, schema.since_version)]
+        if node.op_type in _RECURRENT and node.attributes.get_int("layout") == 1:
+            return "no kernel for layout 1", ""
         if any(self._takes(k, schema, node, {}) for k in known):
             return "", ""
-        # The runtime puts Casts around what it has in float32 only.
-        if any(self._takes(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
-            return "", "in float32, between Casts that the runtime adds"
-        inside = self._definition(node, domain, opset)
+        inside = [n for n in self.definition(node, opset) if n.op_type != "Constant"]
         if inside and all(not self.refuse(n, opset)[0] for n in inside):
             return "", "by its definition"
+        # Of what is left then: the runtime puts Casts around what it has in float32 only.
+        if any(self._takes(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
+            return "", "in float32, between Casts that the runtime adds"
         if not known:
             return f"no kernel for version {schema.since_version} of the operator", ""
         types = ", ".join(dict.fromkeys(v.dtype.name.lower() for v in node.inputs if v is not None and v.dtype))
         return f"no kernel for {types or 'its types'}", ""
 
-    def _definition(self, node: ir.Node, domain: str, opset: int) -> list[ir.Node]:
-        """The nodes by which the operator is defined; none where it is not, or not for such a node."""
-        if domain:
+    def definition(self, node: ir.Node, opset: int) -> list[ir.Node]:
+        """The nodes by which the operator is defined, whose values have the node's names at their borders.
+
+        None where it is not, or not for such a node.
+        """
+        if node.domain not in ("", "ai.onnx"):
             return []
         inputs, outputs = (
             [onnx.ValueInfoProto() if v is None else ir.serde.serialize_value(v) for v in values]
@@ -95,13 +101,13 @@ class CpuKernels:
             model = onnx.shape_inference.infer_shapes(model)
         except Exception:  # onnx has no class for what it can't infer or inline
             return []
-        nodes = [n for n in ir.serde.deserialize_model(model).graph if n.op_type != "Constant"]
-        # The runtime takes a definition only as long as none of its operators has changed since it was written.
-        schema: Any = onnx.defs.get_schema(node.op_type, opset)
-        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
-        written = max((v for v in versions if v <= opset), default=0)
-        if not written:
+        nodes = list(ir.serde.deserialize_model(model).graph)
+        if any(n.op_type == node.op_type for n in nodes):
             return []
+        # The runtime takes a definition only as long as none of its operators has changed since it was written, but for
+        # one that depends on the node.
+        schema: Any = onnx.defs.get_schema(node.op_type, opset)
+        written = max((v for v in schema.function_opset_versions if v <= opset), default=opset)
         since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
         return [] if any(a != b for a, b in since) else nodes
 

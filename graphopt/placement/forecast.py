@@ -178,6 +178,7 @@ class _Question:
 
     Attributes:
         working_inside: nodes of graphs that are still to come, with a node in their bodies that the provider takes.
+        late: nodes out of definitions, which the runtime puts in after it has computed what never changes.
     """
 
     provider: str
@@ -186,10 +187,11 @@ class _Question:
     editor: Editor
     imports: Mapping[str, int]
     working_inside: set[ir.Node] = field(default_factory=set)
+    late: set[ir.Node] = field(default_factory=set)
 
     def place(self, graph: ir.Graph, parents: Sequence[ir.Node]) -> list[PlacedNode]:
         """The nodes of a graph that is inside of others, the outermost first."""
-        constant, small = _constants(graph, self.editor)
+        constant, small = self._constants(graph)
         folded = _folded(graph, constant)
         nodes = [n for n in graph if n.op_type != "Constant" or n.domain]
         once = [all(o in constant or o in folded for o in n.outputs) for n in nodes]
@@ -201,11 +203,50 @@ class _Question:
             versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
             parent = parents[-1] if parents else None
             reasons = ours.refusals(left, versions, constant, small, folded, parent, graph.outputs, self.working_inside)
+            if self._inline([n for n, reason in zip(left, reasons, strict=True) if reason]):
+                return self.place(graph, parents)
         why = dict(zip(left, reasons, strict=True))
         body = node_label(parents[-1]) if parents else ""
         if any(not reason for reason in reasons):
             self.working_inside.update(parents)
         return [self._placed(node, body, why.get(node)) for node in nodes]
+
+    def _inline(self, nodes: Sequence[ir.Node]) -> bool:
+        """Puts definitions in the place of nodes for which nobody has a kernel; the runtime then asks once more."""
+        changed = False
+        for node in nodes:
+            opset = self.imports.get(node.domain, 1)
+            if not self._has_a_kernel(node) and (inside := self.kernels.definition(node, opset)):
+                _replace(node, inside)
+                self.late.update(inside)
+                changed = True
+        return changed
+
+    def _constants(self, graph: ir.Graph) -> tuple[set[ir.Value], dict[ir.Value, Array]]:
+        """The values that a runtime knows before the first run, and the numbers of small ones."""
+        constant: set[ir.Value] = set()
+        small: dict[ir.Value, Array] = {}
+        for node in graph:
+            for value in node.inputs:
+                tensor = self.editor.tensor(value)
+                if value is None or tensor is None:
+                    continue
+                constant.add(value)
+                if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
+                    small[value] = tensor_array(tensor)
+            if node in self.late or not _never_changes(node, constant) or not self._has_a_kernel(node):
+                continue
+            constant.update(node.outputs)
+            for value in node.outputs:
+                elements = self.editor.shapes.elements(value)
+                if elements is not None and elements.integers is not None:
+                    numbers = np.array(elements.integers, elements.dtype.numpy())
+                    small[value] = numbers.reshape(elements.items.shape)
+        return constant, small
+
+    def _has_a_kernel(self, node: ir.Node) -> bool:
+        """Whether the runtime can compute it beforehand: definitions, and Casts around a node, are put in later."""
+        return self.kernels.refuse(node, self.imports.get(node.domain, 1)) == ("", "")
 
     def _placed(self, node: ir.Node, body: str, reason: str | None) -> PlacedNode:
         name = node_label(node)
@@ -218,6 +259,28 @@ class _Question:
         lacking, said = self.kernels.refuse(node, self.imports.get(node.domain, 1))
         text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
         return PlacedNode(name, op, body, NOWHERE if lacking else "cpu", text)
+
+
+def _replace(node: ir.Node, inside: Sequence[ir.Node]) -> None:
+    """Puts nodes in the place of one, between values of the same names."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    label = node_label(node)
+    outer = {v.name: v for v in node.inputs if v is not None}
+    made = {v.name: v for n in inside for v in n.outputs}
+    definition = inside[0].graph
+    assert isinstance(definition, ir.Graph)
+    definition.outputs.clear()
+    for inner in inside:
+        definition.remove(inner)
+        inner.name = f"{label}/{inner.op_type}"
+        for i, value in enumerate(inner.inputs):
+            if value is not None and value.name not in made:
+                inner.replace_input_with(i, outer[value.name])
+    for value in made.values():
+        value.name = f"{label}/{value.name}"
+    results = [made[v.name] for v in node.outputs]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], inside, node.outputs, results)
 
 
 def _add_notes(found: Forecast) -> None:
@@ -248,28 +311,6 @@ def _version(node: ir.Node, opset: int) -> int:
         return 1  # operators of others than ONNX have one version
 
 
-def _constants(graph: ir.Graph, editor: Editor) -> tuple[set[ir.Value], dict[ir.Value, Array]]:
-    """The values that a runtime knows before the first run, and the numbers of small ones."""
-    constant: set[ir.Value] = set()
-    small: dict[ir.Value, Array] = {}
-    for node in graph:
-        for value in node.inputs:
-            tensor = editor.tensor(value)
-            if value is None or tensor is None:
-                continue
-            constant.add(value)
-            if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
-                small[value] = tensor_array(tensor)
-        if _is_computed_once(node, constant):
-            constant.update(node.outputs)
-            for value in node.outputs:
-                elements = editor.shapes.elements(value)
-                if elements is not None and elements.integers is not None:
-                    numbers = np.array(elements.integers, elements.dtype.numpy())
-                    small[value] = numbers.reshape(elements.items.shape)
-    return constant, small
-
-
 def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value]:
     """Results of BatchNormalization that the runtime folds into the convolution before it, and the convolution's."""
     folded = {}
@@ -285,7 +326,7 @@ def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value
     return folded
 
 
-def _is_computed_once(node: ir.Node, constant: set[ir.Value]) -> bool:
+def _never_changes(node: ir.Node, constant: set[ir.Value]) -> bool:
     if traversal.bodies(node) or node.op_type in RANDOM:
         return False
     inputs = [v for v in node.inputs if v is not None]

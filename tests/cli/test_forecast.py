@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
@@ -59,6 +60,27 @@ def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
         except Exception:  # the runtime's exception classes share no public base
             made = False
         assert made == (said.counts["none"] == 0), (name, dtype, said.groups())
+
+
+@tells
+def test_what_has_no_kernel_is_not_computed_beforehand() -> None:
+    """CastLike is put in as its definition after the runtime has computed what never changes."""
+    text = """g (float[4] x) => (float[4] y) {
+        c = CastLike (k, x)  d = Neg (c)  e = Neg (k)  s = Add (x, d)  y = Div (s, e) }"""
+    model = model_from_text(text, {"k": np.ones(4, np.float32)}, opset=20)
+    said = {n.name.split("->")[-1]: n.provider for n in forecast(model, "cpu").nodes}
+    assert said == {"c": "cpu", "d": "cpu", "e": "constant", "s": "cpu", "y": "cpu"}
+    inside = [(n.name, n.provider) for n in forecast(model, "graphopt").nodes]
+    assert inside[0] == ("CastLike->c/Cast", "graphopt") and [p for _, p in inside].count("graphopt") == 4
+
+
+@tells
+def test_a_recurrent_layer_whose_batch_comes_first() -> None:
+    text = """g (float[2, 3, 4] x) => (float[a, b, c, d] y, float[e, f, h] z) {
+        y, z = GRU <hidden_size = 2, layout = 1> (x, w, r) }"""
+    weights = {"w": np.ones((1, 6, 4), np.float32), "r": np.ones((1, 6, 2), np.float32)}
+    said = forecast(model_from_text(text, weights), "cpu").nodes
+    assert [(n.provider, n.reason) for n in said] == [("none", "no kernel for layout 1")]
 
 
 def test_our_provider_answers_by_its_own_table() -> None:

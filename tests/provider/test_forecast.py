@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -14,6 +15,7 @@ from graphopt.placement import forecast, ours
 from models import ZOO
 from tests.hostile.native_worker import taken_by_the_provider
 from tests.provider.worker import PROVIDER, new_session
+from tests.rewriting import model_from_text
 
 Placed = dict[str, str]
 
@@ -23,6 +25,13 @@ def placed(model: bytes) -> Placed:
     session = new_session(model, assignment=True, optimize=True)
     parts = session.get_provider_graph_assignment_info()
     return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
+
+
+def given(model: bytes) -> Placed:
+    """Operator -> provider, of a session without the runtime's optimizations."""
+    parts = new_session(model, assignment=True).get_provider_graph_assignment_info()
+    words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
+    return {node.op_type: words[part.ep_name] for part in parts for node in part.get_nodes()}
 
 
 def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
@@ -49,6 +58,19 @@ def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolE
         truth = worker.submit(placed, model.SerializeToString()).result()
         assert len(truth) > 5
         assert differences(model, truth) == []
+
+
+def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
+    """The runtime asks again for it when the nodes around it are given and, as a region, have become another node."""
+    text = """g (float[N, 4] x) => (float[N, 4] y) {
+        c = CastLike (k, x)  s = Add (x, c)  y = Relu (s) }"""
+    model = model_from_text(text, {"k": np.ones(4, np.int32)}, opset=20)
+    assert {n.op: n.provider for n in forecast(model, "graphopt").nodes} == dict.fromkeys(
+        ("Cast", "Add", "Relu"), "graphopt"
+    )
+    assert worker.submit(given, model.SerializeToString()).result() == dict.fromkeys(
+        ("Cast", "Add", "Relu"), "graphopt"
+    )
 
 
 def test_the_page_names_what_the_provider_has() -> None:

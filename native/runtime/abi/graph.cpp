@@ -37,6 +37,12 @@ bool succeeded(const OrtApi* api, OrtStatus* status) {
   return false;
 }
 
+bool is_given_to(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
+  const char* given = nullptr;
+  check(api, Node_GetEpName(api, node, &given));
+  return given != nullptr && given == provider;
+}
+
 // Whether a node in one of the bodies, or in theirs, was given to this provider.
 bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
   size_t n = 0;
@@ -49,9 +55,7 @@ bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view 
     std::vector<const OrtNode*> nodes(n);
     check(api, Graph_GetNodes(api, body, nodes.data(), n));
     for (const OrtNode* inner : nodes) {
-      const char* given = nullptr;
-      check(api, Node_GetEpName(api, inner, &given));
-      if ((given != nullptr && given == provider) || is_taken_inside(api, inner, provider)) return true;
+      if (is_given_to(api, inner, provider) || is_taken_inside(api, inner, provider)) return true;
     }
   }
   return false;
@@ -88,6 +92,7 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view 
   values.resize(n);
   if (n > 0) check(api, Node_GetImplicitInputs(api, node, values.data(), n));
   implicit_names_ = names_of(api, values);
+  is_given_ = is_given_to(api, node, provider);
   works_inside_ = is_taken_inside(api, node, provider);
 }
 

@@ -16,10 +16,12 @@ namespace graphopt::abi {
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
 class GraphNode final : public WithAttributes<NodeInGraph> {
  public:
-  // `provider`: whose nodes works_inside looks for.
+  // `provider`: whose nodes works_inside and is_given look for.
   GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
 
   const OrtNode* raw() const { return node_; }
+  // Whether the provider was given the node before.
+  bool is_given() const { return is_given_; }
 
   // In host memory.
   std::optional<Tensor> constant(size_t i) const override;
@@ -30,6 +32,7 @@ class GraphNode final : public WithAttributes<NodeInGraph> {
 
   const OrtApi24* api_;
   const OrtNode* node_;
+  bool is_given_ = false;
   std::vector<const OrtValueInfo*> raw_inputs_;
 };
 

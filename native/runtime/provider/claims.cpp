@@ -144,7 +144,8 @@ void follow_the_tensor(const Claims& claims, const Nodes& nodes, const std::vect
 }
 
 // Groups of neighbouring nodes that are too small to pay for copies.
-void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& refusals) {
+void drop_lonely(const Nodes& nodes, const Body& body, size_t least, std::vector<std::string>& refusals) {
+  const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
   std::vector<size_t> group(nodes.size());
   for (size_t i = 0; i < group.size(); ++i) group[i] = i;
   const auto root = [&group](size_t i) {
@@ -153,7 +154,7 @@ void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& ref
   };
   std::map<std::string, size_t> producer;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!refusals[i].empty()) continue;
+    if (!refusals[i].empty() && !given(i)) continue;
     for (const auto* names : {&nodes[i]->input_names(), &nodes[i]->implicit_names()}) {
       for (const std::string& name : *names) {
         const auto found = producer.find(name);
@@ -164,7 +165,7 @@ void drop_lonely(const Nodes& nodes, size_t least, std::vector<std::string>& ref
   }
   std::map<size_t, size_t> sizes;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (refusals[i].empty()) sizes[root(i)] += nodes[i]->works_inside() ? least : 1;
+    if (refusals[i].empty() || given(i)) sizes[root(i)] += nodes[i]->works_inside() || given(i) ? least : 1;
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
@@ -252,7 +253,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   take_what_is_data(claims, nodes, body, computed, refusals);
   leave_what_the_host_reads(claims, nodes, body, refusals);
   // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
-  if (body.parent.empty()) drop_lonely(nodes, options.min_nodes, refusals);
+  if (body.parent.empty()) drop_lonely(nodes, body, options.min_nodes, refusals);
   if (body.parent.empty()) follow_the_tensor(claims, nodes, possible, refusals);
   return refusals;
 }

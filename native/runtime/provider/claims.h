@@ -46,6 +46,9 @@ struct ChoiceOptions {
 struct Body {
   std::string parent;                // its operator; empty for the main graph
   std::vector<std::string> outputs;  // names of the graph's
+  // Of each of its nodes, whether the provider was given it before: the runtime asks again after it has put
+  // definitions in the place of nodes that nobody took. May be empty.
+  std::vector<bool> given = {};
 };
 
 // For each node of a graph, in topological order: why the provider leaves it to others; empty when it takes

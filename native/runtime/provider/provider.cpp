@@ -123,13 +123,14 @@ struct Provider final : abi::OrtEp {
     const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph, kProviderName);
     std::vector<const NodeInGraph*> in_graph;
     for (const GraphNode& node : nodes) in_graph.push_back(&node);
-    const Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
+    Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
+    for (const GraphNode& node : nodes) body.given.push_back(node.is_given());
     const std::vector<std::string> refusals =
         provider::choose(registry.claims(), in_graph, body, options.choice);
     std::vector<bool> in_region(nodes.size());
     if (options.regions && !is_moved_later(body.parent)) add_regions(nodes, refusals, out, in_region);
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (in_region[i]) continue;
+      if (in_region[i] || body.given[i]) continue;
       if (refusals[i].empty()) {
         check(api, abi::EpGraphSupportInfo_AddSingleNode(abi::GetEpApi(api), out, nodes[i].raw()));
       } else {
@@ -157,7 +158,7 @@ struct Provider final : abi::OrtEp {
       part.inputs.insert(part.inputs.end(), nodes[i].implicit_names().begin(),
                          nodes[i].implicit_names().end());
       part.outputs = nodes[i].output_names();
-      part.member = refusals[i].empty() && runs_in_region(nodes[i]);
+      part.member = refusals[i].empty() && !nodes[i].is_given() && runs_in_region(nodes[i]);
     }
     for (const std::vector<size_t>& region : find_regions(parts)) {
       std::vector<const abi::OrtNode*> raw;

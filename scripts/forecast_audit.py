@@ -1,0 +1,199 @@
+"""Holds forecasts (`explain --provider graphopt` and `cpu`) against sessions: docs/measurements/placement.md.
+
+Asked are ONNX's node tests (as they are and with their integers as constants), the zoo, the
+trained models of models/pypi.py, and the files given; each model as it is, and but for the node tests as `optimize`
+leaves it. What a session does is asked twice: with all of the runtime's optimizers, where a node may be gone that is
+fused or dropped, and a node foretold to be computed once must be; and without, where every other node is still there.
+
+Usage:
+
+    python scripts/forecast_audit.py [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
+
+Prints for each part how many nodes were held against a session, and each line that is not so. Exit code 1 when there
+is one. Needs ONNX Runtime 1.24 or newer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import graphopt
+from graphopt.errors import one_line
+from graphopt.placement import forecast
+from models import ZOO
+from models.pypi import TRAINED, fetch
+from scripts.provider_placement import nodes_of
+from tests.conformance.node_cases import node_cases
+from tests.conformance.test_onnx_node_tests import NEWEST_IR_VERSION
+from tests.provider.test_onnx_node_tests import NEWEST_OPSET, with_constant_integers
+from tests.provider.worker import PROVIDER, new_session, start_worker
+
+PARTS = ("nodes", "zoo", "trained")
+# What forecasts say, and what sessions say.
+WORDS = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
+
+
+@dataclass
+class Told:
+    """What a session did.
+
+    Attributes:
+        where: node -> provider, of those that it still has.
+        inside: operator and provider of nodes out of definitions, which have no names.
+        failed: why there is none.
+    """
+
+    where: dict[str, str] = field(default_factory=dict)
+    inside: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failed: str = ""
+
+
+def session_of(model: bytes, ours: bool, optimize: bool) -> Told:
+    """In the worker."""
+    try:
+        session = new_session(model, devices=int(ours), assignment=True, optimize=optimize)
+    except Exception as error:  # the runtime's exception classes share no public base
+        return Told(failed=one_line(error))
+    parts = session.get_provider_graph_assignment_info()
+    placed = [(node, WORDS[part.ep_name]) for part in parts for node in part.get_nodes()]
+    inside = Counter((node.op_type, provider) for node, provider in placed if not node.name)
+    return Told({node.name: provider for node, provider in placed if node.name}, inside)
+
+
+def named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Its functions inlined, as the runtime does, and each node with a name that no other has."""
+    model = onnx.inliner.inline_local_functions(model) if model.functions and not _ours(model) else model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for number, node in enumerate(nodes_of(copy.graph)):
+        node.name = f"{node.op_type}_{number}"
+    return copy
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return bool(model.opset_import)
+
+
+def _ours(model: onnx.ModelProto) -> bool:
+    return all(f.domain == "graphopt" for f in model.functions)
+
+
+def differences(model: onnx.ModelProto, provider: str, worker: ProcessPoolExecutor) -> tuple[int, list[str]]:
+    """How many nodes were held against sessions, and what was otherwise."""
+    said = {n.name: n for n in forecast(model, provider).nodes}
+    wrong, held = [], 0
+    for optimize in (True, False):
+        told = worker.submit(session_of, model.SerializeToString(), provider == "graphopt", optimize).result()
+        if "INVALID_GRAPH" in told.failed:  # of a version of the operator that the runtime does not know
+            continue
+        nowhere = [n for n in said.values() if n.provider == "none"]
+        if told.failed or nowhere:
+            held += 1
+            if not told.failed:
+                wrong.append(f"{nowhere[0].name} foretold nowhere ({nowhere[0].reason}), and there is a session")
+            elif not nowhere:
+                wrong.append(f"no session: {told.failed[:160]}")
+            continue
+        expected = Counter((n.op, n.provider) for n in said.values() if "/" in n.name)
+        if not optimize and provider == "graphopt":
+            held += expected.total()
+            wrong += [f"{op} of a definition foretold on {p}: {n}" for (op, p), n in (expected - told.inside).items()]
+        for name, node in said.items():
+            if "/" in name:
+                continue
+            real = told.where.get(name)
+            if node.provider == "constant":
+                # Without the optimizers nothing is computed once.
+                if optimize:
+                    held += 1
+                    if real:
+                        wrong.append(f"{name} foretold to be computed once, is on {real}")
+            elif real is not None:
+                held += 1
+                if real != node.provider:
+                    wrong.append(f"{name} foretold on {node.provider} ({node.reason}), is on {real}")
+            elif not optimize and "by its definition" not in node.reason:
+                held += 1
+                wrong.append(f"{name} foretold on {node.provider}, and there is no such node")
+    return held, wrong
+
+
+def asked(part: str, files: Sequence[Path]) -> Iterator[tuple[str, onnx.ModelProto]]:
+    if part == "nodes":
+        for case in node_cases().values():
+            model = onnx.ModelProto()
+            model.CopyFrom(case.model)
+            model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
+            for imported in model.opset_import:
+                imported.version = min(imported.version, NEWEST_OPSET)
+            if not _is_valid(model):  # of an opset that the runtime does not know
+                continue
+            yield case.name, model
+            for inputs, _ in (case.data_sets or ())[:1]:
+                fixed = with_constant_integers(model, inputs)[0]
+                if len(fixed.graph.input) < len(model.graph.input):
+                    yield f"{case.name}, integers constant", fixed
+        return
+    if part == "zoo":
+        found = (
+            (f"{name}{', symbolic' * dynamic}", build(small=True, dynamic=dynamic))
+            for name, build in ZOO.items()
+            for dynamic in (False, True)
+        )
+    elif part == "trained":
+        found = ((name, onnx.load(fetch(name))) for name in TRAINED)
+    else:
+        found = ((file.stem, onnx.load(file)) for file in files)
+    for name, model in found:
+        yield name, model
+        yield f"{name}, optimized", graphopt.optimize(model, target="rocm")[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--only", help="parts, separated by commas: " + ", ".join(PARTS))
+    parser.add_argument("--show", type=int, default=3, help="lines that differ, of each model")
+    arguments = parser.parse_args()
+    files = [f for path in arguments.files for f in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
+    parts = (arguments.only.split(",") if arguments.only else [] if files else list(PARTS)) + ["files"] * bool(files)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    total = 0
+    with start_worker() as worker:
+        for part in parts:
+            models, held, lines = 0, Counter[str](), Counter[str]()
+            for name, model in asked(part, files):
+                models += 1
+                for provider in ("graphopt", "cpu"):
+                    try:
+                        nodes, wrong = differences(named(model), provider, worker)
+                    except Exception as error:  # the walk goes on
+                        nodes, wrong = 1, [f"{type(error).__name__}: {one_line(error)[:200]}"]
+                    held[provider] += nodes
+                    lines[provider] += len(wrong)
+                    for line in wrong[: arguments.show]:
+                        print(f"{name}, {provider}: {line}", flush=True)
+            said = "; ".join(f"{p}: {held[p]} lines, {lines[p]} otherwise" for p in held)
+            print(f"{part}: {models} models; {said}", flush=True)
+            total += lines.total()
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
