@@ -8,7 +8,8 @@ at its default level refuses a result and not the original, or where outputs dif
 with the runtime's own optimizations or without them. Inputs are those of onnx's test data layout beside the model, else
 made from the declared types and shapes; where the original runs on none of those, what `graphopt verify` finds that it
 takes. A log has one line of JSON for each file; a run goes on behind what its log has. With --seed the files come in a
-random order, so that a run that is ended early is a sample.
+random order in which each project (a folder of FOLDER), operator and opset comes early, so that a run that is ended is
+a sample that lacks none of them. Files are written to TMPDIR: a folder in memory saves most of a run's time.
 
 Outcomes: agrees; amplified (beyond a fixed limit, and not further than rounding alone moves the original, as `graphopt
 verify` measures it); unchanged; refused with a line that says why; random; NaN (of the original alone); not run (the
@@ -317,6 +318,37 @@ def _serve() -> None:
 # -- all files -----------------------------------------------------------------------------------------------------
 
 
+def _holds(path: Path, folders: list[Path]) -> set[object]:
+    """What a sample should not lack: the project, each operator, each opset of ONNX's own."""
+    held: set[object] = {path.relative_to(f).parts[0] for f in folders if path.is_relative_to(f) and path != f}
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:
+        return held
+    held.update((n.domain, n.op_type) for n in model.graph.node)
+    held.update(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    return held
+
+
+def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
+    """Each round takes, in the order of `paths`, what holds something that the round has not seen."""
+    left = [(path, _holds(path, folders)) for path in paths]
+    ordered: list[Path] = []
+    while left:
+        seen: set[object] = set()
+        later = []
+        for path, held in left:
+            if held <= seen:
+                later.append((path, held))
+            else:
+                ordered.append(path)
+                seen |= held
+        if len(later) == len(left):  # files that hold nothing
+            return ordered + [path for path, _ in left]
+        left = later
+    return ordered
+
+
 class _Worker:
     def __init__(self, seconds: float) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -365,7 +397,7 @@ def main() -> int:
         "--seconds", type=float, default=120, help="of a CPU; a file that takes longer at a target is left"
     )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, help="of a random order; without it they come by name")
+    parser.add_argument("--seed", type=int, help="of the order; without it they come by name")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -375,6 +407,7 @@ def main() -> int:
     paths = sorted({p.resolve() for f in options.folders for p in ([f] if f.is_file() else f.rglob("*.onnx"))})
     if options.seed is not None:
         random.Random(options.seed).shuffle(paths)
+        paths = _in_rounds(paths, [f.resolve() for f in options.folders])
     results: dict[str, dict[str, tuple[str, str]]] = {}
     if options.log is not None and options.log.exists():
         for line in options.log.read_text(encoding="utf-8").splitlines():

@@ -6,6 +6,7 @@ X is [N, H, W, C] unless channels_last is 0. Y. Wu, K. He, "Group Normalization"
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -69,10 +70,12 @@ def _draw(rng: np.random.Generator, skip: bool) -> Case:
     groups = int(either(rng, 1, 2, 4))
     C = groups * int(rng.integers(1, 4))
     N, H, W = (int(n) for n in rng.integers(1, 5, 3))
-    attributes = {"groups": groups, "activation": int(either(rng, 0, 1))}
+    attributes: dict[str, Any] = {"groups": groups, "activation": int(either(rng, 0, 1))}
     last = rng.random() < 0.6
     if not last or rng.random() < 0.5:
         attributes["channels_last"] = int(last)
+    if rng.random() < 0.5:
+        attributes["epsilon"] = 0.1
     shape = (N, H + 1, W, C) if last else (N, C, H + 1, W)
     inputs = {"X": normal(rng, *shape) + np.float32(0.5), "gamma": normal(rng, C), "beta": normal(rng, C)}
     outputs: tuple[str, ...] = ("Y",)

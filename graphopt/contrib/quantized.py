@@ -88,6 +88,8 @@ def _pooled(w: Writer, call: Call[ir.Value], pool: Callable[[ir.Value], ir.Value
 
 
 def _define_average_pool(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
+    if call.attribute("ceil_mode") and call.attribute("count_include_pad"):
+        raise w.refuse(Code.ATTRIBUTE, "runtimes differ in what of a last window they count")
     names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
     attributes = {n: call.attribute(n) for n in names if call.attribute(n) is not None}
     return _pooled(w, call, lambda x: w.op("AveragePool", x, **attributes))
@@ -231,6 +233,13 @@ def _average_reference(call: Call[Array]) -> Mapping[str, Array]:
 
     def pool(x: Array) -> Array:
         spread = [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])]
+        if call.attribute("ceil_mode"):  # a last window that begins inside what is padded ends outside
+            for axis, (k, stride) in enumerate(zip(kernel, strides), start=2):
+                before, after = spread[axis]
+                left = (x.shape[axis] + before + after - k) % stride
+                begins = x.shape[axis] + before + after - k - left + stride
+                if left and begins < x.shape[axis] + before:
+                    spread[axis] = (before, after + stride - left)
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, spread), kernel, axis=(2, 3))
         counted = np.pad(np.ones_like(x), spread, constant_values=1.0 if call.attribute("count_include_pad") else 0.0)
         counts = np.lib.stride_tricks.sliding_window_view(counted, kernel, axis=(2, 3))
@@ -385,7 +394,9 @@ def _draw_pool(rng: np.random.Generator, average: bool) -> Case:
         if rng.random() < 0.5:
             attributes |= {"pads": [1, 1, 0, 1], "count_include_pad": int(either(rng, 0, 1))}
         if rng.random() < 0.5:
-            attributes["strides"] = [2, 1]
+            attributes["strides"] = either(rng, [2, 1], [2, 2])
+        if not attributes.get("count_include_pad"):
+            attributes["ceil_mode"] = int(either(rng, 0, 1))
     return Case(inputs, attributes, ("Y",), _fixed(inputs), steps=1)
 
 
@@ -438,6 +449,10 @@ def _draw_conv(rng: np.random.Generator) -> Case:
     attributes: dict[str, Any] = {"group": group, "channels_last": int(last), "kernel_shape": [3, 2]}
     if rng.random() < 0.5:
         attributes |= {"pads": [1, 0, 1, 1], "strides": [2, 1]}
+    else:
+        attributes["auto_pad"] = either(rng, "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+    if not attributes.get("auto_pad", "NOTSET").startswith("SAME") and rng.random() < 0.5:
+        attributes["dilations"] = [2, 1]
     return Case(inputs, attributes, ("y",), _fixed(inputs) | {"w", "B"}, steps=1)
 
 
@@ -509,6 +524,7 @@ def _spec(
     define: Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value]],
     reference: Callable[[Call[Array]], Mapping[str, Array]],
     draw: Callable[[np.random.Generator], Case],
+    refuses: str = "",
 ) -> ContribOp:
     product = name.startswith(("MatMul", "Dynamic", "QGemm"))
     form = "MatMulInteger, Mul" if product else "DequantizeLinear, .., QuantizeLinear"
@@ -524,6 +540,7 @@ def _spec(
         stays_on_cpu=INTEGERS,
         stays_on_gpu=INTEGERS,
         quantized=True,
+        refuses=refuses,
     )
 
 
@@ -582,6 +599,7 @@ SPECS = (
         _define_average_pool,
         _average_reference,
         lambda rng: _draw_pool(rng, average=True),
+        "ceil_mode with count_include_pad",
     ),
     _spec(
         "QLinearConcat",

@@ -32,19 +32,23 @@ def _define_skip(w: Writer, call: Call[ir.Value], rms: bool) -> Mapping[str, ir.
         beta = call.get("beta")
         outputs["output"] = w.layer_norm(total, gamma, beta, epsilon)
     if call.asks_for("mean") or call.asks_for("inv_std_var"):
-        wide = w.cast(total, ir.DataType.FLOAT)
-        mean = w.reduce("ReduceMean", wide, -1)
-        outputs["mean"] = mean
-        centred = wide if rms else w.sub(wide, mean)
+        centred = w.cast(total, ir.DataType.FLOAT)
+        if not rms:
+            outputs["mean"] = w.reduce("ReduceMean", centred, -1)
+            centred = w.sub(centred, outputs["mean"])
         outputs["inv_std_var"] = w.op("Reciprocal", w.deviation(centred, epsilon))
+        if rms:  # nothing was subtracted
+            zero = w.number(0, ir.DataType.FLOAT)
+            outputs["mean"] = w.op("Expand", zero, w.op("Shape", outputs["inv_std_var"]))
     return outputs
 
 
 def _normalized(s: Array, gamma: Array, epsilon: float, rms: bool) -> tuple[Array, Array, Array]:
-    mean = s.mean(axis=-1, keepdims=True)
-    centred = s if rms else s - mean
+    mean = np.zeros_like(s[..., :1]) if rms else s.mean(axis=-1, keepdims=True)
+    centred = s - mean
     inverse = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
-    return centred * inverse * gamma, mean, inverse
+    # Statistics are float32 whatever the data is.
+    return centred * inverse * gamma, mean.astype(np.float32), inverse.astype(np.float32)
 
 
 def _skip_reference(call: Call[Array], rms: bool) -> Mapping[str, Array]:
@@ -72,7 +76,13 @@ def _draw_skip(rng: np.random.Generator, rms: bool) -> Case:
         inputs["beta"] = normal(rng, D)
     if rng.random() < 0.5:
         inputs["bias"] = normal(rng, D)
-    outputs = ("output", "input_skip_bias_sum") if rng.random() < 0.5 else ("output",)
+    outputs = either(
+        rng,
+        ("output",),
+        ("output", "input_skip_bias_sum"),
+        ("output", "mean", "inv_std_var", "input_skip_bias_sum"),
+        ("output", "inv_std_var"),
+    )
     return Case(
         inputs, either(rng, {}, {"epsilon": 1e-5}, {"epsilon": 0.1}), outputs, frozenset({"gamma", "beta", "bias"})
     )
@@ -102,7 +112,8 @@ def _simplified_reference(call: Call[Array]) -> Mapping[str, Array]:
 def _draw_simplified(rng: np.random.Generator) -> Case:
     shape = either(rng, (2, 3, 33), (5, 16), (2, 2, 2, 8))
     attributes = either(rng, {}, {"axis": -1, "epsilon": 1e-3}, {"axis": len(shape) - 1, "stash_type": 1})
-    return Case({"X": normal(rng, *shape), "scale": normal(rng, shape[-1])}, attributes, ("Y",), frozenset({"scale"}))
+    outputs = either(rng, ("Y",), ("Y", "inv_std_var"))
+    return Case({"X": normal(rng, *shape), "scale": normal(rng, shape[-1])}, attributes, outputs, frozenset({"scale"}))
 
 
 def _define_embed(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
