@@ -210,7 +210,7 @@ def bench_row_norm(r: Runner, copy: float) -> None:
             half = ctypes.c_int(dtype == torch.float16)
             sizes = (ctypes.c_int64(rows), ctypes.c_int64(D), ctypes.c_float(1e-5))
             flags = (ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(1))
-            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags)
+            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags, ctypes.c_int64(1))
             ms = milliseconds(r.work(plan, [x, residual, gamma, beta], [y, s]))
 
             def theirs(x: torch.Tensor = x, residual: torch.Tensor = residual, D: int = D,

@@ -59,8 +59,9 @@ def operators() -> list[str]:
         some = "" if acts == [""] else f"[{', '.join(filter(None, acts))}]"
         suffix = "[act]" if len(acts) == len(ACTIVATIONS) else some
         oldest = {act: OPS[base + act + tail].min_opset for act in acts}
-        assert all(oldest[act] == max(oldest[""], ACTIVATIONS[act].min_opset) for act in acts)
-        rows.append(row(base + suffix + tail, *columns, str(oldest[""])))
+        least = min(oldest.values())
+        assert all(oldest[act] == max(least, ACTIVATIONS[act].min_opset) for act in acts)
+        rows.append(row(base + suffix + tail, *columns, str(least)))
     return rows
 
 

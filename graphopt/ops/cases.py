@@ -203,8 +203,43 @@ def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         inputs = [rng.normal(size=shape) + 0.5]
         if "R" in spec.inputs:
             inputs.append(rng.normal(size=shape))
-        inputs += [rng.normal(size=shape[-1:]) for name in spec.inputs if name in ("gamma", "beta")]
+        row = shape[-1:]
+        if "Ada" in spec.name:
+            shape = shape if len(shape) > 1 else (3, *shape)
+            inputs = [rng.normal(size=shape) + 0.5 for _ in inputs]
+            row = (shape[0] if shape[1] != 7 else 1, *(1 for _ in shape[1:-1]), shape[-1])
+        inputs += [rng.normal(size=row) for name in spec.inputs if name in ("gamma", "beta")]
         yield Case(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
+
+
+def _layer_norm_2d(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for i, shape in enumerate(
+        [(2, 3, 5, 7), (1, 40, 9), (3, 1, 4), (2, 70, 33, 31), (1, 2, 2, 3, 2), (0, 3, 4, 4), (5, 8)]
+    ):
+        inputs = [rng.normal(size=shape) + 0.5, rng.normal(size=shape[1]), rng.normal(size=shape[1])]
+        yield Case(spec, inputs, {"epsilon": 1e-6 if i % 2 else 1e-2}, constant_weights=i % 2 == 1)
+
+
+def _gated(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for i, shape in enumerate([(2, 3, 64), (5,), (7, 1100), (2, 2, 2, 9), (0, 3, 8), (3, 0)]):
+        if spec.inputs == ("X",):
+            yield Case(spec, [rng.normal(size=(*shape[:-1], 2 * shape[-1])) * 3], {"gate": i % 2})
+        else:
+            yield Case(spec, [rng.normal(size=shape) * 3, rng.normal(size=shape)], {})
+
+
+def _rotary(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X, perm, cos and sin
+    for x, perm, angles in (
+        ((2, 3, 5, 8), (0, 1, 2, 3), (2, 1, 5, 8)),
+        ((2, 5, 3, 64), (0, 2, 1, 3), (1, 1, 5, 64)),
+        ((1, 7, 4, 34), (0, 1, 2, 3), (7, 1, 34)),
+        ((3, 5, 6), (1, 0, 2), (3, 6)),
+        ((9, 2), (0, 1), (2,)),
+        ((0, 4, 3, 8), (0, 2, 1, 3), (1, 1, 4, 8)),
+    ):
+        inputs = [rng.normal(size=x), rng.uniform(-1, 1, size=angles), rng.uniform(-1, 1, size=angles)]
+        yield Case(spec, inputs, {"perm": list(perm)})
 
 
 def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
@@ -282,6 +317,10 @@ FAMILIES = {
     "FusedAttention": _fused_attention,
     "FusedGroupNorm": _group_norm,
     "FusedLayerNorm": _row_norm,
+    "FusedAdaLayerNorm": _row_norm,
+    "FusedLayerNorm2d": _layer_norm_2d,
+    "Gated": _gated,
+    "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,
 }
@@ -289,8 +328,8 @@ FAMILIES = {
 
 def cases_of(spec: OpSpec) -> list[Case]:
     """The cases of one operator; the same on every run."""
-    (family,) = [make for prefix, make in FAMILIES.items() if spec.name.startswith(prefix)]
-    return list(family(spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
+    prefix = max((prefix for prefix in FAMILIES if spec.name.startswith(prefix)), key=len)
+    return list(FAMILIES[prefix](spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
 
 
 def all_cases(limit: int | None = None, dtype: str = "float32") -> list[Case]:

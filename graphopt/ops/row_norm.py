@@ -1,9 +1,11 @@
-"""FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: normalisation over the last axis, after a residual sum.
+"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]]: over the last axis, after a residual sum.
 
 X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, since runtimes refuse rows of one number. With Add the sum
-X + R is normalised; with Sum it is the second output.
+X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamma and beta are those of each image:
+[N or 1, 1, .., D] of X's rank, which is 2 or more.
 float and float16, statistics in float32 at least.
-J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019.
+J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
+W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", 2023 (adaLN).
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from graphopt.ops.schema import Array, Dialect, OpSpec, attribute, cast_like, di
 LAYER_NORMALIZATION_OPSET = 17
 
 
-def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
+def _spec(base: str, add: bool, sum_output: bool) -> OpSpec:
+    rms, ada = base == "FusedRmsNorm", base == "FusedAdaLayerNorm"
+
     def reference(x: Array, *rest: Array, epsilon: float) -> tuple[Array, ...]:
         extra = [widen(r) for r in rest]
         s = widen(x) + extra.pop(0) if add else widen(x)
@@ -36,7 +40,13 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
             statements += "centred = Sub(s_float, mean)\n"
             statements += "gamma_float = Cast <to: int = 1> (gamma)\nbeta_float = Cast <to: int = 1> (beta)\n"
             attributes = "<axis: int = -1, epsilon: float = @epsilon>"
-            statements += f"normalized = LayerNormalization {attributes} (centred, gamma_float, beta_float)\n"
+            if ada:  # LayerNormalization has one gamma for all rows
+                statements += dim("columns", "s_float", -1)
+                statements += "ones = ConstantOfShape <value: tensor = float[1] {1.0}> (columns)\n"
+                statements += f"standard = LayerNormalization {attributes} (centred, ones)\n"
+                statements += "scaled = Mul(standard, gamma_float)\nnormalized = Add(scaled, beta_float)\n"
+            else:
+                statements += f"normalized = LayerNormalization {attributes} (centred, gamma_float, beta_float)\n"
             return statements + cast_like("Y", "normalized", "X", dialect)
         statements += (
             f"s_float = Cast <to: int = 1> ({total})\n"
@@ -65,19 +75,19 @@ def _spec(rms: bool, add: bool, sum_output: bool) -> OpSpec:
         return statements + cast_like("Y", "shifted", "X", dialect)
 
     return OpSpec(
-        name=f"Fused{'RmsNorm' if rms else 'LayerNorm'}{'Add' if add else ''}{'Sum' if sum_output else ''}",
+        name=f"{base}{'Add' if add else ''}{'Sum' if sum_output else ''}",
         inputs=("X", *(("R",) if add else ()), "gamma", *(() if rms else ("beta",))),
         outputs=("Y", "S") if sum_output else ("Y",),
         attributes={"epsilon": ir.AttributeType.FLOAT},
         body=body,
         min_opset=11,  # negative indices of Gather and ReduceSum
         reference=reference,
-        summary="Y = norm(X + R) gamma + beta over the last axis",
+        summary="Y = norm(X + R) gamma + beta over the last axis" + (", gamma and beta of each image" if ada else ""),
     )
 
 
 SPECS = tuple(
-    _spec(rms, add, sum_output)
-    for rms in (False, True)
+    _spec(base, add, sum_output)
+    for base in ("FusedLayerNorm", "FusedAdaLayerNorm", "FusedRmsNorm")
     for add, sum_output in ((False, False), (True, False), (True, True))
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from graphopt.graph.editor import Editor
 from graphopt.passes.activations import Activations
+from graphopt.passes.ada_layer_norm import AdaLayerNorm
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.contrib import Contrib
@@ -15,8 +16,10 @@ from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
+from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
+from graphopt.passes.gate import Gate
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
@@ -27,6 +30,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # Norms come before folding and ScaleShift, which would take their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),
+    AdaLayerNorm(),
     Activations(),
     FoldBatchNorm(),
     FoldAffine(),
@@ -34,6 +38,9 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     WinogradConv(),
     FusedConv(),
     FuseEpilogue(),
+    # Behind the epilogues, which take an activation along for nothing.
+    Gate(),
+    FuseRotary(),
     FuseAttention(),
     FeedForward(),
 )

@@ -1,4 +1,5 @@
-"""LayerNorm and RMSNorm over the last axis become one node, with the residual sum before them where that pays.
+"""LayerNorm and RMSNorm over the last axis become one node, with the residual sum before them where that pays; so does
+LayerNorm over axis 1.
 
     LayerNorm: Y = gamma * (S - mean(S)) / sqrt(var(S) + epsilon) + beta
     RMSNorm:   Y = gamma * S / sqrt(mean(S^2) + epsilon)                      S = X + R
@@ -7,6 +8,9 @@
 A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd where its input is a residual sum (with Sum when
 somebody else reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A standard node becomes the same
 with its residual sum, and without one on the CPU, where that is faster; on GPU targets that is refused with NO_GAIN.
+
+A LayerNorm over axis 1 (LayerNorm2d of SAM and ConvNeXt), written out or between two Transposes that take the channels
+to the end and back, becomes FusedLayerNorm2d.
 
 For targets without our operators a written-out LayerNorm becomes LayerNormalization(X - mean(X)) from opset 17 on. The
 mean is subtracted first because runtimes may take the variance as E[X^2] - E[X]^2 (onnxruntime 1.22 does), which for
@@ -18,20 +22,21 @@ Why it is legal: LayerNorm of X - c is that of X, for any c that is one number a
 these equations, with statistics in float32 at least, which is what half-precision models ask for with the Casts that
 this pass absorbs.
 
-Conditions: the last axis alone is reduced, in both means; its length is static, and not 1; gamma and beta are
-constants along it; epsilon is a constant; nothing in between is read elsewhere; both operands of the sum are proven to
-have one shape.
+Conditions: the last axis alone is reduced, in both means, or of a LayerNorm axis 1 of three or more, where our
+operators run; its length is static, and not 1; gamma and beta are constants along it; epsilon is a constant;
+nothing in between is read elsewhere; both operands of the sum are proven to have one shape.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.forms.modulation import is_modulated
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
-from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints
 from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
@@ -55,6 +60,7 @@ class RowNormMatch:
         Y: the result, scale and shift included.
         residual: the Add that makes X, when it can be absorbed.
         standard: the match is one standard node.
+        channels: it is over axis 1, not the last one.
 
     """
 
@@ -70,6 +76,12 @@ class RowNormMatch:
     residual: ir.Node | None
     standard: bool
     mean_first: bool = False
+    channels: bool = False
+
+    @property
+    def base(self) -> str:
+        """Our operator, without a residual sum."""
+        return "FusedRmsNorm" if self.rms else "FusedLayerNorm2d" if self.channels else "FusedLayerNorm"
 
 
 # Longer rows are no model's: a gamma of their length, where there was none, would fill the memory.
@@ -83,7 +95,8 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
     anchors = frozenset({("", "Sqrt"), ("", "LayerNormalization"), ("", "RMSNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> RowNormMatch | None:
-        return _match_written_out(node, editor) if node.op_type == "Sqrt" else _match_standard(node, editor)
+        match = _match_written_out(node, editor) if node.op_type == "Sqrt" else _match_standard(node, editor)
+        return match if match is None else _between_transposes(match, editor)
 
     def legal(self, match: RowNormMatch, editor: Editor) -> RowNormMatch:
         anchor = match.nodes[0]
@@ -91,16 +104,17 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
             raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
         editor.require_contained(_replaced(match, editor), match.Y)
         if not _becomes_standard(match, editor):
-            editor.require_op("FusedRmsNorm" if match.rms else "FusedLayerNorm", match.X, anchor)
+            editor.require_op(match.base, match.X, anchor)
         return match
 
     def candidate(self, plan: RowNormMatch, editor: Editor) -> Candidate | None:
         if _becomes_standard(plan, editor):
             return _standard_candidate(plan, editor)
         # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
-        serves = plan.standard and plan.residual is None and editor.target.device != "cpu"
+        alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
+        serves = alone and editor.target.device != "cpu"
         doubt = "the runtime's own kernel serves as well" if serves else ""
-        op = ("FusedRmsNorm" if plan.rms else "FusedLayerNorm") + ("Add" if plan.residual is not None else "")
+        op = plan.base + ("Add" if plan.residual is not None else "")
         return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], doubt)
 
     def rewrite(self, plan: RowNormMatch, editor: Editor) -> str:
@@ -115,8 +129,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
         if not plan.rms:
             beta = np.zeros(plan.D) if plan.beta is None else plan.beta
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
-        base = "FusedRmsNorm" if plan.rms else "FusedLayerNorm"
-        add = plan.residual
+        base, add = plan.base, plan.residual
         if add is None:
             new = editor.emit(base, [plan.X, *parameters], {"epsilon": plan.epsilon}, anchor=anchor)
             editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=anchor)
@@ -233,9 +246,12 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         if is_deviation(node):
             raise Refusal(Code.UNSUPPORTED_OP, "no X / deviation with static axes of the means follows", node)
         return None
-    if core.axes != ((-1,) if core.rank is None else (core.rank - 1,)):
+    last = (-1,) if core.rank is None else (core.rank - 1,)
+    channels = core.axes == (1,) != last and not core.rms and editor.target.custom_ops
+    if core.axes != last and not channels:
         raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {core.rank}", node)
-    x, D = _before_widening(core.X, editor), _last_dim(core.X, editor, node)
+    x = _before_widening(core.X, editor)
+    D = _channels(core, editor, node) if channels else _last_dim(core.X, editor, node)
     behind = _Behind(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
     if factored is not None:
         behind.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
@@ -247,7 +263,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     nodes = (*core.nodes, *behind.nodes)
     return RowNormMatch(
         nodes, x, core.centred, behind.y, behind.gamma, behind.beta, core.epsilon, core.rms, D,
-        _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
+        None if channels else _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
+        channels=channels,
     )  # fmt: skip
 
 
@@ -276,9 +293,9 @@ class _Behind:
         if user.op_type == "Cast" and not self.casted and attribute_int(user, "to", 0) == wanted:
             self.casted = True
         elif user.op_type == "Mul" and self.gamma is None and self.beta is None:
-            self.gamma = _operand(user, self.y, D, editor)
+            self.gamma = _operand(user, self.y, D, core, editor)
         elif user.op_type == "Add" and self.beta is None and not core.rms:
-            self.beta = _operand(user, self.y, D, editor)
+            self.beta = _operand(user, self.y, D, core, editor)
         else:
             return False
         if (user.op_type == "Mul" and self.gamma is None) or (user.op_type == "Add" and self.beta is None):
@@ -296,33 +313,51 @@ def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int
     array = editor.require_constant(value, what, node)
     if array.ndim > 1 and (core.rank is None or array.ndim > core.rank):
         raise Refusal(Code.BROADCAST_GROWS, f"{what} has shape {array.shape}", node)
-    return _row_parameter(array, D, node)
+    return _row_parameter(array, D, node, _behind_axis(core))
 
 
 def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
     size = editor.shapes.last(x)
-    last = size.value if size is not None else None
-    if last is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", node)
-    if last == 1:
+    return _length(None if size is None else size.value, "the last dimension", x, node)
+
+
+def _channels(core: RowNorm, editor: Editor, node: ir.Node) -> int:
+    dims = editor.shapes.dims(core.X) or editor.shapes.dims(core.centred)
+    return _length(None if dims is None else dims[1].value, "the channels", core.X, node)
+
+
+def _length(length: int | None, what: str, x: ir.Value, node: ir.Node) -> int:
+    if length is None:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} of {x.name}", node)
+    if length == 1:
         # LayerNormalization of onnxruntime 1.22 refuses them.
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one number", node)
-    if not 0 <= last <= MAX_COLUMNS:
-        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {last} numbers", node)
-    return last
+    if not 0 <= length <= MAX_COLUMNS:
+        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {length} numbers", node)
+    return length
 
 
-def _row_parameter(array: Array, D: int, node: ir.Node) -> Array:
-    if array.size != 1 and (array.size != D or array.shape[-1] != D):
+def _behind_axis(core: RowNorm) -> int:
+    """How many axes of X stand behind the normalised one."""
+    return 0 if core.rank is None else core.rank - 1 - core.axes[0]
+
+
+def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Array:
+    if array.size != 1 and not _lies_along(array, D, behind):
         raise Refusal(Code.WRONG_SHAPE, f"a parameter of shape {array.shape} for {D} columns", node)
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 
-def _operand(node: ir.Node, y: ir.Value, D: int, editor: Editor) -> Array | None:
+def _lies_along(array: Array, D: int, behind: int) -> bool:
+    """Whether it has D numbers, along the axis that `behind` others follow."""
+    return array.size == D and array.ndim > behind and array.shape[array.ndim - 1 - behind] == D
+
+
+def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) -> Array | None:
     """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
-    if array is None or array.size not in (1, D) or (array.ndim and array.shape[-1] != array.size):
+    if array is None or (array.size != 1 and not _lies_along(array, D, _behind_axis(core))):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):
         return None  # the constant's own dimensions of 1 would add dimensions to the result
@@ -336,3 +371,22 @@ def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
     return add if dims[0] is not None and dims[0] == dims[1] else None
+
+
+def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
+    """The LayerNorm over axis 1 that one over the last axis is between two Transposes; any other as it is."""
+    to_end, back = made_by(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
+    rank = editor.shapes.rank(match.X)
+    if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.channels:
+        return match
+    x, graph = to_end.inputs[0], match.nodes[0].graph
+    moved = (0, *range(2, rank), 1)
+    perms = [attribute_ints(node, "perm", ()) for node in (to_end, back)]
+    if x is None or perms != [moved, (0, rank - 1, *range(1, rank - 1))] or not editor.target.custom_ops:
+        return match
+    if to_end.graph is not graph or back.graph is not graph:
+        return match
+    # What moves the channels to the end stays where somebody else reads it.
+    front = () if any(reader not in match.nodes for reader in match.X.consumers()) else (to_end,)
+    nodes = (*match.nodes, *(() if match.X.is_graph_output() else front), back)
+    return replace(match, nodes=nodes, X=x, Y=back.outputs[0], channels=True)

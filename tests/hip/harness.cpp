@@ -15,11 +15,13 @@
 #include "operators/cumsum/op.h"
 #include "operators/dft/op.h"
 #include "operators/elementwise/op.h"
+#include "operators/gated/op.h"
 #include "operators/gather/op.h"
 #include "operators/generate/op.h"
 #include "operators/grid_sample/op.h"
 #include "operators/group_norm/op.h"
 #include "operators/group_query_attention/op.h"
+#include "operators/layer_norm_2d/op.h"
 #include "operators/linear/op.h"
 #include "operators/logic/op.h"
 #include "operators/matmul/op.h"
@@ -142,10 +144,39 @@ EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t r
   });
 }
 
+// `images`: as many rows of gamma and beta.
 EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D,
-                                    float epsilon, int rms, int residual, int sum) {
+                                    float epsilon, int rms, int residual, int sum, int64_t images) {
   return guarded([&] {
-    return row_norm_plan({rows, D, epsilon, rms != 0, residual != 0, sum != 0}, half != 0, true, *device);
+    return row_norm_plan({rows, D, epsilon, rms != 0, residual != 0, sum != 0, true, images}, half != 0, true,
+                         *device);
+  });
+}
+
+EXPORT Plan* graphopt_layer_norm_2d_plan(const DeviceFacts*, int half, int64_t N, int64_t C, int64_t pixels,
+                                         float epsilon) {
+  return guarded([&] { return layer_norm_2d_plan({N, C, pixels, epsilon}, half != 0); });
+}
+
+EXPORT Plan* graphopt_gated_plan(const DeviceFacts*, int half, int64_t rows, int64_t D, int halves, int gate,
+                                 int32_t kind) {
+  return guarded(
+      [&] { return gated_plan({rows, D, halves != 0, gate, activation(kind, 0, 0)}, half != 0, true); });
+}
+
+// sizes: n, and steps of X, cos, sin, three numbers each; D.
+EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int64_t* sizes, int interleaved) {
+  return guarded([&] {
+    FusedRotaryProblem p;
+    for (size_t i = 0; i < 3; ++i) {
+      p.n[i] = sizes[i];
+      p.x[i] = sizes[3 + i];
+      p.cos[i] = sizes[6 + i];
+      p.sin[i] = sizes[9 + i];
+    }
+    p.D = sizes[12];
+    p.interleaved = interleaved != 0;
+    return fused_rotary_plan(p, half != 0);
   });
 }
 

@@ -1,4 +1,4 @@
-"""RotaryEmbedding on the GPU."""
+"""RotaryEmbedding and FusedRotary[Interleaved] on the GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.contrib.rotary import rotate_reference
+from graphopt.ops import OPS
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 from tests.hip.movement_cases import int64s
@@ -37,7 +38,42 @@ def case(name: str, dtype: Any, sizes: tuple[int, ...], heads_first: bool, one_i
     return Case(name, "RotaryEmbedding", [x, ids, cos, sin], [y], plan, tolerance_of(dtype))
 
 
+def fused(
+    name: str, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...], angles: tuple[int, ...], interleaved: bool
+) -> Case:
+    rng = np.random.default_rng(shape)
+    x, cos, sin = (signed(rng, *s, dtype=dtype) for s in (shape, angles, angles))
+    op = f"FusedRotary{'Interleaved' if interleaved else ''}"
+    (y,) = OPS[op].reference(x, cos, sin, perm=perm)
+    outer = len(shape) - 1
+    steps = [int(np.prod(shape[axis + 1 :])) for axis in perm[:outer]]
+    turned = [0] * (len(shape) - len(angles))
+    turned += [0 if n == 1 else int(np.prod(angles[i + 1 :])) for i, n in enumerate(angles[:-1])]
+    pad = [0] * (3 - outer)
+    sizes = [*([1] * (3 - outer)), *y.shape[:-1], *pad, *steps, *pad, *turned, *pad, *turned, shape[-1]]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("fused_rotary", facts, c_int(dtype == np.float16), int64s(sizes), c_int(interleaved))
+
+    return Case(name, op, [x, cos, sin], [y], plan, tolerance_of(dtype))
+
+
+# X, perm, cos and sin
+FUSED = (
+    ((2, 3, 5, 8), (0, 1, 2, 3), (2, 1, 5, 8)),
+    ((2, 33, 3, 64), (0, 2, 1, 3), (1, 1, 33, 64)),
+    ((1, 7, 4, 34), (0, 1, 2, 3), (7, 1, 34)),
+    ((3, 5, 6), (1, 0, 2), (3, 6)),
+    ((9, 2), (0, 1), (2,)),
+)
+
+
 def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        for i, (shape, perm, angles) in enumerate(FUSED):
+            name = f"fused_rotary_{np.dtype(dtype).name}-{'x'.join(map(str, shape))}"
+            for interleaved in (False, True):
+                yield fused(f"{name}{'-interleaved' * interleaved}-{i}", dtype, shape, perm, angles, interleaved)
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
         for i, sizes in enumerate(SIZES):

@@ -1,4 +1,4 @@
-"""FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]] on the GPU."""
+"""FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]] on the GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Harness, Plan
+from tests.hip.harness import Array, Harness, Plan
 
 # rows, D: whole vectors in one wave or many, and rows that are not aligned or too long for registers.
 SHAPES = (
@@ -19,9 +19,13 @@ SHAPES = (
 
 
 def case(
-    name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool, equal: bool = False
-) -> Case:
-    """`equal`: a row holds one number, so that nothing but beta may come out, however small epsilon is."""
+    name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool, equal: bool = False,
+    images: int = 1,
+) -> Case:  # fmt: skip
+    """`equal`: a row holds one number, so that nothing but beta may come out, however small epsilon is.
+
+    `images`: as many rows of gamma and beta, each for the next rows / images rows.
+    """
     rng = np.random.default_rng([rows, D])
     x = (signed(rng, rows, D) + (0 if rms or residual else 5)).astype(dtype)
     if equal:
@@ -33,23 +37,31 @@ def case(
         if equal:
             inputs[1][:] = inputs[1][:, :1]
         total = (x.astype(np.float64) + inputs[1].astype(np.float64)).astype(dtype)  # the Add rounds to T
-    gamma, beta = signed(rng, D, dtype=dtype), signed(rng, D, dtype=dtype)
+    shape = (D,) if images == 1 else (images, D)
+    gamma, beta = (signed(rng, *shape, dtype=dtype) for _ in range(2))
     inputs += [gamma] if rms else [gamma, beta]
     epsilon = 1e-12 if equal else 1e-3
     wide = total.astype(np.float64)
     centred = wide if rms else wide - wide.mean(-1, keepdims=True)
-    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon))) * gamma.astype(np.float64)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon))) * _of_rows(gamma, rows)
     if not rms:
-        y = y + beta.astype(np.float64)
+        y = y + _of_rows(beta, rows)
 
     def plan(harness: Harness, facts: int) -> Plan:
         flags = (c_int(rms), c_int(residual), c_int(writes_sum))
         half = c_int(dtype == np.float16)
-        return harness.plan("row_norm", facts, half, c_int64(rows), c_int64(D), c_float(epsilon), *flags)
+        return harness.plan(
+            "row_norm", facts, half, c_int64(rows), c_int64(D), c_float(epsilon), *flags, c_int64(images)
+        )
 
     expected = [y, wide] if writes_sum else [y]
-    op = "FusedRmsNorm" if rms else "FusedLayerNorm"
+    op = "FusedRmsNorm" if rms else "FusedLayerNorm" if images == 1 else "FusedAdaLayerNorm"
     return Case(name, op, inputs, expected, plan, tolerance_of(dtype))
+
+
+def _of_rows(parameters: Array, rows: int) -> Array:
+    wide = np.atleast_2d(parameters).astype(np.float64)
+    return np.repeat(wide, rows // len(wide), axis=0)
 
 
 def cases() -> Iterator[Case]:
@@ -59,6 +71,10 @@ def cases() -> Iterator[Case]:
             rms, residual, writes_sum = i % 2 == 1, i % 3 != 0, i % 3 == 2
             kind = ("rms" if rms else "layer") + "_norm" + ("_add" if residual else "") + ("_sum" if writes_sum else "")
             yield case(f"{kind}_{suffix}-{rows}x{D}", dtype, rows, D, rms, residual, writes_sum)
+        for rows, D, images in ((6, 768, 3), (8, 77, 2), (5, 64, 5), (4, 16386, 2)):
+            residual = D % 2 == 0
+            name = f"ada_layer_norm_{suffix}-{rows}x{D}-{images}"
+            yield case(name, dtype, rows, D, False, residual, D == 64, images=images)
         for rows, D in ((6, 768), (5, 333)):
             for residual in (False, True):
                 kind = "layer_norm_add" if residual else "layer_norm"

@@ -171,6 +171,11 @@ def _split(known: Known) -> Dims | None:
     return [part if axis == along else d for axis, d in enumerate(dims)]
 
 
+def _halves(known: Known) -> Dims | None:
+    dims = known.dims(0)
+    return None if dims is None else [*dims[:-1], dims[-1].divided_by(Size.of(2))]
+
+
 def _gather(known: Known) -> Dims | None:
     data, indices = known.dims(0), known.dims(1)
     if data is None or indices is None:
@@ -468,7 +473,7 @@ SAME_SHAPE_MICROSOFT = (
     "BiasAdd BiasGelu FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding "
     "Trilu".split()
 )
-SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedRmsNorm")
+SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedAdaLayerNorm", "FusedRmsNorm")
 
 # What the dimensions of an output are.
 DIMS: dict[str, Rule] = {
@@ -522,6 +527,9 @@ DIMS: dict[str, Rule] = {
 }
 DIMS_OWN: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE_OWN, Rule(_like_first, dims=FIRST)),
+    "FusedRotary": Rule(_transpose, dims=FIRST),
+    "GatedHalves": Rule(_halves, dims=FIRST),
+    "Gated": Rule(_like_first, dims=FIRST),
     "Linear": Rule(_linear, dims=(0, 1)),
     "WinogradConv": Rule(_winograd, dims=(0, 1)),
 }

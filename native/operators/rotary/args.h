@@ -24,4 +24,17 @@ struct RotaryArgs {
 };
 static_assert(is_args<RotaryArgs>(104), "one layout for all compilers");
 
+// Y [.., n1, n2, D]; steps are in elements, from the outermost axis on.
+struct FusedRotaryArgs {
+  static constexpr int kSlots = 4;
+  In x;
+  Constant cos, sin;
+  Out y;
+  uint32_t total;
+  Divisor D, n2, n1;
+  uint32_t x_steps[3], cos_steps[3], sin_steps[3];
+  int32_t interleaved;
+};
+static_assert(is_args<FusedRotaryArgs>(112), "one layout for all compilers");
+
 }  // namespace graphopt::hip

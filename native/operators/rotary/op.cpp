@@ -1,10 +1,102 @@
-// RotaryEmbedding of ONNX and of ONNX Runtime.
+// FusedRotary[Interleaved]; RotaryEmbedding of ONNX and of ONNX Runtime.
 #include "operators/rotary/op.h"
+
+#include <algorithm>
 
 #include "operators/room.h"
 
 namespace graphopt {
+
+std::vector<FusedRotaryOp> FusedRotaryOp::all() {
+  std::vector<FusedRotaryOp> ops(2);
+  ops[1].interleaved_ = true;
+  return ops;
+}
+
+void FusedRotaryOp::read(const Node& node) {
+  perm_ = node.get_ints("perm");
+  const auto rank = static_cast<int64_t>(perm_.size());
+  bool fits = rank >= 2 && rank <= 4;
+  for (int64_t axis = 0; fits && axis < rank; ++axis) {
+    fits = std::count(perm_.begin(), perm_.end(), axis) == 1;
+  }
+  if (!fits || perm_.back() != rank - 1) {
+    throw Error("attribute 'perm' must permute 2, 3 or 4 axes and keep the last one");
+  }
+}
+
+void FusedRotaryOp::require_rank(size_t rank) const {
+  if (rank != perm_.size()) throw Error("X does not have the rank of its perm");
+}
+
+Shape FusedRotaryOp::output(const Shapes& inputs) const {
+  Shape y(perm_.size());
+  for (size_t i = 0; i < perm_.size(); ++i) y[i] = inputs[0][static_cast<size_t>(perm_[i])];
+  return y;
+}
+
+FusedRotaryProblem FusedRotaryOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  require_rank(x.rank());
+  const Shape y = output(inputs);
+  const size_t outer = y.rank() - 1;
+  FusedRotaryProblem p;
+  p.D = y[outer];
+  p.interleaved = interleaved_;
+  if (p.D % 2 != 0) throw Error("the last axis must have pairs, got " + x.text());
+  for (size_t i = 0; i < outer; ++i) {
+    p.n[3 - outer + i] = y[i];
+    p.x[3 - outer + i] = x.elements(static_cast<size_t>(perm_[i]) + 1);
+  }
+  const auto steps = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& step) {
+    const auto refuse = [&] {
+      throw Error(std::string(name) + " " + angles.text() + " does not fit to " + y.text());
+    };
+    if (angles.rank() < 1 || angles.rank() > y.rank() || angles[angles.rank() - 1] != p.D) refuse();
+    for (size_t i = 0; i + 1 < angles.rank(); ++i) {
+      const size_t axis = y.rank() - angles.rank() + i;
+      if (angles[i] != 1 && angles[i] != y[axis]) refuse();
+      step[3 - outer + axis] = angles[i] == 1 ? 0 : angles.elements(i + 1);
+    }
+  };
+  steps("cos", inputs[1], p.cos);
+  steps("sin", inputs[2], p.sin);
+  return p;
+}
+
+void FusedRotaryOp::infer(const ShapeInference& node) const {
+  const SymbolicShape x = node.input(0);
+  if (x.size() != perm_.size()) return;
+  SymbolicShape y;
+  for (const int64_t axis : perm_) y.push_back(x[static_cast<size_t>(axis)]);
+  node.set_output(0, y);
+}
+
 namespace {
+
+template <class T>
+class FusedRotaryKernel final : public CpuKernel<FusedRotaryOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    cpu::fused_rotary(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
+                      call.outputs[0].as<T>(), *call.parallel, call.workspace);
+    return true;
+  }
+
+ private:
+  size_t workspace(const FusedRotaryProblem& p, size_t lanes) const override {
+    return cpu::fused_rotary_workspace<T>(p, lanes);
+  }
+};
+
+void plan_own(GpuWork<FusedRotaryProblem>& work) {
+  work.program.launch(gpu::fused_rotary_plan(work.p, work.half), work.call);
+}
+
+constexpr Implementation<GpuWork<FusedRotaryProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<FusedRotaryProblem>>, plan_own},
+};
 
 // Where a node has them. ONNX's ids may be left out: then the caches have the angles of each token.
 struct RotaryInputs {
@@ -85,6 +177,8 @@ std::string refuse_onnx_rotary(const Node& node) {
 }  // namespace
 
 void add_rotary(Kernels& kernels) {
+  kernels.add_cpu<FusedRotaryOp, FusedRotaryKernel>();
+  kernels.add_gpu<FusedRotaryOp, GpuKernel<FusedRotaryOp, kImplementations>>(Where::kGpu);
   kernels.add_microsoft<RotaryEmbedding>("RotaryEmbedding", kOfMicrosoft).refused(refuse_rotary);
   kernels.add_onnx<RotaryEmbedding>("RotaryEmbedding", 23, 23, kOfOnnx).refused(refuse_onnx_rotary);
 }

@@ -1,9 +1,63 @@
-// RotaryEmbedding on a GPU.
+// FusedRotary[Interleaved]; RotaryEmbedding on a GPU.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
 #include "device/launch.h"
+#include "operators/operator.h"
+
+namespace graphopt {
+
+// Y = X cos + turned(X) sin. Y [n0, n1, n2, D], with sizes of 1 in front where X has fewer axes.
+struct FusedRotaryProblem {
+  std::array<int64_t, 3> n = {1, 1, 1};
+  std::array<int64_t, 3> x = {}, cos = {},
+                         sin = {};  // elements from one to the next along these; 0: broadcast
+  int64_t D = 0;
+  bool interleaved = false;  // the numbers of a pair stand beside each other, else D / 2 apart
+
+  int64_t rows() const { return n[0] * n[1] * n[2]; }
+};
+
+class FusedRotaryOp final : public Operator<FusedRotaryProblem> {
+ public:
+  static std::vector<FusedRotaryOp> all();
+  std::string name() const override { return interleaved_ ? "FusedRotaryInterleaved" : "FusedRotary"; }
+  std::vector<Operand> inputs() const override { return std::vector<Operand>(3, Operand::kTensor); }
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+
+ private:
+  void require_rank(size_t rank) const;
+
+  bool interleaved_ = false;
+  std::vector<int64_t> perm_;
+};
+
+}  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half.
+GRAPHOPT_CPU_KERNEL(size_t, fused_rotary_workspace, (const FusedRotaryProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, fused_rotary,
+                    (const FusedRotaryProblem& p, const T* x, const T* cos, const T* sin, T* y,
+                     Parallel& parallel, void* workspace),
+                    (p, x, cos, sin, y, parallel, workspace))
+
+}  // namespace graphopt::cpu
 
 namespace graphopt::gpu {
+
+// Inputs X, cos, sin; output Y. Throws std::invalid_argument when one has 2^31 elements or more.
+Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half);
 
 // X [B, S, N, H], or [B, N, S, H] with heads_first; cos and sin [positions, half].
 struct RotaryProblem {

@@ -13,13 +13,16 @@ constexpr int kRowNormAnyThreads = 1024;
 struct RowNormArgs {
   static constexpr int kSlots = 6;
   In x, residual;        // residual may be null
-  Constant gamma, beta;  // beta may be null
+  Constant gamma, beta;  // [images, D]; beta may be null
   Out y, sum;            // sum may be null
   uint32_t D;
   float epsilon;
   int32_t rms;      // no mean is subtracted
   int32_t threads;  // of the work-group
+  Divisor image;    // rows that share a gamma; of the rows from first_row on
+  uint32_t first_row;
+  uint32_t gamma_step;  // from one image's to the next; 0 where all share one
 };
-static_assert(is_args<RowNormArgs>(64), "one layout for all compilers");
+static_assert(is_args<RowNormArgs>(88), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -20,8 +20,8 @@ template <class T>
 Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
   constexpr bool kConverts = !std::is_same_v<T, float>;
   Parts parts;
-  parts.gamma = workspace.take<float>(kConverts ? p.D : 0);
-  parts.beta = workspace.take<float>(kConverts && !p.rms ? p.D : 0);
+  parts.gamma = workspace.take<float>(kConverts ? p.images * p.D : 0);
+  parts.beta = workspace.take<float>(kConverts && !p.rms ? p.images * p.D : 0);
   parts.stride = (p.D + 15) / 16 * 16;
   parts.rows = workspace.take<float>(static_cast<int64_t>(lanes) * 3 * parts.stride);
   return parts;
@@ -44,8 +44,10 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
   const auto count = static_cast<size_t>(D);
   Workspace workspace(memory);
   const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
-  const float* g = as_float(gamma, parts.gamma, count);
-  const float* b = p.rms ? nullptr : as_float(beta, parts.beta, count);
+  const size_t parameters = static_cast<size_t>(p.images) * count;
+  const float* gammas = as_float(gamma, parts.gamma, parameters);
+  const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
+  const int64_t rows_of_image = p.rows / p.images;
 
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
   parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
@@ -54,6 +56,9 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
     float* r_buffer = x_buffer + parts.stride;
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
       const float* s = as_float(x + row * D, x_buffer, count);
+      const int64_t image = p.images == 1 ? 0 : row / rows_of_image;
+      const float* g = gammas + image * D;
+      const float* b = p.rms ? nullptr : betas + image * D;
       if (p.has_residual) {
         const float* r = as_float(residual + row * D, r_buffer, count);
         float* total = p.writes_sum ? target(sum + row * D, s_buffer) : s_buffer;

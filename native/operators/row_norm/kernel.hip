@@ -1,4 +1,4 @@
-// FusedLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, s = x + r (rounded to T, as the
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, s = x + r (rounded to T, as the
 // Add that it replaces does), statistics in float32, the variance from deviations.
 //
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
@@ -15,10 +15,19 @@ struct RowNormLds {
   WaveSums first, second;
 };
 
+// Those of the work-group's row; null stays null.
+template <class T>
+DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
+  if (args.gamma_step == 0 || parameters == nullptr) return parameters;
+  const uint32_t image = divide(args.first_row + static_cast<uint32_t>(block_x()), args.image);
+  return parameters + static_cast<size_t>(image) * args.gamma_step;
+}
+
 // All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
 template <class T>
 DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
-  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  const T *x = args.x, *residual = args.residual;
+  const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
   const uint32_t D = args.D;
   const int threads = args.threads;
@@ -84,7 +93,8 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
 
 template <class T>
 DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
-  const T *x = args.x, *residual = args.residual, *gamma = args.gamma, *beta = args.beta;
+  const T *x = args.x, *residual = args.residual;
+  const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
   const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;

@@ -9,10 +9,11 @@ namespace graphopt {
 
 std::vector<RowNormOp> RowNormOp::all() {
   std::vector<RowNormOp> ops;
-  for (bool rms : {false, true}) {
+  for (int kind : {0, 1, 2}) {
     for (int suffixes : {0, 1, 2}) {
       RowNormOp op;
-      op.rms_ = rms;
+      op.rms_ = kind == 1;
+      op.ada_ = kind == 2;
       op.add_ = suffixes >= 1;
       op.sum_ = suffixes == 2;
       ops.push_back(op);
@@ -22,7 +23,8 @@ std::vector<RowNormOp> RowNormOp::all() {
 }
 
 std::string RowNormOp::name() const {
-  return std::string(rms_ ? "FusedRmsNorm" : "FusedLayerNorm") + (add_ ? "Add" : "") + (sum_ ? "Sum" : "");
+  const char* base = rms_ ? "FusedRmsNorm" : ada_ ? "FusedAdaLayerNorm" : "FusedLayerNorm";
+  return std::string(base) + (add_ ? "Add" : "") + (sum_ ? "Sum" : "");
 }
 
 std::vector<Operand> RowNormOp::inputs() const {
@@ -33,17 +35,25 @@ void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
 
 RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (x.rank() < 1) throw Error("X must have rank 1 or more");
+  if (x.rank() < (ada_ ? 2u : 1u))
+    throw Error(ada_ ? "X must have rank 2 or more" : "X must have rank 1 or more");
   if (add_) require_like("R", inputs[1], "X", x);
-  const Shape row = {x[x.rank() - 1]};
+  const int64_t D = x[x.rank() - 1];
+  Shape row = {D};
   const size_t gamma = add_ ? 2 : 1, beta = gamma + 1;
+  if (ada_) {  // [N, 1, .., D], or [1, 1, .., D] for all images
+    row = Shape(x.rank());
+    for (size_t i = 0; i < x.rank(); ++i) row[i] = i + 1 == x.rank() ? D : 1;
+    if (inputs[gamma].rank() > 0 && inputs[gamma][0] == x[0]) row[0] = x[0];
+  }
   require_shape("gamma", inputs[gamma], row);
   if (!rms_) require_shape("beta", inputs[beta], row);
   RowNormProblem p;
-  p.D = row[0];
+  p.D = D;
   p.rows = 1;
   for (size_t i = 0; i + 1 < x.rank(); ++i) p.rows *= x[i];
   p.epsilon = epsilon_;
+  p.images = ada_ ? std::max<int64_t>(row[0], 1) : 1;
   p.rms = rms_;
   p.has_residual = add_;
   p.writes_sum = sum_;

@@ -1,4 +1,4 @@
-// FusedLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]].
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]].
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ struct RowNormProblem {
   bool has_residual = false;
   bool writes_sum = false;  // S = X + R is a second output
   bool has_beta = true;     // of a LayerNorm on a GPU
+  int64_t images = 1;       // gamma and beta are [images, D]: one row for every rows / images of X
 };
 
-// FusedLayerNorm and FusedRmsNorm.
+// FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, whose gamma and beta are inputs of each image.
 class RowNormOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormOp> all();
@@ -33,7 +34,7 @@ class RowNormOp final : public Operator<RowNormProblem> {
   Problem problem(const Shapes& inputs) const override;
 
  private:
-  bool rms_ = false, add_ = false, sum_ = false;
+  bool rms_ = false, ada_ = false, add_ = false, sum_ = false;
   float epsilon_ = 0.0f;
 };
 
@@ -41,7 +42,7 @@ class RowNormOp final : public Operator<RowNormProblem> {
 
 namespace graphopt::cpu {
 
-// T is float or graphopt::half. residual is null unless p.has_residual, beta unless p is a LayerNorm, sum
+// T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta unless p is a LayerNorm, sum
 // unless p.writes_sum. y may be x.
 GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t lanes), (p, lanes))
 GRAPHOPT_CPU_KERNEL(void, row_norm,

@@ -25,8 +25,12 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.epsilon = p.epsilon;
   args.rms = p.rms;
   args.threads = static_cast<int32_t>(block);
+  args.image = make_divisor(p.images == 1 ? 1 : p.rows / p.images);
+  args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
+  if (p.images != 1) to_u31(p.rows);
   const int64_t bytes = (half ? 2 : 4) * p.D;
   for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
+    args.first_row = p.images == 1 ? 0 : static_cast<uint32_t>(first);
     args.x = behind(input(0), first * bytes);
     args.residual = behind(p.has_residual ? input(1) : no_buffer(), first * bytes);
     args.y = behind(output(0), first * bytes);

@@ -1,0 +1,52 @@
+"""Recognises the scale and shift of each image behind a norm: Y A + B, both computed (AdaLN of transformers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import other_input, sole_reader
+
+
+@dataclass(frozen=True)
+class Modulation:
+    """The Mul and the Add behind a norm, and what they take besides."""
+
+    scaled: ir.Node
+    shifted: ir.Node
+    scale: ir.Value
+    shift: ir.Value
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ir.Node]:
+        return (self.scaled, self.shifted)
+
+
+def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
+    """What alone reads y, when that is a Mul by a computed value and an Add of another one."""
+    scaled = sole_reader(y, "Mul")
+    shifted = None if scaled is None else sole_reader(scaled.outputs[0], "Add")
+    if scaled is None or shifted is None:
+        return None
+    scale, shift = other_input(scaled, y), other_input(shifted, scaled.outputs[0])
+    if scale is None or shift is None or editor.is_constant(scale) or editor.is_constant(shift):
+        return None
+    return Modulation(scaled, shifted, scale, shift)
+
+
+def is_modulated(y: ir.Value, editor: Editor) -> bool:
+    """Whether scale and shift behind y are rows of each image."""
+    found = modulation_of(y, editor)
+    dims = editor.shapes.dims(y)
+    if found is None or dims is None or len(dims) < 2:
+        return False
+    rows = [editor.shapes.dims(value) for value in (found.scale, found.shift)]
+    return all(d is not None and is_row_of_each_image(d, dims) for d in rows)
+
+
+def is_row_of_each_image(given: tuple[Size, ...], dims: tuple[Size, ...]) -> bool:
+    """Whether it has all axes of what has `dims`, the length of the last and sizes of 1 between that and the first."""
+    return len(given) == len(dims) and given[-1] == dims[-1] and all(size.value == 1 for size in given[1:-1])

@@ -1,0 +1,221 @@
+"""Recognises rotary position embedding: X cos + turned(X) sin, as exporters write it.
+
+halves       turned = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
+neighbours   turned = Reshape(Concat of (-x1, x0) with an axis more), x0 = X[.., ::2], x1 = X[.., 1::2], or both
+             parts of a Reshape to pairs                                                         GPT-J, Flux, EVA
+apart        Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.forms.halves import half_of, slice_of_last_axis
+from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
+
+# What computes a shape.
+SHAPES = ("Shape", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast")
+MOST_OF_A_SHAPE = 24
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """One tensor that is turned.
+
+    Attributes:
+        X: what is turned.
+        cos, sin: what X and the turned X are multiplied by; of half the columns where they are `apart`.
+        nodes: those that must go together, the one that makes Y last.
+        cuts: those that make the parts of X, which others may read.
+        interleaved: the numbers of a pair stand beside each other.
+        apart: both halves of the result are made of the same cos and sin.
+    """
+
+    X: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+    nodes: tuple[ir.Node, ...]
+    cuts: tuple[ir.Node, ...]
+    interleaved: bool
+    apart: bool = False
+
+    @property
+    def Y(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """turned(X): `value`, made by `nodes` of the parts that `cuts` make."""
+
+    X: ir.Value
+    value: ir.Value
+    nodes: tuple[ir.Node, ...]
+    cuts: tuple[ir.Node, ...]
+    interleaved: bool
+
+
+def turned_by(neg: ir.Node, editor: Editor) -> _Turned | None:
+    """What a Neg is part of, when that turns a tensor."""
+    return _turned_halves(neg, editor) or _turned_neighbours(neg, editor)
+
+
+def rotary_of(turned: _Turned, editor: Editor) -> Rotary | None:
+    """X cos + turned sin, of the same X."""
+    by_sin = sole_reader(turned.value, "Mul")
+    total = None if by_sin is None else sole_reader(by_sin.outputs[0], "Add")
+    by_cos = None if by_sin is None or total is None else made_by(other_input(total, by_sin.outputs[0]), "Mul")
+    if by_sin is None or total is None or by_cos is None or turned.X not in by_cos.inputs:
+        return None
+    sin, cos = other_input(by_sin, turned.value), other_input(by_cos, turned.X)
+    if sin is None or cos is None:
+        return None
+    nodes = (*turned.nodes, by_sin, by_cos, total)
+    return Rotary(turned.X, cos, sin, nodes, turned.cuts, turned.interleaved)
+
+
+def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
+    """Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
+    if len(concat.inputs) != 2 or not _along_last(concat, concat.outputs[0], editor):
+        return None
+    first, second = made_by(concat.inputs[0], "Sub"), made_by(concat.inputs[1], "Add")
+    if first is None or second is None:
+        return None
+    by_cos, by_sin = (made_by(v, "Mul") for v in first.inputs)
+    if by_cos is None or by_sin is None:
+        return None
+    for x1 in by_cos.inputs:
+        half = None if x1 is None else half_of(x1, editor)
+        if x1 is None or half is None or half.index != 0:
+            continue
+        cos = other_input(by_cos, x1)
+        for x2 in by_sin.inputs:
+            other = None if x2 is None else half_of(x2, editor)
+            if x2 is None or other is None or other.X is not half.X or other.index != 1:
+                continue
+            sin = other_input(by_sin, x2)
+            products = [made_by(v, "Mul") for v in second.inputs]
+            wanted = [{x2, cos}, {x1, sin}]
+            found = [set() if product is None else set(product.inputs) for product in products]
+            if cos is None or sin is None or (found != wanted and found[::-1] != wanted):
+                continue
+            nodes = tuple(n for n in (by_cos, by_sin, *products, first, second, concat) if n is not None)
+            cuts = tuple(dict.fromkeys((half.cut, other.cut)))
+            return Rotary(half.X, cos, sin, nodes, cuts, interleaved=False, apart=True)
+    return None
+
+
+def _turned_halves(neg: ir.Node, editor: Editor) -> _Turned | None:
+    concat = sole_reader(neg.outputs[0], "Concat")
+    part = neg.inputs[0]
+    second = None if part is None else half_of(part, editor)
+    if concat is None or second is None or second.index != 1 or len(concat.inputs) != 2:
+        return None
+    other = concat.inputs[1]
+    first = None if other is None else half_of(other, editor)
+    if concat.inputs[0] is not neg.outputs[0] or first is None or first.index != 0 or first.X is not second.X:
+        return None
+    if not _along_last(concat, concat.outputs[0], editor):
+        return None
+    cuts = tuple(dict.fromkeys((first.cut, second.cut)))
+    return _Turned(first.X, concat.outputs[0], (neg, concat), cuts, interleaved=False)
+
+
+def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
+    x1 = neg.inputs[0]
+    wide = sole_reader(neg.outputs[0], "Unsqueeze")
+    concat = None if wide is None else sole_reader(wide.outputs[0], "Concat")
+    if (
+        x1 is None
+        or wide is None
+        or concat is None
+        or len(concat.inputs) != 2
+        or concat.inputs[0] is not wide.outputs[0]
+    ):
+        return None
+    beside = made_by(concat.inputs[1], "Unsqueeze")
+    flat = next((node for node in concat.outputs[0].consumers() if is_op(node, "Reshape")), None)
+    x0 = None if beside is None else beside.inputs[0]
+    if beside is None or flat is None or x0 is None:
+        return None
+    x0_at, x1_at = _neighbour(x0, editor), _neighbour(x1, editor)
+    if x0_at is None or x1_at is None or x0_at.X is not x1_at.X or (x0_at.index, x1_at.index) != (0, 1):
+        return None
+    dims, pairs = editor.shapes.dims(x0_at.X), editor.shapes.dims(concat.outputs[0])
+    if dims is None or editor.shapes.dims(flat.outputs[0]) != dims or pairs is None:
+        return None
+    # Both parts stand one behind the other along a new last axis.
+    if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _along_last(concat, concat.outputs[0], editor):
+        return None
+    cuts = tuple(dict.fromkeys((*x0_at.cuts, *x1_at.cuts)))
+    nodes = (neg, wide, beside, concat, *_shape_of(concat, flat), flat)
+    return _Turned(x0_at.X, flat.outputs[0], nodes, cuts, interleaved=True)
+
+
+def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes that make the shape of a Reshape out of that of what it takes, and nothing else."""
+    found: dict[ir.Node, None] = {}
+    work = [flat.inputs[1]]
+    while work and len(found) < MOST_OF_A_SHAPE:
+        node = made_by(work.pop(), *SHAPES)
+        readers = [] if node is None else [reader for output in node.outputs for reader in output.consumers()]
+        if node is not None and all(reader is flat or reader in found for reader in readers):
+            found[node] = None
+            work += [] if concat.outputs[0] in node.inputs else node.inputs
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Neighbour:
+    """Number `index` of each pair of X, made by `cuts`."""
+
+    X: ir.Value
+    index: int
+    cuts: tuple[ir.Node, ...]
+
+
+def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
+    piece = made_by(value, "Slice", "Squeeze", "Gather")
+    source = None if piece is None else piece.inputs[0]
+    dims = editor.shapes.dims(value)
+    if piece is None or source is None or not dims:
+        return None
+    if piece.op_type == "Slice":
+        span, last = slice_of_last_axis(piece, editor), editor.shapes.last(source)
+        if span is None or span.step != 2 or span.start not in (0, 1) or last is None or last.value is None:
+            return None
+        whole = span.end >= last.value and last == dims[-1] + dims[-1]
+        return _Neighbour(source, span.start, (piece,)) if whole else None
+    cuts: tuple[ir.Node, ...] = (piece,)
+    sliced = made_by(source, "Slice")
+    if piece.op_type == "Gather":
+        index = editor.scalar(piece.inputs[1])
+        at = attribute_int(piece, "axis", 0)
+    elif sliced is not None:
+        span, at = slice_of_last_axis(sliced, editor), -1
+        if span is None or sliced.inputs[0] is None or span.step != 1 or span.end < span.start + 1:
+            return None
+        index, source, cuts = span.start, sliced.inputs[0], (piece, sliced)
+    else:
+        split = made_by(source, "Split")
+        if split is None or len(split.outputs) != 2 or split.inputs[0] is None:
+            return None
+        index, at, source = source.index(), attribute_int(split, "axis", 0), split.inputs[0]
+        cuts = (piece, split)
+    pairs, reshape = editor.shapes.dims(source), made_by(source, "Reshape")
+    x = None if reshape is None else reshape.inputs[0]
+    whole_dims = editor.shapes.dims(x)
+    if index not in (0, 1) or x is None or reshape is None or pairs is None or not whole_dims:
+        return None
+    if at not in (-1, len(pairs) - 1) or list(pairs) != [*whole_dims[:-1], dims[-1], Size.of(2)]:
+        return None
+    return _Neighbour(x, int(index), (*cuts, reshape)) if list(dims) == list(pairs[:-1]) else None
+
+
+def _along_last(concat: ir.Node, y: ir.Value, editor: Editor) -> bool:
+    axis, rank = attribute_int(concat, "axis", 0), editor.shapes.rank(y)
+    return axis == -1 or (rank is not None and axis == rank - 1)

@@ -1,0 +1,60 @@
+"""FusedRotary[Interleaved]: rotary position embedding, Y = Z cos + turned(Z) sin with Z = Transpose(X, perm).
+
+turned(Z) = [-z2, z1] of the halves z1 and z2 of Z's last axis; Interleaved: (-z1, z0) of each pair of neighbours.
+X of rank 2, 3 or 4, its last axis D even; perm keeps it last. cos and sin [.., D] broadcast to Z, which does not grow.
+float and float16.
+J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.schema import Array, Dialect, OpSpec, dim, ints, widen
+
+AXES_OF_UNSQUEEZE_OPSET = 13  # they are an input
+
+
+def _spec(interleaved: bool) -> OpSpec:
+    def reference(x: Array, cos: Array, sin: Array, *, perm: Sequence[int]) -> tuple[Array, ...]:
+        z = widen(x).transpose(perm)
+        if interleaved:
+            turned = np.stack((-z[..., 1::2], z[..., ::2]), axis=-1).reshape(z.shape)
+        else:
+            first, second = np.split(z, 2, axis=-1)
+            turned = np.concatenate((-second, first), axis=-1)
+        return (z * widen(cos) + turned * widen(sin),)
+
+    def body(dialect: Dialect) -> str:
+        statements = "Z = Transpose <perm: ints = @perm> (X)\n" + dim("D", "Z", -1)
+        statements += ints("last", -1) + ints("zero", 0) + ints("one", 1) + ints("two", 2)
+        if interleaved:
+            statements += "z0 = Slice(Z, zero, D, last, two)\nz1 = Slice(Z, one, D, last, two)\nn1 = Neg(z1)\n"
+            for part in ("n1", "z0"):
+                if dialect.opset < AXES_OF_UNSQUEEZE_OPSET:
+                    statements += f"{part}_pair = Unsqueeze <axes: ints = [-1]> ({part})\n"
+                else:
+                    statements += f"{part}_pair = Unsqueeze({part}, last)\n"
+            statements += "pairs = Concat <axis: int = -1> (n1_pair, z0_pair)\nshape = Shape(Z)\n"
+            statements += "turned = Reshape(pairs, shape)\n"
+        else:
+            statements += "half = Div(D, two)\nz0 = Slice(Z, zero, half, last)\nz1 = Slice(Z, half, D, last)\n"
+            statements += "n1 = Neg(z1)\nturned = Concat <axis: int = -1> (n1, z0)\n"
+        return statements + "by_cos = Mul(Z, cos)\nby_sin = Mul(turned, sin)\nY = Add(by_cos, by_sin)\n"
+
+    return OpSpec(
+        name=f"FusedRotary{'Interleaved' if interleaved else ''}",
+        inputs=("X", "cos", "sin"),
+        outputs=("Y",),
+        attributes={"perm": ir.AttributeType.INTS},
+        body=body,
+        min_opset=11,  # negative axes of Concat and Unsqueeze
+        reference=reference,
+        summary="Y = Z cos + turned(Z) sin, Z = Transpose(X, perm)",
+    )
+
+
+SPECS = tuple(_spec(interleaved) for interleaved in (False, True))

@@ -1,0 +1,133 @@
+"""The scale and shift of each image behind a LayerNorm become part of it (AdaLN of diffusion transformers).
+
+    FusedLayerNorm[Add[Sum]](X, gamma, beta) A + B
+        = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A, B [N, 1, .., D], computed
+
+W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", ICCV 2023: A = 1 + scale, B = shift.
+
+Why it is legal: FusedAdaLayerNorm is defined by that equation; gamma A and beta A + B are rows of each image, computed
+once, and left out where gamma is 1 and beta is 0.
+
+Conditions: nobody else reads the norm or its product with A; A and B have X's rank, D numbers along the last axis, a
+dimension of 1 along every other one but the first, and there that of X, or both 1; all are of one type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.forms.modulation import Modulation, is_row_of_each_image, modulation_of
+from graphopt.graph.editor import Editor, attribute_float
+from graphopt.graph.vocabulary import require_input
+from graphopt.metadata import Numerics
+from graphopt.ops import DOMAIN
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+
+NORMS = ("FusedLayerNorm", "FusedLayerNormAdd", "FusedLayerNormAddSum")
+
+
+@dataclass(frozen=True)
+class AdaMatch:
+    """A norm of ours, its scale and shift, and the node in whose place the new one stands."""
+
+    norm: ir.Node
+    modulation: Modulation
+    place: ir.Node
+
+    @property
+    def name(self) -> str:
+        return self.norm.op_type.replace("FusedLayerNorm", "FusedAdaLayerNorm")
+
+    @property
+    def data(self) -> tuple[ir.Value, ...]:
+        """X, and R if any."""
+        return tuple(v for v in self.norm.inputs[:-2] if v is not None)
+
+
+class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
+    name = "ada_layer_norm"
+    equation = "FusedLayerNorm(X) A + B -> FusedAdaLayerNorm(X, A, B), A and B of each image"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset((DOMAIN, name) for name in NORMS)
+
+    def match(self, node: ir.Node, editor: Editor) -> AdaMatch | None:
+        modulation = modulation_of(node.outputs[0], editor)
+        return None if modulation is None else AdaMatch(node, modulation, modulation.shifted)
+
+    def legal(self, match: AdaMatch, editor: Editor) -> AdaMatch:
+        norm, modulation = match.norm, match.modulation
+        x = require_input(norm, 0)
+        if any(node.graph is not norm.graph for node in modulation.nodes):
+            raise Refusal(Code.ESCAPES, "scale and shift are in another graph", *modulation.nodes)
+        dims = editor.shapes.dims(x)
+        for what, value in (("the scale", modulation.scale), ("the shift", modulation.shift)):
+            given = editor.shapes.dims(value)
+            if dims is None or given is None:
+                raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}, or of {x.name}", norm)
+            if len(dims) < 2 or not is_row_of_each_image(given, dims):
+                raise Refusal(
+                    Code.WRONG_SHAPE, f"{what} [{', '.join(map(str, given))}] is not a row of each image", norm
+                )
+            if given[0] != dims[0] and given[0].value != 1:
+                code = Code.UNKNOWN_SHAPE if None in (given[0].value, dims[0].value) else Code.WRONG_SHAPE
+                raise Refusal(code, f"{what} is of {given[0]} images, {x.name} of {dims[0]}", norm)
+        first = [(editor.shapes.dims(v) or ())[0] for v in (modulation.scale, modulation.shift)]
+        if first[0] != first[1]:
+            raise Refusal(Code.WRONG_SHAPE, f"the scale is of {first[0]} images, the shift of {first[1]}", norm)
+        types = {editor.dtype(v) for v in (x, modulation.scale, modulation.shift)}
+        if len(types) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), norm)
+        editor.require_op(match.name, x, norm)
+        return AdaMatch(norm, modulation, _place(match, editor))
+
+    def rewrite(self, plan: AdaMatch, editor: Editor) -> str:
+        norm, modulation = plan.norm, plan.modulation
+        gamma, beta = norm.inputs[-2:]
+        scale, shift, new = modulation.scale, modulation.shift, []
+        label = modulation.shifted.name or norm.op_type
+        zero, one = (array is not None and bool((array == number).all())
+                     for array, number in ((editor.constant(beta), 0), (editor.constant(gamma), 1)))  # fmt: skip
+        if not zero:
+            product = editor.node("Mul", [scale, beta], {}, hint=f"{label}/beta")
+            total = editor.node("Add", [product.outputs[0], shift], {}, hint=f"{label}/shift")
+            new += [product, total]
+            shift = total.outputs[0]
+        if not one:
+            new.append(editor.node("Mul", [scale, gamma], {}, hint=f"{label}/scale"))
+            scale = new[-1].outputs[0]
+        dtype = editor.dtype(require_input(norm, 0))
+        assert dtype is not None, "`legal` asked"
+        for node in new:
+            node.outputs[0].dtype = dtype
+        epsilon = attribute_float(norm, "epsilon", 1e-5)
+        fused = editor.emit(plan.name, [*plan.data, scale, shift], {"epsilon": epsilon}, anchor=modulation.shifted)
+        outputs = {modulation.shifted.outputs[0]: fused.outputs[0]}
+        if len(norm.outputs) > 1:
+            outputs[norm.outputs[1]] = fused.outputs[1]
+        editor.replace([*modulation.nodes, norm], [*new, fused], outputs, anchor=plan.place)
+        return became(3, plan.name)
+
+
+def _place(match: AdaMatch, editor: Editor) -> ir.Node:
+    """Where all that is read is there and nobody has read the sum: at the Add, or else at the norm.
+
+    Raises:
+        Refusal: the sum is read before scale and shift are there.
+    """
+    norm, modulation = match.norm, match.modulation
+    readers = list(norm.outputs[1].consumers()) if len(norm.outputs) > 1 else []
+    if not readers:
+        return modulation.shifted
+    graph = norm.graph
+    assert graph is not None
+    order = {node: i for i, node in enumerate(graph)}
+    # A reader in a branch has no place here: it stands where the node with the branch does, which may be anywhere.
+    if all(order.get(reader, -1) > order[modulation.shifted] for reader in readers):
+        return modulation.shifted
+    made = [value.producer() for value in (modulation.scale, modulation.shift)]
+    if all(node is None or order.get(node, -1) < order[norm] for node in made):
+        return norm
+    raise Refusal(Code.ESCAPES, "the sum is read before scale and shift are computed", norm)

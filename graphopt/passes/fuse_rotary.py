@@ -1,0 +1,125 @@
+"""Rotary position embedding, as exporters write it, becomes one node, with the Transpose of heads in front of it.
+
+    X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin);  X = Transpose(Z, perm) goes along
+
+J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
+
+Why it is legal: the operators are defined by that equation, for any cos and sin: whether they are those of an angle, or
+alike in both halves, does not matter. Where one cos serves both halves of the result, it is put beside itself.
+
+Conditions: X has two, three or four axes, whose sizes are known to be those of the parts; the last one is static and
+even; cos and sin have its length, or half of it where halves are turned apart, and do not let the result grow; all are
+of one type, float or float16; nobody else reads what is in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.forms.activation import FLOATS
+from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, turned_by
+from graphopt.graph.editor import Editor, attribute_ints
+from graphopt.graph.vocabulary import made_by
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.profit import Candidate
+
+RANKS = (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class RotaryMatch:
+    """A rotary embedding, and the Transpose in front of it, if that goes along."""
+
+    rotary: Rotary
+    X: ir.Value
+    perm: tuple[int, ...]
+    moved: ir.Node | None
+
+    @property
+    def name(self) -> str:
+        return f"FusedRotary{'Interleaved' if self.rotary.interleaved else ''}"
+
+
+class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
+    name = "fuse_rotary"
+    equation = "X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin)"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Neg"), ("", "Concat")})
+
+    def match(self, node: ir.Node, editor: Editor) -> RotaryMatch | None:
+        if node.op_type == "Concat":
+            rotary = rotary_apart(node, editor)
+        else:
+            turned = turned_by(node, editor)
+            rotary = None if turned is None else rotary_of(turned, editor)
+            if turned is not None and rotary is None:
+                raise Refusal(
+                    Code.UNSUPPORTED_OP, "what is turned is not multiplied and added to its own product", node
+                )
+        rank = None if rotary is None else editor.shapes.rank(rotary.X)
+        if rotary is None or rank is None:
+            return None
+        moved = made_by(rotary.X, "Transpose")
+        perm = () if moved is None else tuple(attribute_ints(moved, "perm", ()))
+        if moved is None or moved.inputs[0] is None or len(perm) != rank or perm[-1] != rank - 1:
+            return RotaryMatch(rotary, rotary.X, tuple(range(rank)), None)
+        return RotaryMatch(rotary, moved.inputs[0], perm, moved)
+
+    def legal(self, match: RotaryMatch, editor: Editor) -> RotaryMatch:
+        rotary = match.rotary
+        anchor = rotary.nodes[0]
+        x = rotary.X
+        dims = editor.shapes.dims(x)
+        if len(match.perm) not in RANKS:
+            raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(match.perm)}", anchor)
+        D = None if dims is None else dims[-1].value
+        if dims is None or D is None:
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", anchor)
+        for what, value in (("cos", rotary.cos), ("sin", rotary.sin)):
+            given = editor.shapes.dims(value)
+            if given is None:
+                raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}", anchor)
+            columns = D // 2 if rotary.apart else D
+            text = f"{what} [{', '.join(map(str, given))}] for [{', '.join(map(str, dims))}]"
+            if not given or len(given) > len(dims) or given[-1].value != columns:
+                raise Refusal(Code.WRONG_SHAPE, text, anchor)
+            for size, of in zip(given[:-1], dims[len(dims) - len(given) :]):
+                if size.value != 1 and size != of:
+                    known = size.value is not None and of.value is not None
+                    raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
+        types = {editor.dtype(v) for v in (x, rotary.cos, rotary.sin)}
+        if len(types) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), anchor)
+        if not types <= set(FLOATS):
+            raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", anchor)
+        if any(node.graph is not anchor.graph for node in rotary.nodes):
+            raise Refusal(Code.ESCAPES, "a part of it is in another graph", anchor)
+        editor.require_contained(rotary.nodes, rotary.Y)
+        editor.require_op(match.name, x, anchor)
+        return match
+
+    def candidate(self, plan: RotaryMatch, editor: Editor) -> Candidate:
+        operands = (plan.X, plan.rotary.cos, plan.rotary.sin)
+        return editor.candidate(plan.name, operands, plan.rotary.Y, plan.rotary.nodes[-1])
+
+    def rewrite(self, plan: RotaryMatch, editor: Editor) -> str:
+        rotary, last = plan.rotary, plan.rotary.nodes[-1]
+        new: list[ir.Node] = []
+        angles = []
+        dtype = editor.dtype(rotary.X)
+        assert dtype is not None, "`legal` asked"
+        for value in (rotary.cos, rotary.sin):
+            if rotary.apart:
+                twice = editor.node("Concat", [value, value], {"axis": -1}, hint=f"{value.name}/twice")
+                twice.outputs[0].dtype = dtype
+                new.append(twice)
+                value = twice.outputs[0]
+            angles.append(value)
+        fused = editor.emit(plan.name, [plan.X, *angles], {"perm": plan.perm}, anchor=last)
+        nodes = [*rotary.nodes, *rotary.cuts, *(() if plan.moved is None else (plan.moved,))]
+        editor.replace(nodes, [*new, fused], {rotary.Y: fused.outputs[0]}, anchor=last)
+        return became(len(rotary.nodes) + len(rotary.cuts), plan.name)

@@ -1,0 +1,127 @@
+"""An activation times another value becomes one node: gated feed-forward layers (SwiGLU, GEGLU, ReGLU, GLU).
+
+    act(A) B -> Gated<act>(A, B);  act(X[.., :D]) X[.., D:] -> GatedHalves<act>(X), or the halves the other way round
+
+N. Shazeer, "GLU Variants Improve Transformer", 2020.
+
+Why it is legal: the operators are defined by these equations.
+
+Conditions: the activation is one of Relu, Sigmoid, Silu, Gelu, GeluTanh, and is read by the product alone; A and B are
+proven to have one shape, so that nothing broadcasts, and one type, float or float16. A product that spreads the
+activation over planes (the scale of squeeze and excitation) is no gate. In halves, a Split in two or two Slices of
+the last axis cut what both are made of, and nobody else reads the parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.forms.activation import FLOATS, Form, simple_form, written_form
+from graphopt.forms.halves import half_of
+from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import made_by, other_input, sole_reader
+from graphopt.metadata import Numerics
+from graphopt.ops import OPS
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class GateMatch:
+    """A product of an activation and another value.
+
+    Attributes:
+        form: the activation of A.
+        product: the Mul.
+        other: B.
+        X: what A and B are halves of, if they are.
+        gate: which half A is.
+        cuts: the nodes that cut X.
+    """
+
+    form: Form
+    product: ir.Node
+    other: ir.Value
+    X: ir.Value | None = None
+    gate: int = 0
+    cuts: tuple[ir.Node, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"Gated{'' if self.X is None else 'Halves'}{self.form.suffix}"
+
+
+class Gate(Pass[GateMatch, GateMatch]):
+    name = "gate"
+    equation = "act(A) B -> Gated<act>(A, B);  of the halves of X: GatedHalves<act>(X)"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset(("", op) for op in ("Relu", "Sigmoid", "Gelu", "Erf", "Tanh"))
+
+    def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
+        form = written_form(node, editor) or simple_form(node, editor)
+        if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
+            return None
+        product = sole_reader(form.y, "Mul")
+        if product is None or product.inputs[0] is product.inputs[1]:
+            return None
+        other = other_input(product, form.y)
+        if other is None or editor.is_constant(other):
+            return None
+        dims, others = editor.shapes.dims(form.x), editor.shapes.dims(other)
+        if dims != others and _spreads(dims, others):
+            return None
+        match = GateMatch(form, product, other)
+        first, second = half_of(form.x, editor), half_of(other, editor)
+        if first is None or second is None or first.X is not second.X or first.index == second.index:
+            return match
+        # Parts that others read stay, and then nothing is saved.
+        if any(reader not in (*form.nodes, product) for v in (form.x, other) for reader in v.consumers()):
+            return match
+        return GateMatch(form, product, other, first.X, first.index, (first.cut, second.cut))
+
+    def legal(self, match: GateMatch, editor: Editor) -> GateMatch:
+        a, b, product = match.form.x, match.other, match.product
+        match.form.require_closed()
+        if match.form.nodes[-1].graph is not product.graph:
+            raise Refusal(Code.ESCAPES, "the product is in another graph", product)
+        dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
+        if dims is None or others is None or dims != others:
+            raise Refusal(Code.UNKNOWN_SHAPE, f"whether {a.name} and {b.name} have one shape", product)
+        types = {editor.dtype(a), editor.dtype(b)}
+        if len(types) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), product)
+        if not types <= set(FLOATS):
+            raise Refusal(Code.WRONG_DTYPE, f"{a.name} is {editor.dtype(a)}", product)
+        if not dims:
+            raise Refusal(Code.WRONG_RANK, f"{a.name} is one number", product)
+        editor.require_op(match.name, a, product)
+        return match
+
+    def candidate(self, plan: GateMatch, editor: Editor) -> Candidate:
+        conv = made_by(plan.form.x, "Conv")
+        fused = conv is not None and editor.target.device == "cpu" and plan.form.suffix in ("Relu", "Sigmoid")
+        doubt = "the runtime's convolution takes the activation along" if fused else ""
+        operands = (plan.form.x, plan.other) if plan.X is None else (plan.X,)
+        return editor.candidate(plan.name, operands, plan.product.outputs[0], plan.product, doubt)
+
+    def rewrite(self, plan: GateMatch, editor: Editor) -> str:
+        product = plan.product
+        if plan.X is None:
+            new = editor.emit(plan.name, [plan.form.x, plan.other], {}, anchor=product)
+        else:
+            new = editor.emit(plan.name, [plan.X], {"gate": plan.gate}, anchor=product)
+        nodes = [*dict.fromkeys(plan.cuts), *plan.form.nodes, product]
+        editor.replace(nodes, [new], {product.outputs[0]: new.outputs[0]}, anchor=product)
+        return became(len(nodes), plan.name)
+
+
+def _spreads(dims: tuple[object, ...] | None, others: tuple[object, ...] | None) -> bool:
+    """Whether one of two is certainly spread over the other: of another rank, or by a dimension of 1."""
+    if dims is None or others is None:
+        return False
+    return len(dims) != len(others) or any(
+        a != b and 1 in (getattr(a, "value", None), getattr(b, "value", None)) for a, b in zip(dims, others)
+    )

@@ -1,0 +1,24 @@
+// What gated_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kGatedThreads = 256;  // 16 bytes each
+
+struct GatedArgs {
+  static constexpr int kSlots = 3;
+  In a, b;  // the same tensor in halves
+  Out y;
+  uint32_t total;             // elements of y
+  Divisor D;                  // elements of a row of y
+  uint32_t skip;              // elements between the end of a row of a, or b, and the next; 0 without halves
+  uint32_t a_first, b_first;  // elements in front of theirs
+  int32_t vectors;            // all pointers and rows are multiples of 16 bytes
+  Activation act;
+};
+static_assert(is_args<GatedArgs>(72), "one layout for all compilers");
+
+}  // namespace graphopt::hip

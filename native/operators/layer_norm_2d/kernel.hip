@@ -1,0 +1,70 @@
+// FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], mean and variance over the
+// channels of a pixel, in float32.
+//
+// Bound by memory. A work-group has kLayerNorm2dPixels pixels that lie side by side, so that each of its loads is
+// of whole cache lines, and kLayerNorm2dSlices slices of the channels. X is read three times, twice of them from
+// a cache: 32 pixels of 256 channels are 32 KiB. About 8 FLOPs an element. Launch:
+// operators/layer_norm_2d/plan.cpp.
+#include "device/platform.h"
+#include "operators/layer_norm_2d/args.h"
+
+namespace graphopt::hip {
+
+struct LayerNorm2dLds {
+  float first[kLayerNorm2dSlices][kLayerNorm2dPixels];
+  float second[kLayerNorm2dSlices][kLayerNorm2dPixels];
+};
+
+template <class T>
+DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds& lds) {
+  const T *gamma = args.gamma, *beta = args.beta;
+  const int pixel = thread_x() % kLayerNorm2dPixels, slice = thread_x() / kLayerNorm2dPixels;
+  const uint32_t at = static_cast<uint32_t>(block_x()) * kLayerNorm2dPixels + static_cast<uint32_t>(pixel);
+  const bool inside = at < args.pixels;
+  // Those beyond the last pixel go along with it up to the barriers, and write nothing.
+  const size_t image = static_cast<size_t>(args.first_image) + static_cast<size_t>(block_y());
+  const size_t base = image * args.C * args.pixels + (inside ? at : args.pixels - 1);
+  const T* x = static_cast<const T*>(args.x) + base;
+  T* y = static_cast<T*>(args.y) + base;
+  const size_t step = args.pixels;
+  const auto own = static_cast<uint32_t>(slice);
+  const auto sum_of = [&](float (&slices)[kLayerNorm2dSlices][kLayerNorm2dPixels], float part) {
+    slices[slice][pixel] = part;
+    barrier();
+    float total = 0;
+    UNROLL for (int k = 0; k < kLayerNorm2dSlices; ++k) total += slices[k][pixel];
+    return total;
+  };
+
+  // The first channel: with it a large mean costs no digits, and equal numbers give 0. Y may be X, so nobody
+  // writes before all have read it.
+  const float pivot = to_float(x[0]);
+  float part = 0;
+  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) part += to_float(x[c * step]) - pivot;
+  const float mean = pivot + sum_of(lds.first, part) / static_cast<float>(args.C);
+  part = 0;
+  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) {
+    const float d = to_float(x[c * step]) - mean;
+    part += d * d;
+  }
+  const float scale = rsqrt_exact(sum_of(lds.second, part) / static_cast<float>(args.C) + args.epsilon);
+  if (!inside) return;
+  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) {
+    const float value = (to_float(x[c * step]) - mean) * scale * to_float(gamma[c]) + to_float(beta[c]);
+    y[c * step] = from_float<T>(value);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(layer_norm_2d_f32, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) {
+  SHARED(LayerNorm2dLds, lds);
+  layer_norm_2d<float>(args, lds);
+}
+
+KERNEL(layer_norm_2d_f16, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) {
+  SHARED(LayerNorm2dLds, lds);
+  layer_norm_2d<half_t>(args, lds);
+}

@@ -1,0 +1,41 @@
+"""FusedLayerNorm2d on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int64
+from typing import Any
+
+import numpy as np
+
+from graphopt.ops import OPS
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan
+
+# N, C, pixels: one pixel, tails of a work-group, whole ones, fewer channels than slices.
+SHAPES = ((1, 2, 1), (2, 3, 35), (1, 96, 64), (3, 17, 33), (2, 256, 49), (1, 770, 9), (2, 8, 1024))
+
+
+def case(name: str, dtype: Any, N: int, C: int, pixels: int, equal: bool = False) -> Case:
+    """`equal`: all channels of a pixel are alike, so that nothing but beta may come out, however small epsilon is."""
+    rng = np.random.default_rng([N, C, pixels])
+    x = (signed(rng, N, C, pixels) + 5).astype(dtype)
+    if equal:
+        x[:] = x[:, :1]
+    gamma, beta = signed(rng, C, dtype=dtype), signed(rng, C, dtype=dtype)
+    epsilon = 1e-12 if equal else 1e-3
+    expected = OPS["FusedLayerNorm2d"].reference(x, gamma, beta, epsilon=float(np.float32(epsilon)))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        sizes = (c_int64(N), c_int64(C), c_int64(pixels))
+        return harness.plan("layer_norm_2d", facts, c_int(dtype == np.float16), *sizes, c_float(epsilon))
+
+    return Case(name, "FusedLayerNorm2d", [x, gamma, beta], list(expected), plan, tolerance_of(dtype))
+
+
+def cases() -> Iterator[Case]:
+    for dtype in (np.float32, np.float16):
+        suffix = "f32" if dtype == np.float32 else "f16"
+        for N, C, pixels in SHAPES:
+            yield case(f"layer_norm_2d_{suffix}-{N}x{C}x{pixels}", dtype, N, C, pixels)
+        yield case(f"layer_norm_2d_{suffix}-equal", dtype, 2, 40, 37, equal=True)
