@@ -50,8 +50,8 @@ PRODUCTS = (
     (384, 384, 64, 96), (1001, 1001, 1001, 1),
 )  # fmt: skip
 
-# ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the widest on; `--tiles` times each.
-PANELS = (3, 4, 5, 6, 7)
+# ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the largest on; `--tiles` times each.
+PANELS = (3, 8, 4, 5, 6, 7)
 # In channels last: images, channels, height and width, filters, kernel, stride
 LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),

@@ -68,12 +68,13 @@ def large_cases() -> Iterator[Case]:
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
 
-    # The one tile of panels that the CPU does not have.
-    for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
-        yield product_cases.gemm(f"wide_gemm_panels-{i}", np.float16, product, 3)
-    for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
-        for i, sizes in enumerate(table):
-            yield channels_last_cases.product(f"wide_{kind}-{i}", sizes, kind == "conv_apart", 3)
+    # The tiles of panels that the CPU does not have.
+    for name, tile in (("wide", 3), ("square", 8)):
+        for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
+            yield product_cases.gemm(f"{name}_gemm_panels-{i}", np.float16, product, tile)
+        for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
+            for i, sizes in enumerate(table):
+                yield channels_last_cases.product(f"{name}_{kind}-{i}", sizes, kind == "conv_apart", tile)
 
     Product = product_cases.Product
     for dtype in (np.float32, np.float16):

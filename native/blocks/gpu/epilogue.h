@@ -8,36 +8,99 @@
 
 namespace graphopt::hip {
 
+// What follows the sums of packs of one column, which is n of N, inside. What depends on it alone is read once.
+template <class T>
+struct ColumnEnd {
+  static constexpr int kSize = Pack<T>::kSize;
+  const Epilogue& epilogue;
+  const T* residual;
+  T* y;
+  int inside;
+  bool biased;
+  Bits128 bias = {};
+
+  DEVICE ColumnEnd(const Epilogue& of, const T* bias_of, const T* residual_of, T* to, int n, int32_t N)
+      : epilogue(of),
+        residual(residual_of),
+        y(to),
+        inside(min_int(kSize, N - n)),
+        biased(bias_of != nullptr) {
+    if (biased) bias = read(bias_of + n);
+  }
+
+  // What add() needs from memory for the pack at element `at`, to be asked for before its sums are there.
+  DEVICE Bits128 ahead(size_t at) const {
+    Bits128 bits = {};
+    if (residual != nullptr) bits = read(residual + at);
+    return bits;
+  }
+  // A pack's sums with alpha, bias and residual; all packs of a work-item are then activated at once, and stored.
+  DEVICE void add(float* values, const Bits128& loaded) const {
+    UNROLL for (int i = 0; i < kSize; ++i) values[i] *= epilogue.alpha;
+    if (biased) add(values, bias, 1.0f);
+    if (residual != nullptr) add(values, loaded, epilogue.beta);
+  }
+  template <int kCount>
+  DEVICE void activate(float (&values)[kCount]) const {
+    hip::activate(epilogue.act, values);
+  }
+  DEVICE void store(size_t at, const float* values) const {
+    Pack<T> out;
+    UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i]);
+    if (epilogue.packs != 0) {
+      store_pack(y + at, out);
+    } else {
+      UNROLL for (int i = 0; i < kSize; ++i) {
+        if (i < inside) y[at + static_cast<size_t>(i)] = out.v[i];
+      }
+    }
+  }
+
+ private:
+  DEVICE Bits128 read(const T* from) const {
+    if (epilogue.packs != 0) return *reinterpret_cast<const Bits128*>(from);
+    Pack<T> pack = {};
+    UNROLL for (int i = 0; i < kSize; ++i) {
+      if (i < inside) pack.v[i] = from[i];
+    }
+    return bit_cast<Bits128>(pack);
+  }
+  DEVICE static void add(float* values, const Bits128& bits, float factor) {
+    const auto pack = bit_cast<Pack<T>>(bits);
+    UNROLL for (int i = 0; i < kSize; ++i) values[i] += factor * to_float(pack.v[i]);
+  }
+};
+
 // A pack of sums of column n on, inside: element `at` of Y.
 template <class T>
 DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
                        float (&values)[Pack<T>::kSize]) {
-  constexpr int kSize = Pack<T>::kSize;
-  const int inside = e.packs != 0 ? kSize : min_int(kSize, N - n);
-  const auto read = [&](const T* from, float factor) {
-    Pack<T> pack = {};
-    if (e.packs != 0) {
-      pack = load_pack(from);
-    } else {
-      UNROLL for (int i = 0; i < kSize; ++i) {
-        if (i < inside) pack.v[i] = from[i];
-      }
-    }
-    UNROLL for (int i = 0; i < kSize; ++i) values[i] += factor * to_float(pack.v[i]);
-  };
-  UNROLL for (int i = 0; i < kSize; ++i) values[i] *= e.alpha;
-  if (bias != nullptr) read(bias + n, 1.0f);
-  if (residual != nullptr) read(residual + at, e.beta);
-  activate(e.act, values);
-  Pack<T> out;
-  UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i]);
+  const ColumnEnd<T> end(e, bias, residual, y, n, N);
+  end.add(values, end.ahead(at));
+  end.activate(values);
+  end.store(at, values);
+}
+
+// A pack of sums of column n on to the partial sums of a product, as they are.
+template <int kSize>
+DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const float (&values)[kSize]) {
   if (e.packs != 0) {
-    store_pack(y + at, out);
-  } else {
-    UNROLL for (int i = 0; i < kSize; ++i) {
-      if (i < inside) y[at + static_cast<size_t>(i)] = out.v[i];
+    UNROLL for (int i = 0; i < kSize; i += 4) {
+      const Pack<float> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
+      store_pack(to + i, four);
     }
+    return;
   }
+  UNROLL for (int i = 0; i < kSize; ++i) {
+    if (n + i < N) to[i] = values[i];
+  }
+}
+
+// The sums of part `part` of the splits of a product, whose args have M, N and partial.
+template <class Args>
+DEVICE float* partial_of(const Args& args, uint32_t part) {
+  float* const partial = args.partial;
+  return partial + part * (static_cast<size_t>(args.M) * static_cast<size_t>(args.N));
 }
 
 // A pack of sums of column n on, at element `at` of matrix z: to Y with what follows, or, of part `part` of its
@@ -47,26 +110,81 @@ template <class T, class Args>
 DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, int n,
                        float (&values)[Pack<T>::kSize]) {
   const int32_t N = args.N;
-  const Epilogue& epilogue = args.epilogue;
-  const size_t matrix = static_cast<size_t>(args.M) * static_cast<size_t>(N);
   if (args.splits.splits.d == 1) {
     const T *bias = args.bias, *residual = args.residual;
     T* const y = args.y;
-    write_pack(epilogue, bias, residual, y, z * matrix + at, n, N, values);
+    at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
+    write_pack(args.epilogue, bias, residual, y, at, n, N, values);
+  } else {
+    store_partial(args.epilogue, partial_of(args, part) + at, n, N, values);
+  }
+}
+
+// What Hgemm::end_packs asks of the end of a tile: the first `rows` rows are inside, and the column if `has_column`; row m
+// is at element at(m) of Y.
+template <class At>
+struct TileEnd {
+  const ColumnEnd<half_t>& column;
+  int rows;
+  bool has_column;
+  const At& at;
+
+  DEVICE bool is_inside(int m) const { return has_column && m < rows; }
+  DEVICE Bits128 ahead(int m) const {
+    Bits128 bits = {};
+    if (is_inside(m)) bits = column.ahead(at(m));
+    return bits;
+  }
+  DEVICE void add(float* values, const Bits128& loaded) const { column.add(values, loaded); }
+  template <int kCount>
+  DEVICE void activate(float (&values)[kCount]) const {
+    column.activate(values);
+  }
+  DEVICE void store(int m, const float* values) const {
+    if (is_inside(m)) column.store(at(m), values);
+  }
+};
+
+// The same where K is split: partial sums of matrix [rows, N] from `to` on, columns from n on.
+struct PartialEnd {
+  const Epilogue& epilogue;
+  float* to;
+  int rows, n;
+  int32_t N;
+
+  DEVICE Bits128 ahead(int) const { return Bits128{}; }
+  DEVICE void add(float*, const Bits128&) const {}
+  template <int kCount>
+  DEVICE void activate(float (&)[kCount]) const {}
+  DEVICE void store(int m, const float* values) const {
+    if (m >= rows || n >= N) return;
+    const float four[4] = {values[0], values[1], values[2], values[3]};
+    store_partial(epilogue, to + static_cast<size_t>(m) * static_cast<size_t>(N), n, N, four);
+  }
+};
+
+// store_sums for the whole tile of panels.h that begins at first_m, first_n.
+template <class P, class Args>
+DEVICE void store_panels(const Args& args, typename P::Lds& lds, const typename P::Product& product,
+                         uint32_t part, uint32_t z, int first_m, int first_n) {
+  const int32_t M = args.M, N = args.N;
+  const auto element = [&](int n) {
+    return static_cast<size_t>(first_m) * static_cast<size_t>(N) + static_cast<size_t>(n);
+  };
+  if (args.splits.splits.d > 1) {
+    const int n = first_n + P::Product::template pack_column<4>();
+    const PartialEnd end = {args.epilogue, partial_of(args, part) + element(n), M - first_m, n, N};
+    product.template end_packs<4>(lds, end);
     return;
   }
-  float* const partial = args.partial;
-  float* const to = partial + part * matrix + at;
-  if (epilogue.packs != 0) {
-    UNROLL for (int i = 0; i < Pack<T>::kSize; i += 4) {
-      const Pack<float> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
-      store_pack(to + i, four);
-    }
-    return;
-  }
-  UNROLL for (int i = 0; i < Pack<T>::kSize; ++i) {
-    if (n + i < N) to[i] = values[i];
-  }
+  const half_t *bias = args.bias, *residual = args.residual;
+  half_t* const y = args.y;
+  const int n = first_n + P::Product::template pack_column<8>();
+  const bool has_column = n < N;
+  const ColumnEnd<half_t> column(args.epilogue, bias, residual, y, has_column ? n : 0, N);
+  const size_t first = z * (static_cast<size_t>(M) * static_cast<size_t>(N)) + element(n);
+  const auto at = [&](int m) { return first + static_cast<size_t>(m) * static_cast<size_t>(N); };
+  product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, has_column, at});
 }
 
 }  // namespace graphopt::hip

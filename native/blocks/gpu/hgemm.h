@@ -106,7 +106,86 @@ struct Hgemm {
         [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; }, visit);
   }
 
+  // The first column of this lane's packs of kPack: the same in all its rows.
+  template <int kPack>
+  DEVICE static int pack_column() {
+    return wave_n() + lane_id() % (kWaveN / kPack) * kPack;
+  }
+
+  // The same wave by wave: each brings its own sums through LDS, 16 rows at a time, and waits for no other. For the packs
+  // of a lane, kPack sums of row m from column pack_column() on, `end` is asked for end.ahead(m), some packs before
+  // end.add(values, what it returned), end.activate(the values of several packs) and end.store(m, values).
+  template <int kPack, class End>
+  DEVICE void end_packs(Lds& lds, const End& end) const {
+    constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
+    constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
+    constexpr int kPacks = 16 / kRows, kAll = kTilesM * kPacks;
+    // Where work-items wait longest for each other's results; elsewhere code is dearer.
+    constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
+    constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // rows in different banks
+    static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
+    static_assert(kThreads / kWave * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
+    float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
+    const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
+    // Of rows of 6 or 12 packs some lanes have none.
+    const bool has_packs = kPacksAcross * kRows == kWave || row < kRows;
+    const auto row_of = [&](int at) { return wave_m() + at * kRows + row; };
+
+    Bits128 loaded[kGroup] = {};
+    const auto load = [&](int first) {
+      UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.ahead(row_of(first + i));
+    };
+    if (has_packs) load(0);
+    barrier();  // all have their last operands
+    // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
+    uint32_t which = 1;
+    NO_UNROLL for (int chunk = 0; chunk < kTilesM; ++chunk) {
+      wave_barrier();
+      UNROLL for (int i = 0; i < kTilesM; ++i) {
+        if ((which >> i & 1) != 0) store_sums(sum[i], mine, kStride);
+      }
+      which *= 2;
+      wave_barrier();
+      if (!has_packs) continue;
+      NO_UNROLL for (int first = 0; first < kPacks; first += kGroup) {
+        const int at = chunk * kPacks + first;
+        float values[kGroup * kPack];
+        UNROLL for (int i = 0; i < kGroup; ++i) {
+          UNROLL for (int j = 0; j < kPack; j += 4) {
+            const float* const from = mine + ((first + i) * kRows + row) * kStride + exchange(column + j);
+            const Pack<float> four = load_pack(from);
+            UNROLL for (int e = 0; e < 4; ++e) values[i * kPack + j + e] = four.v[e];
+          }
+        }
+        UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
+        if (at + kGroup < kAll) load(at + kGroup);
+        end.activate(values);
+        UNROLL for (int i = 0; i < kGroup; ++i) end.store(row_of(at + i), values + i * kPack);
+      }
+    }
+  }
+
  private:
+  // Columns 4 to 7 of a pack change places with the first four in every second 32 columns: lanes that read neighbouring
+  // packs meet different banks.
+  DEVICE static constexpr int exchange(int column) { return column ^ (column >> 5 & 1) * 4; }
+
+  // The sums of 16 rows.
+  DEVICE static void store_sums(const typename Tile::Sum (&sums)[kTilesN], float* to, int stride) {
+    constexpr int kTogether = Tile::kTogether;
+    struct alignas(kTogether * sizeof(float)) Together {
+      float v[kTogether];
+    };
+    UNROLL for (int j = 0; j < kTilesN; ++j) {
+      UNROLL for (int s = 0; s < Tile::kSums; s += kTogether) {
+        Together together;
+        UNROLL for (int e = 0; e < kTogether; ++e) together.v[e] = sums[j].v[s + e];
+        float* const row = to + Tile::row(Tile::row_of(s)) * stride;
+        *reinterpret_cast<Together*>(row + (j * 16 + (Tile::column(s) ^ (j >> 1 & 1) * 4))) = together;
+      }
+    }
+  }
+
   DEVICE static typename Tile::Left load_left(const Lds& lds, int buffer, int k, int m) {
     return Tile::load_left(
         [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });

@@ -100,24 +100,30 @@ struct PanelAlongK {
 // Lines of which all have the same k one behind another, to rows of k in LDS.
 template <int kLines, int kDepth, int kThreads>
 struct PanelAlongLines {
-  static constexpr int kAcross = kLines / 8, kRows = kThreads / kAcross, kPacks = kDepth / kRows;
-  static_assert(kPacks * kRows == kDepth, "whole packs for every work-item");
+  // A work-item has packs of kGroups columns, kApart from one to the next.
+  static constexpr int kGroups = kLines % 3 == 0 ? 3 : 1, kApart = kLines / kGroups, kAcross = kApart / 8;
+  static constexpr int kRows = kThreads / kAcross, kPacks = kDepth / kRows * kGroups;
+  static_assert(kPacks * kThreads * 8 == kLines * kDepth, "whole packs for every work-item");
 
   const half_t* from;
   ptrdiff_t stride;
   int row, column, left;
+  int inside = 0;  // a bit for each column
   PacksToLds<true, kPacks> packs;
 
   DEVICE PanelAlongLines(const half_t* p, int apart, int lines, int K)
-      : stride(apart), row(thread_x() / kAcross), column(thread_x() % kAcross * 8) {
-    left = column < lines ? K - row : 0;
-    from = p + static_cast<ptrdiff_t>(row) * stride + min_int(column, lines - 8);
+      : stride(apart), row(thread_x() / kAcross), column(thread_x() % kAcross * 8), left(K - row) {
+    from = p + static_cast<ptrdiff_t>(row) * stride + column;
+    UNROLL for (int g = 0; g < kGroups; ++g) inside |= static_cast<int>(column + g * kApart < lines) << g;
+    inside = opaque(inside);
   }
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       if (!in_part(i, kPacks, part, kDepth / 16)) continue;
-      packs.begin(i, &to[i * kRows + row][column], from + i * kRows * stride, i * kRows < left);
+      const int down = i / kGroups * kRows, across = i % kGroups;
+      packs.begin(i, &to[down + row][column + across * kApart], from + down * stride + across * kApart,
+                  down < left && (inside >> across & 1) != 0);
     }
     if (!is_last_part(part, kDepth / 16)) return;
     from += kDepth * stride;
@@ -202,7 +208,9 @@ DEVICE TilePlace tile_place(const Divisor& across, int down) {
 #define FOR_PANEL_TILES(KERNEL_OF)
 #endif
 #if GRAPHOPT_ON_NVIDIA
-#define FOR_WIDE_PANEL_TILES(KERNEL_OF) KERNEL_OF(kWide, 1, 128x256_f16)
+#define FOR_WIDE_PANEL_TILES(KERNEL_OF) \
+  KERNEL_OF(kWide, 1, 128x256_f16)      \
+  KERNEL_OF(kSquare, 1, 192x192_f16)
 #else
 #define FOR_WIDE_PANEL_TILES(KERNEL_OF)
 #endif

@@ -32,13 +32,15 @@ constexpr double kClocksOfLaunch = 4000;
 PanelCost cost_of(hip::PanelTile tile) {
   switch (tile) {
     case hip::PanelTile::kWide:
-      return {0.40, 1700, 3500};
+      return {0.50, 1340, 8800};
+    case hip::PanelTile::kSquare:
+      return {0.48, 1260, 15200};
     case hip::PanelTile::kLarge:
-      return {0.36, 1600, 2500};
+      return {0.324, 1500, 6300};
     case hip::PanelTile::kTall:
-      return {0.25, 1200, 1500};
+      return {0.238, 670, 4200};
     case hip::PanelTile::kMedium:
-      return {0.19, 900, 900};
+      return {0.21, 1080, 3200};
     default:
       return {0.095, 380, 500};
   }
@@ -78,11 +80,13 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
   std::optional<PanelsOfProduct> best;
   double least = 0;
   for (const auto& [as, tile] : {std::pair(ProductTile::kPanelsWide, hip::PanelTile::kWide),
+                                 {ProductTile::kPanelsSquare, hip::PanelTile::kSquare},
                                  {ProductTile::kPanelsLarge, hip::PanelTile::kLarge},
                                  {ProductTile::kPanelsTall, hip::PanelTile::kTall},
                                  {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},
                                  {ProductTile::kPanelsSmall, hip::PanelTile::kSmall}}) {
-    if ((tile == hip::PanelTile::kWide && !copies) || (wanted && *wanted != as)) continue;
+    const bool only_with_copies = tile == hip::PanelTile::kWide || tile == hip::PanelTile::kSquare;
+    if ((only_with_copies && !copies) || (wanted && *wanted != as)) continue;
     PanelsOfProduct p = {tile, hip::panel_shape(tile, arch.wave, copies), 0, 0, 0, 1, 0};
     p.threads = static_cast<uint32_t>(p.shape.threads(arch.wave));
     p.down = divide_up(M, p.shape.m);

@@ -19,6 +19,7 @@ enum class ProductTile {
   kPanelsTall,
   kPanelsMedium,
   kPanelsSmall,
+  kPanelsSquare,
 };
 
 // A work-group's part of the product.

@@ -1,8 +1,8 @@
 // The product of one wave: a 16x16x16 tile, float32 += T x T, on the matrix units where the target has them
 // for T (traits.h), else through shuffles: then it is only for tests.
 //
-// A tile has 16 rows and 16 columns; a lane holds kRows rows of it, kSums values in all, and kSlots of the 16
-// products' left and right operands. What the units call A and B is swapped where that makes the sums of a
+// A tile has 16 rows and 16 columns; a lane holds kRows rows of it, kSums values in all, of which kTogether are
+// neighbours in a row (and begin at a multiple of as many columns), and kSlots of the 16 products' left and right operands. What the units call A and B is swapped where that makes the sums of a
 // lane those of one row: the sums of a first product are then, rounded to T, the left operand of a second
 // (left_of), in the same lane on CDNA, RDNA 4 and NVIDIA, from the lane 16 away on RDNA 3, whose operands are
 // held twice.
@@ -15,7 +15,7 @@ namespace graphopt::hip {
 // Products through shuffles; the layout is that of RDNA 4 for waves of 32, that of CDNA for waves of 64.
 template <class T>
 struct TileByShuffles {
-  static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1;
+  static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kTogether = 4;
   static constexpr bool kLoadsRows = false;
   struct Left {
     T v[kSlots];
@@ -97,7 +97,7 @@ struct Tile : TileByShuffles<T> {};
 // Operands: line lane % 16, k = 4 (lane / 16) + slot. Sums: row lane % 16, column 4 (lane / 16) + i.
 template <class T>
 struct TileByMfma {
-  static constexpr int kSlots = 4, kSums = 4, kRows = 1;
+  static constexpr int kSlots = 4, kSums = 4, kRows = 1, kTogether = 4;
   static constexpr bool kLoadsRows = false;
   typedef float Float4 __attribute__((ext_vector_type(4)));
   typedef half_t Half4 __attribute__((ext_vector_type(4)));
@@ -204,7 +204,7 @@ struct WmmaOperand {
 // Sums: column 2 i + lane / 16.
 template <>
 struct Tile<half_t> : TileByWmma<WmmaOperand> {
-  static constexpr int kSlots = 16;
+  static constexpr int kSlots = 16, kTogether = 1;
 
   DEVICE static int column(int i) { return 2 * i + lane_id() / 16; }
   DEVICE static Left left_of(const Sum& sum) {
@@ -242,7 +242,7 @@ struct WmmaOperand {
 // Sums: column 8 (lane / 16) + i.
 template <>
 struct Tile<half_t> : TileByWmma<WmmaOperand> {
-  static constexpr int kSlots = 8;
+  static constexpr int kSlots = 8, kTogether = 4;
 
   DEVICE static int column(int i) { return lane_id() / 16 * 8 + i; }
   DEVICE static Left left_of(const Sum& sum) {
@@ -261,7 +261,7 @@ struct Tile<half_t> : TileByWmma<WmmaOperand> {
 // halves of the tile. Operands as the sums, with k in place of the column.
 template <>
 struct Tile<half_t> {
-  static constexpr int kSlots = 8, kSums = 8, kRows = 2;
+  static constexpr int kSlots = 8, kSums = 8, kRows = 2, kTogether = 2;
   static constexpr bool kLoadsRows = true;
   struct Left {
     uint32_t v[4];

@@ -88,24 +88,17 @@ struct PanelOfPatches {
 template <class P>
 DEVICE void conv_last(const ConvLastArgs& args, typename P::Lds& lds) {
   const half_t* w = args.w;
-  const int32_t M = args.M, N = args.N;
   const int part = block_z();
   const int first_k = part * args.splits.depth;
   const int depth = min_int(args.splits.depth, args.K - first_k);
   const TilePlace place = tile_place(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   PanelOfPatches<P> left(args, first_m, first_k, depth);
-  RightPanel<P, false> right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, N - first_n,
+  RightPanel<P, false> right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n,
                              depth);
   typename P::Product product;
   multiply_panels<P>(product, lds, depth, left, right);
-  product.template each_pack<8>(lds, [&](int m, int n, auto& values) {
-    m += first_m;
-    n += first_n;
-    if (m >= M || n >= N) return;
-    store_sums<half_t>(args, static_cast<uint32_t>(part), 0,
-                       static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n), n, values);
-  });
+  store_panels<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
 }
 
 template <class P>
@@ -119,21 +112,24 @@ DEVICE void conv_apart(const ConvApartArgs& args, typename P::Lds& lds) {
   RightPanel<P, true> right(w + first_n, N, N - first_n, K);
   typename P::Product product;
   multiply_panels<P>(product, lds, K, left, right);
-  product.template each_pack<8>(lds, [&](int m, int n, auto& values) {
-    m += first_m;
-    n += first_n;
-    if (m >= M || n >= N) return;
-    const uint32_t tap = divide(static_cast<uint32_t>(n), args.filters);
-    const int filter = n - static_cast<int>(tap * args.filters.d);
-    const uint32_t r = divide(tap, args.window_w), s = tap - r * args.window_w.d;
-    const uint32_t row = divide(static_cast<uint32_t>(m), args.columns);  // over all images
-    const uint32_t column = static_cast<uint32_t>(m) - row * args.columns.d;
+  const int column_of_w = first_n + P::Product::template pack_column<8>();
+  const bool is_column = column_of_w < N;
+  const int n = is_column ? column_of_w : 0;
+  const uint32_t tap = divide(static_cast<uint32_t>(n), args.filters);
+  const int filter = n - static_cast<int>(tap * args.filters.d);
+  const uint32_t r = divide(tap, args.window_w), s = tap - r * args.window_w.d;
+  const ColumnEnd<half_t> column(args.epilogue, bias, residual, y, filter,
+                                 static_cast<int32_t>(args.filters.d));
+  const auto at = [&](int m) {
+    const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
+    const uint32_t row = divide(pixel_of_x, args.columns);  // over all images
+    const uint32_t across = pixel_of_x - row * args.columns.d;
     const size_t down = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
-    const size_t right_of = static_cast<size_t>(column) * args.window_w.d + s;
+    const size_t right_of = static_cast<size_t>(across) * args.window_w.d + s;
     const size_t pixel = down * args.columns.d * args.window_w.d + right_of;
-    write_pack(args.epilogue, bias, residual, y, pixel * args.filters.d + static_cast<size_t>(filter), filter,
-               static_cast<int32_t>(args.filters.d), values);
-  });
+    return pixel * args.filters.d + static_cast<size_t>(filter);
+  };
+  product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, is_column, at});
 }
 
 }  // namespace graphopt::hip

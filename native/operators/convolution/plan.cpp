@@ -67,6 +67,8 @@ const char* last_kernel_of(hip::PanelTile tile, bool apart) {
   switch (tile) {
     case hip::PanelTile::kWide:
       return apart ? "conv_apart_128x256_f16" : "conv_last_128x256_f16";
+    case hip::PanelTile::kSquare:
+      return apart ? "conv_apart_192x192_f16" : "conv_last_192x192_f16";
     case hip::PanelTile::kLarge:
       return apart ? "conv_apart_128x128_f16" : "conv_last_128x128_f16";
     case hip::PanelTile::kTall:

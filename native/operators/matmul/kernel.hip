@@ -59,7 +59,6 @@ DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
 template <class P, bool kRightByK>
 DEVICE void gemm_panels(const GemmPanelsArgs& args, typename P::Lds& lds) {
   const half_t *a = args.a, *b = args.b;
-  const int32_t M = args.M, N = args.N;
   const Splits& splits = args.splits;
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
   const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
@@ -68,20 +67,14 @@ DEVICE void gemm_panels(const GemmPanelsArgs& args, typename P::Lds& lds) {
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   LeftPanel<P> left(
       a + offset_of(z, args.batch, args.a_batch) + static_cast<ptrdiff_t>(first_m) * args.a_row + first_k,
-      args.a_row, M - first_m, depth);
+      args.a_row, args.M - first_m, depth);
   const ptrdiff_t at = kRightByK ? static_cast<ptrdiff_t>(first_k) * args.b_row + first_n
                                  : static_cast<ptrdiff_t>(first_n) * args.b_row + first_k;
-  RightPanel<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row, N - first_n,
-                                 depth);
+  RightPanel<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row,
+                                 args.N - first_n, depth);
   typename P::Product product;
   multiply_panels<P>(product, lds, depth, left, right);
-  product.template each_pack<8>(lds, [&](int m, int n, auto& values) {
-    m += first_m;
-    n += first_n;
-    if (m >= M || n >= N) return;
-    store_sums<half_t>(args, part, z,
-                       static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n), n, values);
-  });
+  store_panels<P>(args, lds, product, part, z, first_m, first_n);
 }
 
 // What follows the splits.

@@ -27,6 +27,8 @@ const char* kernel_of(hip::PanelTile tile, bool right_by_k) {
   switch (tile) {
     case hip::PanelTile::kWide:
       return right_by_k ? "gemm_panels_128x256_f16" : "gemm_turned_panels_128x256_f16";
+    case hip::PanelTile::kSquare:
+      return right_by_k ? "gemm_panels_192x192_f16" : "gemm_turned_panels_192x192_f16";
     case hip::PanelTile::kLarge:
       return right_by_k ? "gemm_panels_128x128_f16" : "gemm_turned_panels_128x128_f16";
     case hip::PanelTile::kTall:
