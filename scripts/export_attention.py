@@ -693,8 +693,6 @@ def expected_refusal(cell: Cell) -> tuple[str, ...]:
     """The codes that every core of a cell must be refused with; none where every core must be fused."""
     if (cell.model, cell.attention) == ("mha", "weights"):
         return ("OTHER_USES",)  # the probabilities are an output
-    if cell.model == "swinv2":
-        return ("PER_CHANNEL_SCALE", "NOT_CONSTANT")  # a learned scale for each head, which some exports compute
     if cell.model == "deberta" and cell.exporter == "torchscript" and cell.dynamic:
         return ("UNKNOWN_SHAPE",)  # the lengths of its relative positions are computed; nothing relates them to S
     return ()

@@ -4,6 +4,7 @@ What is exported is the code of transformers, timm and diffusers where they have
 nothing is downloaded. Environment: that of scripts/export_models.py. Usage:
 
     venv-torch/bin/python scripts/export_forms.py tests/passes/exported [--only rope_llama,swiglu]
+    venv-torch/bin/python scripts/export_forms.py --blocks FOLDER        # for scripts/bench_forms.py
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from torch import nn
 
 Made = tuple[nn.Module, dict[str, torch.Tensor], dict[str, dict[int, str]]]
 FORMS: dict[str, Callable[[], Made]] = {}
+BLOCKS: dict[str, Callable[[], Made]] = {}
 
 
 def form(build: Callable[[], Made]) -> Callable[[], Made]:
     FORMS[build.__name__] = build
+    return build
+
+
+def block(build: Callable[[], Made]) -> Callable[[], Made]:
+    BLOCKS[build.__name__] = build
     return build
 
 
@@ -337,9 +344,116 @@ def swinv2() -> Made:
     return Call(call, layer=layer), {"x": torch.randn(2, 64, 16)}, {"x": {0: "batch"}}
 
 
+# -- blocks of real models, which scripts/bench_forms.py times
+
+
+@block
+def sam_neck() -> Made:
+    """Of SAM's image encoder: 1x1, LayerNorm2d, 3x3, LayerNorm2d on 64 x 64."""
+    from timm.layers import LayerNorm2d
+
+    neck = nn.Sequential(
+        nn.Conv2d(768, 256, 1, bias=False), LayerNorm2d(256), nn.Conv2d(256, 256, 3, padding=1, bias=False),
+        LayerNorm2d(256),
+    )  # fmt: skip
+    return neck, {"x": torch.randn(1, 768, 64, 64)}, {}
+
+
+@block
+def convnext_downsampling() -> Made:
+    """Between two stages of ConvNeXt-T."""
+    from timm.layers import LayerNorm2d
+
+    return nn.Sequential(LayerNorm2d(96), nn.Conv2d(96, 192, 2, 2)), {"x": torch.randn(1, 96, 56, 56)}, {}
+
+
+@block
+def dit() -> Made:
+    """A layer of DiT-S/2: 256 tokens of 384."""
+    from diffusers.models.attention import BasicTransformerBlock
+
+    layer = BasicTransformerBlock(
+        384, 6, 64, activation_fn="gelu-approximate", num_embeds_ada_norm=1000, attention_bias=True,
+        norm_elementwise_affine=False, norm_type="ada_norm_zero",
+    )  # fmt: skip
+
+    def call(self: Any, x: torch.Tensor, time: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, timestep=time, class_labels=label)
+
+    inputs = {"x": torch.randn(2, 256, 384), "time": torch.tensor([7, 8]), "label": torch.tensor([1, 2])}
+    return Call(call, layer=layer), inputs, {}
+
+
+def _llama(length: int) -> Made:
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=1376, num_attention_heads=8, num_hidden_layers=2, vocab_size=128,
+        attn_implementation="eager",
+    )  # fmt: skip
+
+    def call(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.network(inputs_embeds=x, use_cache=False).last_hidden_state
+
+    return Call(call, network=LlamaModel(config)), {"x": torch.randn(1, length, 512)}, {}
+
+
+@block
+def llama_128() -> Made:
+    """Two layers of a Llama of 512, 128 tokens."""
+    return _llama(128)
+
+
+@block
+def llama_2() -> Made:
+    """The same, two tokens."""
+    return _llama(2)
+
+
+@block
+def unet_transformer() -> Made:
+    """A transformer block of Stable Diffusion's UNet at 32 x 32: self-attention and GEGLU."""
+    from diffusers.models.attention import BasicTransformerBlock
+
+    layer = BasicTransformerBlock(320, 8, 40, activation_fn="geglu")
+    return Call(lambda self, x: self.layer(x), layer=layer), {"x": torch.randn(1, 1024, 320)}, {}
+
+
+@block
+def iresnet() -> Made:
+    """A block of ArcFace's IResNet at 56 x 56."""
+    slope = nn.PReLU(64)
+    nn.init.normal_(slope.weight)
+    layers = [nn.BatchNorm2d(64), nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), slope]
+    layers += [nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)]
+    block = nn.Sequential(*layers)
+    return Call(lambda self, x: self.block(x) + x, block=block), {"x": torch.randn(1, 64, 56, 56)}, {}
+
+
+def _swin(version: str) -> Made:
+    import transformers
+
+    module = __import__(f"transformers.models.{version.lower()}.modeling_{version.lower()}", fromlist=["layers"])
+    config = getattr(transformers, f"{version}Config")(window_size=8, attn_implementation="eager")
+    layer = getattr(module, f"{version}Layer")(config, 96, (56, 56), 3, shift_size=4)
+    return Call(lambda self, x: self.layer(x, (56, 56))[0], layer=layer), {"x": torch.randn(1, 56 * 56, 96)}, {}
+
+
+@block
+def swin_t() -> Made:
+    """The first layer of Swin-T with shifted windows."""
+    return _swin("Swin")
+
+
+@block
+def swinv2_t() -> Made:
+    """The first layer of Swin v2-T."""
+    return _swin("Swinv2")
+
+
 def export(name: str, exporter: str, folder: Path) -> None:
     torch.manual_seed(0)
-    module, inputs, axes = FORMS[name]()
+    module, inputs, axes = (FORMS | BLOCKS)[name]()
     path = folder / f"{name}-{exporter}.onnx"
     options: dict[str, Any] = {"input_names": list(inputs), "output_names": ["y"]}
     with warnings.catch_warnings(), torch.no_grad():
@@ -350,7 +464,7 @@ def export(name: str, exporter: str, folder: Path) -> None:
                 module, tuple(inputs.values()), str(path), opset_version=17, dynamic_axes=axes, dynamo=False, **options
             )
         else:
-            shapes = tuple(dict.fromkeys(axes[key], torch.export.Dim.DYNAMIC) for key in inputs)
+            shapes = tuple(dict.fromkeys(axes.get(key, {}), torch.export.Dim.DYNAMIC) for key in inputs)
             program = torch.export.export(
                 module,
                 tuple(inputs.values()),
@@ -375,9 +489,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--blocks", action="store_true", help="blocks of real models, for scripts/bench_forms.py")
     arguments = parser.parse_args()
-    for name in arguments.only.split(",") if arguments.only else FORMS:
-        for exporter in ("torchscript", "dynamo"):
+    everything = BLOCKS if arguments.blocks else FORMS
+    for name in arguments.only.split(",") if arguments.only else everything:
+        for exporter in ("dynamo",) if arguments.blocks else ("torchscript", "dynamo"):
             if (name, exporter) in BROKEN:
                 continue
             try:

@@ -1,0 +1,81 @@
+"""A factor of each head moves from the scores of attention to the queries, so that the attention fuses.
+
+    (Q K) c = (Q c) K,   c [H, 1, 1]
+
+Z. Liu et al., "Swin Transformer V2", 2022: c = exp(min(s, ln 100)) of a learned s for each head.
+
+Why it is legal: every row of Q K is multiplied by one number, which may multiply the row of Q instead. Scores of
+float32 then overflow no sooner than the fused attention's own, whose scale multiplies Q, too.
+
+Conditions: the product is read by the Mul alone, and a Softmax follows it; c has sizes of 1 along rows and columns and
+does not let Q grow; float32; c is no number that the attention itself can take as its scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import other_input, sole_reader
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+
+# What may stand between the scores and their Softmax.
+STEPS = ("Add", "Sub", "Where", "Reshape", "Mul", "Div", "Cast", "Clip", "Max", "Min", "Tanh")
+MOST_STEPS = 12
+
+
+@dataclass(frozen=True)
+class HeadScale:
+    """A product Q K, the Mul behind it, and what that multiplies by."""
+
+    product: ir.Node
+    scaled: ir.Node
+    factor: ir.Value
+
+
+class ScaleHeads(Pass[HeadScale, HeadScale]):
+    name = "scale_heads"
+    equation = "(Q K) c = (Q c) K, c of each head"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "MatMul")})
+
+    def match(self, node: ir.Node, editor: Editor) -> HeadScale | None:
+        """Whatever does not fit is left for the attention pass to refuse, which says why."""
+        scaled = sole_reader(node.outputs[0], "Mul")
+        factor = None if scaled is None else other_input(scaled, node.outputs[0])
+        if scaled is None or factor is None or scaled.graph is not node.graph or not editor.target.custom_ops:
+            return None
+        if editor.shapes.number(factor) is not None or not _softmax_follows(scaled):
+            return None
+        q, c = editor.shapes.dims(node.inputs[0]), editor.shapes.dims(factor)
+        if q is None or c is None or len(q) < 3 or len(c) > len(q) or any(size.value != 1 for size in c[-2:]):
+            return None
+        fits = all(size.value == 1 or size == of for size, of in zip(c[:-2], q[len(q) - len(c) :]))
+        types = {editor.dtype(v) for v in (node.inputs[0], factor)}
+        return HeadScale(node, scaled, factor) if fits and types == {ir.DataType.FLOAT} else None
+
+    def legal(self, match: HeadScale, editor: Editor) -> HeadScale:
+        return match
+
+    def rewrite(self, plan: HeadScale, editor: Editor) -> str:
+        product, scaled = plan.product, plan.scaled
+        q, k = product.inputs
+        assert q is not None and k is not None, "`match` asked"
+        label = product.name or scaled.name or "scores"
+        rows = editor.node("Mul", [q, plan.factor], {}, hint=f"{label}/Mul")
+        rows.outputs[0].dtype = ir.DataType.FLOAT
+        new = editor.node("MatMul", [rows.outputs[0], k], {}, hint=f"{label}/MatMul")
+        editor.replace([product, scaled], [rows, new], {scaled.outputs[0]: new.outputs[0]}, anchor=scaled)
+        return "the factor of each head multiplies the queries"
+
+
+def _softmax_follows(node: ir.Node) -> bool:
+    for _ in range(MOST_STEPS):
+        reader = sole_reader(node.outputs[0], "Softmax", *STEPS)
+        if reader is None or reader.op_type == "Softmax":
+            return reader is not None
+        node = reader
+    return False
