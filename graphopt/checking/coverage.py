@@ -37,7 +37,7 @@ def _outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[
         if not arrays:
             continue
         if not any(a.size for a in arrays):
-            yield f"output '{output.name}' is empty on every input tried"
+            yield f"output '{output.name}' was not compared: it is empty on every input tried; {_GIVE}"
             continue
         if is_real(arrays[0]) and not any(np.isfinite(a).any() for a in arrays):
             yield f"output '{output.name}' was not compared: it has no finite number on any input tried; {_GIVE}"

@@ -173,6 +173,8 @@ class _Plan:
         self.floats = any(_is_float(v) for v in self.inputs)
         self.masks = any(self._is_mask(v) for v in self.inputs)
         self.hiding: frozenset[str] = frozenset()
+        self.totals = self._totals()
+        self.linked = False
         decides = any(n.op_type in DECISIONS for n in model.graph.node)
         self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
         self.free = any(self._is_free(v) for v in self.inputs)
@@ -194,13 +196,16 @@ class _Plan:
 
     def _first(self) -> tuple[int, int, int, int]:
         """Sizes that the model takes at all; some of them."""
-        if self._try("normal, batch 1", FIRST):
-            self._learn_masks("normal, batch 1", FIRST)
-            self._try("normal, batch 2", SECOND)
-            return FIRST
-        if self._try("normal, batch 2", SECOND):
-            self._learn_masks("normal, batch 2", SECOND)
-            return SECOND
+        for linked in (False, True) if self.totals else (False,):
+            self.linked = linked
+            if self._try("normal, batch 1", FIRST):
+                self._learn_masks("normal, batch 1", FIRST)
+                self._try("normal, batch 2", SECOND)
+                return FIRST
+            if self._try("normal, batch 2", SECOND):
+                self._learn_masks("normal, batch 2", SECOND)
+                return SECOND
+        self.linked = False
         for size in ONE_SIZE if self.roles else ():
             self.one_size = size
             if self._try(f"normal, all sizes {size}", FIRST):
@@ -291,7 +296,7 @@ class _Plan:
             kind = _Kind(mask=next(masks)) if masks else _Kind()
             yield partial(self._try, "", (batch, height, width, min(length, self.longest or length)), kind, turn=i + 1)
         for name, past, length in (("empty past", 0, 7), ("decode step", 7, 1)):
-            own = {s: past for s in self.roles if any(word in s.lower() for word in PAST)}
+            own = dict.fromkeys(self._pasts(), past)
             if own:
                 own |= {s: length for s, role in self.roles.items() if role == "length" and s not in own}
                 yield partial(self._try, name, USUAL, own=own)
@@ -324,7 +329,7 @@ class _Plan:
         extra: Feeds | None = None,
     ) -> bool:
         self.made += 1
-        sizes = self._bounded({**self._sizes(size, turn), **(own or {})})
+        sizes = self._together(self._bounded({**self._sizes(size, turn), **(own or {})}))
         name = name or ", ".join(
             [*(f"{s}={n}" for s, n in sizes.items()), *([_name(kind)] if kind and kind.mask else [])]
         )
@@ -383,6 +388,35 @@ class _Plan:
                 found[symbol] = asked[(self.made - 1) % len(asked)]
         found |= self.wishes.fixed
         return found
+
+    def _pasts(self) -> list[str]:
+        """Symbols that say how many steps a decoder keeps."""
+        of_inputs = {
+            _symbol(v, i)
+            for v in self.inputs
+            if _is_past(v.name)
+            for i, dim in enumerate(v.type.tensor_type.shape.dim)
+            if i > 0 and not _is_given(dim)
+        }
+        return [s for s, role in self.roles.items() if role == "length" and (s in of_inputs or _is_past(s))]
+
+    def _totals(self) -> dict[str, tuple[str, str | int]]:
+        """Symbols of masks over all steps of a decoder -> those of the steps that it keeps, and of the new ones."""
+        pasts = self._pasts()
+        masks = [v for v in self.inputs if "mask" in v.name.lower() or self.uses[v.name].mask]
+        tokens = next((v for v in self.inputs if v not in masks and not _is_past(v.name)), None)
+        if not pasts or tokens is None or len(tokens.type.tensor_type.shape.dim) < 2:
+            return {}
+        dims = tokens.type.tensor_type.shape.dim
+        new = dims[1].dim_value if _is_given(dims[1]) else _symbol(tokens, 1)
+        lasts = [_symbol(m, len(m.type.tensor_type.shape.dim) - 1) for m in masks if m.type.tensor_type.shape.dim]
+        return {s: (pasts[0], new) for s in lasts if s in self.roles and s not in (new, *pasts)}
+
+    def _together(self, sizes: dict[str, int]) -> dict[str, int]:
+        """The sizes with those of `_totals` as sums, where the model takes no others."""
+        asked = {*self.wishes.fixed, *self.wishes.sizes} if self.linked else {*self.totals}
+        sums = {s: sizes[p] + (_size(n, sizes) if isinstance(n, str) else n) for s, (p, n) in self.totals.items()}
+        return {**sizes, **{s: n for s, n in sums.items() if s not in asked}}
 
     def _bounded(self, sizes: dict[str, int]) -> dict[str, int]:
         """The largest of our own choice halved until the inputs are small enough."""
@@ -683,9 +717,15 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
         dims = value.type.tensor_type.shape.dim
         for axis, dim in enumerate(dims):
             if not _is_given(dim):
-                role = "batch" if axis == 0 else "image" if len(dims) == 4 and axis >= 2 else "length"
+                image = len(dims) == 4 and axis >= 2 and not _is_past(value.name)
+                role = "batch" if axis == 0 else "image" if image else "length"
                 found.setdefault(_symbol(value, axis), role)
     return {s: role for s, role in found.items() if _sum_of(s, {t: 0 for t in found if t != s}) is None}
+
+
+def _is_past(name: str) -> bool:
+    """Whether an input, or a symbol, is called as what a decoder keeps of earlier steps."""
+    return any(word in name.lower() for word in PAST)
 
 
 def _symbol(value: onnx.ValueInfoProto, axis: int) -> str:

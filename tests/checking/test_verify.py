@@ -307,6 +307,36 @@ def test_a_symbol_has_one_size_wherever_it_stands() -> None:
     assert {f["x"].shape[1] for f in cases.values()} >= {1, 2, 3, 7, 31, 32, 33, 63, 64, 65}
 
 
+@pytest.mark.parametrize("tokens", ["1", "N"])
+def test_a_mask_over_kept_and_new_steps(tokens: str) -> None:
+    """Exporters give the mask of a decoder's step a symbol of its own: no size for all takes it but 0."""
+    text = f"""g (int64[B, {tokens}] ids, int64[B, M] mask, float[B, 2, P, 4] past_key) => (float[B, 2, M, 4] key) {{
+        k = Gather(table, ids)
+        heads = Reshape(k, split)
+        own = Transpose <perm: ints = [0, 2, 1, 3]> (heads)
+        all = Concat <axis: int = 2> (past_key, own)
+        f = Cast <to: int = 1> (mask)
+        axes = Constant <value_ints: ints = [1, 3]> ()
+        wide = Unsqueeze(f, axes)
+        sized = Shape(all)
+        two = Constant <value_ints: ints = [2]> ()
+        three = Constant <value_ints: ints = [3]> ()
+        length = Slice(sized, two, three)
+        one = Constant <value_ints: ints = [1]> ()
+        rest = Constant <value_ints: ints = [-1]> ()
+        shape = Concat <axis: int = 0> (rest, one, length, one)
+        fitted = Reshape(wide, shape)
+        key = Mul(all, fitted) }}"""
+    table = np.random.default_rng(0).standard_normal((16, 8), np.float32)
+    weights = {"table": table, "split": np.array([0, 0, 2, 4])}
+    model = model_from_text(text, weights)
+    report = verify(model, model)
+    assert report.not_covered == []
+    assert {"normal, batch 2", "empty past", "padded right"} <= {row.case for row in report.rows}
+    table[:, 3] = 0
+    assert not verify(model, model_from_text(text, weights | {"table": table})).equal
+
+
 def test_height_and_width_differ_in_one_case() -> None:
     text = "g (float[N, 1, H, W] x) => (float[{}] y) {{ t = Transpose <perm: ints = [0, 1, 3, 2]> (x) y = Shape({}) }}"
     text = text.replace("float[{}] y", "int64[4] y")
