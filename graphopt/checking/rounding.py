@@ -61,6 +61,7 @@ FUNCTIONS = frozenset(
 )
 # One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
+MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
 # Round to a grid, choose or compare: what they read may move without any effect, or by a little and with a great one.
 # Operator -> which of its inputs do so, counted from 0.
 STEPS = {
@@ -428,7 +429,11 @@ class _Noise:
             return False
         if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS:
             return True
-        return node.op_type in ELEMENTWISE | PRODUCTS and self.unit_of(name).coarse
+        if not self.unit_of(name).coarse:
+            return False
+        # What is only moved has been rounded where it was made, or is rounded here first.
+        moved = node.op_type in MOVES and node.input[0] not in self.shapes
+        return node.op_type in ELEMENTWISE | PRODUCTS or (moved and not self.unit_of(node.input[0]).coarse)
 
     def _rounded_operand(self, node: onnx.NodeProto, known: dict[str, _Kind]) -> Iterator[onnx.NodeProto]:
         """One operand of a product, rounded as coarsely as the partial sums are."""

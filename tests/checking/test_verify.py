@@ -33,6 +33,7 @@ from graphopt.runtime.sessions import CPU
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.checking.cases import make_cases
+from tests.checking.planted.subjects import subjects
 from tests.rewriting import Array, model_from_text
 
 
@@ -405,6 +406,16 @@ def test_attention_in_bfloat16(name: str) -> None:
     scale = next(a for a in attention.attribute if a.name == "scale")
     scale.f *= 2
     assert not verify(before, after, effort="quick").equal
+
+
+def test_what_is_moved_into_bfloat16() -> None:
+    """The operands of this attention come from a Reshape, whose own operands AFTER keeps in single precision."""
+    subject = next(s for s in subjects(trained=False) if s.name == "encoder_added_2")
+    before = subject.build()
+    after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
+    assert any(n.op_type == "FusedAttentionBiasBf16" for n in after.graph.node)
+    report = verify(before, after, effort="quick")
+    assert report.equal, report.summary
 
 
 def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
