@@ -53,6 +53,8 @@ SIZES = {
     "Tile": (1,),
     "TopK": (1,),
 }
+# What a size is besides.
+_BESIDE_SIZE = {"Loop": "turns", "Reshape": "rest"}
 # Their results are as large as these sizes say.
 SHAPES = frozenset("ConstantOfShape Expand MaxUnpool Reshape Resize".split())
 AXES = {
@@ -123,6 +125,10 @@ class _Trace:
     offset: float = 0.0
     free: bool = False
     folded: bool = False
+
+    def scaled(self, factor: float, shift: float = 0.0) -> _Trace:
+        """The value times a factor, plus a shift; of one that is not folded."""
+        return _Trace(tuple((x, factor * a) for x, a in self.factors), factor * self.offset + shift, self.free)
 
 
 def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
@@ -230,18 +236,18 @@ class _Tracer:
         if any(t is not None and t.folded for t in given):
             return None
         if node.op_type == "Neg" and first is not None:
-            return _Trace(tuple((x, -a) for x, a in first.factors), -first.offset, first.free)
+            return first.scaled(-1.0)
         if node.op_type in ("Mod", "Clip") and first is not None:
             return _Trace(first.factors, first.offset, free=True)
-        if node.op_type not in ("Add", "Div", "Mul", "Sub") or len(given) != 2:
-            return None
-        left, right = given
-        if left is not None and right is not None:
-            if node.op_type not in ("Add", "Sub"):
-                return None
-            sign = 1.0 if node.op_type == "Add" else -1.0
-            factors = left.factors + tuple((x, sign * a) for x, a in right.factors)
-            return _Trace(factors, left.offset + sign * right.offset, left.free or right.free)
+        if node.op_type in ("Add", "Div", "Mul", "Sub") and len(given) == 2:
+            left, right = given
+            if left is not None and right is not None:
+                return _sum(node.op_type, left, right)
+            return self._with_constant(node, left, right)
+        return None
+
+    def _with_constant(self, node: onnx.NodeProto, left: _Trace | None, right: _Trace | None) -> _Trace | None:
+        """Add, Div, Mul or Sub of one trace, left or right, and a constant."""
         trace = left or right
         constant = self._number(node.input[1] if left is not None else node.input[0])
         if trace is None or constant is None:
@@ -249,55 +255,56 @@ class _Tracer:
         if node.op_type in ("Add", "Sub"):
             flip = -1.0 if node.op_type == "Sub" and left is None else 1.0
             shift = -constant if node.op_type == "Sub" and left is not None else constant
-            factors = tuple((x, flip * a) for x, a in trace.factors)
-            return _Trace(factors, flip * trace.offset + shift, trace.free)
+            return trace.scaled(flip, shift)
         if node.op_type == "Div" and (left is None or constant == 0):
             return None
-        scale = constant if node.op_type == "Mul" else 1 / constant
-        return _Trace(tuple((x, a * scale) for x, a in trace.factors), trace.offset * scale, trace.free)
+        return trace.scaled(constant if node.op_type == "Mul" else 1 / constant)
 
     def _meaning(self, node: onnx.NodeProto, place: int, trace: _Trace, softmaxed: set[str]) -> None:
-        op, inputs = node.op_type, node.input
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        table = self.shapes.get(inputs[0])
-        if (
-            op in ("Gather", "GatherElements", "ScatterElements")
-            and place == 1
-            and table
-            and -len(table) <= axis < len(table)
-        ):
-            self._index(trace, table[axis])
-        elif op in ("GatherND", "ScatterND") and place == 1 and table:
-            self._index(trace, min(table))
-        elif op == "OneHot" and place == 0 and (depth := self._number(inputs[1])) is not None:
-            self._index(trace, int(depth))
-        elif op == "EmbedLayerNormalization" and place < 2 and self.shapes.get(inputs[2 + place]):
-            self._index(trace, self.shapes[inputs[2 + place]][0])
-        elif place in SIZES.get(op, ()):
-            self._each(trace, lambda use: setattr(use, "size", True))
-            if op == "Loop":
-                self._each(trace, lambda use: setattr(use, "turns", True))
-            if op in SHAPES and (declared := self.declared.get(node.output[0])):
+        """What the node tells of the inputs behind the trace, which is its input at that place."""
+        op = node.op_type
+        rows = self._rows(node, place)
+        marks = _marks(op, place)
+        if rows is not None:
+            self._index(trace, rows)
+        elif marks:
+            for name in marks:
+                self._each(trace, lambda use, name=name: setattr(use, name, True))
+            if op in SHAPES and "size" in marks and (declared := self.declared.get(node.output[0])):
                 self._each(trace, lambda use: use.shapes.append(declared))
-            if op == "Reshape":
-                self._each(trace, lambda use: setattr(use, "rest", True))
-        elif place == AXES.get(op):
-            self._each(trace, lambda use: setattr(use, "axes", True))
-        elif place == SCALES.get(op):
-            self._each(trace, lambda use: setattr(use, "scale", True))
-        elif op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
-            self._turning(trace, [number])
-        elif op == "Clip" and place == 0:
-            self._turning(trace, [n for name in inputs[1:] if (n := self._number(name)) is not None])
-            self._turning(trace, [a.f for a in node.attribute if a.name in ("min", "max")])
-        elif op == "Mod" and place == 0 and (number := self._number(inputs[1])) is not None:
-            self._turning(trace, [-number, 0, number, 2 * number])
-        elif op == "If" and place == 0:
-            self._each(trace, lambda use: setattr(use, "condition", True))
+        elif (turning := self._turns_at(node, place)) is not None:
+            self._turning(trace, turning)
         elif op in LOGIC or (op == "Where" and place == 0) or (op == "Cast" and _casts_to_bool(node)):
             self._each(trace, lambda use: setattr(use, "mask", True))
         elif op == "Add" and node.output[0] in softmaxed and len(trace.factors) == 1 and trace.factors[0][1] == 1:
             self._each(trace, lambda use: setattr(use, "additive", True))
+
+    def _rows(self, node: onnx.NodeProto, place: int) -> int | None:
+        """How many rows there are to choose from, where the input at that place is an index."""
+        op, inputs = node.op_type, node.input
+        table = self.shapes.get(inputs[0])
+        if op in ("Gather", "GatherElements", "ScatterElements") and place == 1 and table:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            return table[axis] if -len(table) <= axis < len(table) else None
+        if op in ("GatherND", "ScatterND") and place == 1 and table:
+            return min(table)
+        if op == "OneHot" and place == 0 and (depth := self._number(inputs[1])) is not None:
+            return int(depth)
+        if op == "EmbedLayerNormalization" and place < 2 and (embeddings := self.shapes.get(inputs[2 + place])):
+            return embeddings[0]
+        return None
+
+    def _turns_at(self, node: onnx.NodeProto, place: int) -> list[float] | None:
+        """The numbers next to which the node's result changes, as the input at that place does; None where none are."""
+        op, inputs = node.op_type, node.input
+        if op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
+            return [number]
+        if op == "Clip" and place == 0:
+            bounds = [n for name in inputs[1:] if (n := self._number(name)) is not None]
+            return bounds + [a.f for a in node.attribute if a.name in ("min", "max")]
+        if op == "Mod" and place == 0 and (number := self._number(inputs[1])) is not None:
+            return [-number, 0, number, 2 * number]
+        return None
 
     def _index(self, trace: _Trace, rows: int) -> None:
         if trace.free or rows < 1:
@@ -332,6 +339,26 @@ class _Tracer:
     def _each(self, trace: _Trace, change: Any) -> None:
         for name, _ in trace.factors:
             change(self.uses[name])
+
+
+def _marks(op: str, place: int) -> list[str]:
+    """The attributes of Use that an operator sets of its input at a place, whatever else the node says."""
+    marks = ["size"] if place in SIZES.get(op, ()) else []
+    if marks and op in _BESIDE_SIZE:
+        marks.append(_BESIDE_SIZE[op])
+    if not marks and place == AXES.get(op):
+        marks = ["axes"]
+    if not marks and place == SCALES.get(op):
+        marks = ["scale"]
+    return ["condition"] if op == "If" and place == 0 else marks
+
+
+def _sum(op: str, left: _Trace, right: _Trace) -> _Trace | None:
+    """The Add or Sub of both; None for other operators, whose results are no such traces."""
+    if op not in ("Add", "Sub"):
+        return None
+    other = right if op == "Add" else right.scaled(-1.0)
+    return _Trace(left.factors + other.factors, left.offset + other.offset, left.free or right.free)
 
 
 def _casts_to_bool(node: onnx.NodeProto) -> bool:

@@ -153,11 +153,7 @@ def optimize(
 
     tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
     limit = _limited(model, options, timing, tuning, max_error)
-    if limit is not None:
-        options = replace(options, keep_float=(*options.keep_float, *limit.keep))
-    report = _optimized(model, written or out, options, tuning)
-    if limit is not None:
-        report.notes[:0] = limit.lines()
+    report = _optimized(model, written or out, options, tuning, limit)
     accuracy = _verified(model, written) if verify and written is not None else None
     times, untimed = _timed(model, written, timing) if bench and written is not None else (None, None)
     if shown is not None and written is not None:
@@ -247,12 +243,18 @@ def _limited(
         )
 
 
-def _optimized(model: Path, out: Path | None, options: Options, tuning: Tuning | None) -> Report:
+def _optimized(
+    model: Path, out: Path | None, options: Options, tuning: Tuning | None, limit: ErrorLimit | None
+) -> Report:
     profit = tuning.profit if tuning is not None else None
+    if limit is not None:
+        options = replace(options, keep_float=(*options.keep_float, *limit.keep))
     with screen.working() as say:
         _, report = graphopt.optimize(model, out, options, profit=profit, progress=say)
     if tuning is not None:
         report.tuning = tuning.to_dict()
+    if limit is not None:
+        report.notes[:0] = limit.lines()
     return report
 
 

@@ -51,11 +51,34 @@ def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Ma
         remarks: what the passes said, where they ran here.
         sites: times of nodes and of rewritten neighbourhoods, by name.
     """
-    found = View(title)
+    layers, layer_of = _layers(before, after)
     said: dict[str, list[str]] = defaultdict(list)
     for remark in remarks:
         for label in remark.nodes[:1]:
-            said[label].append(_sentence(remark))
+            said[label].append(visible(_sentence(remark)))
+    places: dict[tuple[str, str], int] = {}
+    labels: dict[int, str] = {}
+    for number, place in enumerate(neighbourhoods(before.model, after.model)):
+        labels[number] = (place.removed or place.added)[-1].label
+        for side, nodes in (("before", place.removed), ("after", place.added)):
+            places |= {(side, o): number for n in nodes for o in n.outputs if o}
+
+    def rows(side: str, model: Side) -> list[dict[str, Any]]:
+        number_of = {id(n): i for i, n in enumerate(model.nodes)}
+        made = []
+        for node in model.nodes:
+            output = node.outputs[0].name or "" if node.outputs else ""
+            place, label = places.get((side, output)), node_label(node)
+            site = (sites or {}).get(label if place is None else labels[place])
+            told = {"layer": layer_of.get(output, 0), "us": _time(site, side), "place": place, "said": said[label]}
+            made.append(_row(node, model, number_of) | told)
+        return made
+
+    return View(title, [visible(name) for name in layers], rows("before", before), rows("after", after))
+
+
+def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
+    """The number of each layer, and of that in which each value is made."""
     layers: dict[str, int] = {}
     layer_of: dict[str, int] = {}
     for i, node in enumerate(before.nodes):
@@ -64,42 +87,32 @@ def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Ma
         layer_of |= {o.name or "": layer for o in node.outputs}
     layer = 0
     for node in after.nodes:
+        # What is new stands where what it takes the place of stood, or the node before it.
         layer = next((layer_of[o.name or ""] for o in node.outputs if (o.name or "") in layer_of), layer)
         for o in node.outputs:
             layer_of.setdefault(o.name or "", layer)
-    found.layers = [visible(name) for name in layers]
-    places: dict[tuple[str, str], int] = {}
-    labels: dict[int, str] = {}
-    for number, place in enumerate(neighbourhoods(before.model, after.model)):
-        labels[number] = (place.removed or place.added)[-1].label
-        for side, nodes in (("before", place.removed), ("after", place.added)):
-            places |= {(side, o): number for n in nodes for o in n.outputs if o}
-    for side, model, rows in (("before", before, found.before), ("after", after, found.after)):
-        number_of = {id(n): i for i, n in enumerate(model.nodes)}
-        for node in model.nodes:
-            output = node.outputs[0].name or "" if node.outputs else ""
-            place_of = places.get((side, output))
-            label = node_label(node)
-            site = (sites or {}).get(label if place_of is None else labels[place_of])
-            time = None if site is None else site.before_us if side == "before" else site.after_us
-            makers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
-            readers = [number_of.get(id(n)) for o in node.outputs for n in o.consumers()]
-            rows.append(
-                {
-                    "name": visible(label),
-                    "op": visible(node.op_type),
-                    "layer": layer_of.get(output, 0),
-                    "shape": _shape(node.outputs[0]) if node.outputs else "",
-                    "adds": multiply_adds(node) or 0,
-                    "bytes": model.bytes_of(node) or 0,
-                    "us": time,
-                    "place": place_of,
-                    "said": [visible(s) for s in said[label]],
-                    "makers": [m for m in dict.fromkeys(makers) if m is not None],
-                    "readers": [r for r in dict.fromkeys(readers) if r is not None],
-                }
-            )
-    return found
+    return layers, layer_of
+
+
+def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, Any]:
+    """What a node says by itself, and the numbers of its neighbours."""
+    makers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
+    readers = [number_of.get(id(n)) for o in node.outputs for n in o.consumers()]
+    return {
+        "name": visible(node_label(node)),
+        "op": visible(node.op_type),
+        "shape": _shape(node.outputs[0]) if node.outputs else "",
+        "adds": multiply_adds(node) or 0,
+        "bytes": model.bytes_of(node) or 0,
+        "makers": [m for m in dict.fromkeys(makers) if m is not None],
+        "readers": [r for r in dict.fromkeys(readers) if r is not None],
+    }
+
+
+def _time(site: Site | None, side: str) -> float | None:
+    if site is None:
+        return None
+    return site.before_us if side == "before" else site.after_us
 
 
 def page(nonce: str) -> str:
