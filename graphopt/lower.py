@@ -67,7 +67,7 @@ def lower(
     files.check_places({"OUT": Path(out)}, [Path(path)])
     source = reading.load(path)
     work = source.model
-    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(work)})
+    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(traversal.graphs(work))})
     done = Lowered(inlined=sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph))
     _inline(work)
     if to == "standard":
@@ -123,7 +123,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     """The model in another opset, by onnx's own converter."""
     if work.functions:
         raise OptionError("--opset: onnx's converter loses model-local functions; inline them first")
-    if sum(t.nbytes for t in traversal.external_tensors(work)) > MAX_CONVERTED_BYTES:
+    if sum(t.nbytes for t in traversal.external_tensors(traversal.graphs(work))) > MAX_CONVERTED_BYTES:
         raise OptionError("--opset: the model's weights are larger than the 2 GiB that onnx's converter takes")
     before = ir.serde.serialize_model(work)
     try:

@@ -435,7 +435,7 @@ def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.M
     source = reading.load(model)
     if source.path is not None:
         return source.path, source.proto or reading.read_proto(source.path), source.model
-    outside = sum(tensor.nbytes for tensor in traversal.external_tensors(source.model))
+    outside = sum(tensor.nbytes for tensor in traversal.external_tensors(traversal.graphs(source.model)))
     if outside > writing.MAX_EMBEDDED_BYTES:
         raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
     if outside:  # a session of a message would look for them in the current folder

@@ -355,9 +355,10 @@ class Editor:
 
     def _type_of(self, name: str, inputs: Sequence[ir.Value]) -> ir.TensorType | None:
         """What T is for an operator of ours, as any of its inputs tells; None where none does."""
-        known = (self.dtype(inputs[i]) for i in OPS[name].inputs_of_T)
-        dtype = next((d for d in known if d is not None), None)
-        return None if dtype is None else ir.TensorType(dtype)
+        for i in OPS[name].inputs_of_T:
+            if (dtype := self.dtype(inputs[i])) is not None:
+                return ir.TensorType(dtype)
+        return None
 
     def define(self, name: str, T: ir.DataType) -> None:
         """Gives the model the function body of an operator of ours, in place of one that it may have.

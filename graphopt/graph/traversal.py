@@ -44,8 +44,8 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
-def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    for tensor in tensors(graphs(model)):
+def external_tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.ExternalTensor]:
+    for tensor in tensors(graphs):
         if isinstance(tensor, ir.ExternalTensor):
             yield tensor
 
@@ -89,6 +89,8 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements."""
     if isinstance(tensor, ir.serde.TensorProtoTensor):
         return (math.prod(tensor_dims(tensor)) * element_bits(tensor.raw.data_type) + 7) // 8
+    if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+        return (tensor.raw.size * element_bits(tensor.dtype) + 7) // 8
     return tensor.nbytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     """
     original = source.original
     as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
-    message = _serialize(model) if model is not None and as_message else None
+    message = _serialize(model, list(graphs(model))) if model is not None and as_message else None
     check(message)
     if isinstance(original, onnx.ModelProto):
         if message is not None:
@@ -83,10 +83,11 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check
     """
     created: list[Path] = []
     try:
-        _place_external_data(model, out, external_data, created)
-        if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(model):
+        every = list(graphs(model))
+        _place_external_data(every, out, external_data, created)
+        if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(every):
             raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
-        message = _serialize(model)
+        message = _serialize(model, every)
         check(message)
         files.write(out, lambda file: file.write(message.SerializeToString(deterministic=True)))
     except OSError as error:
@@ -108,19 +109,18 @@ def copy_unchanged(source: Source, out: Path) -> None:
     assert source.path is not None
     if files.same(out, source.path):
         return
-    if not _lie_in(files.target_of(out).parent, source.model):
+    if not _lie_in(files.target_of(out).parent, list(graphs(source.model))):
         save(source.model, out)
         return
     files.write(out, source.path.read_bytes())
 
 
-def _has_external_data(model: ir.Model) -> bool:
-    return any(True for _ in external_tensors(model))
+def _has_external_data(every: Sequence[ir.Graph]) -> bool:
+    return any(True for _ in external_tensors(every))
 
 
-def _serialize(model: ir.Model) -> onnx.ModelProto:
-    """The model as a message; its initializers lose the type and shape that their tensors have, too."""
-    every = list(graphs(model))
+def _serialize(model: ir.Model, every: Sequence[ir.Graph]) -> onnx.ModelProto:
+    """The model as a message; the initializers of its graphs lose the type and shape that their tensors have, too."""
     for graph in every:
         for value in graph.initializers.data.values():
             if not (value.is_graph_input() or value.is_graph_output()):
@@ -150,10 +150,10 @@ def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
                 ir.serde.serialize_value_into(proto.value_info.add(), described)
 
 
-def _place_external_data(model: ir.Model, out: Path, external_data: bool | None, created: list[Path]) -> None:
+def _place_external_data(every: Sequence[ir.Graph], out: Path, external_data: bool | None, created: list[Path]) -> None:
     """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
     folder = files.target_of(out).parent
-    values = [v for g in graphs(model) for v in g.initializers.data.values() if v.const_value is not None]
+    values = [v for g in every for v in g.initializers.data.values() if v.const_value is not None]
     embedded = [v for v in values if not isinstance(v.const_value, ir.ExternalTensor)]
     if external_data is False:
         if sum(tensor_bytes(v.const_value) for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
@@ -162,8 +162,8 @@ def _place_external_data(model: ir.Model, out: Path, external_data: bool | None,
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
         return
-    if not _lie_in(folder, model):
-        _copy_data_files(model, folder, out.name, created)
+    if not _lie_in(folder, every):
+        _copy_data_files(every, folder, out.name, created)
     outside = len(embedded) < len(values)
     large, total = [], 0
     for value in embedded:
@@ -194,20 +194,20 @@ def _place_external_data(model: ir.Model, out: Path, external_data: bool | None,
         os.fsync(file.fileno())
 
 
-def _lie_in(folder: Path, model: ir.Model) -> bool:
-    """Whether all external data of a model is in a folder."""
-    return all(Path(tensor.base_dir).resolve() == folder for tensor in external_tensors(model))
+def _lie_in(folder: Path, every: Sequence[ir.Graph]) -> bool:
+    """Whether all external data of these graphs is in a folder."""
+    return all(Path(tensor.base_dir).resolve() == folder for tensor in external_tensors(every))
 
 
-def _copy_data_files(model: ir.Model, folder: Path, name: str, created: list[Path]) -> None:
+def _copy_data_files(every: Sequence[ir.Graph], folder: Path, name: str, created: list[Path]) -> None:
     copies: dict[str, Path] = {}
-    for tensor in external_tensors(model):
+    for tensor in external_tensors(every):
         if tensor.path not in copies:
             target = _fresh_name(folder, f"{name}.{Path(tensor.location).name}")
             created.append(target)
             _copy_in_kernel(Path(tensor.path), target)
             copies[tensor.path] = target
-    for graph in graphs(model):
+    for graph in every:
         for value in graph.initializers.values():
             old = value.const_value
             if isinstance(old, ir.ExternalTensor):

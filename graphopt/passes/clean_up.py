@@ -303,9 +303,10 @@ def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
     """The input that the only read output of a node of CANDIDATES always equals, or None."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return None
-    if any(a.is_ref() for a in node.attributes.values()) or any(
-        use_count(o) or o.is_graph_output() for o in node.outputs[1:]
-    ):
+    attributes = node.attributes.data
+    if attributes and any(a.is_ref() for a in attributes.values()):
+        return None
+    if len(node.outputs) > 1 and any(use_count(o) or o.is_graph_output() for o in node.outputs[1:]):
         return None
     if node.op_type in FACTORS:
         return _times_one(node, editor)

@@ -94,10 +94,10 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
     rank = editor.shapes.rank(w) if sizes is None else len(sizes)
     if rank is None or not 3 <= rank <= 5:
         raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
-    dims = [d.value for d in sizes or ()]
-    if any(d is None for d in dims):
+    dims = [n for d in sizes or () if (n := d.value) is not None]
+    if len(dims) != rank:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
-    M, C, *kernel = (d for d in dims if d is not None)
+    M, C, *kernel = dims
     ones = (1,) * len(kernel)
     strides, dilations = attribute_ints(node, "strides", ones), attribute_ints(node, "dilations", ones)
     window = {
@@ -115,7 +115,7 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
     """
     if not editor.is_constant(match.W):
         editor.require_constant(match.W, "the weight", match.node)
-    if any(p < 0 for p in match.attributes["pads"]):
+    if min(match.attributes["pads"], default=0) < 0:
         raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
 
 

@@ -58,7 +58,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
         producer = match.W.producer()
         if producer is not None and producer.op_type == "DequantizeLinear":
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)
-        if any(p < 0 for p in match.attributes["pads"]):
+        if min(match.attributes["pads"], default=0) < 0:
             raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", node)
         dtype = editor.dtype(match.W) or editor.dtype(match.X)
         if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
