@@ -32,7 +32,7 @@ from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
-from graphopt.passes.pairs_of_channels import PairsOfChannels, between_convolutions
+from graphopt.passes.pairs_of_channels import MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt
@@ -44,8 +44,6 @@ SUFFIX = "Bf16"
 SMALLEST_WEIGHT = 64 * 128
 # Rows of Q in an attention: with fewer, rounding K and V costs what their few products save.
 FEWEST_QUERIES = 16
-# Nodes between two convolutions: a written-out activation.
-MAX_ACTIVATION = 3
 
 
 class Products(FeedForward):

@@ -17,10 +17,10 @@ from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_ints
 from graphopt.graph.vocabulary import made_by
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.remarks import node_label
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-AXES_INPUT_OPSET = 13  # of Squeeze and Unsqueeze
 PRODUCTS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
 RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 

@@ -9,13 +9,11 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import MIN_OPSET
 from graphopt.graph.editor import Attribute, Editor, use_count
-from graphopt.ops.schema import Array
+from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
+from graphopt.ops.schema import AXES_INPUT_OPSET, REDUCE_AXES_INPUT_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
 SLICE_INPUTS_OPSET = 10
-AXES_INPUT_OPSET = 13  # Squeeze, Unsqueeze, Split, ReduceSum
-REDUCE_AXES_INPUT_OPSET = 18  # the other reductions
-LAYER_NORMALIZATION_OPSET = 17
 GROUP_NORMALIZATION_OPSET = 21
 
 # A dimension: a number, or an int64 tensor of shape [1].

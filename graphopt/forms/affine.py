@@ -13,13 +13,11 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.vocabulary import require_input
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 ELEMENTWISE = frozenset({("", "Mul"), ("", "Add"), ("", "Sub"), ("", "Div")})
-# Before it, Mul and its like take numpy's broadcasting only with an attribute.
-BROADCAST_OPSET = 7
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def elementwise_operands(node: ir.Node, editor: Editor) -> tuple[ir.Value, ir.Va
         Refusal: OVERRIDABLE when the operand could be overridden by callers.
 
     """
-    if (node.domain, node.op_type) not in ELEMENTWISE or editor.opset(node) < BROADCAST_OPSET:
+    if (node.domain, node.op_type) not in ELEMENTWISE or editor.opset(node) < NUMPY_BROADCASTING_OPSET:
         return None
     a, b = node.inputs
     if a is None or b is None:

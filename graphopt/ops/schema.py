@@ -16,10 +16,11 @@ DOMAIN = "com.graphopt"
 DOMAIN_VERSION = 1
 Array = npt.NDArray[Any]
 
-MIN_OPSET = 7  # From 7 on element-wise operators broadcast as in numpy.
+NUMPY_BROADCASTING_OPSET = 7  # Element-wise operators broadcast as in numpy.
+MIN_OPSET = NUMPY_BROADCASTING_OPSET
 VALUE_FLOAT_OPSET = 12  # Constant has the attribute value_float, which can refer to a float attribute of the function.
-# Reductions take their axes as an input.
-AXES_INPUT_OPSET = {"ReduceSum": 13, "ReduceMean": 18}
+AXES_INPUT_OPSET = 13  # Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as an input
+REDUCE_AXES_INPUT_OPSET = 18  # so do the other reductions
 CAST_BFLOAT16_OPSET = 13  # Cast takes and gives bfloat16.
 CAST_LIKE_OPSET = 15
 
@@ -152,7 +153,7 @@ def reduce_mean(y: str, x: str, axis: int, dialect: Dialect) -> str:
 
 
 def _reduce(op_type: str, y: str, x: str, axis: int, dialect: Dialect) -> str:
-    if dialect.opset < AXES_INPUT_OPSET[op_type]:
+    if dialect.opset < (AXES_INPUT_OPSET if op_type == "ReduceSum" else REDUCE_AXES_INPUT_OPSET):
         return f"{y} = {op_type} <axes: ints = [{axis}], keepdims: int = 1> ({x})\n"
     return ints(f"{y}_axis", axis) + f"{y} = {op_type} <keepdims: int = 1> ({x}, {y}_axis)\n"
 

@@ -13,13 +13,13 @@ from graphopt.graph.shapes.facts import (
     EVERY,
     FIRST,
     MICROSOFT,
-    NUMPY_BROADCASTING_OPSET,
     Dims,
     Known,
     Rule,
     rule_for,
 )
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:

@@ -23,7 +23,6 @@ from graphopt.graph.shapes.facts import (
     FIRST,
     INTEGERS,
     MAX_ELEMENTS,
-    NUMPY_BROADCASTING_OPSET,
     Element,
     Elements,
     Items,
@@ -35,6 +34,7 @@ from graphopt.graph.shapes.facts import (
     items,
 )
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def _moved(known: Known, *, data: Sequence[int] | None = None) -> Elements | None:

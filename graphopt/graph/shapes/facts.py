@@ -22,8 +22,6 @@ MAX_ELEMENTS = 64
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 # Bits of a whole number that the type holds, whatever it is.
 EXACT_BITS = {ir.DataType.FLOAT16: 11, ir.DataType.FLOAT: 24, ir.DataType.DOUBLE: 53}
-# Operators whose elements broadcast, before this opset along a named axis.
-NUMPY_BROADCASTING_OPSET = 7
 
 # Dimensions as a rule tells them; None is one that it does not know.
 Dims = Sequence[Size | None]

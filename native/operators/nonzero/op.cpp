@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "operators/gather/op.h"
+#include "operators/nonzero/args.h"
 #include "operators/room.h"
 
 namespace graphopt {
@@ -110,7 +111,7 @@ std::string refuse_compress(const Node& node) {
 
 std::string refuse_nonzero(const Node& node) {
   const auto& x = node.inputs[0].shape;
-  return x && x->rank() > gpu::kNonzeroMostAxes ? "rank above 8" : "";
+  return x && x->rank() > hip::kNonzeroMostAxes ? "rank above 8" : "";
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 
 namespace graphopt::gpu {
 
-constexpr size_t kNonzeroMostAxes = 8;
-
 // Numbers of `bytes` bytes; of floats the sign says nothing.
 struct NonzeroType {
   int64_t bytes = 4;

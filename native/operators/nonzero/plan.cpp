@@ -56,8 +56,7 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
 Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   Plan plan;
   if (all == 0) return plan;
-  static_assert(hip::kNonzeroMostAxes == kNonzeroMostAxes);
-  if (x.rank() > kNonzeroMostAxes) throw std::invalid_argument("rank " + std::to_string(x.rank()));
+  if (x.rank() > hip::kNonzeroMostAxes) throw std::invalid_argument("rank " + std::to_string(x.rank()));
   const int64_t total = x.elements();
   hip::NonzeroPlacesArgs args = {};
   args.x = input(0);
