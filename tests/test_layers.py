@@ -205,3 +205,59 @@ def test_instructions_and_activations_have_one_place() -> None:
             formulas.add(name)
     assert instructions == NAMED_INSTRUCTIONS
     assert formulas == GELU_TANH
+
+
+# Named numbers that stand in several files of native/, graphopt/ and scripts/, and why that is no copy.
+SAID_TWICE = {
+    "Float": "element types, by the numbers of ONNX and of each vendor's library",
+    "Half": "the same",
+    "Compute32F": "the same",
+    "Slots": "how many addresses each struct of arguments holds",
+    "OutOfMemory": "the status codes of two drivers",
+    "Residual": "the place of an input, of three operators",
+    "Largest": "of int32: which sizes two operators refuse",
+    "Line": "bytes of a cache line",
+    "Page": "bytes of a page of memory",
+    "Most": "how many of three different things are kept",
+    "Ahead": "loads in flight, of two kernels",
+    "Alignment": "of workspace, and what hipBLASLt is told of tensors",
+    "ShortPlane": "of two CPU kernels, each measured",
+    "LdsBytes": "of GPUs, and of the emulator that stands in for one",
+    "MaxRows": "accumulators that the registers hold, of two loops on the CPU",
+    "Panel": "vectors of weights beside them",
+}
+
+
+def named_numbers() -> dict[str, dict[str, list[str]]]:
+    """Name, as native/ spells it without its k, -> number as text -> the files that give it that number."""
+    found: dict[str, dict[str, list[str]]] = {}
+
+    def add(name: str, number: str, path: Path) -> None:
+        try:
+            value = eval(number, {"__builtins__": {}})  # arithmetic of numbers, such as 1 << 20
+        except Exception:  # anything else is no number
+            return
+        if type(value) in (int, float):
+            files = found.setdefault(name, {}).setdefault(repr(value), [])
+            files += [place] if (place := path.relative_to(ROOT.parent).as_posix()) not in files else []
+
+    for path in (p for folder in (ROOT, ROOT.parent / "scripts") for p in sorted(folder.rglob("*.py"))):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+                name = "".join(word.capitalize() for word in node.targets[0].id.split("_"))
+                add(name, ast.unparse(node.value), path)
+    for path in (p for p in sorted(NATIVE.rglob("*")) if p.suffix in (".h", ".cpp", ".hip")):
+        for name, number in re.findall(r"\bk([A-Z]\w*) = ([^,;{}]+|\w+\{[^{}]+\})[,;]", path.read_text()):
+            number = re.sub(r"^\w+\{(.*?)\}", r"\1", number)
+            add(name, re.sub(r"(?<=\d)[fuL]+\b", "", number), path)
+    return found
+
+
+@pytest.mark.once
+def test_a_number_with_a_name_has_one_place() -> None:
+    """Tile sizes, thread counts, opsets, limits: host, device and Python read them from one file."""
+    found = named_numbers()
+    assert found["AttentionThreads"] and found["AxesInputOpset"] and found["NonzeroMostAxes"]
+    twice = {name: files for name, numbers in found.items() for files in numbers.values() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if name not in SAID_TWICE} == {}
+    assert SAID_TWICE.keys() <= twice.keys()
