@@ -36,13 +36,29 @@ DEVICE bool in_part(int pack, int packs, int part, int parts) {
 }
 DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
 
-// The packs of a work-item on their way to LDS.
-template <bool kAhead, int kPacks>
+// copy_to_lds, kept in the compute unit's cache: other work-items copy the same soon.
+template <class To, class T>
+DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
+#if GRAPHOPT_ON_NVIDIA
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+#else
+  copy_to_lds(to, from, inside);
+#endif
+}
+
+// The packs of a work-item on their way to LDS; kCached: through the compute unit's cache.
+template <bool kAhead, int kPacks, bool kCached = false>
 struct PacksToLds {
   Bits128 staged[kAhead ? 1 : kPacks];
 
   DEVICE void begin(int i, half_t* to, const half_t* from, bool inside) {
-    if constexpr (kAhead) {
+    if constexpr (kAhead && kCached) {
+      copy_to_lds_cached(to, from, inside);
+    } else if constexpr (kAhead) {
       copy_to_lds(to, from, inside);
     } else {
       Bits128 bits = {};

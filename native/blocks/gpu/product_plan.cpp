@@ -91,7 +91,7 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
     p.threads = static_cast<uint32_t>(p.shape.threads(arch.wave));
     p.down = divide_up(M, p.shape.m);
     p.across = divide_up(N, p.shape.n);
-    for (int64_t splits = 1; splits <= most_splits; splits *= 2) {
+    for (int64_t splits = 1; splits <= most_splits; ++splits) {
       // A part has two steps at least.
       p.depth = round_up(divide_up(K, splits), p.shape.depth);
       if (splits > 1 && (p.depth < 2 * p.shape.depth || p.tiles() * batch >= device.compute_units)) break;

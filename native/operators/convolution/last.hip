@@ -22,10 +22,10 @@ struct PanelOfPatches {
   const ConvLastArgs& args;
   const half_t* x;
   int row, column, k, end;
-  int channel, r, s, offset;  // of the step's tap
-  int at[kPacks];             // the pixel of X at the first tap, perhaps outside
-  uint32_t taps[kPacks];      // bit r: tap row r is inside; bit 16 + s: tap column s is
-  PacksToLds<P::kAhead, kPacks> packs;
+  int channel, r, s, offset;                  // of the step's tap
+  int at[kPacks];                             // the pixel of X at the first tap, perhaps outside
+  uint32_t taps[kPacks];                      // bit r: tap row r is inside; bit 16 + s: tap column s is
+  PacksToLds<P::kAhead, kPacks, true> packs;  // of which the next taps copy most again
 
   DEVICE PanelOfPatches(const ConvLastArgs& of, int first_m, int first_k, int depth)
       : args(of),
