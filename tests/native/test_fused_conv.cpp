@@ -165,7 +165,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
 }
 
 GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
-  std::vector<ConvolutionProblem> problems(14);
+  std::vector<ConvolutionProblem> problems(17);
   for (ConvolutionProblem& p : problems) {
     p.bfloat16 = true;
     p.C = p.M = 20;
@@ -214,6 +214,16 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
   problems[12].kernel = {1, 2, 7};
   problems[12].dilation = {1, 1, 2};
   problems[12].pad = {0, 0, 5};
+  problems[14] = problems[5];  // pairs that are read where they lie
+  problems[14].C = 34;
+  problems[14].N = 2;
+  problems[15] = problems[14];
+  problems[15].in = {1, 40, 70};  // in several strips
+  problems[15].C = 96;
+  problems[15].M = 30;
+  problems[16] = problems[14];
+  problems[16].in = {3, 4, 5};
+  problems[16].C = 2;
   problems[13].C = 3;
   problems[13].kernel = {1, 1, 4};
   problems[13].stride = {1, 1, 3};
@@ -225,7 +235,8 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
     const Numbers given(p);
     for (const size_t lanes : {1, 3}) {
       p.has_residual = lanes == 3;
-      for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0}}) {
+      for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0},
+                                    Activation{Kind::kLeakyRelu, -0.5f, 0}}) {
         p.act = act;
         compare_pairs(p, given, lanes);
       }

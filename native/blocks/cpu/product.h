@@ -190,7 +190,8 @@ struct Keep {
 // with, is called after every step and then with row, vector, sum and its place in o [kRows][kVectors L]; one that
 // wants pairs of rows, which are even in number, with both sums.
 template <class E, int kRows, int kVectors, class Steps, class Each>
-void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
+[[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
+                                            Each each) {
   Vec sum[kRows][kVectors];
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) {
@@ -232,34 +233,38 @@ void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o, E
   }
 }
 
-template <class Steps, class Each>
-using Multiply = void (*)(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each);
-
-template <class E, int kVectors, class Steps, class Each>
-Multiply<Steps, Each> multiply_of(int64_t rows) {
-  static constexpr Multiply<Steps, Each> table[] = {
-      multiply<E, 1, kVectors, Steps, Each>,  multiply<E, 2, kVectors, Steps, Each>,
-      multiply<E, 3, kVectors, Steps, Each>,  multiply<E, 4, kVectors, Steps, Each>,
+// Of<rows>::run, of at most kMaxRows rows.
+template <template <int> class Of>
+inline auto of_rows(int64_t rows) {
+  static constexpr decltype(&Of<1>::run) table[] = {
+      Of<1>::run, Of<2>::run, Of<3>::run, Of<4>::run,
 #if defined(__AVX2__)
-      multiply<E, 5, kVectors, Steps, Each>,  multiply<E, 6, kVectors, Steps, Each>,
+      Of<5>::run, Of<6>::run,
 #endif
 #if defined(__AVX512F__)
-      multiply<E, 7, kVectors, Steps, Each>,  multiply<E, 8, kVectors, Steps, Each>,
-      multiply<E, 9, kVectors, Steps, Each>,  multiply<E, 10, kVectors, Steps, Each>,
-      multiply<E, 11, kVectors, Steps, Each>, multiply<E, 12, kVectors, Steps, Each>,
-      multiply<E, 13, kVectors, Steps, Each>, multiply<E, 14, kVectors, Steps, Each>,
+      Of<7>::run, Of<8>::run, Of<9>::run, Of<10>::run, Of<11>::run, Of<12>::run, Of<13>::run, Of<14>::run,
 #endif
   };
   static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
   return table[rows - 1];
 }
 
+template <class E, int kVectors, class Steps, class Each>
+struct Multiply {
+  template <int kRows>
+  struct Of {
+    static void run(const Word* s, const Word* v, Steps at, int64_t steps, float* o, Each each) {
+      multiply<E, kRows, kVectors>(s, v, at, steps, o, each);
+    }
+  };
+};
+
 // The same for at most kMaxRows rows.
 template <class E, class Steps, class Each>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
                    float* o, Each each) {
-  const auto fn =
-      vectors == kPanel ? multiply_of<E, kPanel, Steps, Each>(rows) : multiply_of<E, 1, Steps, Each>(rows);
+  const auto fn = vectors == kPanel ? of_rows<Multiply<E, kPanel, Steps, Each>::template Of>(rows)
+                                    : of_rows<Multiply<E, 1, Steps, Each>::template Of>(rows);
   fn(s, v, at, steps, o, each);
 }
 

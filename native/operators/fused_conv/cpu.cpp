@@ -148,13 +148,18 @@ std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& stri
   std::vector<int64_t> offsets;
   offsets.reserve(static_cast<size_t>(steps_of<E>(p)));
   const int64_t pairs = pairs_of<E>(p);
+  std::vector<int64_t> taps;
   for (int64_t pair = 0; pair < pairs; ++pair) {
-    const std::vector<int64_t> columns = columns_of<E>(p, pair + 1 == pairs);
-    for (int64_t d = 0; d < p.kernel[0]; ++d) {
-      for (int64_t h = 0; h < p.kernel[1]; ++h) {
-        for (const int64_t w : columns) offsets.push_back(pair * strip.words + strip.offset(p, {d, h, w}));
+    if (pair == 0 || pair + 1 == pairs) {
+      const std::vector<int64_t> columns = columns_of<E>(p, pair + 1 == pairs);
+      taps.clear();
+      for (int64_t d = 0; d < p.kernel[0]; ++d) {
+        for (int64_t h = 0; h < p.kernel[1]; ++h) {
+          for (const int64_t w : columns) taps.push_back(strip.offset(p, {d, h, w}));
+        }
       }
     }
+    for (const int64_t tap : taps) offsets.push_back(pair * strip.words + tap);
   }
   return offsets;
 }
@@ -419,9 +424,10 @@ struct Finish {
     put(i + 1, j, high);
   }
 
-  // Whether nothing but bounds and pairs is wanted: PairsAlone does that.
+  // Whether nothing but pairs is wanted, within bounds or, without a residual, of a slope: PairsAlone does that.
   bool gives_pairs_alone() const {
-    return kTwo && bounded && slope == 1.0f && y == nullptr && residual.numbers == nullptr;
+    return kTwo && bounded && y == nullptr && residual.numbers == nullptr &&
+           (slope == 1.0f || residual.pairs == nullptr);
   }
 
   // The rest of it for o [rows][vectors L].
@@ -467,8 +473,8 @@ struct Finish {
   }
 };
 
-// A Finish that gives pairs alone, within bounds. The bias is what sums begin with.
-template <bool kResidual>
+// A Finish that gives pairs alone, within bounds or, with kSlope, of LeakyRelu. The bias is what sums begin with.
+template <bool kResidual, bool kSlope = false>
 struct PairsAlone {
   static constexpr bool kPairs = true;
   const float* bias;  // of the first channel, as the others
@@ -476,7 +482,7 @@ struct PairsAlone {
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;
-  float least, most;
+  float slope, least, most;
   const Word* next = nullptr;
   int64_t next_rows = 0;
 
@@ -486,6 +492,7 @@ struct PairsAlone {
         pairs(of.pairs),
         plane(of.plane),
         pixels(of.pixels),
+        slope(of.slope),
         least(of.least),
         most(of.most) {}
 
@@ -497,8 +504,12 @@ struct PairsAlone {
     moved.pixels = from;
     return moved;
   }
+  // Of channels i and i + 1, while the product is computed: the residual, and the lines that are written.
   void fetch(int64_t i) const {
-    if (kResidual && i % 2 == 0) fetch_panel(residual + i / 2 * plane + pixels->at);
+    if (i % 2 != 0) return;
+    const int64_t at = i / 2 * plane + pixels->at;
+    if (kResidual) fetch_panel(residual + at);
+    for (const int64_t k : {int64_t{0}, L, kPanelWidth - 1}) __builtin_prefetch(pairs + at + k, 1);
   }
   Vec begin(int64_t i) const { return splat(bias[i]); }
   void step() {
@@ -506,8 +517,8 @@ struct PairsAlone {
     __builtin_prefetch(next, 0, 2);
     next += next_rows;
   }
-  // Vector j of channels i and i + 1.
-  void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
+  // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
+  [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
     const Pixels& here = pixels[j];
     const int64_t at = i / 2 * plane + here.at;
     if (kResidual) {
@@ -519,13 +530,18 @@ struct PairsAlone {
       low += first_of_pair(words);
       high += second_of_pair(words);
     }
-    low = smaller(splat(most), larger(splat(least), low));  // NaN stays
-    high = smaller(splat(most), larger(splat(least), high));
+    low = within_bounds(low);
+    high = within_bounds(high);
     Words words = Brain::join(low, high);
     if (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
     store_words(pairs + at, words, here.count);
   }
   void activate(int64_t, int64_t, float*) const {}
+
+  Vec within_bounds(Vec v) const {
+    if constexpr (kSlope) return v < Vec{} ? v * slope : v;
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+  }
 };
 
 // --- Groups of several channels
@@ -604,6 +620,39 @@ Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace
   return workspace.take<Word>(p.groups * blocks * block_slot<E>(p));
 }
 
+// Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
+// come into the caches with the first panel.
+struct PixelPanels {
+  const Pixels* pixels;
+  int64_t vectors, from, to;
+  const Word* next;
+  int64_t next_rows;
+};
+template <class E, class F>
+struct MultiplyPanels {
+  template <int kRows>
+  struct Of {
+    static void run(const PixelPanels& of, const Word* w, const Word* s, const int64_t* offsets,
+                    int64_t steps, F finish) {
+      alignas(64) float o[kMaxRows * kPanelWidth];
+      finish.next = of.next;
+      finish.next_rows = of.next_rows;
+      for (int64_t panel = of.from; panel < of.to; ++panel, finish.next = nullptr) {
+        const int64_t j = panel * kPanel;
+        finish.pixels = of.pixels + j;
+        for (int64_t i = 0; i < kRows; ++i) finish.fetch(i);
+        if (j + 1 < of.vectors) {
+          multiply<E, kRows, kPanel>(w, s + j * L, Table{offsets}, steps, o, finish);
+          finish.activate(kRows, kPanel, o);
+        } else {
+          multiply<E, kRows, 1>(w, s + j * L, Table{offsets}, steps, o, finish);
+          finish.activate(kRows, 1, o);
+        }
+      }
+    }
+  };
+};
+
 // Vectors of pixels.
 template <class E, class F>
 void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
@@ -621,27 +670,76 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
-    alignas(64) float o[kMaxRows * kPanelWidth];
-    const int64_t from = panels * part / parts, to = panels * (part + 1) / parts;
+    PixelPanels of = {pixels.data(), vectors, panels * part / parts, panels * (part + 1) / parts, nullptr, 0};
     // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
-      F finish = image.at(g * outputs + m, pixels.data());
-      for (int64_t panel = from; panel < to; ++panel) {
-        const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
-        finish.pixels = pixels.data() + j;
-        for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
-        finish.next = nullptr;
-        if (panel == from && block + 1 < blocks) {
-          finish.next = group + (m + rows) * steps;
-          finish.next_rows = first_of(outputs, block + 2) - m - rows;
-        }
-        multiply_rows<E>(rows, here, group + m * steps, packed + j * L, Table{offsets.data()}, steps, o,
-                         finish);
-        finish.activate(rows, here, o);
+      of.next = nullptr;
+      if (block + 1 < blocks) {
+        of.next = group + (m + rows) * steps;
+        of.next_rows = first_of(outputs, block + 2) - m - rows;
       }
+      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets.data(), steps,
+                                                       image.at(g * outputs + m, pixels.data()));
     }
   });
+}
+
+// What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
+template <class F>
+void end_of_panel(const F& panel, int64_t channels, int64_t vectors, const float* o) {
+  alignas(64) float by_channel[L * L];
+  for (int64_t j = 0; j < vectors; ++j) {
+    transpose(o + j * L, vectors * L, by_channel, L);
+    const int64_t here = std::min(L, channels - j * L);
+    const F finish = panel.at(j * L, panel.pixels);
+    for (int64_t i = 0; i < here; i += F::kPairs ? 2 : 1) {
+      float* row = by_channel + i * L;
+      if constexpr (F::kPairs) {
+        finish(i, 0, load_aligned(row), load_aligned(row + L), row, row + L);
+      } else {
+        finish(i, 0, load_aligned(row), row);
+      }
+    }
+    finish.activate(here, 1, by_channel);
+  }
+}
+
+// The same where only pairs are wanted: neighbouring channels become words before they are transposed, half as many.
+template <bool kResidual, bool kSlope>
+void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, int64_t vectors,
+                  const float* o) {
+  alignas(64) Word by_pixel[L * L] = {}, by_pair[L * L], added[kResidual ? L * L : 1];
+  const int64_t pixels = panel.pixels->count, at = panel.pixels->at, pairs = channels / 2;
+  const auto numbers = [](Word* words) { return reinterpret_cast<float*>(words); };
+  if (kResidual) {
+    for (int64_t i = 0; i < L; ++i) {
+      const Words words = i < pairs ? load_words(panel.residual + i * panel.plane + at, pixels) : Words{};
+      *reinterpret_cast<AlignedWords*>(by_pair + i * L) = words;
+    }
+    transpose(numbers(by_pair), L, numbers(added), L);
+  }
+  const Vec bias = load_range(panel.bias, 0, channels),
+            next_bias = load_range(panel.bias + L, 0, channels - L);
+  for (int64_t i = 0; i < pixels; ++i) {
+    const float* sums = o + i * vectors * L;
+    Vec low = load_aligned(sums) + bias, high = vectors > 1 ? load_aligned(sums + L) + next_bias : Vec{};
+    Words words;
+    if constexpr (kResidual) {
+      const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
+      const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
+      const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
+      words = Brain::join(panel.within_bounds(even), panel.within_bounds(odd));
+    } else {
+      words = neighbours(panel.within_bounds(low), panel.within_bounds(high));
+    }
+    *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
+  }
+  transpose(numbers(by_pixel), L, numbers(by_pair), L);
+  for (int64_t i = 0; i < pairs; ++i) {
+    store_words(panel.pairs + i * panel.plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L),
+                pixels);
+  }
 }
 
 // Vectors of channels.
@@ -674,7 +772,7 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
     // The first blocks share the fetching of the next panel.
     const Word* next = v + steps * vectors * L;
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
-    alignas(64) float o[L * kPanelWidth] = {}, by_channel[L * L];
+    alignas(64) float o[L * kPanelWidth] = {};
     for (int64_t block = 0; block < blocks; ++block) {
       const PixelBlock& here = pixels[static_cast<size_t>(block)];
       const int64_t rows = here.pixels.count;
@@ -687,20 +785,8 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
         const Word* packed = s + g * pairs_of<E>(p) * strip.words + here.first;
         multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
       }
-      for (int64_t j = 0; j < vectors; ++j) {
-        transpose(o + j * L, vectors * L, by_channel, L);
-        const int64_t channels = std::min<int64_t>(L, outputs - m - j * L);
-        const F finish = image.at(g * outputs + m + j * L, &here.pixels);
-        for (int64_t i = 0; i < channels; i += F::kPairs ? 2 : 1) {
-          float* row = by_channel + i * L;
-          if constexpr (F::kPairs) {
-            finish(i, 0, load_aligned(row), load_aligned(row + L), row, row + L);
-          } else {
-            finish(i, 0, load_aligned(row), row);
-          }
-        }
-        finish.activate(channels, 1, by_channel);
-      }
+      const int64_t channels = std::min(kPanelWidth, outputs - m);
+      end_of_panel(image.at(g * outputs + m, &here.pixels), channels, vectors, o);
     }
   });
 }
@@ -713,6 +799,16 @@ Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
           to.pairs == nullptr ? nullptr : to.pairs + n * size / 2};
 }
 
+// Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
+// vectors read beyond a pair of channels is the next pair's then; the last pair is copied.
+bool reads_in_place(const ConvolutionProblem& p) {
+  bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
+  for (size_t i = 0; i < 3; ++i) {
+    same = same && p.kernel[i] == 1 && p.stride[i] == 1 && p.pad[i] == 0 && p.in[i] == p.out[i];
+  }
+  return same;
+}
+
 // x: numbers of T, or words where they lie in pairs.
 template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
@@ -721,13 +817,26 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
   Workspace workspace(memory);
   Word* s = take_strip<E>(p, strips, workspace);
+  const bool in_place = reads_in_place(p);
   const bool by_channel = vectors == FusedConvVectors::kChannels;
   Word* gathered = by_channel && gathers<E>(p, strips) ? take_gathered<E>(p, strips, workspace) : nullptr;
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = step_offsets<E>(p, strip);
+    std::vector<int64_t> offsets = step_offsets<E>(p, strip);
     for (int64_t n = 0; n < p.N; ++n) {
-      parallel_for(parallel, p.groups * pairs, [&](int64_t item, size_t) {
+      const Word* begins = s;
+      if (in_place) {
+        const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
+        pack_pair<Single>(p, strip, words + (pairs - 1) * p.in_size(), Second{}, s);
+        begins = reinterpret_cast<const Word*>(words) +
+                 (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
+        for (int64_t pair = 0; pair + 1 < pairs; ++pair) {
+          offsets[static_cast<size_t>(pair)] = pair * p.in_size();
+        }
+        const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
+        offsets.back() = distance / static_cast<intptr_t>(sizeof(Word));
+      }
+      parallel_for(parallel, in_place ? 0 : p.groups * pairs, [&](int64_t item, size_t) {
         Word* packed = s + item * strip.words;
         if (p.pairs) {
           const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
@@ -740,21 +849,23 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
         pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
       });
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
-      if (by_channel) {
-        multiply_by_channel<E>(p, strip, offsets, s, w, finish, parallel, gathered);
-        continue;
-      }
+      const auto multiply_and = [&](const auto& end) {
+        if (by_channel) return multiply_by_channel<E>(p, strip, offsets, begins, w, end, parallel, gathered);
+        multiply_by_pixel<E>(p, strip, offsets, begins, w, end, parallel);
+      };
       if constexpr (kTwo) {
         if (finish.gives_pairs_alone()) {
-          if (residual.pairs == nullptr) {
-            multiply_by_pixel<E>(p, strip, offsets, s, w, PairsAlone<false>(finish), parallel);
+          if (residual.pairs != nullptr) {
+            multiply_and(PairsAlone<true>(finish));
+          } else if (finish.slope != 1.0f) {
+            multiply_and(PairsAlone<false, true>(finish));
           } else {
-            multiply_by_pixel<E>(p, strip, offsets, s, w, PairsAlone<true>(finish), parallel);
+            multiply_and(PairsAlone<false>(finish));
           }
           continue;
         }
       }
-      multiply_by_pixel<E>(p, strip, offsets, s, w, finish, parallel);
+      multiply_and(finish);
     }
   }
 }
@@ -969,7 +1080,7 @@ struct Filter {
       const Finish<float, true> finish =
           Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
       const PairsAlone<false> alone(finish);
-      const bool gives_pairs_alone = finish.gives_pairs_alone() && !p.has_residual;
+      const bool gives_pairs_alone = finish.gives_pairs_alone() && finish.slope == 1.0f && !p.has_residual;
       alignas(64) float o[2 * kTogether * L];
       for (int64_t y = 0; y < p.out[1]; y += step) {
         const int64_t here = std::min(kTogether, ceil_div(p.out[1] - y, kRowsOfVector));
