@@ -1,7 +1,9 @@
 #include "device/cpu/weight_cache.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace graphopt::cpu {
 WeightCache& WeightCache::process() {
@@ -20,52 +22,67 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
                                              size_t prepared_bytes,
                                              const std::function<void(void* prepared)>& prepare) {
   const uint64_t key = hash_of(layout, weights, bytes);  // selects candidates for the full comparison
-  std::shared_ptr<Entry> entry;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = entries_.begin(); it != entries_.end();) {
-      it = it->second.expired() ? entries_.erase(it) : std::next(it);
-    }
-    const auto [first, last] = entries_.equal_range(key);
-    for (auto it = first; it != last && entry == nullptr; ++it) {
-      const std::shared_ptr<Entry> candidate = it->second.lock();
-      if (candidate != nullptr && candidate->layout == layout && candidate->bytes == bytes &&
-          (bytes == 0 || std::memcmp(candidate->original, weights, bytes) == 0)) {
-        entry = candidate;
+  std::vector<std::shared_ptr<Entry>> others;            // of the same key, but of other weights
+  while (true) {
+    std::shared_ptr<Entry> entry;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (auto it = entries_.begin(); it != entries_.end();) {
+        it = it->second.expired() ? entries_.erase(it) : std::next(it);
+      }
+      const auto [first, last] = entries_.equal_range(key);
+      for (auto it = first; it != last && entry == nullptr; ++it) {
+        const std::shared_ptr<Entry> candidate = it->second.lock();
+        if (candidate != nullptr && candidate->layout == layout && candidate->bytes == bytes &&
+            candidate->prepared_bytes == prepared_bytes &&
+            std::find(others.begin(), others.end(), candidate) == others.end()) {
+          entry = candidate;
+        }
+      }
+      if (entry == nullptr) {
+        entry = std::make_shared<Entry>();
+        entry->layout = layout;
+        entry->bytes = bytes;
+        entry->prepared_bytes = prepared_bytes;
+        entries_.emplace(key, entry);
       }
     }
-    if (entry == nullptr) {
-      const auto* p = static_cast<const unsigned char*>(weights);
-      entry = std::make_shared<Entry>();
-      entry->layout = layout;
-      entry->bytes = bytes;
-      entry->copy.assign(p, p + bytes);
-      entry->original = entry->copy.data();
-      entries_.emplace(key, entry);
+    // Outside the lock, so that sessions which load at the same time transform different weights side by side.
+    if (holds(*entry, key, weights, prepare)) {
+      return std::shared_ptr<const void>(entry, entry->prepared.get());
     }
+    others.push_back(std::move(entry));
   }
-  // Outside the lock, so that sessions which load at the same time transform different weights side by side.
-  std::call_once(entry->made, [&] { make(*entry, key, prepared_bytes, prepare); });
-  // The result keeps its entry alive, and so the bytes that later calls compare with.
-  return std::shared_ptr<const void>(entry, entry->prepared.get());
 }
 
-void WeightCache::make(Entry& entry, uint64_t key, size_t prepared_bytes,
-                       const std::function<void(void* prepared)>& prepare) {
-  if (folder_ != nullptr) {
-    MappedWeights mapped =
-        folder_->get(key, entry.layout, entry.copy.data(), entry.bytes, prepared_bytes, prepare);
-    if (mapped.prepared != nullptr) {
-      entry.prepared = std::move(mapped.prepared);
-      const std::lock_guard<std::mutex> lock(mutex_);  // of those who compare
-      entry.original = mapped.original;
-      std::vector<unsigned char>().swap(entry.copy);
-      return;
+bool WeightCache::holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const {
+  const auto packed = [&] {
+    Memory memory = allocate_lines(entry.prepared_bytes);
+    std::memset(memory.get(), 0, entry.prepared_bytes);  // gaps that prepare leaves are compared, too
+    prepare(memory.get());
+    return memory;
+  };
+  bool mine = false;
+  std::call_once(entry.made, [&] {
+    mine = true;
+    if (folder_ != nullptr) {
+      MappedWeights mapped =
+          folder_->get(key, entry.layout, weights, entry.bytes, entry.prepared_bytes, prepare);
+      if (mapped.prepared != nullptr) {
+        entry.original = mapped.original;
+        entry.prepared = std::move(mapped.prepared);
+        return;
+      }
     }
-  }
-  Memory memory = allocate_lines(prepared_bytes);
-  prepare(memory.get());
-  entry.prepared = std::shared_ptr<const void>(memory.release(), memory.get_deleter());
+    Memory memory = packed();
+    entry.prepared = std::shared_ptr<const void>(memory.release(), memory.get_deleter());
+  });
+  if (mine) return true;
+  const auto equal = [](const void* a, const void* b, size_t bytes) {
+    return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+  };
+  if (entry.original != nullptr) return equal(entry.original, weights, entry.bytes);
+  return equal(entry.prepared.get(), packed().get(), entry.prepared_bytes);
 }
 
 }  // namespace graphopt::cpu
