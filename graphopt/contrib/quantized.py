@@ -24,6 +24,7 @@ from graphopt.remarks import Code
 FLOAT = ir.DataType.FLOAT
 DEQUANTIZE_AXIS_OPSET = 13  # a scale for each channel
 INTEGERS = "its kernel computes with integers, the definition with floats"
+ON_PROVIDER = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QLinearConv")
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------
@@ -539,6 +540,7 @@ def _spec(
         form,
         stays_on_cpu=INTEGERS,
         stays_on_gpu=INTEGERS,
+        on_provider="integer_product" if name in ON_PROVIDER else "",
         quantized=True,
         refuses=refuses,
     )

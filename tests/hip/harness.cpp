@@ -21,6 +21,7 @@
 #include "operators/grid_sample/op.h"
 #include "operators/group_norm/op.h"
 #include "operators/group_query_attention/op.h"
+#include "operators/integer_product/op.h"
 #include "operators/layer_norm_2d/op.h"
 #include "operators/linear/op.h"
 #include "operators/logic/op.h"
@@ -67,6 +68,28 @@ Shape read_shape(const int64_t*& dims) {
   Shape shape(static_cast<size_t>(*dims++));
   for (size_t d = 0; d < shape.rank(); ++d) shape[d] = *dims++;
   return shape;
+}
+
+// N, groups, C, M, then of each axis in, out, kernel, stride, dilation and pad.
+ConvolutionProblem read_convolution(const int64_t* numbers) {
+  ConvolutionProblem p;
+  for (int64_t* member : {&p.N, &p.groups, &p.C, &p.M}) *member = *numbers++;
+  for (size_t d = 0; d < kSpatialAxes; ++d) {
+    for (auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) (*axes)[d] = *numbers++;
+  }
+  return p;
+}
+
+IntegerProblem integers(int32_t left, int32_t right, const int64_t* has) {
+  IntegerProblem p;
+  p.left = static_cast<ElementType>(left);
+  p.right = static_cast<ElementType>(right);
+  p.left_zero = {has[0] != 0, has[0] == 2};
+  p.right_zero = {has[1] != 0, has[1] == 2};
+  p.has_bias = has[2] != 0;
+  p.bias_m = has[3];
+  p.bias_n = has[4];
+  return p;
 }
 
 Activation activation(int32_t kind, float a, float b) { return {static_cast<ActivationKind>(kind), a, b}; }
@@ -732,15 +755,53 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts* device, int half, int bias, c
 EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transposed, int bias,
                                        const int64_t* numbers) {
   return guarded([&] {
-    ConvolutionProblem p;
+    ConvolutionProblem p = read_convolution(numbers);
     p.transposed = transposed != 0;
     p.has_bias = bias != 0;
-    for (int64_t* member : {&p.N, &p.groups, &p.C, &p.M}) *member = *numbers++;
-    for (size_t d = 0; d < kSpatialAxes; ++d) {
-      for (auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) (*axes)[d] = *numbers++;
-    }
     return convolution_plan(p, half != 0);
   });
+}
+
+// `has`: zero points of the left and of the right operand (0: none, 1: one, 2: one for each line), a bias; its strides.
+EXPORT Plan* graphopt_integer_product_plan(const DeviceFacts*, int32_t left, int32_t right,
+                                           const int64_t* has, const int64_t* numbers) {
+  return guarded([&] {
+    GemmProblem p;
+    for (int64_t* member : {&p.M, &p.N, &p.K}) *member = *numbers++;
+    p.transpose_a = *numbers++ != 0;
+    p.transpose_b = *numbers++ != 0;
+    const Shape a_shape = read_shape(numbers), b_shape = read_shape(numbers);
+    p.batch = broadcast_shape(a_shape, b_shape);
+    p.a_batch = broadcast(a_shape, p.batch);
+    p.b_batch = broadcast(b_shape, p.batch);
+    for (int64_t& step : p.a_batch) step *= p.M * p.K;
+    for (int64_t& step : p.b_batch) step *= p.K * p.N;
+    return integer_product_plan(p, integers(left, right, has));
+  });
+}
+
+// `numbers`: as of graphopt_convolution_plan.
+EXPORT Plan* graphopt_integer_window_plan(const DeviceFacts*, int32_t left, int32_t right, const int64_t* has,
+                                          const int64_t* numbers) {
+  return guarded([&] { return integer_window_plan(read_convolution(numbers), integers(left, right, has)); });
+}
+
+// `numbers`: outer, M, N, whether scales are those of rows and of columns, a bias, the type of Y (0: float) and whether
+// it has a zero point.
+EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {
+  return guarded([&] {
+    ScaleProblem p;
+    for (int64_t* member : {&p.outer, &p.M, &p.N}) *member = *numbers++;
+    for (bool* member : {&p.left_many, &p.right_many, &p.has_bias}) *member = *numbers++ != 0;
+    if (*numbers != 0) p.quantized = static_cast<ElementType>(*numbers);
+    p.has_zero = numbers[1] != 0;
+    p.alpha = alpha;
+    return scale_products_plan(p);
+  });
+}
+
+EXPORT Plan* graphopt_dynamic_scale_plan(const DeviceFacts*) {
+  return guarded([&] { return dynamic_scale_plan(); });
 }
 
 // `numbers`: N, C, M, then of both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a residual.

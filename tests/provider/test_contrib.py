@@ -50,7 +50,7 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
     taken = 0
     for seed in SEEDS:
         case = op.draw(np.random.default_rng(seed))
-        if seed % 4 == 3:
+        if seed % 4 == 3 and not op.quantized:
             case = halved(case)
         model = model_of(op, case, 17)
         feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}

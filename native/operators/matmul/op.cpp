@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/libraries/libraries.h"
+#include "operators/integer_product/op.h"
 #include "operators/matmul/product.h"
 #include "operators/room.h"
 
@@ -35,6 +36,56 @@ void plan_own(Product& product) {
 
 namespace {
 
+Shape leading(const Shape& s) {
+  Shape result(s.rank() - 2);
+  std::copy(s.data(), s.data() + result.rank(), result.data());
+  return result;
+}
+
+std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
+  for (int64_t& s : strides) s *= factor;
+  return strides;
+}
+
+}  // namespace
+
+MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
+  // A vector is a matrix with one row, or one column, that the result lacks, and its own transpose.
+  const bool row = a.rank() == 1, column = b.rank() == 1;
+  if (a.rank() == 0 || b.rank() == 0) throw Error("A and B must have rank 1 or more");
+  Shape as = row ? Shape{1, a[0]} : a, bs = column ? Shape{b[0], 1} : b;
+  GemmProblem p;
+  p.transpose_a = transpose_a && !row;
+  p.transpose_b = transpose_b && !column;
+  if (p.transpose_a) std::swap(as[as.rank() - 1], as[as.rank() - 2]);
+  if (p.transpose_b) std::swap(bs[bs.rank() - 1], bs[bs.rank() - 2]);
+  p.M = as[as.rank() - 2];
+  p.K = as[as.rank() - 1];
+  p.N = bs[bs.rank() - 1];
+  if (bs[bs.rank() - 2] != p.K) {
+    throw Error("A " + a.text() + " and B " + b.text() + " do not fit");
+  }
+  const Shape a_batch = leading(as), b_batch = leading(bs);
+  p.batch = gpu::broadcast_shape(a_batch, b_batch);
+  Shape y(p.batch.rank() + (row ? 0 : 1) + (column ? 0 : 1));
+  std::copy(p.batch.data(), p.batch.data() + p.batch.rank(), y.data());
+  size_t d = p.batch.rank();
+  if (!row) y[d++] = p.M;
+  if (!column) y[d++] = p.N;
+  p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
+  p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
+  if (b_batch.elements() == 1 && !p.transpose_a &&
+      a_batch.elements() == p.batch.elements()) {  // one B: all rows in one product
+    p.M *= a_batch.elements();
+    p.batch = Shape();
+    p.a_batch.clear();
+    p.b_batch.clear();
+  }
+  return {std::move(p), y};
+}
+
+namespace {
+
 constexpr Implementation<Product> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
     {"a product of our own", take_all<Product>, plan_own},
@@ -53,6 +104,13 @@ class ProductKernel : public gpu::DeviceKernel {
  protected:
   void multiply(GemmProblem p, const Call& call, Program& program) const {
     if (p.M * p.N * p.batch.elements() == 0) return;
+    const ElementType type = call.input(0).type;
+    if (is_whole(type)) {
+      gpu::IntegerProblem numbers;
+      numbers.left = numbers.right = type;
+      program.launch(gpu::integer_product_plan(p, numbers), {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
+      return;
+    }
     Product product{std::move(p), is_half(call.input(0)), call,          program,
                     device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
     program.implementation = choice_.plan(kProducts, product, call);
@@ -72,51 +130,10 @@ class MatMul final : public ProductKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    const Tensor &a = call.input(0), &b = call.input(1);
-    // A vector is a matrix with one row, or one column, that the result lacks, and its own transpose.
-    const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
-    if (a.shape.rank() == 0 || b.shape.rank() == 0) throw Error("A and B must have rank 1 or more");
-    Shape as = row ? Shape{1, a.shape[0]} : a.shape, bs = column ? Shape{b.shape[0], 1} : b.shape;
-    GemmProblem p;
+    auto [p, y] = matmul_of(call.input(0).shape, call.input(1).shape, transpose_a_, transpose_b_);
     p.alpha = alpha_;
-    p.transpose_a = transpose_a_ && !row;
-    p.transpose_b = transpose_b_ && !column;
-    if (p.transpose_a) std::swap(as[as.rank() - 1], as[as.rank() - 2]);
-    if (p.transpose_b) std::swap(bs[bs.rank() - 1], bs[bs.rank() - 2]);
-    p.M = as[as.rank() - 2];
-    p.K = as[as.rank() - 1];
-    p.N = bs[bs.rank() - 1];
-    if (bs[bs.rank() - 2] != p.K) {
-      throw Error("A " + a.shape.text() + " and B " + b.shape.text() + " do not fit");
-    }
-    const Shape a_batch = leading(as), b_batch = leading(bs);
-    p.batch = gpu::broadcast_shape(a_batch, b_batch);
-    Shape y(p.batch.rank() + (row ? 0 : 1) + (column ? 0 : 1));
-    std::copy(p.batch.data(), p.batch.data() + p.batch.rank(), y.data());
-    size_t d = p.batch.rank();
-    if (!row) y[d++] = p.M;
-    if (!column) y[d++] = p.N;
-    p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
-    p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
-    if (b_batch.elements() == 1 && !p.transpose_a &&
-        a_batch.elements() == p.batch.elements()) {  // one B: all rows in one product
-      p.M *= a_batch.elements();
-      p.batch = Shape();
-      p.a_batch.clear();
-      p.b_batch.clear();
-    }
     set_output(call, 0, y);
     multiply(std::move(p), call, program);
-  }
-
-  static Shape leading(const Shape& s) {
-    Shape result(s.rank() - 2);
-    std::copy(s.data(), s.data() + result.rank(), result.data());
-    return result;
-  }
-  static std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
-    for (int64_t& s : strides) s *= factor;
-    return strides;
   }
 };
 
@@ -163,7 +180,12 @@ class Gemm final : public ProductKernel {
 
 void add_matmul(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(floats).chooses(described(kProducts));
+  const auto numbers = [](const Node& node) {
+    const ElementType type = node.type();
+    const bool whole = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type;
+    return whole ? std::string() : refuse_mixed_floats(node);
+  };
+  kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(numbers).chooses(described(kProducts)).takes_rare_types();
   for (const char* name : {"FusedMatMul", "TransposeMatMul"}) {
     kernels.add_microsoft<MatMul>(name).refused(refuse_fused_matmul).chooses(described(kProducts));
   }

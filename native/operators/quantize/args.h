@@ -1,4 +1,4 @@
-// What quantize_* and dequantize_* take.
+// What quantize_*, dequantize_* and dynamic_scale take.
 #pragma once
 
 #include "device/args.h"
@@ -27,5 +27,15 @@ struct QuantizeArgs {
   int32_t unused;
 };
 static_assert(is_args<QuantizeArgs>(96), "one layout for all compilers");
+
+constexpr int kDynamicThreads = 64;  // of which one has work
+
+// The scale and the zero point of uint8 for numbers from the least to the most.
+struct DynamicScaleArgs {
+  static constexpr int kSlots = 4;
+  In least, most;
+  Out scale, zero;
+};
+static_assert(is_args<DynamicScaleArgs>(32), "one layout for all compilers");
 
 }  // namespace graphopt::hip

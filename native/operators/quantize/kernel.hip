@@ -1,6 +1,7 @@
 // QuantizeLinear to 8 bits and DequantizeLinear from 8 and 32, in float32.
 //
 // Bound by memory: 16 bytes of floats a work-item, and the numbers beside them at once.
+#include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/quantize/args.h"
 
@@ -14,37 +15,25 @@ DEVICE uint32_t scale_of(const QuantizeArgs& args, uint32_t i) {
   return (outer * args.blocks + divide(place, args.block)) * args.inner.d + (i - line * args.inner.d);
 }
 
-// To the nearest whole number, and to the even one of two; NaN becomes 0 as it is none. What is beyond
-// 8 bits is cut off by the caller.
-DEVICE float nearest_whole(float x) {
-  const float magnitude = x < 0 ? -x : x;
-  if (!(magnitude < 8388608.0f)) return x != x ? 0.0f : x;
-  const float whole = (magnitude + 8388608.0f) - 8388608.0f;
-  return x < 0 ? -whole : whole;
-}
-
 DEVICE float zero_of(const QuantizeArgs& args, uint32_t at, uint8_t) {
   const uint8_t* zero = args.zero;
   if (zero == nullptr) return 0.0f;
-  return args.is_signed != 0 ? static_cast<float>(static_cast<int8_t>(zero[at]))
-                             : static_cast<float>(zero[at]);
+  return static_cast<float>(byte_number(zero[at], args.is_signed != 0));
 }
 
 template <class T>
 DEVICE uint8_t quantized(const QuantizeArgs& args, uint32_t i, T x) {
   const T* scale = args.scale;
   const uint32_t at = scale_of(args, i);
-  const float low = args.is_signed != 0 ? -128.0f : 0.0f, high = low + 255.0f;
   const float y = nearest_whole(to_float(x) / to_float(scale[at])) + zero_of(args, at, uint8_t());
-  return static_cast<uint8_t>(static_cast<int32_t>(y < low ? low : y > high ? high : y));
+  return saturated_byte(y, args.is_signed != 0);
 }
 
 template <class T>
 DEVICE T dequantized(const QuantizeArgs& args, uint32_t i, uint8_t x) {
   const T* scale = args.scale;
   const uint32_t at = scale_of(args, i);
-  const float number =
-      args.is_signed != 0 ? static_cast<float>(static_cast<int8_t>(x)) : static_cast<float>(x);
+  const auto number = static_cast<float>(byte_number(x, args.is_signed != 0));
   return from_float<T>((number - zero_of(args, at, x)) * to_float(scale[at]));
 }
 
@@ -118,3 +107,15 @@ using namespace graphopt::hip;
 
 QUANTIZE_KERNELS(float, f32)
 QUANTIZE_KERNELS(half_t, f16)
+
+// The range has 0 in it, which one of the 256 numbers stands for.
+KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {
+  const float *least = args.least, *most = args.most;
+  float* scale = args.scale;
+  uint8_t* zero = args.zero;
+  if (thread_x() != 0) return;
+  const float low = least[0] < 0.0f ? least[0] : 0.0f, high = most[0] > 0.0f ? most[0] : 0.0f;
+  const float step = low == high ? 1.0f : (high - low) / 255.0f;
+  scale[0] = step;
+  zero[0] = saturated_byte(nearest_whole(0.0f - low / step), false);
+}

@@ -1,10 +1,51 @@
-// QuantizeLinear and DequantizeLinear.
+// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 #include "operators/quantize/op.h"
 
+#include "operators/quantize/dynamic.h"
+#include "operators/reduction/op.h"
 #include "operators/room.h"
 
 namespace graphopt {
+
+void quantize_dynamically(Program& program, const Shape& shape, bool aligned, Ref x, Ref y, Ref scale,
+                          Ref zero) {
+  gpu::ReduceProblem reduced;
+  reduced.x = {shape.elements()};
+  reduced.reduced = {true};
+  Ref ends[2];
+  for (const bool most : {false, true}) {
+    reduced.how = most ? gpu::Reduction::kMax : gpu::Reduction::kMin;
+    ends[most] = program.reserve(bytes_of(ElementType::kFloat));
+    program.launch(gpu::reduce_plan(reduced, aligned), {x}, {ends[most]});
+  }
+  program.launch(gpu::dynamic_scale_plan(), {ends[0], ends[1]}, {scale, zero});
+  gpu::QuantizeProblem p;
+  p.size = shape.elements();
+  p.number = ElementType::kUint8;
+  p.zero = true;
+  program.launch(gpu::quantize_plan(p, aligned), {x, scale, zero}, {y});
+}
+
 namespace {
+
+class DynamicQuantize final : public gpu::DeviceKernel {
+ public:
+  DynamicQuantize(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Shape& x = call.input(0).shape;
+    const Ref y = set_output(call, 0, x, ElementType::kUint8);
+    const Ref scale = set_output(call, 1, Shape(), ElementType::kFloat);
+    const Ref zero = set_output(call, 2, Shape(), ElementType::kUint8);
+    quantize_dynamically(program, x, call.aligned(), Ref::input(0), y, scale, zero);
+  }
+};
+
+std::string refuse_dynamic(const Node& node) {
+  const ElementType x = node.inputs[0].type;
+  return x == ElementType::kFloat ? "" : std::string("no kernel for ") + element_type_name(x);
+}
 
 using gpu::Scales;
 
@@ -25,7 +66,10 @@ class Quantize final : public gpu::DeviceKernel {
     p.back = back_;
     p.half = scale.type == ElementType::kHalf;
     p.zero = call.has_input(2);
-    if (p.zero && call.input(2).shape != scale.shape) {
+    // The runtime's own quantizer writes scales [1] beside zero points [].
+    const auto is_one = [](const Shape& s) { return s.elements() == 1 && s.rank() <= 1; };
+    if (p.zero && call.input(2).shape != scale.shape &&
+        !(is_one(scale.shape) && is_one(call.input(2).shape))) {
       throw Error("scale " + scale.shape.text() + " and zero point " + call.input(2).shape.text() +
                   " differ");
     }
@@ -38,7 +82,7 @@ class Quantize final : public gpu::DeviceKernel {
       if (scale.shape != wanted) throw Error("the scale must have the shape " + wanted.text());
       p.scales = Scales::kBlocks;
       p.block = block_;
-    } else if (scale.shape.elements() != 1 || scale.shape.rank() > 1) {
+    } else if (!is_one(scale.shape)) {
       const size_t axis = split(x.shape, p);
       if (scale.shape.rank() != 1 || scale.shape[0] != x.shape[axis]) {
         throw Error("there must be one scale, or one for each place along the axis");
@@ -108,6 +152,7 @@ std::string refuse_dequantize(const Node& node) {
 void add_quantize(Kernels& kernels) {
   kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false).refused(refuse_quantize);
   kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true).refused(refuse_dequantize);
+  kernels.add_onnx<DynamicQuantize>("DynamicQuantizeLinear", 11, 11).refused(refuse_dynamic);
 }
 
 }  // namespace graphopt

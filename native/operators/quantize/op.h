@@ -24,4 +24,7 @@ struct QuantizeProblem {
 // std::invalid_argument.
 Plan quantize_plan(const QuantizeProblem& p, bool aligned);
 
+// Inputs: the least and the most of a tensor of float; outputs: its scale and its zero point in uint8.
+Plan dynamic_scale_plan();
+
 }  // namespace graphopt::gpu

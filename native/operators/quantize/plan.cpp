@@ -32,4 +32,15 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   return plan;
 }
 
+Plan dynamic_scale_plan() {
+  Plan plan;
+  hip::DynamicScaleArgs args = {};
+  args.least = input(0);
+  args.most = input(1);
+  args.scale = output(0);
+  args.zero = output(1);
+  plan.launch("dynamic_scale", {1}, hip::kDynamicThreads, args);
+  return plan;
+}
+
 }  // namespace graphopt::gpu
