@@ -197,11 +197,11 @@ def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
     report.numerics = result.numerics.name.lower()
     if not result.converged:
         report.notes.append(f"the passes still found work after {pipeline.MAX_ROUNDS} rounds")
-    if held := {r.nodes[:1] for r in report.remarks if r.code == Code.OVERRIDABLE.name}:
-        why = "stay as they are for an initializer that callers may override"
-        report.notes.append(
-            f"{len(held)} {'sites' if len(held) > 1 else 'site'} {why}: --freeze-initializers frees them"
+    if held := sorted({r.nodes[:1] for r in report.remarks if r.code == Code.OVERRIDABLE.name}):
+        many, them = (
+            (f"{len(held)} sites stay as they are", "them") if len(held) > 1 else ("1 site stays as it is", "it")
         )
+        report.notes.append(f"{many} for an initializer that callers may override: --freeze-initializers frees {them}")
     if not report.changed and not report.notes:
         report.notes.append("nothing to do: the model comes out as it went in")
     if result.numerics == Numerics.BF16 and (warning := _slower_in_bfloat16()):

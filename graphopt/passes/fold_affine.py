@@ -60,7 +60,12 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
         data = [v for v in node.inputs if v is not None]
         if not any(linear_before(v, editor) for v in data) and linear_after(node.outputs[0]) is None:
             return None
-        affine = elementwise_affine(node, editor)
+        try:
+            affine = elementwise_affine(node, editor)
+        except Refusal:
+            if _is_a_bias(node, editor):
+                return None
+            raise
         if affine is None:
             return None
         before, after = linear_before(affine.X, editor), linear_after(node.outputs[0])
@@ -82,6 +87,17 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
 
     def rewrite(self, plan: FoldPlan, editor: Editor) -> str:
         return plan.rewrite(editor)
+
+
+def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
+    """Whether nothing could be folded into a sum's neighbours, whatever it adds: MatMuls without a bias yet."""
+    before = [linear for v in node.inputs if v is not None and (linear := linear_before(v, editor)) is not None]
+    after = linear_after(node.outputs[0])
+    return (
+        node.op_type == "Add"
+        and all(linear.node.op_type == "MatMul" and linear.add is None for linear in before)
+        and (after is None or after.node.op_type == "MatMul")
+    )
 
 
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:

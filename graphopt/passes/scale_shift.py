@@ -92,14 +92,8 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
         # Numbers are read once two such nodes in a row are found: most have no such neighbour.
-        x = _operand(node, editor)
-        first = None if x is None else x.producer()
-        if x is None or first is None or first.graph is not node.graph or not editor.only_use(x):
-            return None
-        if (first.domain, first.op_type) not in AFFINE:
-            return None
-        last, before = _affine(node, editor), _affine(first, editor)
-        if last is None or before is None:
+        first = _neighbour(node, editor)
+        if first is None or (last := _affine(node, editor)) is None or (before := _affine(first, editor)) is None:
             return None
         maps = (before, last)
         if not any(_varies(m) for m in maps) or any(_varies_elsewhere(m, editor.shapes.rank(before.X)) for m in maps):
@@ -216,12 +210,30 @@ def _is_ours(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == SCALE_SHIFT
 
 
-def _operand(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """What an affine node scales and shifts, without reading its numbers; None where none of them is constant."""
+def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
+    """The affine node whose result `node` alone reads, found without reading numbers.
+
+    Raises:
+        Refusal: OVERRIDABLE, where there is one: a bias alone is no chain, whoever may override it.
+    """
+    refused: Refusal | None = None
     if _is_ours(node):
-        return node.inputs[0]
-    operands = elementwise_operands(node, editor)
-    return None if operands is None else operands[0]
+        operands = node.inputs[:1]
+    else:
+        try:
+            found = elementwise_operands(node, editor)
+            operands = () if found is None else found[:1]
+        except Refusal as why:
+            refused, operands = why, node.inputs
+    for x in operands:
+        first = None if x is None else x.producer()
+        if x is None or first is None or first.graph is not node.graph or not editor.only_use(x):
+            continue
+        if (first.domain, first.op_type) in AFFINE:
+            if refused is not None:
+                raise refused
+            return first
+    return None
 
 
 def _affine(node: ir.Node, editor: Editor) -> Affine | None:
