@@ -1,12 +1,12 @@
 """Makes the tables of what other providers take, for `graphopt explain --provider`, out of their published lists.
 
-python scripts/peer_operators.py MIGRAPHX HIP_EP
+python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
 
-with checkouts of github.com/ROCm/AMDMIGraphX and of github.com/ROCm/hip-ep.
+with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
 Only facts carry over: names of operators, the types that are listed for them, and whether limits are. Of MIGraphX those
 are the table of docs/dev/onnx_operators.rst, and for operators that it lacks or says no of, the names that the parsers
-register.
+register; and the names that ONNX Runtime's MIGraphX provider hands on to it, which are fewer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from graphopt.placement.peers import FOLDER
 
 MIGRAPHX = ("https://github.com/ROCm/AMDMIGraphX", "docs/dev/onnx_operators.rst")
 HIP_EP = ("https://github.com/ROCm/hip-ep", "docs/supported-operations.md")
+HANDED_ON = (
+    "https://github.com/ROCm/onnxruntime",
+    "onnxruntime/core/providers/migraphx/migraphx_execution_provider.cc",
+)
 TYPES = {"FP8": "float8e4m3fnuz", "FP16": "float16", "FP32": "float", "FP64": "double", "BFLOAT16": "bfloat16"}
 
 
@@ -66,6 +70,13 @@ def migraphx(checkout: Path) -> dict[str, Any]:
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
 
 
+def handed_on(checkout: Path) -> dict[str, Any]:
+    text = git(checkout, "show", f"HEAD:{HANDED_ON[1]}")
+    listed = re.search(r"mgx_supported_ops\s*=\s*\{(.*?)\};", text, re.S)
+    assert listed is not None
+    return {**source(checkout, *HANDED_ON), "operators": sorted(set(re.findall(r'"(\w+)"', listed[1])))}
+
+
 def hip_ep(checkout: Path) -> dict[str, Any]:
     table = {}
     for line in git(checkout, "show", f"HEAD:{HIP_EP[1]}").splitlines():
@@ -81,7 +92,8 @@ def hip_ep(checkout: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    for name, content in (("migraphx", migraphx(Path(sys.argv[1]))), ("hip-ep", hip_ep(Path(sys.argv[2])))):
+    mine = {**migraphx(Path(sys.argv[1])), "provider": handed_on(Path(sys.argv[3]))}
+    for name, content in (("migraphx", mine), ("hip-ep", hip_ep(Path(sys.argv[2])))):
         rows = ",\n".join(f'    "{op}": {json.dumps(facts)}' for op, facts in content.pop("operators").items())
         head = json.dumps(content, indent=2).removesuffix("\n}")
         (FOLDER / f"{name}.json").write_text(f'{head},\n  "operators": {{\n{rows}\n  }}\n}}\n')

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ PROVIDERS = ("graphopt", "cpu", *peers.NAMES)
 NOWHERE, ONCE = "none", "constant"
 # onnxruntime's MIGraphX provider gives a graph with more nodes that it lacks to the CPU as a whole.
 _MOST_LACKING = 10
+# They make what no constant can be.
+_NO_TENSORS = frozenset("Optional SequenceConstruct SequenceErase SequenceInsert SplitToSequence".split())
 # Larger constants are no axes, sizes or limits.
 _MOST_ELEMENTS = 4096
 
@@ -160,6 +163,8 @@ def forecast(
     peer = peers.read(provider) if provider in peers.NAMES else None
     if peer is not None:
         found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
+        if peer.provider:
+            found.source += f", and what {peer.provider['repository']} at {peer.provider['commit'][:10]} hands on to it"
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
     question = _Question(provider, kernels, peer, editor, work.opset_imports)
@@ -189,8 +194,13 @@ class _Question:
     working_inside: set[ir.Node] = field(default_factory=set)
     late: set[ir.Node] = field(default_factory=set)
 
-    def place(self, graph: ir.Graph, parents: Sequence[ir.Node]) -> list[PlacedNode]:
-        """The nodes of a graph that is inside of others, the outermost first."""
+    def place(
+        self, graph: ir.Graph, parents: Sequence[ir.Node], settled: Mapping[ir.Node, str] = MappingProxyType({})
+    ) -> list[PlacedNode]:
+        """The nodes of a graph that is inside of others, the outermost first.
+
+        What was settled before definitions were put in, why the provider does not take a node, stays so.
+        """
         constant, small = self._constants(graph)
         folded = _folded(graph, constant)
         nodes = [n for n in graph if n.op_type != "Constant" or n.domain]
@@ -203,8 +213,9 @@ class _Question:
             versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
             parent = parents[-1] if parents else None
             reasons = ours.refusals(left, versions, constant, small, folded, parent, graph.outputs, self.working_inside)
+            reasons = [settled.get(n, reason) for n, reason in zip(left, reasons, strict=True)]
             if self._inline([n for n, reason in zip(left, reasons, strict=True) if reason]):
-                return self.place(graph, parents)
+                return self.place(graph, parents, dict(zip(left, reasons, strict=True)))
         why = dict(zip(left, reasons, strict=True))
         body = node_label(parents[-1]) if parents else ""
         if any(not reason for reason in reasons):
@@ -327,7 +338,7 @@ def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value
 
 
 def _never_changes(node: ir.Node, constant: set[ir.Value]) -> bool:
-    if traversal.bodies(node) or node.op_type in RANDOM:
+    if traversal.bodies(node) or node.op_type in RANDOM or node.op_type in _NO_TENSORS:
         return False
     inputs = [v for v in node.inputs if v is not None]
     if node.op_type == "Shape" and node.domain == "" and inputs[0].shape is not None and inputs[0].shape.is_static():

@@ -106,7 +106,8 @@ class _Writer:
     def _value(self, value: ir.Value | None) -> _Value:
         if value is None or not value.name:
             return _Value(b"", 0, -1, None, 0, None)
-        dtype = 0 if value.dtype is None else int(value.dtype)
+        # Sequences have no element type for a provider.
+        dtype = int(value.type.dtype) if isinstance(value.type, ir.TensorType) else 0
         # A value of unknown rank looks like a scalar to a provider (onnxruntime 1.31.1).
         dims = [d if isinstance(d, int) else -1 for d in value.shape or ()]
         data = None

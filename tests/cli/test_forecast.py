@@ -103,6 +103,9 @@ def test_what_peers_publish() -> None:
     assert said.counts["migraphx"] > 20 and "AMDMIGraphX at" in said.source
     wide = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Det (x)  y = Add (x, t) }", {})
     assert [n.provider for n in forecast(wide, "migraphx").nodes] == ["cpu", "migraphx"]
+    # MIGraphX has it, and ONNX Runtime's provider does not hand it on.
+    grid = model_from_text("g (float[N, 4] x) => (bool[N, 4] y) { y = IsInf (x) }", {})
+    assert "does not hand the operator on" in forecast(grid, "migraphx").nodes[0].reason
     bits = model_from_text("g (int8[N, 4] x) => (bool[N, 4] y) { y = And (x, x) }", {})
     assert "its list names no int8" in forecast(bits, "migraphx").nodes[0].reason
     assert "does not name" in forecast(wide, "hip-ep").nodes[0].reason

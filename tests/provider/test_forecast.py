@@ -13,6 +13,7 @@ import pytest
 import graphopt
 from graphopt.placement import forecast, ours
 from models import ZOO
+from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
 from tests.provider.worker import PROVIDER, new_session
 from tests.rewriting import model_from_text
@@ -71,6 +72,13 @@ def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
     assert worker.submit(given, model.SerializeToString()).result() == dict.fromkeys(
         ("Cast", "Add", "Relu"), "graphopt"
     )
+
+
+def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
+    model = node_cases()["test_loop13_seq"].model or onnx.ModelProto()
+    said = {n.op: n.provider for n in forecast(model, "graphopt").nodes}
+    assert said["Loop"] == "cpu"
+    assert worker.submit(given, model.SerializeToString()).result() == said
 
 
 def test_the_page_names_what_the_provider_has() -> None:

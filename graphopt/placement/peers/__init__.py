@@ -24,6 +24,8 @@ class Peer:
         any_domain: operators are looked up by their name alone.
         operators: name (of another domain than ONNX's "DOMAIN::NAME") -> whether it is taken, for which types of its
             inputs (none: not listed) and whether limits are listed.
+        provider: of a compiler that ONNX Runtime's provider hands nodes on to: the names that the provider hands on
+            ("operators"), and where and when its own list stood.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Peer:
     list: str
     any_domain: bool
     operators: dict[str, dict[str, Any]]
+    provider: dict[str, Any] | None = None
 
     def refuse(self, node: ir.Node) -> str:
         """Why the node is left to others; "" where its operator is listed as taken."""
@@ -42,6 +45,8 @@ class Peer:
             return "its list does not name the operator"
         if not facts["taken"]:
             return "its list says that the operator is not supported"
+        if self.provider and node.op_type not in self.provider["operators"]:
+            return f"its provider of {self.provider['date']} does not hand the operator on"
         dtype = next((v.dtype for v in node.inputs if v is not None and v.dtype is not None), None)
         if facts["types"] and dtype is not None and dtype.name.lower() not in facts["types"]:
             return f"its list names no {dtype.name.lower()} for the operator"
