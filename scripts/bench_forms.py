@@ -30,7 +30,7 @@ BLOCKS = {
     "llama_128": ("fuse_rotary", "gate"),
     "llama_2": ("fuse_rotary", "gate"),
     "unet_transformer": ("gate",),
-    "iresnet": ("fuse_epilogue",),
+    "iresnet": ("prelu",),
     "swin_t": ("fuse_attention",),
     "swinv2_t": ("fuse_attention",),
 }

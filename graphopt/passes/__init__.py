@@ -20,6 +20,7 @@ from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.gate import Gate
+from graphopt.passes.prelu import PRelu
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
@@ -39,6 +40,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     WinogradConv(),
     FusedConv(),
     FuseEpilogue(),
+    PRelu(),
     # Behind the epilogues, which take an activation along for nothing.
     Gate(),
     FuseRotary(),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from graphopt.ops import DOMAIN
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.cases import cases_of
 from tests.hip import (
     elementwise_cases,
     logic_cases,
@@ -225,6 +226,25 @@ OURS: tuple[tuple[str, dict[str, Any], Any, int], ...] = (
         2,
     ),
 )
+
+
+# One name of each kernel: their activations and suffixes are the same code.
+FORMS = (
+    "FusedLayerNorm2d", "FusedAdaLayerNormAddSum", "FusedRotary", "FusedRotaryInterleaved", "GatedSilu",
+    "GatedHalvesGelu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("op", FORMS)
+def test_forms(op: str, dtype: str, worker: ProcessPoolExecutor) -> None:
+    for case in cases_of(OPS[op])[:4]:
+        cast = case.cast(dtype)
+        names = [f"x{i}" for i in range(len(cast.inputs))]
+        outputs = [f"y{i}" for i in range(len(case.spec.outputs))]
+        node = helper.make_node(op, names, outputs, domain=DOMAIN, **case.attributes)
+        feeds = dict(zip(names, cast.inputs, strict=True))
+        check(worker, node, feeds, list(cast.reference()), {}, tolerance=cast.tolerance(dtype))
 
 
 @pytest.mark.parametrize(("op", "attributes", "case", "first_constant"), OURS)
