@@ -12,6 +12,7 @@ import onnx.parser
 import pytest
 
 from graphopt.placement import forecast
+from tests.provider import random_bodies
 from tests.provider.test_forecast import differences, placed
 from tests.provider.worker import PROVIDER, Array, new_session, run
 
@@ -168,3 +169,16 @@ def runs_of(model: bytes, feeds: list[dict[str, Array]], devices: int) -> list[A
     session = new_session(model, devices=devices)
     assert bool(devices) == (PROVIDER in session.get_providers())
     return [session.run(None, one)[0] for one in feeds for _ in range(3)]
+
+
+SEEDS = range(12)  # scripts/sweep has 2,000
+
+
+def compare_all(seeds: range) -> list[Counter[str]]:
+    return [random_bodies.compare(seed) for seed in seeds]
+
+
+def test_random_bodies_give_the_numbers_of_the_cpu(worker: ProcessPoolExecutor) -> None:
+    given = worker.submit(compare_all, SEEDS).result()
+    assert sum(map(bool, given)) >= len(SEEDS) // 2
+    assert sum(given, Counter()).keys() >= {"If", "Loop", "Scan"}
