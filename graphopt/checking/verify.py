@@ -343,8 +343,7 @@ def verify(
     steps.begin()
     _judge(pair, runs, honest, report, budget)
     steps.begin()
-    report.not_covered += _unmeasured(pair, report, honest)
-    report.not_covered += not_covered(pair.before, pair.before_proto, cases, wanted)
+    report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
     _conclude(pair, report, cases)
