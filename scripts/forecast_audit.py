@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import graphopt
 from graphopt.errors import one_line
+from graphopt.ops import DOMAIN
 from graphopt.placement import forecast
 from models import ZOO
 from models.pypi import TRAINED, fetch
@@ -91,7 +92,7 @@ def _is_valid(model: onnx.ModelProto) -> bool:
 
 
 def _ours(model: onnx.ModelProto) -> bool:
-    return all(f.domain == "graphopt" for f in model.functions)
+    return all(f.domain == DOMAIN for f in model.functions)
 
 
 def differences(model: onnx.ModelProto, provider: str, worker: ProcessPoolExecutor) -> tuple[int, list[str]]:

@@ -155,6 +155,12 @@ def forecast(
     ir_passes.InlinePass(criteria=lambda function: function.domain != keeps)(work)
     with reading.blamed_on_the_model(source):
         inference.infer(work)
+    for graph in traversal.graphs(work):
+        for value in graph.initializers.values():
+            # A file may say something else of a constant than its type, and that is then all that is read.
+            if value.type is None and value.const_value is not None:
+                value.type = ir.TensorType(value.const_value.dtype)
+                value.shape = ir.Shape(value.const_value.shape.numpy())
     found = Forecast(provider)
     kernels = cpu_kernels()
     if kernels.unknown and provider == "cpu":

@@ -93,6 +93,14 @@ def test_our_provider_answers_by_its_own_table() -> None:
     assert said.counts == {"cpu": 2} and {n.reason for n in said.nodes} == {"no kernel for double"}
 
 
+def test_a_constant_that_a_file_describes_without_a_type() -> None:
+    """Dynamo's exports have metadata on constants, and their types go when the file is written again."""
+    text = "g (float[N, 2, 8] x) => (float[N, a, b] y) { t = Conv (x, w)  y = Relu (t) }"
+    model = model_from_text(text, {"w": np.ones((4, 2, 3), np.float32)})
+    model.graph.value_info.append(onnx.ValueInfoProto(name="w"))
+    assert [n.provider for n in forecast(model, "graphopt").nodes] == ["graphopt"] * 2
+
+
 def test_what_peers_publish() -> None:
     for name in NAMES:
         table = read(name)
