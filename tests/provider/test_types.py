@@ -11,6 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from scripts import element_types
 from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, run
 
@@ -135,3 +136,8 @@ def test_a_remainder_of_floats(worker: ProcessPoolExecutor) -> None:
         np.testing.assert_array_equal(outcome.outputs[0], expected)
         numbers = ~np.isnan(expected)  # of NaN the sign is the machine's
         np.testing.assert_array_equal(np.signbit(outcome.outputs[0][numbers]), np.signbit(expected[numbers]))
+
+
+@pytest.mark.once
+def test_the_page_says_what_the_library_takes() -> None:
+    assert element_types.page() == element_types.PAGE.read_text(), "run python -m scripts.element_types"

@@ -1,0 +1,130 @@
+"""Which element types of standard operators our provider takes: writes a table of docs/provider.md.
+
+    .venv/bin/python -m scripts.element_types      # tests/provider/test_types.py fails where it would change the page
+
+The library is asked for ONNX's own node tests of each operator, once for each type that its data may have; the operator
+takes a type where it takes one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto
+from onnx.numpy_helper import to_array
+
+from graphopt.placement import ours
+from tests.conformance.node_cases import node_cases
+from tests.hostile.native_worker import taken_by_the_provider
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "provider.md"
+TYPES = {  # ONNX's names, and the table's
+    "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
+    "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
+}  # fmt: skip
+NUMPY = {"float": "float32", "double": "float64"}  # where its name is another
+EXAMPLES = 12  # of an operator's tests: the first have all of its kinds
+
+
+def examples() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
+    """The tests of one node whose inputs are tensors."""
+    for name, case in sorted(node_cases().items()):
+        model = case.model
+        if model is None or case.data_sets is None or len(model.graph.node) != 1 or model.graph.node[0].domain:
+            continue
+        data = [to_array(d) if isinstance(d, TensorProto) else d for d in case.data_sets[0][0]]
+        if all(isinstance(d, np.ndarray | np.generic) and d.dtype.kind in "fiub" for d in data):
+            yield name, model, [np.asarray(d) for d in data]
+
+
+def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
+    """Whether the node is taken where its first input has the type; None: the operator has no such type."""
+    node = model.graph.node[0]
+    schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=min(model.opset_import[0].version, 26))
+    allowed = {c.type_param_str: {t[7:-1] for t in c.allowed_type_strs} for c in schema.type_constraints}
+    formals = (
+        [*schema.inputs, *[schema.inputs[-1]] * max(0, len(node.input) - len(schema.inputs))] if schema.inputs else []
+    )
+    # Of Where and Compress the condition comes first.
+    present = [i for i, name in enumerate(node.input) if name and i < len(formals)]
+    data = next((i for i in present if allowed.get(formals[i].type_str) != {"bool"}), present[0] if present else None)
+    if data is None or dtype not in allowed.get(formals[data].type_str, set()):
+        return None
+    first = formals[data].type_str
+    given = dict(zip([v.name for v in model.graph.input], arrays, strict=True))
+    before = given[node.input[data]].dtype
+    inputs: list[ir.Value | None] = []
+    small: dict[ir.Value, Any] = {}
+    for i, (name, formal) in enumerate(zip(node.input, formals, strict=False)):
+        if not name:
+            inputs.append(None)
+            continue
+        array = given[name]
+        beside = array.dtype == before and before.kind == "f" and dtype in allowed.get(formal.type_str, set())
+        if formal.type_str == first or beside:
+            with np.errstate(all="ignore"):
+                array = array.astype(NUMPY.get(dtype, dtype))
+        value = ir.Value(
+            name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)), shape=ir.Shape(array.shape)
+        )
+        inputs.append(value)
+        if i and array.dtype.kind in "iu" and array.size < 100:
+            small[value] = array
+    attributes = [ir.from_proto(a) for a in node.attribute]
+    made = ir.Node("", node.op_type, inputs, attributes, num_outputs=len(node.output), name="node")
+    for value, name, formal in zip(
+        made.outputs, node.output, [*schema.outputs, *[schema.outputs[-1]] * 9], strict=False
+    ):
+        value.name = name or "none"
+        shipped = next((o.type.tensor_type.elem_type for o in model.graph.output if o.name == name), 1)
+        value.dtype = ir.DataType[dtype.upper()] if formal.type_str == first else ir.DataType(shipped)
+    readers = []
+    for value in made.outputs:
+        for i in range(2):
+            reader = ir.node("Identity", [value])
+            reader.outputs[0].name, reader.outputs[0].type = f"{value.name}_{i}", value.type
+            readers.append(reader)
+    said = ours.refusals(
+        [made, *readers], [schema.since_version, *[13] * len(readers)], set(small), small, {}, None, [], set()
+    )
+    return said[0] == ""
+
+
+def rows() -> list[str]:
+    """A line of Markdown for each operator that is taken: yes, no, or nothing where ONNX has no such type."""
+    asked: dict[str, int] = {}
+    found: dict[str, dict[str, bool]] = {}
+    wanted = taken_by_the_provider()
+    for _, model, arrays in examples():
+        op = model.graph.node[0].op_type
+        if op not in wanted or asked.get(op, 0) == EXAMPLES:
+            continue
+        asked[op] = asked.get(op, 0) + 1
+        cells = found.setdefault(op, {})
+        for dtype in TYPES:
+            answer = taken(model, arrays, dtype)
+            if answer is not None:
+                cells[dtype] = cells.get(dtype, False) or answer
+    marks = {True: "yes", False: "no", None: ""}
+    lines = {op: f"| {op} | {' | '.join(marks[cells.get(t)] for t in TYPES)} |" for op, cells in found.items()}
+    return [lines[op] for op in sorted(lines) if any(found[op].values())]
+
+
+def page() -> str:
+    """docs/provider.md as it is to be."""
+    text = PAGE.read_text()
+    head = f"| operator | {' | '.join(TYPES.values())} |\n|---|{'---|' * len(TYPES)}\n"
+    before, _, rest = text.partition(head)
+    after = rest
+    while after.startswith("|"):
+        after = after.partition("\n")[2]
+    return before + head + "".join(f"{line}\n" for line in rows()) + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
