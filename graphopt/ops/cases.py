@@ -326,10 +326,14 @@ FAMILIES = {
 }
 
 
+def family_of(name: str) -> str:
+    """The operator's family: the longest beginning of its name that is one."""
+    return max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len)
+
+
 def cases_of(spec: OpSpec) -> list[Case]:
     """The cases of one operator; the same on every run."""
-    prefix = max((prefix for prefix in FAMILIES if spec.name.startswith(prefix)), key=len)
-    return list(FAMILIES[prefix](spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
+    return list(FAMILIES[family_of(spec.name)](spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
 
 
 def all_cases(limit: int | None = None, dtype: str = "float32") -> list[Case]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from graphopt.errors import ModelSaveError, RuntimeMissingError, one_line
 from graphopt.ops import OPS, OpSpec
-from graphopt.ops.cases import FAMILIES, Case, cases_of, mixed_model_of, model_of
+from graphopt.ops.cases import FAMILIES, Case, cases_of, family_of, mixed_model_of, model_of
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device
 from graphopt.runtime.sessions import (
@@ -124,7 +124,7 @@ class SelfTest:
         for result in self.results:
             if result.refused:
                 continue
-            family = next(prefix for prefix in FAMILIES if result.op.startswith(prefix))
+            family = family_of(result.op)
             if result.implementation:
                 family += f": {result.implementation}"
             groups.setdefault((family, result.dtype), []).append(result)
@@ -174,8 +174,8 @@ def selftest(
     several = implementations(chosen[0]) if first == DEVICE_PROVIDER else {}
     finished = False
 
-    def ran(prefix: str) -> bool:
-        return any(result.op.startswith(prefix) for result in report.results)
+    def ran(family: str) -> bool:
+        return any(family_of(result.op) == family for result in report.results)
 
     try:
         for name, spec in OPS.items():
@@ -246,7 +246,7 @@ def _result(
 
 def first_of(family: str) -> OpSpec:
     """The operator of a family that stands for it in a session."""
-    return next(spec for name, spec in OPS.items() if name.startswith(family))
+    return next(spec for name, spec in OPS.items() if family_of(name) == family)
 
 
 def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
