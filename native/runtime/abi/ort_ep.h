@@ -72,6 +72,7 @@ inline constexpr Slot24<248, OrtStatus*(const OrtLogger*, LogSeverity*)> Logger_
 inline constexpr Slot24<295, void(OrtKeyValuePairs**)> CreateKeyValuePairs;
 inline constexpr Slot24<296, void(OrtKeyValuePairs*, const char*, const char*)> AddKeyValuePair;
 inline constexpr Slot24<297, const char*(const OrtKeyValuePairs*, const char*)> GetKeyValue;
+inline constexpr Slot24<384, void*(OrtSyncStream*)> SyncStream_GetHandle;
 // The session's; released by the caller.
 inline constexpr Slot24<391, OrtStatus*(const OrtKernelInfo*, OrtKeyValuePairs**)>
     KernelInfo_GetConfigEntries;
@@ -269,7 +270,6 @@ inline constexpr EpSlot<9, MemoryDeviceType(const OrtMemoryDevice*)> MemoryDevic
 inline constexpr EpSlot<10, DeviceMemoryType(const OrtMemoryDevice*)> MemoryDevice_GetMemoryType;
 inline constexpr EpSlot<11, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetVendorId;
 inline constexpr EpSlot<12, uint32_t(const OrtMemoryDevice*)> MemoryDevice_GetDeviceId;
-inline constexpr EpSlot<13, const OrtSyncStreamImpl*(const OrtSyncStream*)> SyncStream_GetImpl;
 
 inline constexpr EpSlot<18, OrtStatus*(OrtKernelRegistry**)> CreateKernelRegistry;
 inline constexpr EpSlot<19, void(OrtKernelRegistry*)> ReleaseKernelRegistry;

@@ -29,10 +29,6 @@ struct Stream final : abi::OrtSyncStreamImpl {
   }
 };
 
-const Stream& impl(const OrtApi24* api, const abi::OrtSyncStream* stream) {
-  return *static_cast<const Stream*>(abi::SyncStream_GetImpl(abi::GetEpApi(api), stream));
-}
-
 struct Notification final : abi::OrtSyncNotificationImpl {
   const Stream& producer;
   void* event;
@@ -57,7 +53,7 @@ struct Notification final : abi::OrtSyncNotificationImpl {
       Notification& n = self(p);
       return guarded(n.producer.api, {"graphopt: wait"}, [&] {
         const gpu::OnDevice on(n.producer.pool.device());
-        n.producer.pool.device().wait(impl(n.producer.api, consumer).handle, n.event);
+        n.producer.pool.device().wait(stream_handle(n.producer.api, consumer), n.event);
       });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* p) {
@@ -335,8 +331,11 @@ abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::func
   return new Stream(api, pool, std::move(forget));
 }
 
+// Not through SyncStream_GetImpl: the stream need not be one of ours. Before 1.29 the runtime allocates what a graph
+// with an If or a Loop runs in on a stream of its own, which has no handle and no implementation to ask.
 void* stream_handle(const OrtApi24* api, const abi::OrtSyncStream* stream) {
-  return stream != nullptr ? impl(api, stream).handle : nullptr;
+  return stream != nullptr ? abi::SyncStream_GetHandle(api, const_cast<abi::OrtSyncStream*>(stream))
+                           : nullptr;
 }
 
 abi::OrtDataTransferImpl* create_data_transfer(const OrtApi24* api) { return new DataTransfer(api); }

@@ -84,7 +84,7 @@ std::string last_failure();
 // `forget` is called with the stream's handle before it is destroyed, when its work is done.
 abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, Pool& pool,
                                       std::function<void(void*)> forget = nullptr);
-// The device's, of a stream of create_stream; null for null.
+// The device's, of a stream of create_stream; null for null and for streams of the runtime's own.
 void* stream_handle(const abi::OrtApi24* api, const abi::OrtSyncStream* stream);
 
 abi::OrtDataTransferImpl* create_data_transfer(const abi::OrtApi24* api);
