@@ -22,19 +22,17 @@ struct ReduceHow {
   int32_t unused;
 };
 
-// x [rows / stride, R, stride], `lanes` work-items for each row, which is every stride-th number: a power of two,
-// 1 << shift, up to 32, or all of a work-group.
+// x [rows, R], `lanes` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
 struct ReduceRowsArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
   ReduceHow how;
   uint32_t R, rows, lanes, shift;
-  Divisor stride;
-  int32_t packs;  // rows of floats are read in packs; their stride is 1
+  int32_t packs;  // rows of floats are read in packs
   int32_t unused;
 };
-static_assert(is_args<ReduceRowsArgs>(88), "one layout for all compilers");
+static_assert(is_args<ReduceRowsArgs>(72), "one layout for all compilers");
 
 // x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
 // of x.

@@ -2,8 +2,7 @@
 //
 // Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) take a work-group each, short
 // ones a part of a wave, columns a work-item each, so that neighbours read neighbours. What would be too few
-// work-items is joined in two steps, of which the second reads the columns of little as rows.
-// scripts/gpu_bench.py sets all beside a copy.
+// work-items is joined in several steps. scripts/gpu_bench.py sets all beside a copy.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/args.h"
@@ -164,12 +163,6 @@ DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane
 
 struct RowOfGroup {
   uint32_t row, lane;
-
-  // Of the row's first number.
-  DEVICE size_t offset(const ReduceRowsArgs& args) const {
-    const uint32_t outer = divide(row, args.stride);
-    return static_cast<size_t>(outer) * args.R * args.stride.d + (row - outer * args.stride.d);
-  }
 };
 
 // Which row the work-item has a part of.
@@ -188,10 +181,9 @@ DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
   const RowOfGroup at = row_of_group(args);
   FloatJoined joined = none_of_floats(how.join);
   if (at.row < args.rows) {
-    const From* const row = x + at.offset(args);
-    const size_t stride = args.stride.d;
+    const From* const row = x + static_cast<size_t>(at.row) * args.R;
     joined = args.packs != 0 ? join_packs(how, row, at.lane, args.R, args.lanes)
-                             : join_strided(how, row, at.lane * stride, args.R * stride, args.lanes * stride);
+                             : join_strided(how, row, at.lane, args.R, args.lanes);
   }
   joined = args.lanes == kReduceThreads ? join_group(how.join, joined, lds)
                                         : join_lanes(how.join, joined, static_cast<int>(args.lanes));
@@ -279,10 +271,8 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& ld
   const T flip = flip_of<T, Unsigned>(how);
   T joined = none_of_integers<T, Unsigned>(how.join, flip);
   if (at.row < args.rows) {
-    const T* row = x + at.offset(args);
-    const size_t stride = args.stride.d;
-    joined =
-        join_strided_integers<T, Unsigned>(how, row, at.lane * stride, args.R * stride, args.lanes * stride);
+    const T* row = x + static_cast<size_t>(at.row) * args.R;
+    joined = join_strided_integers<T, Unsigned>(how, row, at.lane, args.R, args.lanes);
   }
   lds.values[thread_x()] = joined;
   for (uint32_t half = args.lanes / 2; half > 0; half /= 2) {

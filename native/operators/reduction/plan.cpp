@@ -98,9 +98,6 @@ uint32_t lanes_of(int64_t R) {
   return lanes;
 }
 
-// Numbers in columns that cost less to be read from far apart, from a cache, than one more launch costs.
-constexpr int64_t kLittle = int64_t{1} << 18;
-
 // One step after another: each reads what the one before it has written.
 class Steps {
  public:
@@ -117,28 +114,29 @@ class Steps {
   void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
     for (;;) {
       const int64_t slices = slices_of(outer, R, inner, hip::kReduceThreads);
-      if (slices == 1 && inner > 1) return columns(outer, R * inner, inner, last);
-      if (slices == 1 || (inner > 1 && outer * R * inner <= kLittle)) return rows(outer, R, inner, last);
+      if (slices == 1) break;
       columns(outer, R * inner, slices * inner, false);
       R = slices;
+    }
+    if (inner == 1) {
+      rows(outer, R, last);
+    } else {
+      columns(outer, R * inner, inner, last);
     }
   }
 
   Plan take() && { return std::move(plan_); }
 
  private:
-  // x [outer, R, stride]; where stride is not 1, of little.
-  void rows(int64_t outer, int64_t R, int64_t stride, bool last) {
+  void rows(int64_t rows, int64_t R, bool last) {
     const ElementType from = from_;
-    const int64_t rows = outer * stride;
     const Buffer x = x_, y = turn(rows, last);
     if (rows == 0) return;
     hip::ReduceRowsArgs args = {};
     args.how = how_;
     args.R = to_u31(R);
-    args.stride = make_divisor(stride);
     const int64_t pack = 16 / bytes_of(from);
-    args.packs = is_float(from) && aligned_ && stride == 1 && R % pack == 0;
+    args.packs = is_float(from) && aligned_ && R % pack == 0;
     args.lanes = lanes_of(R);
     while (1u << args.shift < args.lanes) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.lanes;
