@@ -7,7 +7,7 @@ K. He et al., "Delving Deep into Rectifiers", ICCV 2015.
 Why it is legal: min(X, 0) = -Relu(-X); one of the two summands is 0, so that nothing is rounded twice;
 infinities and NaN are the same.
 
-Conditions: the slope is a constant, [C, 1, .., 1] or [1, C, 1, .., 1], beside an X [N, C, ..] of three axes or more, C
+Conditions: the slope is a finite constant, [C, 1, .., 1] or [1, C, 1, .., 1], beside an X [N, C, ..] of three axes or more, C
 static; float or float16. A slope that is one number is a LeakyRelu (activations.py).
 
 Where it pays: ONNX Runtime's kernel takes five times as long as the three nodes in 1.31.1, and as long in 1.22.2
@@ -56,6 +56,8 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
         rows = (C, *(1 for _ in dims[2:]))
         if len(dims) < 3 or match.slope.shape not in (rows, (1, *rows)):
             raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(match.slope.shape)} for {C} channels", node)
+        if not np.isfinite(match.slope).all():
+            raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)
         if editor.dtype(x) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", node)
         editor.require_op("ScaleShiftAdd", x, node)

@@ -83,6 +83,16 @@ def test_refuses_unknown_channels() -> None:
     assert codes(prelu("N, C, H, W")) == ["UNKNOWN_SHAPE"]
 
 
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_refuses_slopes_that_are_not_finite(number: float) -> None:
+    """They multiply a 0 where X is positive."""
+    model = prelu()
+    slope = draw(3, 1, 1)
+    slope[1] = number
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(slope, "s"))
+    assert codes(model) == ["NOT_FINITE"]
+
+
 def test_refuses_double() -> None:
     assert codes(prelu(T="double")) == ["WRONG_DTYPE"]
 
