@@ -7,8 +7,8 @@ K. He et al., "Delving Deep into Rectifiers", ICCV 2015.
 Why it is legal: min(X, 0) = -Relu(-X); one of the two summands is 0, so that nothing is rounded twice;
 infinities and NaN are the same.
 
-Conditions: the slope is a finite constant, [C, 1, .., 1] or [1, C, 1, .., 1], beside an X [N, C, ..] of three axes or more, C
-static; float or float16. A slope that is one number is a LeakyRelu (activations.py).
+Conditions: the slope is a finite constant, [C, 1, .., 1] or [1, C, 1, .., 1], beside an X [N, C, ..] of three axes or
+more, C static; float or float16. A slope that is one number is a LeakyRelu (activations.py).
 
 Where it pays: ONNX Runtime's kernel takes five times as long as the three nodes in 1.31.1, and as long in 1.22.2
 (docs/measurements/forms_cpu.md). Our provider has a kernel for PRelu.
