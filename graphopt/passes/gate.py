@@ -29,6 +29,10 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 
+# No written-out activation that has an operator here ends in these.
+WHOLE = ("Relu", "Gelu")
+
+
 @dataclass(frozen=True)
 class GateMatch:
     """A product of an activation and another value.
@@ -61,7 +65,7 @@ class Gate(Pass[GateMatch, GateMatch]):
     anchors = frozenset(("", op) for op in ("Relu", "Sigmoid", "Gelu", "Erf", "Tanh"))
 
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
-        form = written_form(node, editor) or simple_form(node, editor)
+        form = (None if node.op_type in WHOLE else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
         product = sole_reader(form.y, "Mul")
