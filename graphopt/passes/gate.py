@@ -28,7 +28,6 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-
 # No written-out activation that has an operator here ends in these.
 WHOLE = ("Relu", "Gelu")
 
