@@ -29,7 +29,7 @@ def half_of(value: ir.Value, editor: Editor) -> Half | None:
     if last is None or part is None or part + part != last:
         return None
     if cut.op_type == "Split":
-        if not _is_last(attribute_int(cut, "axis", 0), x, editor) or len(cut.outputs) != 2:
+        if not editor.shapes.is_last(attribute_int(cut, "axis", 0), x) or len(cut.outputs) != 2:
             return None
         return Half(x, value.index() or 0, cut)
     span = slice_of_last_axis(cut, editor)
@@ -63,9 +63,4 @@ def slice_of_last_axis(node: ir.Node, editor: Editor) -> Span | None:
             return None
         numbers += whole
     start, end, axis, step = numbers
-    return Span(start, end, step) if x is not None and _is_last(axis, x, editor) else None
-
-
-def _is_last(axis: int, x: ir.Value, editor: Editor) -> bool:
-    rank = editor.shapes.rank(x)
-    return axis == -1 or (rank is not None and axis == rank - 1)
+    return Span(start, end, step) if x is not None and editor.shapes.is_last(axis, x) else None

@@ -80,7 +80,7 @@ def rotary_of(turned: _Turned, editor: Editor) -> Rotary | None:
 
 def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
     """Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
-    if len(concat.inputs) != 2 or not _along_last(concat, concat.outputs[0], editor):
+    if len(concat.inputs) != 2 or not _joins_last(concat, editor):
         return None
     first, second = made_by(concat.inputs[0], "Sub"), made_by(concat.inputs[1], "Add")
     if first is None or second is None:
@@ -119,7 +119,7 @@ def _turned_halves(neg: ir.Node, editor: Editor) -> _Turned | None:
     first = None if other is None else half_of(other, editor)
     if concat.inputs[0] is not neg.outputs[0] or first is None or first.index != 0 or first.X is not second.X:
         return None
-    if not _along_last(concat, concat.outputs[0], editor):
+    if not _joins_last(concat, editor):
         return None
     cuts = tuple(dict.fromkeys((first.cut, second.cut)))
     return _Turned(first.X, concat.outputs[0], (neg, concat), cuts, interleaved=False)
@@ -149,7 +149,7 @@ def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
     if dims is None or editor.shapes.dims(flat.outputs[0]) != dims or pairs is None:
         return None
     # Both parts stand one behind the other along a new last axis.
-    if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _along_last(concat, concat.outputs[0], editor):
+    if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _joins_last(concat, editor):
         return None
     cuts = tuple(dict.fromkeys((*x0_at.cuts, *x1_at.cuts)))
     nodes = (neg, wide, beside, concat, *_shape_of(concat, flat), flat)
@@ -216,6 +216,5 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
     return _Neighbour(x, int(index), (*cuts, reshape)) if list(dims) == list(pairs[:-1]) else None
 
 
-def _along_last(concat: ir.Node, y: ir.Value, editor: Editor) -> bool:
-    axis, rank = attribute_int(concat, "axis", 0), editor.shapes.rank(y)
-    return axis == -1 or (rank is not None and axis == rank - 1)
+def _joins_last(concat: ir.Node, editor: Editor) -> bool:
+    return editor.shapes.is_last(attribute_int(concat, "axis", 0), concat.outputs[0])

@@ -148,6 +148,14 @@ class Editor:
         """True when exactly one node input reads the value (captures by subgraphs count) and it is no graph output."""
         return use_count(value) == 1 and not value.is_graph_output()
 
+    def require_one_type(self, values: Iterable[ir.Value], *nodes: ir.Node) -> None:
+        """Raises:
+        Refusal: MIXED_DTYPE unless all values have one element type.
+        """
+        types = {self.dtype(value) for value in values}
+        if len(types) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
+
     def require_only_use(self, value: ir.Value, *nodes: ir.Node) -> None:
         """Raises:
         Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import Array, Dialect, OpSpec, dim, ints, widen
-
-AXES_OF_UNSQUEEZE_OPSET = 13  # they are an input
+from graphopt.ops.schema import AXES_INPUT_OPSET, Array, Dialect, OpSpec, dim, ints, widen
 
 
 def _spec(interleaved: bool) -> OpSpec:
@@ -34,7 +32,7 @@ def _spec(interleaved: bool) -> OpSpec:
         if interleaved:
             statements += "z0 = Slice(Z, zero, D, last, two)\nz1 = Slice(Z, one, D, last, two)\nn1 = Neg(z1)\n"
             for part in ("n1", "z0"):
-                if dialect.opset < AXES_OF_UNSQUEEZE_OPSET:
+                if dialect.opset < AXES_INPUT_OPSET:
                     statements += f"{part}_pair = Unsqueeze <axes: ints = [-1]> ({part})\n"
                 else:
                     statements += f"{part}_pair = Unsqueeze({part}, last)\n"

@@ -91,10 +91,8 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                 if size.value != 1 and size != of:
                     known = size.value is not None and of.value is not None
                     raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
-        types = {editor.dtype(v) for v in (x, rotary.cos, rotary.sin)}
-        if len(types) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), anchor)
-        if not types <= set(FLOATS):
+        editor.require_one_type((x, rotary.cos, rotary.sin), anchor)
+        if editor.dtype(x) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", anchor)
         if any(node.graph is not anchor.graph for node in rotary.nodes):
             raise Refusal(Code.ESCAPES, "a part of it is in another graph", anchor)

@@ -200,7 +200,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     axis, rank = attribute_int(node, "axis", -1), editor.shapes.rank(x)
     if axis != -1 and rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
-    if axis not in (-1, None if rank is None else rank - 1):
+    if not editor.shapes.is_last(axis, x):
         raise Refusal(Code.WRONG_AXIS, f"axis {axis} of rank {rank}", node)
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)

@@ -93,10 +93,8 @@ class Gate(Pass[GateMatch, GateMatch]):
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
             raise Refusal(Code.UNKNOWN_SHAPE, f"whether {a.name} and {b.name} have one shape", product)
-        types = {editor.dtype(a), editor.dtype(b)}
-        if len(types) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), product)
-        if not types <= set(FLOATS):
+        editor.require_one_type((a, b), product)
+        if editor.dtype(a) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{a.name} is {editor.dtype(a)}", product)
         if not dims:
             raise Refusal(Code.WRONG_RANK, f"{a.name} is one number", product)

@@ -99,6 +99,11 @@ class Shapes:
         found: Size | None = self._ask("last", value)
         return found
 
+    def is_last(self, axis: int, value: ir.Value | None) -> bool:
+        """Whether an axis, which may be counted from the end, is known to be the last one."""
+        rank = None if axis == -1 else self.rank(value)
+        return axis == -1 or (rank is not None and axis == rank - 1)
+
     def elements(self, value: ir.Value | None) -> Elements | None:
         """The elements of a small tensor, each known or not; None when nothing is known of them."""
         found: Elements | None = self._ask("elements", value)
