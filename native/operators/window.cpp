@@ -40,4 +40,32 @@ Window::Padding Window::halves(int64_t total) const {
   return auto_pad_ == "SAME_UPPER" ? Padding{less, more} : Padding{more, less};
 }
 
+Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const {
+  const size_t axes = x.rank() - 2;
+  check(axes, Integers(w.data() + 2, w.data() + w.rank()));
+  if (p.x_channels() != x[1]) {
+    throw Error("the channels of X " + x.text() + " and W " + w.text() + " do not fit");
+  }
+  p.N = x[0];
+  Shape y = x;
+  y[1] = p.y_channels();
+  for (size_t i = 0; i < axes; ++i) {
+    const size_t d = kSpatialAxes - axes + i;
+    p.in[d] = x[2 + i];
+    p.kernel[d] = w[2 + i];
+    p.stride[d] = stride(i);
+    p.dilation[d] = dilation(i);
+    place(p, d, i);
+    if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
+    y[2 + i] = p.out[d];
+  }
+  return y;
+}
+
+void Window::place(ConvolutionProblem& p, size_t d, size_t i) const {
+  const Padding around = padding(i, p.in[d], p.span(d));
+  p.pad[d] = around.begin;
+  p.out[d] = p.out_of(d, around.end);
+}
+
 }  // namespace graphopt

@@ -1,9 +1,11 @@
 // The attributes that Conv, ConvTranspose and the pools share, for one to three spatial axes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "operators/convolution/problem.h"
 #include "operators/kernel.h"
 
 namespace graphopt {
@@ -31,6 +33,14 @@ class Window {
   Padding padding(size_t axis, int64_t in, int64_t span) const;
   // The larger half is at the end where auto_pad is SAME_UPPER, else at the beginning.
   Padding halves(int64_t total) const;
+
+  // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. No outputs: a negative `out`.
+  using Place = std::function<void(ConvolutionProblem& p, size_t d, size_t i)>;
+  // Sets N and the axes of p, whose groups, C and M are set, from X and W in channels first, which have one rank, and
+  // returns the shape of Y. Throws Error where they do not fit.
+  Shape fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const;
+  // The Place of a convolution that is not transposed.
+  void place(ConvolutionProblem& p, size_t d, size_t i) const;
 
  private:
   std::string auto_pad_;

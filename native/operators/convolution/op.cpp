@@ -462,32 +462,16 @@ class Convolution : public gpu::DeviceKernel {
     if (rank < 3 || axes > gpu::kSpatialAxes || ws.rank() != rank) {
       throw Error("only one to three spatial axes");
     }
-    window_.check(axes, std::vector<int64_t>(ws.data() + 2, ws.data() + rank));
     if (groups_ < 1) throw Error("group must be 1 or more");
     ConvolutionProblem p = problem(xs, ws);
-    p.N = xs[0];
     p.groups = groups_;
     p.has_bias = call.has_input(2);
     p.channels_last = last_;
-    if (p.C * groups_ != xs[1]) {
-      throw Error("the channels of X " + xs.text() + " and W " + ws.text() + " do not fit");
-    }
-    const int64_t channels = p.M * groups_;
-    if (p.has_bias && call.input(2).shape.elements() != channels) {
+    if (p.has_bias && call.input(2).shape.elements() != p.y_channels()) {
       throw Error("B " + call.input(2).shape.text() + " does not have one number for each output channel");
     }
-    for (size_t i = 0; i < axes; ++i) {
-      const size_t d = gpu::kSpatialAxes - axes + i;
-      p.in[d] = xs[2 + i];
-      p.kernel[d] = ws[2 + i];
-      p.stride[d] = window_.stride(i);
-      p.dilation[d] = window_.dilation(i);
-      place(p, d, i);
-      if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
-    }
-    Shape y = xs;
-    y[1] = channels;
-    for (size_t i = 0; i < axes; ++i) y[2 + i] = p.out[gpu::kSpatialAxes - axes + i];
+    const Shape y =
+        window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { place(to, d, i); });
     set_output(call, 0, last_ ? to_channels_last(y) : y);
     if (y.elements() == 0) return;
     if (tail_ && tail_->has_residual && call.input(kResidual).shape != call.outputs[0].shape) {
@@ -532,7 +516,6 @@ class Convolution : public gpu::DeviceKernel {
 
   // Sets C and M, and throws Error where W's do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
-  // Sets `out` and `pad` of axis d, which is axis i of the attributes. No outputs: a negative `out`.
   virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
 
   Choice choice_;
@@ -555,12 +538,7 @@ class Conv : public Convolution {
     return p;
   }
 
-  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
-    const Window::Padding padding = window_.padding(i, p.in[d], p.span(d));
-    const int64_t free = p.in[d] + padding.begin + padding.end - p.span(d);
-    p.pad[d] = padding.begin;
-    p.out[d] = free < 0 ? -1 : free / p.stride[d] + 1;
-  }
+  void place(ConvolutionProblem& p, size_t d, size_t i) const override { window_.place(p, d, i); }
 };
 
 // FusedConv[Add][act] is a Conv with its tail.

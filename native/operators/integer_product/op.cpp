@@ -224,30 +224,11 @@ class IntegerConv final : public IntegerProduct {
     if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("X must have one to three spatial axes");
     if (w.rank() != x.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in rank");
     if (groups_ < 1 || w[0] % groups_ != 0) throw Error("W " + w.text() + " does not divide into the groups");
-    std::vector<int64_t> taps(w.data() + 2, w.data() + w.rank());
-    window_.check(axes, taps);
-    p.N = x[0];
     p.groups = groups_;
     p.C = w[1];
     p.M = w[0] / groups_;
-    if (p.C * groups_ != x[1]) {
-      throw Error("the channels of X " + x.text() + " and W " + w.text() + " do not fit");
-    }
-    Shape y = x;
-    y[1] = w[0];
-    for (size_t i = 0; i < axes; ++i) {
-      const size_t d = gpu::kSpatialAxes - axes + i;
-      p.in[d] = x[2 + i];
-      p.kernel[d] = taps[i];
-      p.stride[d] = window_.stride(i);
-      p.dilation[d] = window_.dilation(i);
-      const Window::Padding padding = window_.padding(i, p.in[d], p.span(d));
-      p.pad[d] = padding.begin;
-      p.out[d] = p.out_of(d, padding.end);
-      if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
-      y[2 + i] = p.out[d];
-    }
-    return y;
+    return window_.fit(x, w, p,
+                       [this](ConvolutionProblem& to, size_t d, size_t i) { window_.place(to, d, i); });
   }
 
   Window window_;
