@@ -42,7 +42,7 @@ class Job:
         report: where its JSON report goes.
         options: of `graphopt optimize`.
         digest: of the bytes of the model and its weights.
-        timeout: seconds that it may take; 0 is any.
+        timeout: seconds that it may take; 0 sets no limit.
         again: whether an earlier run has written `out`.
     """
 
@@ -106,7 +106,7 @@ def optimize_all(
         out: what to write: the models, `reports/`, the manifest and the summary, as JSON and as one page.
         options: of `graphopt optimize`, for every model.
         jobs: how many at a time; 0 with `on="ray"` is what the cluster has room for.
-        timeout: seconds for one model; 0 is any.
+        timeout: seconds for one model; 0 sets no limit.
         on: "ray" for a cluster that sees both folders under the same paths.
         progress: called with each outcome as it comes, its number, and the number of all.
 

@@ -24,7 +24,7 @@ def main(
     batch: Annotated[int, typer.Option(min=1, help="static batch size")] = 1,
     small: Annotated[bool, typer.Option("--small", help="few channels and layers, for tests")] = False,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="symbolic batch and sequence length")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="of the weights")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the weights")] = 0,
     _names: Annotated[
         bool, typer.Option("--list", help="print the models", callback=_print_names, is_eager=True)
     ] = False,

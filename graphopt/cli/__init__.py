@@ -37,7 +37,7 @@ Commands:
   optimize-all  Optimize every model of FOLDER into OUT.
   serve-config  Write a folder from which a server serves MODEL as it is.
   passes        List the passes with their equations, in their order.
-  doctor        Show what is installed, each way to a GPU, what is missing.
+  doctor        Show what is installed, the ways to a GPU, what is missing.
   docs          Show a page of the documentation, without a network.
 """
 

@@ -34,14 +34,14 @@ def bench_command(
         typer.Option(parser=several_sizes, metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable)."),
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long to time each setting.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to time each setting.")] = 2.0,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time each node.")] = True,
     require_device: Annotated[
         bool, typer.Option("--require-device", help="Fail where a node of a GPU session runs on the CPU.")
     ] = False,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Only say where the nodes of each session ran, in a line each.")
+        bool, typer.Option("--placement", help="Only say where the nodes ran, a line for each session.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

@@ -26,9 +26,9 @@ def bisect(
 ) -> None:
     """Find the one rewrite of IN that breaks its numbers.
 
-    With --providers: the first value at which two providers part.
+    With --providers: the first value at which two providers differ.
 
-    Exit code 0: none does, 1: found, 8: the model differs from itself, so that nothing can be blamed.
+    Exit code 0: no rewrite does, 1: one was found, 8: the model differs from itself, so that nothing can be blamed.
     """
     from graphopt.checking.bisect import bisect_file
     from graphopt.report.layout import say

@@ -14,7 +14,7 @@ from graphopt.cli.root import Command, app
 @app.command(cls=Command, name="diff")
 def diff_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="One model; - is stdin.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other model.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
     """Show what differs between the graphs of two models.

@@ -16,11 +16,11 @@ from graphopt.errors import OptionError, RuntimeMissingError
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Run every kernel that this machine would use, against float64.")
+        bool, typer.Option("--selftest", help="Run every kernel that this machine would use, and compare with float64.")
     ] = False,
     bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
 ) -> None:
-    """Show what is installed, each way to a GPU, what is missing.
+    """Show what is installed, the ways to a GPU, what is missing.
 
     Exit code 1 when the self-test fails.
     """

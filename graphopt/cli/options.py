@@ -185,7 +185,7 @@ ProvidersOption = Annotated[
     typer.Option(
         parser=names,
         metavar="A,B",
-        help="Two providers, such as cpu,graphopt: the question is what lies between them.",
+        help="Compare two providers, such as cpu,graphopt, and run nothing else.",
     ),
 ]
 ShapeOption = Annotated[

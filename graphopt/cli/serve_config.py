@@ -28,11 +28,11 @@ def serve_config(
         typer.Option("--for", help="triton, kserve, mlserver, litserve, bentoml or ray.", autocompletion=engine_names),
     ],
     name: Annotated[str, typer.Option(help="The model's name in URLs; by default that of the file.")] = "",
-    version: Annotated[int, typer.Option(help="Versions of one name stand side by side.")] = 1,
+    version: Annotated[int, typer.Option(help="The model's version, beside others of its name.")] = 1,
     max_batch: Annotated[
-        int | None, typer.Option(help="Rows of merged requests; 8 where rows are independent, 1 for none.")
+        int | None, typer.Option(help="Most rows of one merged request, 1 for no merging; by default 8 where rows are independent.")
     ] = None,
-    delay_ms: Annotated[float, typer.Option(help="How long a request waits for others.")] = 2.0,
+    delay_ms: Annotated[float, typer.Option(help="Milliseconds that a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
     threads: Annotated[
         int, typer.Option(callback=check_threads, help="Threads of each; 0 is the runtime's choice.")

@@ -30,12 +30,12 @@ RtolOption = Annotated[
     typer.Option(
         parser=tolerance_of("--rtol"),
         metavar="[OUTPUT:]1e-3",
-        help="Allowed, relative to RMS; of one output or all (repeatable).",
+        help="Allowed error relative to RMS, of one output or all (repeatable).",
     ),
 ]
 AtolOption = Annotated[
     list[Tolerance] | None,
-    typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="The same, absolute (repeatable)."),
+    typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="Allowed absolute error, likewise (repeatable)."),
 ]
 DimOption = Annotated[
     list[Sizes] | None,
@@ -50,7 +50,7 @@ BatchOption = Annotated[
 RangeOption = Annotated[
     list[Range] | None,
     typer.Option(
-        "--range", parser=value_range, metavar="NAME:LO:HI", help="What numbers an input is given (repeatable)."
+        "--range", parser=value_range, metavar="NAME:LO:HI", help="The range of an input's numbers (repeatable)."
     ),
 ]
 
@@ -59,7 +59,7 @@ RangeOption = Annotated[
 def verify_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The original; - is stdin.")],
     after: Annotated[
-        Path | None, typer.Argument(metavar="AFTER", help="BEFORE itself if only providers differ.")
+        Path | None, typer.Argument(metavar="AFTER", help="The rewritten one; with --providers it may be left out.")
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
     rtol: RtolOption = None,
