@@ -30,7 +30,8 @@ def serve_config(
     name: Annotated[str, typer.Option(help="The model's name in URLs; by default that of the file.")] = "",
     version: Annotated[int, typer.Option(help="The model's version, beside others of its name.")] = 1,
     max_batch: Annotated[
-        int | None, typer.Option(help="Most rows of one merged request, 1 for no merging; by default 8 where rows are independent.")
+        int | None,
+        typer.Option(help="Most rows of a merged request; 1 merges none, the default is 8 if rows are independent."),
     ] = None,
     delay_ms: Annotated[float, typer.Option(help="Milliseconds that a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,

@@ -35,7 +35,7 @@ RtolOption = Annotated[
 ]
 AtolOption = Annotated[
     list[Tolerance] | None,
-    typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="Allowed absolute error, likewise (repeatable)."),
+    typer.Option(parser=tolerance_of("--atol"), metavar="[OUTPUT:]1e-6", help="Allowed absolute error (repeatable)."),
 ]
 DimOption = Annotated[
     list[Sizes] | None,
