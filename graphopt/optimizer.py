@@ -81,11 +81,11 @@ def optimize(
             It is not changed.
         out: where to write, for a model that is given as a path; without it the model comes back in memory.
         options: see `Options`.
-        named: options by their names, which stand before those of `options`: `optimize(model, target="cpu")`.
+        named: options by their names, which override those of `options`: `optimize(model, target="cpu")`.
 
     Returns:
-        The optimized model in the form in which it came, and the report. For a path that is `out` as given, or without
-        `out` an `onnx_ir.Model`, whose weights stay where they are until somebody asks for them.
+        The optimized model, in the form of `model`, and the report. For a path the first is `out` as given, or without `out`
+        an `onnx_ir.Model`, whose weights are read when they are asked for.
 
     Raises:
         ModelLoadError: the model cannot be read.

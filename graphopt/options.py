@@ -24,16 +24,16 @@ class Options:
         precision: "fp16" converts to half precision after all other rewrites (half_precision.py); "bf16", for CPUs,
             rounds the factors of products to bfloat16 (bfloat16.py).
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
-        keep_float: with a precision, nodes that stay float32, by name (as the report has it) or by operator.
+        keep_float: with a precision, nodes that stay in float32, by their names (as in the report) or by operator.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
             may count on them (old exporters list every weight there).
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
-        check: checks the model's invariants after each pass instead of once at the end.
-        external_data: True puts large weights beside the file, False inside, None where they are.
+        check: checks the model's invariants after each pass, and not only at the end.
+        external_data: True puts large weights in a file beside the model, False inside it; None leaves them where they are.
         in_place: allows `out` to be `model`.
-        dry_run: reports what would be done; writes nothing and returns the model as it came.
+        dry_run: reports what would be done, writes nothing, and returns the model unchanged.
         progress: called with a line when a step starts.
 
     Raises:

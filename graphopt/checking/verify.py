@@ -152,8 +152,8 @@ class VerifyReport:
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
-        random: outputs that are others at each run of BEFORE; they are not compared.
-        not_covered: what no input that was tried says anything about, and outputs whose honest error could not be
+        random: outputs that differ from one run of BEFORE to the next; they are not compared.
+        not_covered: what no input that was tried has put to the test, and outputs whose honest error could not be
             measured.
         notes: what else there is to know.
         summary: a sentence.
@@ -291,8 +291,8 @@ def verify(
     runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
     in a process of their own.
 
-    With two providers the question is another one: BEFORE runs on the first, AFTER (which may be the same model) on the
-    second, and that is all. On the CPU nodes of ours run by their function bodies then.
+    With two `providers` BEFORE runs on the first and AFTER (which may be the same model) on the second, and nothing else
+    runs. On the CPU, nodes of ours then run by their function bodies.
 
     Args:
         before: the original, in any form that `optimize` takes.
@@ -313,7 +313,7 @@ def verify(
         progress: called with a line when a step starts.
 
     Raises:
-        OptionError: a name that neither model has, a provider that this runtime has not, or not two.
+        OptionError: a name that neither model has, a provider that this runtime lacks, or `providers` that are not two.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
         MemoryError: AFTER needs more than this machine has.

@@ -1,8 +1,8 @@
-"""`limit_error`: which layers stay in float32, so that a model in bfloat16 errs by no more than a caller allows.
+"""`limit_error`: which layers stay in float32, so that the error of a model in bfloat16 keeps within a caller's limit.
 
 Each layer is rounded alone, and its error at the outputs is its sensitivity. Errors of layers are independent, so their
-squares add up: the most sensitive layers go back to float32 until what is left should hold the limit. The model as
-written has the last word: fewer or more of them, in the same order, until it does hold and one less would not.
+squares add up: the most sensitive layers stay in float32 until the sum of the others should hold the limit. Then the
+model as written is measured, with fewer or more of them in the same order, until it holds and with one less would not.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ErrorLimit:
 
     Attributes:
         keep: the layers that stay in float32, the most sensitive one first; `keep_float` of `optimize`.
-        sensitivities: of each layer the error of the worst output where it alone is rounded; empty where the limit
-            holds without any of this.
-        rounded: of each output, with all layers in bfloat16.
-        errors: of each output, with `keep` in float32.
+        sensitivities: for each layer the error of the worst output when that layer alone is rounded; empty where the limit
+            holds with all layers rounded.
+        rounded: for each output, the error with all layers in bfloat16.
+        errors: for each output, the error with `keep` in float32.
     """
 
     keep: tuple[str, ...]
@@ -71,15 +71,15 @@ def limit_error(
 
     Args:
         model: in any form that `optimize` takes.
-        max_error: of each output, RMS over the output's RMS.
-        options: as for `optimize`; its precision must be "bf16". What its `keep_float` names stays in any case.
+        max_error: the largest error of an output: the error's RMS over the output's RMS.
+        options: as for `optimize`; its precision must be "bf16". What its `keep_float` names stays in float32 in any case.
         sizes: symbolic dimension -> size of the inputs that are drawn; others have the sizes that `bench` gives them.
         progress: called with a line for each step.
 
     Raises:
         ModelLoadError: the model cannot be read.
         OptionError: another precision, a limit that is no positive number, or an unknown dimension.
-        GraphoptError: the model does not run, or it errs by more than that without a rounded layer.
+        GraphoptError: the model does not run, or its error is larger than that with no layer rounded.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
     options = options or Options(target="cpu", precision=PRECISION)

@@ -17,7 +17,7 @@ class DataParallel:
     """Splits the first axis of its inputs over several sessions, runs them at once, and joins the outputs.
 
     For models that treat each item of a batch on its own, as inference does. Inputs whose first axis is not the batch
-    go to every session whole.
+    go whole to every session.
 
     Attributes:
         sessions: one for each device.

@@ -326,9 +326,9 @@ def configure(
 ) -> list[Provider]:
     """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
 
-    Registers the native library where that is right: before any provider is chosen, and not at all beside a provider
-    that compiles whole graphs (MIGraphX), where the function bodies inside the model serve better. Kernels that failed
-    the last self-test on this GPU (`graphopt doctor --selftest`) are left out, with one warning: function bodies run.
+    Registers the native library before any provider is chosen, but not beside a provider that compiles whole graphs
+    (MIGraphX), for which the function bodies inside the model are better. Kernels that failed
+    the last self-test on this GPU (`graphopt doctor --selftest`) are left out, with one warning, and their function bodies run.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
@@ -339,8 +339,8 @@ def configure(
         disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
         libraries: which of the GPU vendor's libraries our own provider uses, for instance {"miopen": "off"}: "off",
-            "on" (also where it is off by default), and for "miopen" also "build" (where it has to build its kernels)
-            and "find" (and measures them); comes before the environment variable GRAPHOPT_LIBRARIES.
+            "on" (also where it is off by default), and for "miopen" also "build" (also where it has to build its
+            kernels) and "find" (it measures them, too); overrides the environment variable GRAPHOPT_LIBRARIES.
         require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
             the CPU are only known once there is a session: `session` lists them.
         ignore_selftest: run kernels that failed the self-test, too.
@@ -454,7 +454,7 @@ def session(
     warm_up: Shapes | Sequence[Shapes] = (),
     **options: Any,
 ) -> Any:
-    """An `InferenceSession` over a model of ours (or any other), with the library where that is right.
+    """An `InferenceSession` over a model of ours (or any other), with the native library as `configure` registers it.
 
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
@@ -464,10 +464,10 @@ def session(
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
         ignore_selftest: run kernels that failed the self-test, too.
-        warm_up: the shape of every input, or several such sets: the session runs once for each on zeros, so that what
-            GPU libraries load for a shape (MIOpen its kernels) is there before the first request; one line on stderr
-            says how long it took. What they load for an architecture is loaded with the session in any case. Nothing
-            is ever compiled in a run, with or without it.
+        warm_up: the shape of every input, or several such sets: the session runs for each on zeros, so that GPU libraries
+            have loaded what they need for a shape (MIOpen its kernels) before the first request; one line on stderr
+            says how long it took. What they need for an architecture is loaded with the session in any case. No run
+            compiles anything, with or without `warm_up`.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
