@@ -84,8 +84,8 @@ def optimize(
         named: options by their names, which override those of `options`: `optimize(model, target="cpu")`.
 
     Returns:
-        The optimized model, in the form of `model`, and the report. For a path the first is `out` as given, or without `out`
-        an `onnx_ir.Model`, whose weights are read when they are asked for.
+        The optimized model, in the form of `model`, and the report. For a path the first is `out` as given, or without
+        `out` an `onnx_ir.Model`, whose weights are read when they are asked for.
 
     Raises:
         ModelLoadError: the model cannot be read.

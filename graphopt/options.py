@@ -31,7 +31,7 @@ class Options:
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass, and not only at the end.
-        external_data: True puts large weights in a file beside the model, False inside it; None leaves them where they are.
+        external_data: True puts large weights beside the model, False inside it; None leaves them where they are.
         in_place: allows `out` to be `model`.
         dry_run: reports what would be done, writes nothing, and returns the model unchanged.
         progress: called with a line when a step starts.

@@ -291,8 +291,8 @@ def verify(
     runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
     in a process of their own.
 
-    With two `providers` BEFORE runs on the first and AFTER (which may be the same model) on the second, and nothing else
-    runs. On the CPU, nodes of ours then run by their function bodies.
+    With two `providers` BEFORE runs on the first and AFTER (which may be the same model) on the second, and nothing
+    else runs. On the CPU, nodes of ours then run by their function bodies.
 
     Args:
         before: the original, in any form that `optimize` takes.

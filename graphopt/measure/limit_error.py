@@ -37,8 +37,8 @@ class ErrorLimit:
 
     Attributes:
         keep: the layers that stay in float32, the most sensitive one first; `keep_float` of `optimize`.
-        sensitivities: for each layer the error of the worst output when that layer alone is rounded; empty where the limit
-            holds with all layers rounded.
+        sensitivities: for each layer the error of the worst output when that layer alone is rounded; empty where the
+            limit holds with all layers rounded.
         rounded: for each output, the error with all layers in bfloat16.
         errors: for each output, the error with `keep` in float32.
     """
@@ -72,7 +72,7 @@ def limit_error(
     Args:
         model: in any form that `optimize` takes.
         max_error: the largest error of an output: the error's RMS over the output's RMS.
-        options: as for `optimize`; its precision must be "bf16". What its `keep_float` names stays in float32 in any case.
+        options: as for `optimize`; its precision must be "bf16". What its `keep_float` names stays in float32 as well.
         sizes: symbolic dimension -> size of the inputs that are drawn; others have the sizes that `bench` gives them.
         progress: called with a line for each step.
 

@@ -327,8 +327,8 @@ def configure(
     """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
 
     Registers the native library before any provider is chosen, but not beside a provider that compiles whole graphs
-    (MIGraphX), for which the function bodies inside the model are better. Kernels that failed
-    the last self-test on this GPU (`graphopt doctor --selftest`) are left out, with one warning, and their function bodies run.
+    (MIGraphX), for which the function bodies inside the model are better. Kernels that failed the last self-test on
+    this GPU (`graphopt doctor --selftest`) are left out, with one warning, and their function bodies run.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
@@ -464,10 +464,10 @@ def session(
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             say where nodes run: there only a missing device is noticed.
         ignore_selftest: run kernels that failed the self-test, too.
-        warm_up: the shape of every input, or several such sets: the session runs for each on zeros, so that GPU libraries
-            have loaded what they need for a shape (MIOpen its kernels) before the first request; one line on stderr
-            says how long it took. What they need for an architecture is loaded with the session in any case. No run
-            compiles anything, with or without `warm_up`.
+        warm_up: the shape of every input, or several such sets: the session runs for each on zeros, so that GPU
+            libraries have loaded what they need for a shape (MIOpen its kernels) before the first request; one line on
+            stderr says how long it took. What they need for an architecture is loaded with the session in any case. No
+            run compiles anything, with or without `warm_up`.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
