@@ -1,8 +1,8 @@
-"""Hold every declaration of foreign functions in native/ against the headers that it stands for.
+"""Compares every declaration of another library's functions in native/ with that library's headers.
 
     python scripts/abi_check.py [--pypi] [FOLDER ...]
 
-The native library declares what it calls of ONNX Runtime, HIP, CUDA and their libraries itself, so that it builds
+The native library itself declares what it calls of ONNX Runtime, HIP, CUDA and their libraries, so that it builds
 without any of them. Here the compiler reads each declaration beside the real header: result and parameters of each
 function (class, size, what a pointer points to), the number of each constant, the offset of each member, the index of
 each slot. Nothing is run.

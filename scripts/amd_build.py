@@ -8,9 +8,9 @@ for each innermost loop of a product or attention kernel, the cycles that its in
 other kernels have no loops: their backward branches lead to blocks that the compiler moved to the end.)
 
 Without ARCH, those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is in
-waves on a SIMD, from its facts: registers in steps of 8 on CDNA, VGPRs and AGPRs together (gfx908: half of each, in
-steps of 4), on RDNA of a 64th. LDS: that of the table for the work-groups of a CU with four SIMDs (two on RDNA), the
-group taken as large as the kernel allows.
+waves on a SIMD, from the table's facts. Registers are given out in steps of 8 on CDNA, VGPRs and AGPRs together
+(gfx908: half of each, in steps of 4), and on RDNA in steps of a 64th of all. The table's LDS is shared by the
+work-groups of a CU with four SIMDs (two on RDNA); work-groups are as large as the kernel allows.
 
 Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
 instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on

@@ -1,4 +1,4 @@
-"""What contrib operators cost on one thread of a CPU: as they are, and as our passes write them.
+"""Times operators of com.microsoft on one thread of a CPU, as they are and as our passes write them.
 
     .venv-ort/bin/python scripts/bench_contrib.py
 

@@ -1,4 +1,4 @@
-"""The emitted models, in float32 and in bfloat16, against ONNX Runtime's own optimizer and OpenVINO on the CPU.
+"""Times models as `optimize` writes them, in float32 and bfloat16, against ONNX Runtime's own optimizer and OpenVINO.
 
     python scripts/bench_cpu.py                     # both runtimes; exits 1 when a number is past its limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone

@@ -3,7 +3,7 @@
     .venv-ort/bin/python scripts/bench_fused_conv.py
 
 Original and ours run interleaved under ORT_ENABLE_ALL; times are lower quartiles of the process's own time. In a chain
-the runtime keeps its blocked layout and pays for it at both ends alone.
+the runtime keeps its blocked layout and converts at both ends only.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
-Every cell is a process of its own that reads a file, optimizes it and writes a file; imports are not counted. Peers are
-installed into throw-away environments, which is why this is no part of CI. A cell is `seconds of CPU / peak MB`.
+Each cell, `seconds of CPU / peak MB`, is measured in a process of its own that reads a file, optimizes it and writes a
+file; imports are not counted. Peers are installed into throw-away environments, so this is no part of CI.
 """
 
 from __future__ import annotations

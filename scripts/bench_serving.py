@@ -4,9 +4,9 @@
     .venv-engines/bin/python scripts/bench_serving.py --engine kserve --engine bentoml --engine ray
     .venv-triton/bin/python scripts/bench_serving.py --engine triton
 
-Both sides are served by the same runtime of ours, so that only the file differs; rounds of the two sides alternate, and
-what stands in the table are medians of rounds, and percentiles over all requests. CPU is what all processes of the
-engine took for a request, which other work on the machine changes little.
+Both sides are served by the same runtime of ours, so that only the file differs; rounds of the two sides alternate. The
+table has medians of rounds, and percentiles over all requests. CPU is the processor time of all processes of the engine
+for a request, which other work on the machine changes little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The most complex functions, by cyclomatic complexity, and those that are longer than a page.
+"""Lists the most complex functions, by cyclomatic complexity, and those of more than 80 lines.
 
     pip install lizard
     .venv/bin/python scripts/complexity.py native              # the ten worst, with their lines

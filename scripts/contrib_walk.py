@@ -1,4 +1,4 @@
-"""Draws many nodes of each contrib operator: definition, reference and the runtime's own kernel agree.
+"""Draws many nodes of each contrib operator, and compares definition, reference and the runtime's own kernel.
 
 python scripts/contrib_walk.py NODES [OPERATOR...]
 """

@@ -1,9 +1,9 @@
-"""What a stranger does, on a machine with nothing but Python: install the wheel, optimize, verify, serve, ask, kill.
+"""Does what a stranger does on a machine with only Python: installs the wheel, optimizes, verifies, serves and asks.
 
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl [model.onnx] [--dim 224 ...]
 
-A virtual environment of its own, beside which nothing is on the PATH (no compiler, no shell), gets the wheel and
-MLServer; of this repository only the tests' client goes along. 1,008 requests of one to three rows by 16 clients; after
+A new virtual environment, beside which nothing is on the PATH (no compiler, no shell), gets the wheel and MLServer;
+only the tests' client is taken from this repository. 1,008 requests of one to three rows by 16 clients; after
 a quarter of them one of the two workers is killed. Every answer must be what the original file gives in a plain
 session; a client asks again where it got none. Without a model: NudeNet, a trained YOLOv8 out of a wheel on PyPI, at
 64x64. Any other with a free batch axis and float inputs will do; --dim is the size of each further free axis.

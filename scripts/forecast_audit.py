@@ -1,15 +1,15 @@
 """Holds forecasts (`explain --provider graphopt` and `cpu`) against sessions: docs/measurements/placement.md.
 
-Asked are ONNX's node tests (as they are and with their integers as constants), the zoo, the
-trained models of models/pypi.py, and the files given; each model as it is, and but for the node tests as `optimize`
-leaves it. What a session does is asked twice: with all of the runtime's optimizers, where a node may be gone that is
-fused or dropped, and a node foretold to be computed once must be; and without, where every other node is still there.
+The models are ONNX's node tests (as they are and with their integers as constants), the zoo, the trained models of
+models/pypi.py, and the files given; each as it is and, except for the node tests, as `optimize` leaves it. Two sessions
+are made of each: one with all of the runtime's optimizers, in which a node may be fused or dropped, and one that is
+foretold to be computed once must be gone; and one without, in which every other node is still there.
 
 Usage:
 
     python scripts/forecast_audit.py [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
 
-Prints for each part how many nodes were held against a session, and each line that is not so. Exit code 1 when there
+Prints for each part how many nodes were compared with a session, and each line that is wrong. Exit code 1 when there
 is one. Needs ONNX Runtime 1.24 or newer.
 """
 

@@ -1,4 +1,4 @@
-"""Random graphs through the optimizer, until a number is wrong or the count is reached.
+"""Puts random graphs through the optimizer, checks each (tests/fuzz/check.py), and prints the seeds that fail.
 
 .venv/bin/python scripts/fuzz.py --graphs 10000 --first 0
 """

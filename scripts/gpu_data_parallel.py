@@ -1,4 +1,4 @@
-"""A batch split over the GPUs of one machine: right, and how much faster than one.
+"""Splits a batch over the GPUs of one machine: compares the outputs, and times it against one GPU.
 
     python scripts/gpu_data_parallel.py
 

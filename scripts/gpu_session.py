@@ -12,13 +12,13 @@ process; float16 convolutional models of PyTorch are channels last. Builds the l
 
 With `--json` rows are added to the file one by one, and those that it holds are not measured again: a table may join
 several runs on the same kind of device. Ends with the table of the file, and fails when a row misses its floor: nothing
-on the CPU, errors within the limit, ours at most so many times the best of the three.
+on the CPU, errors within the limit, and our time at most the row's multiple of the best of the three.
 
 `--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
 `--trace`: host and device time of a run side by side, without regions, without capture, and with both; and the host's
 time for a node of a long chain. With `--kernels` also the kernels that take the device longest in a captured run, ours
 and those of PyTorch's captured graph.
-`--sizes`: so many random image sizes through a detector with dynamic height and width, each twice: the first run of a
+`--sizes COUNT`: random image sizes through a detector with dynamic height and width, each twice: the first run of a
 size against the second, and the device's memory.
 `--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
 """

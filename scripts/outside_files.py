@@ -6,10 +6,11 @@ Made for files that nobody here wrote, such as test suites of other projects (la
 A file fails where `optimize` ends with anything but a result or a line of its own, where ONNX's checker or the runtime
 at its default level refuses a result and not the original, or where outputs differ, with the library or without it,
 with the runtime's own optimizations or without them. Inputs are those of onnx's test data layout beside the model, else
-made from the declared types and shapes; where the original runs on none of those, what `graphopt verify` finds that it
-takes. A log has one line of JSON for each file; a run goes on behind what its log has. With --seed the files come in a
-random order in which each project (a folder of FOLDER), operator and opset comes early, so that a run that is ended is
-a sample that lacks none of them. Files are written to TMPDIR: a folder in memory saves most of a run's time.
+made from the declared types and shapes; where the original runs on none of those, inputs that `graphopt verify`
+finds. A log has one line of JSON for each file; a run leaves out the files that its log has. With --seed the files come
+in a random order in which each project (a folder of FOLDER), operator and opset comes early, so that a run that is
+ended early is a sample that lacks none of them. Files are written to TMPDIR: a folder in memory saves most of a run's
+time.
 
 Outcomes: agrees; amplified (beyond a fixed limit, and not further than rounding alone moves the original, as `graphopt
 verify` measures it); unchanged; refused with a line that says why; random; NaN (of the original alone); not run (the

@@ -4,9 +4,9 @@ python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
 
 with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
-Only facts carry over: names of operators, the types that are listed for them, and whether limits are. Of MIGraphX those
-are the table of docs/dev/onnx_operators.rst, and for operators that it lacks or says no of, the names that the parsers
-register; and the names that ONNX Runtime's MIGraphX provider hands on to it, which are fewer.
+Only facts are taken: names of operators, the types that are listed for them, and whether limits are. For MIGraphX they
+come from the table of docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the
+parsers register; and from the names that ONNX Runtime's MIGraphX provider hands on, which are fewer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes a release, or shows what it would be: version, changelog, tag, sdist, wheel, checksums, SBOM.
 
-The wheel is built from the sdist, and checked as what a stranger gets: auditwheel's policy, device code of every
-architecture, its size, nothing in it that is not ours.
+The wheel is built from the sdist and checked: auditwheel's policy, device code of every architecture, its size, and
+that it has no files but ours.
 """
 
 from __future__ import annotations

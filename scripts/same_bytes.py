@@ -1,4 +1,4 @@
-"""Does a change leave every output file as it was? Optimizes the same models with two checkouts and compares the bytes.
+"""Optimizes the same models with two checkouts and compares the bytes: does a change leave every output file the same?
 
     .venv/bin/python scripts/same_bytes.py main              # this tree against a commit
     .venv/bin/python scripts/same_bytes.py main --verify     # and runs the files that differ against their originals

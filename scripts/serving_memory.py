@@ -3,7 +3,7 @@
     .venv-ort/bin/python scripts/serving_memory.py --model vgg16_bn --model bert --workers 8
 
 Each worker is a process that serves the model, on one thread, and has run once. PSS counts a page that n processes map
-as an nth of it for each; what is anonymous nobody shares.
+as an nth of it for each; anonymous memory is shared by none.
 """
 
 from __future__ import annotations
