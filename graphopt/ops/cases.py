@@ -294,8 +294,8 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
-def _pool_pairs(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
-    # X, kernel_shape, pads, strides, dilations
+def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X in pairs of channels, kernel_shape, pads, strides, dilations
     for x, kernel_shape, pads, strides, dilations in (
         ((2, 3, 9, 35, 2), (3, 3), (1, 1, 1, 1), (2, 2), (1, 1)),
         ((1, 5, 8, 6, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
@@ -306,11 +306,24 @@ def _pool_pairs(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         ((0, 3, 4, 4, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
     ):
         window = {"kernel_shape": kernel_shape, "pads": pads, "strides": strides, "dilations": dilations}
-        yield Case(spec, [rng.normal(size=x)], {name: list(numbers) for name, numbers in window.items()})
+        size = x if spec.X_types else x[:-1]
+        yield Case(spec, [rng.normal(size=size)], {name: list(numbers) for name, numbers in window.items()})
+
+
+def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    shapes = [((2, 5, 7), 1), ((1, 16, 4, 33), 1), ((3, 1, 64), -2), ((4, 2, 9, 150), 2), ((70, 3), 0), ((0, 3, 8), 1)]
+    for i, (shape, axis) in enumerate(shapes):
+        x = rng.normal(size=shape) * 10
+        if i == 3:
+            x[0, 0, :, :3] = -np.inf
+            x[1, 1, 2:5] = -np.inf
+            x[2, 0, 4, 7], x[3, 1, 1, 9] = np.inf, np.nan
+        yield Case(spec, [x], {"axis": axis})
 
 
 FAMILIES = {
-    "MaxPoolPairs": _pool_pairs,
+    "AxisSoftmax": _axis_softmax,
+    "MaxPool": _max_pool,
     "FusedConv": _fused_conv,
     "ScaleShift": _scale_shift,
     "WinogradConv": _winograd_conv,

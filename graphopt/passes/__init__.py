@@ -7,6 +7,7 @@ from typing import Any
 from graphopt.graph.editor import Editor
 from graphopt.passes.activations import Activations
 from graphopt.passes.ada_layer_norm import AdaLayerNorm
+from graphopt.passes.axis_softmax import AxisSoftmax
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.contrib import Contrib
@@ -20,6 +21,7 @@ from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.gate import Gate
+from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
@@ -41,11 +43,15 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FusedConv(),
     FuseEpilogue(),
     PRelu(),
+    # Behind the convolutions whose planes it reads.
+    PoolPlanes(),
     # Behind the epilogues, which take an activation along for nothing.
     Gate(),
     FuseRotary(),
     ScaleHeads(),
     FuseAttention(),
+    # What attention has left.
+    AxisSoftmax(),
     FeedForward(),
 )
 

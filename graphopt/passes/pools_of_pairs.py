@@ -19,7 +19,8 @@ import onnx_ir as ir
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.metadata import Numerics
-from graphopt.ops.pool_pairs import NAME
+from graphopt.ops import DOMAIN
+from graphopt.ops.max_pool import PAIRS, PLANES
 from graphopt.passes.base import Pass
 from graphopt.passes.pairs_of_channels import SUFFIX, PairsOfChannels, add_pairs, gives_pairs, read_pairs, takes_pairs
 from graphopt.remarks import Code, Refusal
@@ -45,7 +46,7 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     name = "bfloat16_pools"
     equation = "FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16 becomes .. FusedConvPairs -> MaxPoolPairsBf16 -> .."
     numerics = Numerics.BF16
-    anchors = frozenset({("", "MaxPool")})
+    anchors = frozenset({("", "MaxPool"), (DOMAIN, PLANES)})
 
     def match(self, node: ir.Node, editor: Editor) -> PoolMatch | None:
         x, y = node.inputs[0], node.outputs[0]
@@ -77,13 +78,13 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
         if sizes != [2, 4, 2, 2] or not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
             raise Refusal(Code.ATTRIBUTE, "a window or pads that the kernel does not take", node)
-        editor.require_op(NAME, match.maker.outputs[0], node)
+        editor.require_op(PAIRS, match.maker.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 
     def rewrite(self, plan: PoolPlan, editor: Editor) -> str:
         node, y = plan.pool, plan.pool.outputs[0]
         x = plan.maker.outputs[1] if len(plan.maker.outputs) > 1 else add_pairs(plan.maker, editor)
-        new = editor.emit(NAME, [x], plan.window, anchor=node)
+        new = editor.emit(PAIRS, [x], plan.window, anchor=node)
         pairs = new.outputs[0]
         pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
         if y.shape is not None and isinstance(M := y.shape[1], int):

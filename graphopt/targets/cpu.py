@@ -18,6 +18,7 @@ OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost a
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
 MOST_COLUMNS = 32  # of what one of 5x5 with stride 1 gives: on wider planes the runtime's blocked layout is faster
+FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 _LANES = 16  # channels are padded to whole vectors
 
 

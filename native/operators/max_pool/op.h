@@ -1,4 +1,5 @@
 // MaxPoolPairsBf16: MaxPool over the last two axes of what lies in pairs of channels (operators/fused_conv/op.h).
+// MaxPoolPlanes: the same of what lies in planes of one channel.
 #pragma once
 
 #include <array>
@@ -11,18 +12,18 @@
 
 namespace graphopt {
 
-// x [planes, in.., 2] and y [planes, out.., 2] in bfloat16.
-struct PoolPairsProblem {
+// x [planes, in..] and y [planes, out..] of words: a number of float or float16, or two of bfloat16.
+struct PoolProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t planes = 0;
   Axes in = {1, 1}, out = {1, 1}, kernel = {1, 1}, stride = {1, 1}, dilation = {1, 1};
   Axes pad = {0, 0};  // at the beginning; at the end is what `out` leaves
 };
 
-class PoolPairsOp final : public Operator<PoolPairsProblem> {
+class PoolOp final : public Operator<PoolProblem> {
  public:
-  static std::vector<PoolPairsOp> all() { return {PoolPairsOp()}; }
-  std::string name() const override { return "MaxPoolPairsBf16"; }
+  explicit PoolOp(bool pairs) : pairs_(pairs) {}
+  std::string name() const override { return pairs_ ? "MaxPoolPairsBf16" : "MaxPoolPlanes"; }
   std::vector<Operand> inputs() const override { return {Operand::kTensor}; }
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
@@ -30,6 +31,7 @@ class PoolPairsOp final : public Operator<PoolPairsProblem> {
   void infer(const ShapeInference& node) const override;
 
  private:
+  bool pairs_;
   std::vector<int64_t> kernel_, pads_, strides_, dilations_;
 };
 
@@ -37,10 +39,10 @@ class PoolPairsOp final : public Operator<PoolPairsProblem> {
 
 namespace graphopt::cpu {
 
-// T is uint32_t: two numbers, the first channel's in the lower half.
-GRAPHOPT_CPU_KERNEL(size_t, pool_pairs_workspace, (const PoolPairsProblem& p, size_t lanes), (p, lanes))
-GRAPHOPT_CPU_KERNEL(void, pool_pairs,
-                    (const PoolPairsProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),
+// T is float, half, or uint32_t: two numbers, the first channel's in the lower half.
+GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const PoolProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, max_pool,
+                    (const PoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),
                     (p, x, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -1,10 +1,10 @@
-#include "operators/pool_pairs/op.h"
+#include "operators/max_pool/op.h"
 
 #include "operators/room.h"
 
 namespace graphopt {
 
-void PoolPairsOp::read(const Node& node) {
+void PoolOp::read(const Node& node) {
   constexpr int64_t kLargest = 0x7fffffff;  // so that sizes that are made of them have 64 bits
   kernel_ = node.get_ints("kernel_shape");
   pads_ = node.get_ints("pads");
@@ -25,12 +25,13 @@ void PoolPairsOp::read(const Node& node) {
   }
 }
 
-PoolPairsProblem PoolPairsOp::problem(const Shapes& inputs) const {
+PoolProblem PoolOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (x.rank() != 5 || x[4] != 2) {
+  if (pairs_ && (x.rank() != 5 || x[4] != 2)) {
     throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
   }
-  PoolPairsProblem p;
+  if (!pairs_ && x.rank() != 4) throw Error("X must have rank 4, got " + x.text());
+  PoolProblem p;
   p.planes = x[0] * x[1];
   double padded = static_cast<double>(p.planes);
   for (size_t i = 0; i < 2; ++i) {
@@ -48,16 +49,18 @@ PoolPairsProblem PoolPairsOp::problem(const Shapes& inputs) const {
   return p;
 }
 
-Shape PoolPairsOp::output(const Shapes& inputs) const {
-  const PoolPairsProblem p = problem(inputs);
-  return {inputs[0][0], inputs[0][1], p.out[0], p.out[1], 2};
+Shape PoolOp::output(const Shapes& inputs) const {
+  const PoolProblem p = problem(inputs);
+  Shape y = inputs[0];
+  for (size_t i = 0; i < 2; ++i) y[2 + i] = p.out[i];
+  return y;
 }
 
-void PoolPairsOp::infer(const ShapeInference& node) const {
+void PoolOp::infer(const ShapeInference& node) const {
   SymbolicShape y = node.input(0);
   const auto kernel = node.get_ints("kernel_shape"), pads = node.get_ints("pads"),
              strides = node.get_ints("strides"), dilations = node.get_ints("dilations");
-  if (y.size() != 5 || kernel.size() != 2 || pads.size() != 4 || strides.size() != 2 ||
+  if (y.size() != (pairs_ ? 5 : 4) || kernel.size() != 2 || pads.size() != 4 || strides.size() != 2 ||
       dilations.size() != 2) {
     return;
   }
@@ -73,25 +76,28 @@ void PoolPairsOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class PoolPairsCpu final : public CpuKernel<PoolPairsOp> {
+class MaxPool final : public CpuKernel<PoolOp> {
  public:
   using CpuKernel::CpuKernel;
   bool run(Call& call) const override {
-    cpu::pool_pairs(problem(call), data<uint32_t>(call, 0), call.outputs[0].as<uint32_t>(), *call.parallel,
-                    call.workspace);
+    cpu::max_pool(problem(call), data<T>(call, 0), call.outputs[0].as<T>(), *call.parallel, call.workspace);
     return true;
   }
 
  private:
-  size_t workspace(const PoolPairsProblem& p, size_t lanes) const override {
-    return cpu::pool_pairs_workspace<uint32_t>(p, lanes);
+  size_t workspace(const PoolProblem& p, size_t lanes) const override {
+    return cpu::max_pool_workspace<T>(p, lanes);
   }
 };
 
+template <class>
+using MaxPoolOfPairs = MaxPool<uint32_t>;
+
 }  // namespace
 
-void add_pool_pairs(Kernels& kernels) {
-  kernels.add_cpu<PoolPairsOp, PoolPairsCpu>(Reuse::kNone, {ElementType::kBfloat16});
+void add_max_pool(Kernels& kernels) {
+  kernels.add_cpu<PoolOp, MaxPoolOfPairs>(Reuse::kNone, {ElementType::kBfloat16}, {PoolOp(true)});
+  kernels.add_cpu<PoolOp, MaxPool>(Reuse::kNone, {ElementType::kFloat, ElementType::kHalf}, {PoolOp(false)});
 }
 
 }  // namespace graphopt

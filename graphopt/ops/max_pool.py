@@ -1,0 +1,81 @@
+"""MaxPoolPlanes: Y = MaxPool(X) over H and W.  MaxPoolPairsBf16: the same, both in pairs of channels.
+
+X and Y [N, C, H, W], float or float16; in pairs X [N, C / 2, H, W, 2] and P, bfloat16. kernel_shape, strides and
+dilations of two numbers, pads = [top, left, bottom, right] >= 0 and smaller than the window, as of ONNX's MaxPool with
+ceil_mode = 0. For CPUs alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.ops.pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.schema import CAST_BFLOAT16_OPSET, Array, Dialect, OpSpec, bfloat16, dim, ints, widen
+
+PLANES = "MaxPoolPlanes"
+PAIRS = "MaxPoolPairsBf16"
+WINDOW = ("kernel_shape", "pads", "strides", "dilations")
+DILATIONS_OPSET = 10  # from which on MaxPool has them
+_POOL = f"MaxPool <{', '.join(f'{name}: ints = @{name}' for name in WINDOW)}>"
+
+
+def _planes(
+    x: Array, kernel_shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[Array, ...]:
+    x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], pads[2:])), constant_values=-np.inf)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations)]
+    sizes = [(n - s) // stride + 1 for n, s, stride in zip(x.shape[2:], spans, strides)]
+    y = np.full((*x.shape[:2], *sizes), -np.inf)
+    for tap in itertools.product(*map(range, kernel_shape)):
+        at = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, sizes, strides)]
+        y = np.maximum(y, x[:, :, at[0], at[1]])
+    return (y,)
+
+
+def _pairs(x: Array, **window: Sequence[int]) -> tuple[Array, ...]:
+    return (to_pairs(_planes(from_pairs(bfloat16(x)), **window)[0]),)
+
+
+def _body_of_pairs(_: Dialect) -> str:
+    return (
+        ints("spatial", 2, 3)
+        + dim("half", "X", 1)
+        + ints("both", 2)
+        + "X_C = Mul(half, both)\n"
+        + channels_of("X")
+        + f"Y = {_POOL} (X_float)\n"
+        + PAIRS_OF_Y
+    )
+
+
+SPECS = (
+    OpSpec(
+        name=PLANES,
+        inputs=("X",),
+        outputs=("Y",),
+        attributes=dict.fromkeys(WINDOW, ir.AttributeType.INTS),
+        body=lambda _: f"Y = {_POOL} (X)\n",
+        min_opset=DILATIONS_OPSET,
+        reference=_planes,
+        summary="Y = MaxPool(X)",
+        gpu_kernel=False,
+    ),
+    OpSpec(
+        name=PAIRS,
+        inputs=("X",),
+        outputs=("P",),
+        attributes=dict.fromkeys(WINDOW, ir.AttributeType.INTS),
+        body=_body_of_pairs,
+        min_opset=CAST_BFLOAT16_OPSET,
+        reference=_pairs,
+        summary="P = MaxPool(X), both in pairs of channels",
+        gpu_kernel=False,
+        float32_only=True,
+        bfloat16=("P",),
+        X_types=("bfloat16",),
+    ),
+)

@@ -1,0 +1,75 @@
+"""A Softmax over an axis that others follow becomes AxisSoftmax on CPUs.
+
+    Softmax(X, axis) = AxisSoftmax(X, axis)
+
+Why it is legal: the operator is defined so. ONNX Runtime moves the axis to the end, number by number, and back; the
+kernel's vectors lie across the axes behind it.
+
+Conditions: Softmax of one axis (opset 13 and newer), not the last one; float32.
+
+Where it pays: from sixteen numbers behind the axis on, a vector of them (docs/measurements/forms_cpu.md): the boxes of
+YOLOv8 and the classes of segmentation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.vocabulary import require_input
+from graphopt.metadata import Numerics
+from graphopt.ops.axis_softmax import NAME
+from graphopt.ops.schema import AXES_INPUT_OPSET
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.cpu import FEWEST_COLUMNS
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class SoftmaxMatch:
+    """A Softmax, its axis counted from the front, and how many numbers lie behind it; None where that is not known."""
+
+    node: ir.Node
+    X: ir.Value
+    axis: int
+    behind: int | None
+
+
+class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
+    name = "axis_softmax"
+    equation = "Softmax(X, axis) = AxisSoftmax(X, axis), not over the last axis"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Softmax")})
+
+    def match(self, node: ir.Node, editor: Editor) -> SoftmaxMatch | None:
+        x = require_input(node, 0)
+        dims = editor.shapes.dims(x)
+        if editor.target.device != "cpu" or editor.opset(node) < AXES_INPUT_OPSET or dims is None:
+            return None
+        axis = attribute_int(node, "axis", -1)
+        axis += len(dims) if axis < 0 else 0
+        if not 0 <= axis < len(dims) - 1:
+            return None
+        sizes = [size.value for size in dims[axis + 1 :]]
+        behind = None if None in sizes else math.prod(size or 0 for size in sizes)
+        return SoftmaxMatch(node, x, axis, behind)
+
+    def legal(self, match: SoftmaxMatch, editor: Editor) -> SoftmaxMatch:
+        if (dtype := editor.dtype(match.X)) != ir.DataType.FLOAT:
+            raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {dtype}", match.node)
+        editor.require_op(NAME, match.X, match.node)
+        return match
+
+    def candidate(self, plan: SoftmaxMatch, editor: Editor) -> Candidate:
+        few = plan.behind is not None and plan.behind < FEWEST_COLUMNS
+        doubt = f"{plan.behind} numbers behind axis {plan.axis} fill no vector" if few else ""
+        return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, doubt)
+
+    def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:
+        new = editor.emit(NAME, [plan.X], {"axis": plan.axis}, anchor=plan.node)
+        editor.replace([plan.node], [new], {plan.node.outputs[0]: new.outputs[0]}, anchor=plan.node)
+        return became(1, NAME)

@@ -1,0 +1,66 @@
+"""A MaxPool behind an operator of ours reads the planes that this one writes, on CPUs.
+
+    WinogradConv -> MaxPool becomes WinogradConv -> MaxPoolPlanes
+
+Why it is legal: the operator is defined as the same pool. ONNX Runtime turns the planes into blocks of channels for its
+own, and what that gives back into planes.
+
+Conditions: two spatial axes, a window of 2 x 2 with stride 2 without pads, no indices, ceil_mode = 0; float32; X is
+made by an operator of ours.
+
+Where it pays: there everywhere (docs/measurements/forms_cpu.md). Pools of other windows take as long as the runtime's,
+and behind its own convolutions planes are what would have to be made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.metadata import Numerics
+from graphopt.ops import DOMAIN
+from graphopt.ops.max_pool import PLANES
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+
+WINDOW = {"kernel_shape": (2, 2), "pads": (0,) * 4, "strides": (2, 2), "dilations": (1, 1)}
+
+
+@dataclass(frozen=True)
+class PlanesMatch:
+    """A pool of planes."""
+
+    node: ir.Node
+    X: ir.Value
+
+
+class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
+    name = "pool_planes"
+    equation = "MaxPool(X) = MaxPoolPlanes(X), X of an operator of ours"
+    numerics = Numerics.EXACT
+    anchors = frozenset({("", "MaxPool")})
+
+    def match(self, node: ir.Node, editor: Editor) -> PlanesMatch | None:
+        x = node.inputs[0]
+        maker = x.producer() if x is not None else None
+        if x is None or maker is None or maker.domain != DOMAIN or editor.target.device != "cpu":
+            return None
+        if any(o.name for o in node.outputs[1:]) or attribute_int(node, "ceil_mode", 0):
+            return None
+        if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+            return None
+        window = {name: attribute_ints(node, name, usual) for name, usual in {**WINDOW, "strides": (1, 1)}.items()}
+        return PlanesMatch(node, x) if window == WINDOW else None
+
+    def legal(self, match: PlanesMatch, editor: Editor) -> PlanesMatch:
+        if (dtype := editor.dtype(match.X)) != ir.DataType.FLOAT:
+            raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {dtype}", match.node)
+        editor.require_op(PLANES, match.X, match.node)
+        return match
+
+    def rewrite(self, plan: PlanesMatch, editor: Editor) -> str:
+        new = editor.emit(PLANES, [plan.X], WINDOW, anchor=plan.node)
+        editor.replace([plan.node], [new], {plan.node.outputs[0]: new.outputs[0]}, anchor=plan.node)
+        return became(1, PLANES)

@@ -1,0 +1,34 @@
+#include "operators/axis_softmax/op.h"
+
+#include "operators/room.h"
+
+namespace graphopt {
+
+AxisSoftmaxProblem AxisSoftmaxOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  const size_t axis = axis_of(axis_, x.rank());
+  AxisSoftmaxProblem p{1, x[axis], x.elements(axis + 1)};
+  for (size_t i = 0; i < axis; ++i) p.outer *= x[i];
+  return p;
+}
+
+namespace {
+
+template <class T>
+class AxisSoftmaxCpu final : public CpuKernel<AxisSoftmaxOp> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    cpu::axis_softmax(problem(call), data<T>(call, 0), call.outputs[0].as<T>(), *call.parallel);
+    return true;
+  }
+
+ private:
+  size_t workspace(const AxisSoftmaxProblem&, size_t) const override { return 0; }
+};
+
+}  // namespace
+
+void add_axis_softmax(Kernels& kernels) { kernels.add_cpu<AxisSoftmaxOp, AxisSoftmaxCpu>(Reuse::kInplace); }
+
+}  // namespace graphopt
