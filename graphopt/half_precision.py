@@ -130,7 +130,7 @@ def require_known(editor: Editor, keep: Collection[str]) -> None:
     nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
     unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}
     if unknown:
-        raise OptionError(f"no node and no operator has the name '{min(unknown)}', which is to stay in float32")
+        raise OptionError(f"no node and no operator has the name '{min(unknown)}', so none can stay in float32")
 
 
 @functools.cache

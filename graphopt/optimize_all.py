@@ -119,7 +119,7 @@ def optimize_all(
         OptionError: `on` is neither "" nor "ray", or Ray is not installed.
     """
     if on not in ("", "ray"):
-        raise OptionError(f"--on {on}: there is ray")
+        raise OptionError(f"--on {on}: choose ray")
     if not folder.is_dir():
         raise ModelLoadError(f"{folder}: no such folder")
     out, results = out.absolute(), out.resolve()

@@ -153,7 +153,7 @@ def _change_inputs(model: ir.Model, options: Options, report: Report) -> bool:
     frozen = reading.freeze_initializers(model) if options.freeze_initializers else []
     if frozen:
         model.metadata_props[METADATA_FROZEN] = "true"
-        report.notes.append(f"{len(frozen)} initializers are no inputs any more, so callers cannot override them")
+        report.notes.append(f"{len(frozen)} initializers are no longer inputs, so callers cannot override them")
     inference.set_input_shapes(model, options.input_shapes or {})
     return bool(frozen or options.input_shapes)
 

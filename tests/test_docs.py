@@ -116,7 +116,7 @@ def test_links_lead_somewhere() -> None:
 
 # What stands in pages and comments and is no file of this repository: made when it is built or installed, a place for a
 # name, of other projects.
-MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/report/refusals", "graphopt/weights"}
+MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/weights"}
 OTHERS = {
     "docs/ContribOperators.md",
     "docs/dev/onnx_operators.rst",

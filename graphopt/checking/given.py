@@ -42,6 +42,8 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
     Raises:
         VerifyError: nothing usable is there.
     """
+    if not source.exists():
+        raise VerifyError(f"{source}: no such file or folder")
     try:
         if source.is_file():
             return [Case(source.name, _arrays(np.load(source)))]

@@ -460,7 +460,7 @@ class _Plan:
     ) -> Any:
         dtype, shape, use = _dtype(value), _shape(value, sizes), self.uses[value.name]
         if dtype.kind not in "iubfV":
-            raise VerifyError(f"input '{value.name}' holds strings, which are not made up: give some with --inputs")
+            raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
         given = self.wishes.ranges.get(value.name)
         if given is not None:
             low, high = given
@@ -766,12 +766,12 @@ def _is_image(value: onnx.ValueInfoProto) -> bool:
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
     if value.type.WhichOneof("value") != "tensor_type":
-        raise VerifyError(f"input '{value.name}' is no tensor, and such are not made up: give one with --inputs")
+        raise VerifyError(f"input '{value.name}' is no tensor: give a value of your own with --inputs")
     kind = value.type.tensor_type.elem_type
     if kind in _NO_ARRAYS:
         name = onnx.TensorProto.DataType.Name(kind)
         raise VerifyError(
-            f"input '{value.name}' holds {name}, of which ONNX Runtime's Python interface takes no arrays: cut the "
+            f"input '{value.name}' holds {name}, and ONNX Runtime's Python interface takes no arrays of it: cut the "
             "model behind the node that reads it"
         )
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))

@@ -67,7 +67,7 @@ def _bisect_providers(path: Path, out: Path | None, providers: Sequence[str], in
         return
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
-        say("it differs only while no other value is looked at: a provider computes it with its neighbours", console)
+        say("it differs only while no other value is an output: a provider computes it with its neighbours", console)
     _say_written(out, result.minimal is not None)
     raise typer.Exit(1)
 

@@ -13,12 +13,12 @@ from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
 # In a wheel, and in the source tree.
-_PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
+PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
 
 
 def pages() -> dict[str, Path]:
     """Name -> file; "usage", "passes/winograd_conv", "refusals/NO_GAIN"."""
-    place = next((p for p in _PLACES if (p / "index.md").is_file()), _PLACES[0])
+    place = next((p for p in PLACES if (p / "index.md").is_file()), PLACES[0])
     return {path.relative_to(place).with_suffix("").as_posix(): path for path in sorted(place.rglob("*.md"))}
 
 
@@ -44,7 +44,12 @@ def docs(
     if not found:
         near = [name for name in known if wanted in name.lower()]
         raise OptionError(f"there is no page '{page}'; {'perhaps ' + ', '.join(near) if near else '--list has all'}")
-    text = found[0].read_text(encoding="utf-8")
+    show(found[0])
+
+
+def show(page: Path) -> None:
+    """On a terminal in a pager, else as it is."""
+    text = page.read_text(encoding="utf-8")
     out = screen.out()
     if not out.is_terminal:
         print(text, end="")

@@ -25,7 +25,7 @@ def doctor(
     Exit code 1 when the self-test fails.
     """
     if bench and not selftest:
-        raise OptionError("--bench is for --selftest")
+        raise OptionError("--bench times the self-test: add --selftest")
     from graphopt.report.tables import print_findings, print_selftest
     from graphopt.runtime.doctor import examine
 

@@ -62,11 +62,13 @@ def explain_command(
     Each group of nodes has its share of multiply-adds and of bytes.
     """
     if str(model) in Code.__members__ and not model.exists():
-        _print_page(Code[str(model)])
+        from graphopt.cli.docs import pages, show
+
+        show(pages()[f"refusals/{model}"])
         return
     if provider is not None:
         if only or skip or code or dim or all_sites:
-            raise OptionError("--provider says where nodes will run: beside it only --input-shape and --json count")
+            raise OptionError("--provider can be combined with --input-shape and --json only")
         _print_forecast(model, provider, dict(input_shape or ()), as_json)
         return
     codes = code or []
@@ -105,15 +107,3 @@ def _print_forecast(model: Path, provider: str, shapes: dict[str, tuple[int, ...
         screen.print_json("explain --provider", found.to_dict())
     else:
         print_forecast(found, screen.out())
-
-
-def _print_page(code: Code) -> None:
-    from graphopt.report.refusal_pages import page
-
-    console = screen.out()
-    if console.is_terminal:
-        from rich.markdown import Markdown
-
-        console.print(Markdown(page(code)))
-    else:
-        print(page(code), end="")

@@ -84,7 +84,7 @@ def limit_error(
     """
     options = options or Options(target="cpu", precision=PRECISION)
     if options.precision != PRECISION:
-        raise OptionError(f"a largest error is for precision {PRECISION}: which layers stay in float32 is chosen by it")
+        raise OptionError(f"a largest error can be given with precision {PRECISION} only")
     if not 0 < max_error < math.inf:
         raise OptionError(f"the largest error must be a positive number, not {max_error}")
     say = progress or (lambda _: None)

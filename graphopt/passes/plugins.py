@@ -33,6 +33,6 @@ def installed() -> tuple[Pass[Any, Any] | ModelPass, ...]:
         if not isinstance(made, Pass | ModelPass):
             raise OptionError(f"{where} is no subclass of graphopt.passes.Pass or ModelPass")
         if made.name in {p.name for p in found}:
-            raise OptionError(f"{where} is called '{made.name}', as another pass is")
+            raise OptionError(f"{where} has the name '{made.name}' of another pass")
         found.append(made)
     return tuple(found)

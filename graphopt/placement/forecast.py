@@ -145,7 +145,7 @@ def forecast(
         RuntimeMissingError: what has to be asked is not installed.
     """
     if provider not in PROVIDERS:
-        raise OptionError(f"nothing is known of the provider '{provider}'; choose {', '.join(PROVIDERS)}")
+        raise OptionError(f"unknown provider '{provider}'; choose {', '.join(PROVIDERS)}")
     source = reading.load(model)
     work = source.model
     if input_shapes:

@@ -122,7 +122,7 @@ class Account:
         groups: those that could gain most first.
         multiply_adds, bytes: of one run at `sizes`.
         sizes: of symbolic dimensions, where they are not given.
-        elsewhere: refusals at nodes that passes had made and have taken away again.
+        elsewhere: refusals at nodes that passes made and removed again.
         unknown: nodes with a size that nothing tells; they count as nothing.
         report: what `optimize` would do.
     """

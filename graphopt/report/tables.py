@@ -420,7 +420,7 @@ def print_account(found: Account, console: Console) -> None:
             say(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]", console)
     if found.elsewhere:
         console.print()
-        say("[bold]refused at nodes that passes had made and have taken away again[/]", console)
+        say("[bold]refused at nodes that passes made and removed again[/]", console)
         for remark in found.elsewhere:
             say(f"{_refusal(remark)} ({', '.join(plain(n) for n in remark.nodes)})", console)
     _print_codes([*found.elsewhere, *(r for g in found.groups for r in g.first.remarks)], console)

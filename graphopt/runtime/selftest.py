@@ -119,16 +119,18 @@ class SelfTest:
         return [r for r in self.results if not r.passed]
 
     def families(self) -> Iterator[tuple[str, str, list[KernelResult]]]:
-        """Results by the first words of the operator's name and element type."""
-        groups: dict[tuple[str, str], list[KernelResult]] = {}
+        """Results by the first words of the operator's name, by whether it rounds to bfloat16, by type and by limit."""
+        groups: dict[tuple[str, str, float], list[KernelResult]] = {}
         for result in self.results:
             if result.refused:
                 continue
             family = family_of(result.op)
+            if result.op.endswith("Bf16"):
+                family += "Bf16"
             if result.implementation:
                 family += f": {result.implementation}"
-            groups.setdefault((family, result.dtype), []).append(result)
-        for (family, dtype), results in groups.items():
+            groups.setdefault((family, result.dtype, result.limit), []).append(result)
+        for (family, dtype, _), results in groups.items():
             yield family, dtype, results
 
     def to_dict(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def decode(body: Any, binary: bytes = b"") -> dict[str, Array]:
     """
     inputs = body.get("inputs") if isinstance(body, dict) else None
     if not isinstance(inputs, list) or not inputs:
-        raise RequestError("a request has a list 'inputs'")
+        raise RequestError("the request has no list 'inputs'")
     feeds: dict[str, Array] = {}
     for given in inputs:
         size = _binary_size(given)
@@ -60,10 +60,10 @@ def decode(body: Any, binary: bytes = b"") -> dict[str, Array]:
             or not {"name", "shape", "datatype"} <= given.keys()
             or ((size is None) != ("data" in given))
         ):
-            raise RequestError("an input has 'name', 'shape', 'datatype' and 'data', or 'binary_data_size' for it")
+            raise RequestError("an input needs 'name', 'shape', 'datatype', and 'data' or 'binary_data_size'")
         name, shape, datatype = given["name"], given["shape"], given["datatype"]
         if name in feeds:
-            raise RequestError(f"input '{name}' is there twice")
+            raise RequestError(f"input '{name}' is given twice")
         if datatype not in DATATYPES:
             raise RequestError(f"input '{name}': datatype {datatype} is none of {', '.join(DATATYPES)}")
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
@@ -125,7 +125,7 @@ def _array(name: str, data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
     else:
         fits = not given.size or given.dtype.kind in {"b": "b", "f": "fiu"}.get(dtype.kind, "iu")
     if not fits:
-        raise RequestError(f"input '{name}': its data are no {dtype} values")
+        raise RequestError(f"input '{name}': its data are not {dtype} values")
     if given.size and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if given.min() < limits.min or given.max() > limits.max:

@@ -66,15 +66,15 @@ def write(
         ModelSaveError: the folder cannot be written.
     """
     if engine not in ENGINES:
-        raise OptionError(f"--for {engine}: there is {', '.join(ENGINES)}")
+        raise OptionError(f"--for {engine}: choose one of {', '.join(ENGINES)}")
     name = name or re.sub(r"[^A-Za-z0-9_-]", "_", model.name.removesuffix(".onnx"))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise OptionError(f"--name '{name}' is not a name of letters, digits, _ and -")
     for what, number in {"--version": version, "--instances": instances}.items():
         if number < 1:
-            raise OptionError(f"{what} {number}: it is a number from 1 on")
+            raise OptionError(f"{what} {number}: give a number from 1 on")
     if max_batch is not None and max_batch < 1:
-        raise OptionError(f"--max-batch {max_batch}: it is a number from 1 on")
+        raise OptionError(f"--max-batch {max_batch}: give a number from 1 on")
     proto = read_proto(model)
     unknown = [symbol for symbol in sizes or {} if symbol not in symbols(proto)]
     if unknown:
@@ -154,10 +154,10 @@ def _warm_up(
     """One row and a full batch; none where a dimension's size is anybody's guess."""
     unknown = [s for s, role in symbols(proto).items() if s not in sizes and not (role == "batch" and max_batch > 1)]
     if unknown:
-        notes.append(f"no warm-up: what size is {', '.join(unknown)}? (--dim {unknown[0]}=...)")
+        notes.append(f"no warm-up: no size is known for {', '.join(unknown)} (--dim {unknown[0]}=...)")
         return ()
     if text := _text_input(proto):
-        notes.append(f"no warm-up: input '{text}' holds strings, which are not made up")
+        notes.append(f"no warm-up: input '{text}' holds strings, which graphopt does not make up")
         return ()
     sets = []
     for rows in dict.fromkeys((1, max_batch)):
@@ -187,7 +187,7 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
     batch = [s for s, role in roles.items() if role == "batch"]
     others = {s: 64 if role == "image" else 16 for s, role in roles.items() if role != "batch"} | dict(sizes)
     if text := _text_input(proto):
-        return f"input '{text}' holds strings, which are not made up to try whether rows are independent"
+        return f"input '{text}' holds strings, which graphopt does not make up to try whether rows are independent"
     together = normal_feeds(proto, others | dict.fromkeys(batch, 3))
     if sum(array.size for array in together.values()) > _MOST_ELEMENTS:
         return "its inputs are too large to try whether rows are independent"

@@ -47,9 +47,13 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
 @pytest.mark.parametrize(
     ("type_", "node", "words"),
     [
-        ("string[2]", "Identity(x)", "holds strings, which are not made up: give some with --inputs"),
-        ("float8e5m2[2]", "Shape(x)", "holds FLOAT8E5M2, of which ONNX Runtime's Python interface takes no arrays"),
-        ("seq(float[2])", "SequenceLength(x)", "is no tensor, and such are not made up: give one with --inputs"),
+        ("string[2]", "Identity(x)", "holds strings: give some of your own with --inputs"),
+        ("float8e5m2[2]", "Shape(x)", "holds FLOAT8E5M2, and ONNX Runtime's Python interface takes no arrays of it"),
+        (
+            "seq(float[2])",
+            "SequenceLength(x)",
+            "is no tensor: give a value of your own with --inputs",
+        ),
     ],
 )
 def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) -> None:

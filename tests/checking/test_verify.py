@@ -239,8 +239,11 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"no zip")
     with pytest.raises(VerifyError, match="cannot be read as inputs"):
         verify(before, after, inputs=tmp_path / "broken.npz")
+    with pytest.raises(VerifyError, match="no such file or folder"):
+        verify(before, after, inputs=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(VerifyError, match="holds no inputs"):
-        verify(before, after, inputs=folder.parent / "nowhere")
+        verify(before, after, inputs=tmp_path / "empty")
 
 
 def test_model_that_does_not_run() -> None:

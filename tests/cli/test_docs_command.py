@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from graphopt.cli.docs import PLACES
 from graphopt.remarks import Code
 from tests.conftest import CommandResult
 
@@ -26,6 +28,13 @@ def test_pages(graphopt_command: Callable[..., CommandResult]) -> None:
         shown = graphopt_command("docs", *filter(None, [argument]))
         assert shown.stdout == (DOCS / f"{page}.md").read_text()
     assert {f"refusals/{code.name}" for code in Code} <= set(listed)
+
+
+def test_a_wheel_has_the_pages_of_codes_where_they_are_looked_for() -> None:
+    """`explain NO_GAIN` failed in wheels: it looked in a folder that pyproject.toml named, and that no wheel had."""
+    installed = {str(path) for path in importlib.metadata.files("graphopt") or ()}
+    place = PLACES[0].relative_to(DOCS.parent)
+    assert {f"{place}/refusals/{code.name}.md" for code in Code} <= installed
 
 
 def test_no_such_page(graphopt_command: Callable[..., CommandResult]) -> None:

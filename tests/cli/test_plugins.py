@@ -57,7 +57,7 @@ def test_a_pass_of_another_package(package: Path) -> None:
         ("my_passes:Nothing", "cannot be loaded: AttributeError"),
         ("no_such_module:Pass", "cannot be loaded: ModuleNotFoundError"),
         ("builtins:dict", "is no subclass of graphopt.passes.Pass"),
-        ("graphopt.passes.winograd_conv:WinogradConv", "is called 'winograd_conv', as another pass is"),
+        ("graphopt.passes.winograd_conv:WinogradConv", "has the name 'winograd_conv' of another pass"),
     ],
 )
 def test_a_package_that_is_wrong_is_named(package: Path, entry: str, words: str) -> None:

@@ -209,7 +209,7 @@ def test_command(engine: str, resnet: Path, tmp_path: Path, graphopt_command: Ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--for", "torchserve"), "there is triton, kserve, mlserver, litserve, bentoml, ray"),
+        (("--for", "torchserve"), "choose one of triton, kserve, mlserver, litserve, bentoml, ray"),
         (("--for", "ray", "--version", "0"), "a number from 1 on"),
         (("--for", "ray", "--name", "../x"), "not a name"),
         (("--for", "ray", "--dim", "sequence=8"), "the model has batch"),
