@@ -9,8 +9,10 @@ from typing import Protocol
 from graphopt.targets.cpu import winograd_gain
 from graphopt.targets.target import Target
 
-# What a swap must promise on a CPU: its estimate is good to about a tenth.
+# What a swap must promise on a CPU. Of few channels the estimate is good to about a tenth; from so many on it promises
+# less than was measured on either machine, most of all for small planes (docs/measurements/winograd_cpu.md).
 WINOGRAD_MIN_GAIN = 1.1
+WINOGRAD_SURE_CHANNELS = 32
 # On GPUs the tile transforms cost as much as they save below this many channels. Derived from arithmetic intensity; not
 # measured on AMD.
 WINOGRAD_MIN_CHANNELS = 32
@@ -89,5 +91,5 @@ def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None
     Sizes that are not known count as large: the kernel itself falls back where tiles are few.
     """
     if target.device == "cpu":
-        return winograd_gain(C, M, OH, OW) > WINOGRAD_MIN_GAIN
+        return winograd_gain(C, M, OH, OW) > (WINOGRAD_MIN_GAIN if min(C, M) < WINOGRAD_SURE_CHANNELS else 1.0)
     return C >= WINOGRAD_MIN_CHANNELS and M >= WINOGRAD_MIN_CHANNELS

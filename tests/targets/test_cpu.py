@@ -8,14 +8,19 @@ import pytest
 
 from graphopt.targets import cpu as targets_cpu
 from graphopt.targets.cpu import winograd_gain
+from graphopt.targets.profit import winograd_pays
+from graphopt.targets.target import Target
 from scripts import fit_cost_model
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements" / "winograd_cpu.md"
 
 
-def measured() -> list[tuple[int, int, int, float]]:
+ZEN_5, ZEN_4 = "## One thread, batch 1", "## Small planes, on Zen 4"
+
+
+def measured(heading: str = ZEN_5) -> list[tuple[int, int, int, float]]:
     """C, H, M and the ratio of medians of each row at one thread and batch 1."""
-    section = MEASUREMENTS.read_text().split("## One thread, batch 1")[1].split("##")[0]
+    section = MEASUREMENTS.read_text().split(heading)[1].split("##")[0]
     rows = []
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -34,7 +39,15 @@ def test_gain_agrees_with_the_measurements(C: int, H: int, M: int, ratio: float)
 
 
 def test_every_shape_was_measured() -> None:
-    assert len(measured()) >= 20
+    assert len(measured()) >= 20 and len(measured(ZEN_4)) >= 20
+
+
+@pytest.mark.parametrize("heading", [ZEN_5, ZEN_4])
+def test_what_it_takes_was_faster_on_both_machines(heading: str) -> None:
+    """The planes of 7x7 that ResNets end with among them."""
+    taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_pays(Target("cpu"), C, M, H, H)}
+    assert {(512, 7, 512), (256, 7, 256)} <= taken.keys() and min(taken.values()) >= 1.1
+    assert not winograd_pays(Target("cpu"), 16, 16, 80, 80)
 
 
 def test_unknown_sizes_count_as_large_enough() -> None:
