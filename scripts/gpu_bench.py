@@ -234,7 +234,8 @@ def bench_products(r: Runner, dtype: torch.dtype) -> None:
             b = torch.randn(batch, *((N, K) if transpose else (K, N)), device="cuda").to(dtype)
             y = torch.empty(batch, M, N, device="cuda", dtype=dtype)
             sizes = (ctypes.c_int64(M), ctypes.c_int64(N), ctypes.c_int64(K), ctypes.c_int(0), ctypes.c_int(transpose))
-            epilogue = (ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int(0), ctypes.c_int(0), *act_arguments(""))
+            epilogue = (ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int(0), ctypes.c_int64(0), ctypes.c_int(0),
+                        *act_arguments(""))  # fmt: skip
             batches = (ctypes.c_int64 * 4)(1, batch, 1, batch)
             fixed = (ctypes.c_int(dtype == torch.float16), *sizes, *epilogue, batches, ctypes.c_int(1))
 

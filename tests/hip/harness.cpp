@@ -705,8 +705,8 @@ std::optional<ProductTile> product_tile(int32_t tile) {
 // `batches`: of A and of B, each a rank and its dims. `tile`: -1 for the plan's own choice.
 EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
                                 int transpose_a, int transpose_b, float alpha, float beta, int bias,
-                                int residual, int32_t kind, float a, float b, const int64_t* batches,
-                                int aligned, int32_t tile) {
+                                int64_t bias_step, int residual, int32_t kind, float a, float b,
+                                const int64_t* batches, int aligned, int32_t tile) {
   return guarded([&] {
     GemmProblem p;
     p.M = M;
@@ -717,6 +717,7 @@ EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, 
     p.alpha = alpha;
     p.beta = beta;
     p.has_bias = bias != 0;
+    p.bias_step = bias_step;
     p.has_residual = residual != 0;
     p.act = activation(kind, a, b);
     const Shape a_shape = read_shape(batches), b_shape = read_shape(batches);

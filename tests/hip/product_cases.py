@@ -18,7 +18,7 @@ from tests.hip.movement_cases import int64s
 
 @dataclass(frozen=True)
 class Product:
-    """Y = act(A B / 2 + bias + 3/4 R). `aligned`: what the plan is told."""
+    """Y = act(A B / 2 + bias + 3/4 R). `bias_step`: to the next matrix's bias. `aligned`: what the plan is told."""
 
     M: int
     N: int
@@ -28,6 +28,7 @@ class Product:
     a_batch: tuple[int, ...] = ()
     b_batch: tuple[int, ...] = ()
     bias: bool = False
+    bias_step: int = 0
     residual: bool = False
     act: str = ""
     aligned: bool = True
@@ -51,6 +52,8 @@ PRODUCTS = (
     Product(8, 40, 384, transpose_b=True, bias=True, residual=True, act="Relu"),
     Product(33, 16, 520, transpose_a=True, residual=True),
     Product(1, 24, 1000, a_batch=(3,), b_batch=(3,)),
+    Product(9, 24, 32, b_batch=(3,), bias=True, bias_step=32, act="Silu"),
+    Product(2, 16, 300, b_batch=(2,), bias=True, bias_step=19),
 )
 
 # Whole packs of both operands: by k and turned, with K that is split, batches, and rows of tiles in two groups.
@@ -63,6 +66,9 @@ PANELS = (
     Product(1, 24, 264, a_batch=(3,), b_batch=(3,)),
     Product(40, 16, 520, residual=True, act="Silu"),
     Product(290, 16, 24, act="Clip"),
+    Product(70, 72, 40, b_batch=(3,), bias=True, bias_step=80, act="Relu"),
+    Product(3, 24, 264, b_batch=(2,), bias=True, bias_step=24, residual=True),
+    Product(33, 16, 16, b_batch=(3,), bias=True, bias_step=17),
 )
 TURNED = tuple(replace(p, N=p.N - 3 if i % 2 else p.N, transpose_b=True) for i, p in enumerate(PANELS))
 
@@ -77,9 +83,12 @@ def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
     if p.transpose_b:
         wide_b = wide_b.swapaxes(-1, -2)
     y = 0.5 * (wide_a @ wide_b)
-    inputs = [a, b, signed(rng, p.N, dtype=dtype)]
+    steps = math.prod(y.shape[:-2]) - 1
+    bias = signed(rng, steps * p.bias_step + p.N, dtype=dtype)
+    inputs = [a, b, bias]
     if p.bias:
-        y += inputs[2].astype(np.float64)
+        each = np.stack([bias[i * p.bias_step :][: p.N] for i in range(steps + 1)]).astype(np.float64)
+        y += each.reshape(*y.shape[:-2], 1, p.N)
     if p.residual:
         inputs.append(signed(rng, *y.shape, dtype=dtype))
         y += 0.75 * inputs[3].astype(np.float64)
@@ -88,7 +97,8 @@ def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
     def plan(harness: Harness, facts: int) -> Plan:
         sizes = (c_int64(p.M), c_int64(p.N), c_int64(p.K), c_int(p.transpose_a), c_int(p.transpose_b))
         kind, alpha, beta = activations.parameters(p.act)
-        epilogue = (c_float(0.5), c_float(0.75 if p.residual else 0), c_int(p.bias), c_int(p.residual), c_int32(kind))
+        factors, bias = (c_float(0.5), c_float(0.75 if p.residual else 0)), (c_int(p.bias), c_int64(p.bias_step))
+        epilogue = (*factors, *bias, c_int(p.residual), c_int32(kind))
         act = (c_float(alpha), c_float(beta))
         half = c_int(dtype == np.float16)
         last = (int64s(batches), c_int(p.aligned), c_int32(tile))

@@ -9,10 +9,14 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+import graphopt
 from graphopt.runtime.sessions import library_path
+from tests.hip.case import signed
+from tests.hip.harness import ROOT
 
 
 @pytest.fixture
@@ -74,3 +78,52 @@ def test_one_implementation_can_be_asked_for(model: Path, kernels: str) -> None:
     assert "node 'windows'" in done.stderr
     assert "pixels by a product of our own does not take it: it is no product of pixels" in done.stderr
     assert "there are 5 implementations" in run(model, kernels, implementation="5").stderr
+
+
+LAYERS, WIDTH = ("q", "k", "v"), 16
+
+
+def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str) -> None:
+    """Where their results lie one behind another, which is where each ends at the alignment of siblings.
+
+    The table before them leaves, of a block of constants, room for the weights of the first layer alone.
+    """
+    rng = np.random.default_rng(0)
+    constants = {"table": np.zeros(((32 << 20) // 4 // WIDTH - WIDTH, WIDTH), np.float32)}
+    constants["table"][:5] = signed(rng, 5, WIDTH)
+    for n in LAYERS:
+        constants |= {f"w{n}": signed(rng, WIDTH, WIDTH), f"b{n}": signed(rng, WIDTH)}
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["x"]),
+        *(helper.make_node("MatMul", ["x", f"w{n}"], [f"m{n}"]) for n in LAYERS),
+        *(helper.make_node("Add", [f"m{n}", f"b{n}"], [n]) for n in LAYERS),
+        helper.make_node("Mul", ["q", "k"], ["qk"]),
+        helper.make_node("Sub", ["qk", "v"], ["y"]),
+    ]
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, ["rows"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", WIDTH])
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", [i], [y], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(graphopt.optimize(made, target="cuda")[0].SerializeToString())
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np
+        import onnxruntime as ort
+        from tests.provider.worker import library_path, new_session
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        session = new_session(open(f"{sys.argv[1]}/model.onnx", "rb").read(), {"min_nodes": "1"})
+        np.savez(f"{sys.argv[1]}/y.npz", *(session.run(None, {"i": np.arange(rows)})[0] for rows in (4, 5)))
+    """)
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": kernels, "GRAPHOPT_LOG": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    chosen = [line.split(": ")[2].split(";")[0] for line in done.stderr.splitlines() if ": Linear node" in line]
+    assert chosen == ["all layers in a product of our own", "each by a product of our own"], done.stderr
+    x = constants["table"][:5].astype(np.float64)
+    q, k, v = (x @ constants[f"w{n}"] + constants[f"b{n}"] for n in LAYERS)
+    expected = q * k - v
+    for got in np.load(tmp_path / "y.npz").values():
+        assert np.abs(got - expected[: len(got)]).max() < 1e-5

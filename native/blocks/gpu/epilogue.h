@@ -96,6 +96,12 @@ DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const 
   }
 }
 
+// The bias of matrix z, if there is any.
+template <class T>
+DEVICE const T* bias_of(const Epilogue& e, const T* bias, uint32_t z) {
+  return bias == nullptr ? nullptr : bias + z * static_cast<size_t>(e.bias_step);
+}
+
 // The sums of part `part` of the splits of a product, whose args have M, N and partial.
 template <class Args>
 DEVICE float* partial_of(const Args& args, uint32_t part) {
@@ -114,7 +120,7 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
     const T *bias = args.bias, *residual = args.residual;
     T* const y = args.y;
     at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
-    write_pack(args.epilogue, bias, residual, y, at, n, N, values);
+    write_pack(args.epilogue, bias_of(args.epilogue, bias, z), residual, y, at, n, N, values);
   } else {
     store_partial(args.epilogue, partial_of(args, part) + at, n, N, values);
   }
@@ -181,7 +187,8 @@ DEVICE void store_panels(const Args& args, typename P::Lds& lds, const typename 
   half_t* const y = args.y;
   const int n = first_n + P::Product::template pack_column<8>();
   const bool has_column = n < N;
-  const ColumnEnd<half_t> column(args.epilogue, bias, residual, y, has_column ? n : 0, N);
+  const ColumnEnd<half_t> column(args.epilogue, bias_of(args.epilogue, bias, z), residual, y,
+                                 has_column ? n : 0, N);
   const size_t first = z * (static_cast<size_t>(M) * static_cast<size_t>(N)) + element(n);
   const auto at = [&](int m) { return first + static_cast<size_t>(m) * static_cast<size_t>(N); };
   product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, has_column, at});

@@ -19,11 +19,11 @@ struct Splits {
   int32_t depth;
 };
 
-// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. Bias is [N]. `packs`: the
-// pointers and rows are multiples of 16 bytes.
+// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. Bias is [N]; that of the next of
+// several matrices is `bias_step` elements behind it. `packs`: the pointers and rows are multiples of 16 bytes.
 struct Epilogue {
   float alpha, beta;
-  int32_t packs;
+  int32_t packs, bias_step;
   Activation act;
 };
 

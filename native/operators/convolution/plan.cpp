@@ -106,7 +106,7 @@ void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, in
   args.K = to_i31(K);
   args.down = to_i31(panels.down);
   args.across = make_divisor(panels.across);
-  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, p.act};
+  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
 }
 
 }  // namespace

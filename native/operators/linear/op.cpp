@@ -148,12 +148,21 @@ void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
 }
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
-void plan_own(Work& work) {
-  for (const Work::Layer& layer : work.layers) {
-    work.program.launch(gpu::linear_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
-                        {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
-  }
+void plan_own_of(Work& work, const LinearProblem& p, const Work::Layer& layer) {
+  work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.device.facts()),
+                      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
 }
+void plan_own(Work& work) {
+  for (const Work::Layer& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
+}
+
+// One product has tiles for all compute units where each alone has not.
+const char* refuse_own_at_once(Work& work) {
+  if (work.p.w_step == 0) return "their weights do not lie one behind another";
+  if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "their weights are too large for one product";
+  return work.p.y_step == work.p.rows * work.p.N ? nullptr : "there are gaps between their results";
+}
+void plan_own_at_once(Work& work) { plan_own_of(work, work.p, work.layers[0]); }
 
 constexpr Implementation<Work> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
@@ -165,6 +174,7 @@ constexpr Implementation<Work> kLayers[] = {
     {"all layers in a product of cuBLASLt's", refuse_all_at_once, plan_all_at_once},
     {"each by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
     {"each by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"all layers in a product of our own", refuse_own_at_once, plan_own_at_once},
     {"each by a product of our own", take_all<Work>, plan_own},
 };
 

@@ -20,6 +20,12 @@ Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFa
   product.has_residual = p.has_residual;
   product.beta = p.has_residual ? 1.0f : 0.0f;
   product.act = p.act;
+  if (p.layers > 1) {
+    product.batch = {p.layers};
+    product.a_batch = {0};
+    product.b_batch = {p.w_step};
+    product.bias_step = p.b_step;
+  }
   return gemm_plan(product, half, aligned, device);
 }
 

@@ -108,8 +108,8 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
     }
     from += step;
   }
-  write_pack(epilogue, bias, residual, y, row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N,
-             values);
+  write_pack(epilogue, bias_of(epilogue, bias, matrix), residual, y,
+             row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N, values);
 }
 
 }  // namespace graphopt::hip

@@ -65,7 +65,7 @@ void fill(Args& args, const GemmProblem& p, const Walk& walk, int64_t splits, in
   args.a_batch = walk.strides(0);
   args.b_batch = walk.strides(1);
   args.splits = {make_divisor(splits), to_i31(depth)};
-  args.epilogue = {p.alpha, p.beta, packs, p.act};
+  args.epilogue = {p.alpha, p.beta, packs, to_i31(p.bias_step), p.act};
 }
 
 Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& panels,
@@ -74,7 +74,7 @@ Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& 
   const int64_t batch = walk.total();
   const bool by_k = !p.transpose_b;
   hip::GemmPanelsArgs args = {};
-  fill(args, p, walk, panels.splits, panels.depth, p.N % 8 == 0);
+  fill(args, p, walk, panels.splits, panels.depth, p.N % 8 == 0 && p.bias_step % 8 == 0);
   args.a_row = to_i31(p.K);
   args.b_row = to_i31(by_k ? p.N : p.K);
   args.down = to_i31(panels.down);
@@ -114,7 +114,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
     return along_k ? hip::OperandLayout{to_i31(row), 1, packs} : hip::OperandLayout{1, to_i31(row), packs};
   };
   hip::GemmArgs args = {};
-  fill(args, p, walk, splits, depth, aligned && p.N % pack == 0);
+  fill(args, p, walk, splits, depth, aligned && p.N % pack == 0 && p.bias_step % pack == 0);
   args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
   plan.launch(kernel_of(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},

@@ -20,6 +20,7 @@ struct GemmProblem {
   float alpha = 1, beta = 0;              // R is not read where beta is 0
   // What libraries (device/libraries/libraries.h) do not do.
   bool has_bias = false;      // [N]
+  int64_t bias_step = 0;      // elements from one matrix's bias to the next one's
   bool has_residual = false;  // R is an input, else what Y holds
   Activation act;
 };

@@ -520,7 +520,12 @@ void Region::add_constants(const std::vector<Source>& sources) {
         if (bytes > 0) std::memcpy(copy.get(), given->data, bytes);
         constant.data = copy.get();
       } else {
-        if (blocks.empty() || blocks.back() + bytes > kConstantBlock) blocks.push_back(0);
+        // Those of siblings lie one behind another, as a kernel of all of them wants.
+        const size_t siblings = sources[s].members.size();
+        const bool begins = siblings == 1 || (k - 1) % siblings == 0;
+        if (blocks.empty() || (begins && blocks.back() + siblings * round_up(bytes) > kConstantBlock)) {
+          blocks.push_back(0);
+        }
         on_device.push_back({*given, blocks.size() - 1, blocks.back()});
         on_device.back().tensor.place = place;
         blocks.back() += round_up(bytes);
