@@ -69,7 +69,7 @@ def large_cases() -> Iterator[Case]:
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
 
     # The tiles of panels that the CPU does not have.
-    for name, tile in (("wide", 3), ("square", 8)):
+    for name, tile in (("wide", 3), ("square", 8), ("broad", 9), ("oblong", 10)):
         for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
             yield product_cases.gemm(f"{name}_gemm_panels-{i}", np.float16, product, tile)
         for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):

@@ -117,7 +117,10 @@ struct PanelAlongK {
 template <int kLines, int kDepth, int kThreads>
 struct PanelAlongLines {
   // A work-item has packs of kGroups columns, kApart from one to the next.
-  static constexpr int kGroups = kLines % 3 == 0 ? 3 : 1, kApart = kLines / kGroups, kAcross = kApart / 8;
+  static constexpr int kGroups = kLines % 3 == 0   ? 3
+                                 : kLines % 5 == 0 ? 5
+                                                   : 1,
+                       kApart = kLines / kGroups, kAcross = kApart / 8;
   static constexpr int kRows = kThreads / kAcross, kPacks = kDepth / kRows * kGroups;
   static_assert(kPacks * kThreads * 8 == kLines * kDepth, "whole packs for every work-item");
 
@@ -226,7 +229,9 @@ DEVICE TilePlace tile_place(const Divisor& across, int down) {
 #if GRAPHOPT_ON_NVIDIA
 #define FOR_WIDE_PANEL_TILES(KERNEL_OF) \
   KERNEL_OF(kWide, 1, 128x256_f16)      \
-  KERNEL_OF(kSquare, 1, 192x192_f16)
+  KERNEL_OF(kSquare, 1, 192x192_f16)    \
+  KERNEL_OF(kBroad, 1, 192x160_f16)     \
+  KERNEL_OF(kOblong, 1, 192x128_f16)
 #else
 #define FOR_WIDE_PANEL_TILES(KERNEL_OF)
 #endif

@@ -35,6 +35,10 @@ PanelCost cost_of(hip::PanelTile tile) {
       return {0.50, 1340, 8800};
     case hip::PanelTile::kSquare:
       return {0.48, 1260, 15200};
+    case hip::PanelTile::kBroad:
+      return {0.48, 1100, 11000};
+    case hip::PanelTile::kOblong:
+      return {0.45, 900, 9000};
     case hip::PanelTile::kLarge:
       return {0.324, 1500, 6300};
     case hip::PanelTile::kTall:
@@ -45,6 +49,9 @@ PanelCost cost_of(hip::PanelTile tile) {
       return {0.095, 380, 500};
   }
 }
+
+// Tiles that are too large for operands that pass through registers.
+bool only_with_copies(hip::PanelTile tile) { return tile < hip::PanelTile::kLarge; }
 
 // Clocks of the busiest compute unit.
 double clocks_of(const PanelsOfProduct& p, int64_t M, int64_t N, int64_t batch, const DeviceFacts& device,
@@ -81,12 +88,13 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
   double least = 0;
   for (const auto& [as, tile] : {std::pair(ProductTile::kPanelsWide, hip::PanelTile::kWide),
                                  {ProductTile::kPanelsSquare, hip::PanelTile::kSquare},
+                                 {ProductTile::kPanelsBroad, hip::PanelTile::kBroad},
+                                 {ProductTile::kPanelsOblong, hip::PanelTile::kOblong},
                                  {ProductTile::kPanelsLarge, hip::PanelTile::kLarge},
                                  {ProductTile::kPanelsTall, hip::PanelTile::kTall},
                                  {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},
                                  {ProductTile::kPanelsSmall, hip::PanelTile::kSmall}}) {
-    const bool only_with_copies = tile == hip::PanelTile::kWide || tile == hip::PanelTile::kSquare;
-    if ((only_with_copies && !copies) || (wanted && *wanted != as)) continue;
+    if ((only_with_copies(tile) && !copies) || (wanted && *wanted != as)) continue;
     PanelsOfProduct p = {tile, hip::panel_shape(tile, arch.wave, copies), 0, 0, 0, 1, 0};
     p.threads = static_cast<uint32_t>(p.shape.threads(arch.wave));
     p.down = divide_up(M, p.shape.m);

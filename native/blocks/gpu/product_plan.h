@@ -20,6 +20,8 @@ enum class ProductTile {
   kPanelsMedium,
   kPanelsSmall,
   kPanelsSquare,
+  kPanelsBroad,
+  kPanelsOblong,
 };
 
 // A work-group's part of the product.

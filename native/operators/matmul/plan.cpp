@@ -29,6 +29,10 @@ const char* kernel_of(hip::PanelTile tile, bool right_by_k) {
       return right_by_k ? "gemm_panels_128x256_f16" : "gemm_turned_panels_128x256_f16";
     case hip::PanelTile::kSquare:
       return right_by_k ? "gemm_panels_192x192_f16" : "gemm_turned_panels_192x192_f16";
+    case hip::PanelTile::kBroad:
+      return right_by_k ? "gemm_panels_192x160_f16" : "gemm_turned_panels_192x160_f16";
+    case hip::PanelTile::kOblong:
+      return right_by_k ? "gemm_panels_192x128_f16" : "gemm_turned_panels_192x128_f16";
     case hip::PanelTile::kLarge:
       return right_by_k ? "gemm_panels_128x128_f16" : "gemm_turned_panels_128x128_f16";
     case hip::PanelTile::kTall:
