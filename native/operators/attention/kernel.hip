@@ -312,34 +312,55 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
     // The operands of a step are on their way while the step before multiplies.
-    typename Tile::Right right[2][kN];
+    typename Tile::Right right[2][kKeyTiles];
+    typename Tile::Left left[kLeftAhead ? 2 : 1][kM];
     load_key_tiles(lds, place, 0, right[0]);
-    UNROLL for (int d = 0; d < kD; ++d) {
+    if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
+    UNROLL for (int step = 0; step < kD * kStepsN; ++step) {
+      const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
       keep_order();
-      if (d + 1 < kD) load_key_tiles(lds, place, d + 1, right[(d + 1) % 2]);
-      between(d);
+      if (step + 1 < kD * kStepsN) load_key_tiles(lds, place, step + 1, right[(step + 1) % 2]);
+      if constexpr (kLeftAhead) {
+        if (first + kKeyTiles == kN && d + 1 < kD) load_left(lds, d + 1, left[(d + 1) % 2]);
+      }
+      if (first == 0) between(d);
       UNROLL for (int m = 0; m < kM; ++m) {
-        typename Tile::Left left;
-        if constexpr (kQueriesInLds) {
-          left = load_query(lds, m, d);
-        } else {
-          left = queries[m][d];
+        if constexpr (!kLeftAhead) left[0][m] = left_at(lds, m, d);
+        UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+          Tile::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m], right[step % 2][n]);
         }
-        UNROLL for (int n = 0; n < kN; ++n) Tile::multiply(scores.tile[m][n], left, right[d % 2][n]);
       }
     }
   }
 
-  DEVICE static void load_key_tiles(Lds& lds, int place, int d, typename Tile::Right (&right)[kN]) {
-    UNROLL for (int n = 0; n < kN; ++n) {
-      right[n] =
-          Tile::load_right([&](int key, int k) { return key_at(lds, n * 16 + key, d * 16 + k, place); });
+  DEVICE typename Tile::Left left_at(Lds& lds, int m, int d) const {
+    if constexpr (kQueriesInLds) {
+      return load_query(lds, m, d);
+    } else {
+      return queries[m][d];
+    }
+  }
+  DEVICE void load_left(Lds& lds, int d, typename Tile::Left (&left)[kM]) const {
+    UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
+  }
+
+  // Tiles of K that a step takes, of the same part of a head. Where Q is in LDS beside many keys, fewer of them leave
+  // registers for that of the next part.
+  static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
+  static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
+  DEVICE static void load_key_tiles(Lds& lds, int place, int step, typename Tile::Right (&right)[kKeyTiles]) {
+    const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
+    UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      right[n] = Tile::load_right(
+          [&](int key, int k) { return key_at(lds, (first + n) * 16 + key, d * 16 + k, place); });
     }
   }
 
   // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
   // a head of 256 there are registers for two.
-  static constexpr int kStepTiles = Tile::kSlots == 16 && kHead == 256 ? 2 : kD % 4 == 0 ? 4 : 3;
+  static constexpr int kStepTiles = (Tile::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
+                                    : kD % 4 == 0                                      ? 4
+                                                                                       : 3;
   static constexpr int kStepsD = kD / kStepTiles;
   DEVICE static void load_value_tiles(Lds& lds, int place, int step,
                                       typename Tile::Right (&right)[kStepTiles]) {

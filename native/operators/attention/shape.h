@@ -58,7 +58,7 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
     }
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
-    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, plain ? 32 : 64, plain, 2};
+    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};
   }
