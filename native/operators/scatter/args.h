@@ -20,12 +20,21 @@ struct ScatterClearArgs {
 };
 static_assert(is_args<ScatterClearArgs>(16), "one layout for all compilers");
 
-// Lists of the updates of each target: first[target] and next[update] are 1 + an update, 0 at the end.
+// An update with the number of the next one of its list, in one access of the memory.
+template <class T>
+struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
+  T update;
+  uint32_t next;
+};
+
+// Lists of the updates of each target: first[target] and next[update] are 1 + an update, 0 at the end. For
+// scatter_link_each_* `next` is of ScatterLinked.
 struct ScatterLinkArgs {
-  static constexpr int kSlots = 3;
-  In index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
+  static constexpr int kSlots = 4;
+  In index;    // int64_t, or int32_t when `narrow`; negative ones count from the end
+  In updates;  // read by scatter_link_each_*
   Out first, next;
-  uint32_t updates;
+  uint32_t count;
   int32_t narrow;
   // For ScatterND `tuple` is how many numbers a tuple has, and sizes and strides are those of its axes. For
   // ScatterElements it is 0, and sizes[0] and axis_stride are those of the one axis.
@@ -35,7 +44,7 @@ struct ScatterLinkArgs {
   Strides strides;  // of targets; of ScatterElements of a walk over the updates, 0 along the axis
   Axes axes;        // of that walk
 };
-static_assert(is_args<ScatterLinkArgs>(128), "one layout for all compilers");
+static_assert(is_args<ScatterLinkArgs>(136), "one layout for all compilers");
 
 // y = x [targets, inner], with updates [updates, inner].
 struct ScatterApplyArgs {

@@ -18,10 +18,34 @@ DEVICE uint32_t scatter_item(int k) {
          static_cast<uint32_t>(k * kScatterThreads + thread_x());
 }
 
+// The updates of a target, by their numbers from 1 on: what each is, and which one follows it.
 template <class T>
-DEVICE T add_in_any_order(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+struct ListApart {
+  const T* updates;
+  const uint32_t* next;
+  size_t stride;
+  DEVICE ScatterLinked<T> operator[](uint32_t i) const { return {updates[(i - 1) * stride], next[i - 1]}; }
+};
+template <class T>
+struct ListTogether {
+  const ScatterLinked<T>* linked;
+  DEVICE ScatterLinked<T> operator[](uint32_t i) const { return linked[i - 1]; }
+};
+
+// f(update, its number) for each of a list.
+template <class List, class F>
+DEVICE void each_update(const List& list, uint32_t first, const F& f) {
+  for (uint32_t i = first; i != 0;) {
+    const auto linked = list[i];
+    f(linked.update, i);
+    i = linked.next;
+  }
+}
+
+template <class T, class List>
+DEVICE T add_in_any_order(T start, const List& list, uint32_t first) {
   uint64_t sum = static_cast<uint64_t>(start);
-  for (uint32_t i = first; i != 0; i = next[i - 1]) sum += static_cast<uint64_t>(updates[(i - 1) * stride]);
+  each_update(list, first, [&](T update, uint32_t) { sum += static_cast<uint64_t>(update); });
   return static_cast<T>(sum);
 }
 
@@ -39,24 +63,23 @@ DEVICE int64_t in_units(float x, uint32_t largest) {
 // 2^n for n from -126 to 127.
 DEVICE float power_of_two(int32_t n) { return bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
 
-template <class T>
-DEVICE float add_floats(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+template <class T, class List>
+DEVICE float add_floats(T start, const List& list, uint32_t first) {
   uint32_t largest = magnitude_bits(to_float(start));
-  for (uint32_t i = first; i != 0; i = next[i - 1]) {
-    const uint32_t bits = magnitude_bits(to_float(updates[(i - 1) * stride]));
+  each_update(list, first, [&](T update, uint32_t) {
+    const uint32_t bits = magnitude_bits(to_float(update));
     largest = bits > largest ? bits : largest;
-  }
+  });
   largest >>= 23;
   if (largest == 0xff) {  // Infinities and NaN alone decide.
     const auto alone = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
     float sum = alone(to_float(start));
-    for (uint32_t i = first; i != 0; i = next[i - 1]) sum += alone(to_float(updates[(i - 1) * stride]));
+    each_update(list, first, [&](T update, uint32_t) { sum += alone(to_float(update)); });
     return sum;
   }
   largest = largest != 0 ? largest : 1;
   int64_t sum = in_units(to_float(start), largest);
-  for (uint32_t i = first; i != 0; i = next[i - 1])
-    sum += in_units(to_float(updates[(i - 1) * stride]), largest);
+  each_update(list, first, [&](T update, uint32_t) { sum += in_units(to_float(update), largest); });
   // A unit is 2^(largest - 127 - 23 - 16); in two factors, as one may be no float.
   const int32_t n = static_cast<int32_t>(largest) - 166;
   return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
@@ -74,39 +97,43 @@ DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<in
 DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
 
 // In the order of the updates, whatever that of the list is.
-template <class T>
-DEVICE T multiply(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
+template <class T, class List>
+DEVICE T multiply(T start, const List& list, uint32_t first) {
   auto y = widened(start);
   uint32_t done = 0;
   while (true) {
     uint32_t least = 0;
-    for (uint32_t i = first; i != 0; i = next[i - 1]) {
-      if (i > done && (least == 0 || i < least)) least = i;
-    }
+    T update = start;
+    each_update(list, first, [&](T other, uint32_t i) {
+      if (i <= done || (least != 0 && i > least)) return;
+      least = i;
+      update = other;
+    });
     if (least == 0) return static_cast<T>(y);
-    y = product(y, widened(updates[(least - 1) * stride]));
+    y = product(y, widened(update));
     done = least;
   }
 }
 
 template <class T>
 struct Sum {
-  static DEVICE T of(T start, const T* updates, const uint32_t* next, uint32_t first, size_t stride) {
-    return add_in_any_order(start, updates, next, first, stride);
+  template <class List>
+  static DEVICE T of(T start, const List& list, uint32_t first) {
+    return add_in_any_order(start, list, first);
   }
 };
 template <>
 struct Sum<float> {
-  static DEVICE float of(float start, const float* updates, const uint32_t* next, uint32_t first,
-                         size_t stride) {
-    return add_floats(start, updates, next, first, stride);
+  template <class List>
+  static DEVICE float of(float start, const List& list, uint32_t first) {
+    return add_floats(start, list, first);
   }
 };
 template <>
 struct Sum<half_t> {
-  static DEVICE half_t of(half_t start, const half_t* updates, const uint32_t* next, uint32_t first,
-                          size_t stride) {
-    return from_float<half_t>(add_floats(start, updates, next, first, stride));
+  template <class List>
+  static DEVICE half_t of(half_t start, const List& list, uint32_t first) {
+    return from_float<half_t>(add_floats(start, list, first));
   }
 };
 
@@ -117,15 +144,12 @@ DEVICE T extreme(T a, T b, bool largest) {
   return b != b || (largest ? b > a : b < a) ? b : a;
 }
 
-// x with all updates of a list, of which `updates` is the first.
-template <class T>
-DEVICE T with_all(ScatterHow how, T x, const T* updates, const uint32_t* next, uint32_t first,
-                  size_t stride) {
-  if (how == ScatterHow::kAdd) return Sum<T>::of(x, updates, next, first, stride);
-  if (how == ScatterHow::kMul) return multiply(x, updates, next, first, stride);
-  for (uint32_t j = first; j != 0; j = next[j - 1]) {
-    x = extreme(x, updates[(j - 1) * stride], how == ScatterHow::kMax);
-  }
+// x with all updates of a list.
+template <class T, class List>
+DEVICE T with_all(ScatterHow how, T x, const List& list, uint32_t first) {
+  if (how == ScatterHow::kAdd) return Sum<T>::of(x, list, first);
+  if (how == ScatterHow::kMul) return multiply(x, list, first);
+  each_update(list, first, [&](T update, uint32_t) { x = extreme(x, update, how == ScatterHow::kMax); });
   return x;
 }
 
@@ -162,14 +186,26 @@ struct ScatterPlace {
         column(kEach ? 0 : i - target * args.inner.d) {}
 };
 
+// kEach: what scatter_link_each_* made, an update and its successor in one access; `column` is 0.
+template <class T, bool kEach>
+DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
+  if constexpr (kEach) {
+    const ScatterLinked<T>* linked = args.next;
+    return ListTogether<T>{linked};
+  } else {
+    const T* updates = args.updates;
+    const uint32_t* next = args.next;
+    return ListApart<T>{updates + column, next, args.inner.d};
+  }
+}
+
 // Most targets have none, one or two updates: those are asked for together, before the first is waited for.
 template <class T, bool kEach>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   using Place = ScatterPlace<kEach>;
-  const T *x = args.x, *updates = args.updates;
-  const uint32_t *heads = args.first, *next = args.next;
+  const T* x = args.x;
+  const uint32_t* heads = args.first;
   T* y = args.y;
-  const size_t stride = kEach ? 1 : args.inner.d;
   Neighbours<T> value = {};
   T one[kScatterElements], two[kScatterElements];
   Neighbours<uint32_t> first = {};
@@ -191,15 +227,17 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     one[k] = T(0);
     second[k] = 0;
     if (first.v[k] == 0) continue;
-    one[k] = updates[(first.v[k] - 1) * stride + Place(args, k).column];
-    second[k] = next[first.v[k] - 1];
+    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[first.v[k]];
+    one[k] = linked.update;
+    second[k] = linked.next;
   }
   UNROLL for (int k = 0; k < kScatterElements; ++k) {
     two[k] = T(0);
     third[k] = 0;
     if (second[k] == 0) continue;
-    two[k] = updates[(second[k] - 1) * stride + Place(args, k).column];
-    third[k] = next[second[k] - 1];
+    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[second[k]];
+    two[k] = linked.update;
+    third[k] = linked.next;
   }
   uint32_t lists = 0;
   UNROLL for (int k = 0; k < kScatterElements; ++k) {
@@ -223,7 +261,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
     const Place at(args, k);
-    y[at.i] = with_all(args.how, x[at.i], updates + at.column, next, heads[at.target], stride);
+    y[at.i] = with_all(args.how, x[at.i], list_of<T, kEach>(args, at.column), heads[at.target]);
   }
 }
 
@@ -248,26 +286,14 @@ DEVICE void scatter_take(const ScatterApplyArgs& args) {
   }
 }
 
-}  // namespace graphopt::hip
-
-using namespace graphopt::hip;
-
-KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
-  uint32_t* first = args.first;
-  const uint32_t i = kScatterElements * work_item(kScatterThreads);
-  if (i + kScatterElements <= args.targets) {
-    *reinterpret_cast<Neighbours<uint32_t>*>(first + i) = {};
-  } else {
-    NO_UNROLL for (uint32_t j = i; j < args.targets; ++j) first[j] = 0;
-  }
-}
-
-KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, first, next) {
+// link(update, which one follows it in its list)
+template <class Link>
+DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
   const int32_t* narrow = args.index;
   const int64_t* wide = args.index;
-  uint32_t *first = args.first, *next = args.next;
+  uint32_t* first = args.first;
   const uint32_t i = work_item(kScatterThreads);
-  if (i >= args.updates) return;
+  if (i >= args.count) return;
   uint32_t target = 0;
   bool inside = true;
   if (args.tuple == 0) {
@@ -286,8 +312,39 @@ KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, first, next) {
       target += static_cast<uint32_t>(at) * static_cast<uint32_t>(args.strides.s[j]);
     }
   }
-  if (inside) next[i] = atomic_exchange(first + target, i + 1);
+  if (inside) link(i, atomic_exchange(first + target, i + 1));
 }
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
+  uint32_t* first = args.first;
+  const uint32_t i = kScatterElements * work_item(kScatterThreads);
+  if (i + kScatterElements <= args.targets) {
+    *reinterpret_cast<Neighbours<uint32_t>*>(first + i) = {};
+  } else {
+    NO_UNROLL for (uint32_t j = i; j < args.targets; ++j) first[j] = 0;
+  }
+}
+
+KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, updates, first, next) {
+  uint32_t* next = args.next;
+  link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = after; });
+}
+
+#define SCATTER_LINK_EACH_KERNEL(T, suffix)                                                               \
+  KERNEL(scatter_link_each_##suffix, kScatterThreads, ScatterLinkArgs, index, updates, first, next) {     \
+    const T* given = args.updates;                                                                        \
+    ScatterLinked<T>* next = args.next;                                                                   \
+    link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = ScatterLinked<T>{given[i], after}; }); \
+  }
+
+SCATTER_LINK_EACH_KERNEL(uint8_t, b8)
+SCATTER_LINK_EACH_KERNEL(uint16_t, b16)
+SCATTER_LINK_EACH_KERNEL(uint32_t, b32)
+SCATTER_LINK_EACH_KERNEL(uint64_t, b64)
 
 #define SCATTER_TAKE_KERNEL(T, suffix)                                                           \
   KERNEL(scatter_take_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) { \

@@ -27,6 +27,24 @@ const char* reduction_for(ElementType type, bool each) {
   }
 }
 
+// Of updates of so many bytes, and how many a link takes.
+struct Link {
+  const char* kernel;
+  int64_t bytes;
+};
+Link link_each(int64_t bytes) {
+  switch (bytes) {
+    case 1:
+      return {"scatter_link_each_b8", sizeof(hip::ScatterLinked<uint8_t>)};
+    case 2:
+      return {"scatter_link_each_b16", sizeof(hip::ScatterLinked<uint16_t>)};
+    case 4:
+      return {"scatter_link_each_b32", sizeof(hip::ScatterLinked<uint32_t>)};
+    default:
+      return {"scatter_link_each_b64", sizeof(hip::ScatterLinked<uint64_t>)};
+  }
+}
+
 hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
   std::vector<int64_t> strides = contiguous(p.sizes);
   for (size_t d = 0; d < p.sizes.rank(); ++d) {
@@ -40,7 +58,7 @@ hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
   strides[p.axis] = 0;
   Walk walk(p.indices, {strides});
   walk.simplify();
-  args.updates = walk.total();
+  args.count = walk.total();
   args.axes = walk.axes();
   args.strides = walk.strides(0);
   return args;
@@ -56,7 +74,7 @@ hip::ScatterLinkArgs link_tuples(const ScatterProblem& p) {
     args.sizes[d] = to_i31(p.sizes[d]);
     args.strides.s[d] = to_i31(strides[d]);
   }
-  args.updates = to_u31(p.indices.elements() / p.indices[p.indices.rank() - 1]);
+  args.count = to_u31(p.indices.elements() / p.indices[p.indices.rank() - 1]);
   return args;
 }
 
@@ -67,6 +85,8 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   const uint32_t targets = to_u31(p.sizes.elements());
   if (targets == 0 || p.inner == 0) return plan;
   const int64_t group = hip::kScatterThreads * hip::kScatterElements;
+  const bool each = p.how != ScatterHow::kNone && aligned && p.inner == 1;
+  const Link one = each ? link_each(bytes_of(p.type)) : Link{"scatter_link", 4};
   enum { kFirst, kNext };
   plan.workspace.push_back(targets * 4);
 
@@ -76,21 +96,22 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   plan.launch("scatter_clear", {to_u31(divide_up(targets, group))}, hip::kScatterThreads, clear);
   if (p.indices.elements() > 0) {
     hip::ScatterLinkArgs link = p.elements ? link_elements(p) : link_tuples(p);
-    plan.workspace.push_back(int64_t{link.updates} * 4);
+    plan.workspace.push_back(link.count * one.bytes);
     link.index = input(1);
+    link.updates = input(2);
     link.first = workspace(kFirst);
     link.next = workspace(kNext);
     link.narrow = p.narrow;
-    plan.launch("scatter_link", {to_u31(divide_up(link.updates, hip::kScatterThreads))}, hip::kScatterThreads,
+    plan.launch(one.kernel, {to_u31(divide_up(link.count, hip::kScatterThreads))}, hip::kScatterThreads,
                 link);
   } else {
-    plan.workspace.push_back(4);
+    plan.workspace.push_back(one.bytes);
   }
 
   int64_t inner = p.inner, bytes = p.bytes;
   const char* name = nullptr;
   if (p.how != ScatterHow::kNone) {
-    name = reduction_for(p.type, aligned && p.inner == 1);
+    name = reduction_for(p.type, each);
   } else {
     if (bytes == 8) {
       bytes = 4;
