@@ -27,7 +27,9 @@ DEVICE FloatJoined none_of_floats(Join join) {
   }
 }
 
-DEVICE float weight(float x, float largest) { return x == largest ? 1.0f : exp_fast(x - largest); }
+// What exponents are counted from; not from an infinite number, since infinity - infinity would be NaN.
+DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
+DEVICE float weight(float x, float base) { return exp_fast(x - base); }
 
 DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& b) {
   switch (join) {
@@ -37,7 +39,8 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
       return {a.value * b.value, 0.0f};
     case Join::kLogSumExp: {
       const float largest = a.value > b.value ? a.value : b.value;
-      return {largest, a.sum * weight(a.value, largest) + b.sum * weight(b.value, largest)};
+      const float base = base_of(largest);
+      return {largest, a.sum * weight(a.value, base) + b.sum * weight(b.value, base)};
     }
     default: {
       const bool first = join == Join::kMax ? a.value > b.value : a.value < b.value;
@@ -53,8 +56,9 @@ constexpr int kAhead = 8;
 DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float* values) {
   float largest = joined.value;
   UNROLL for (int k = 0; k < kAhead; ++k) largest = values[k] > largest ? values[k] : largest;
-  float sum = joined.sum * weight(joined.value, largest);
-  UNROLL for (int k = 0; k < kAhead; ++k) sum += weight(values[k], largest);
+  const float base = base_of(largest);
+  float sum = joined.sum * weight(joined.value, base);
+  UNROLL for (int k = 0; k < kAhead; ++k) sum += weight(values[k], base);
   return {largest, sum};
 }
 
@@ -84,7 +88,7 @@ DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
       const float other = shuffle_xor(largest, mask);
       largest = other > largest ? other : largest;
     }
-    x = {largest, x.sum * weight(x.value, largest)};
+    x = {largest, x.sum * weight(x.value, base_of(largest))};
     for (int mask = lanes / 2; mask > 0; mask /= 2) x.sum += shuffle_xor(x.sum, mask);
     return x;
   }
@@ -110,7 +114,7 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
       return {-group_max(-x.value, lds.first, kReduceThreads), 0.0f};
     case Join::kLogSumExp: {
       const float largest = group_max(x.value, lds.first, kReduceThreads);
-      return {largest, group_sum(x.sum * weight(x.value, largest), lds.second, kReduceThreads)};
+      return {largest, group_sum(x.sum * weight(x.value, base_of(largest)), lds.second, kReduceThreads)};
     }
     default:
       break;
