@@ -47,11 +47,12 @@ PRODUCTS = (
     (1024, 1024, 1024, 1), (4096, 4096, 4096, 1), (8192, 8192, 8192, 1), (3072, 768, 768, 1), (3072, 3072, 768, 1),
     (3072, 768, 3072, 1), (128, 768, 768, 1), (128, 3072, 768, 1), (128, 768, 3072, 1), (197, 768, 768, 1),
     (1024, 768, 768, 1), (1024, 3072, 768, 1), (1024, 768, 3072, 1), (1, 4096, 4096, 1),
-    (384, 384, 64, 96), (1001, 1001, 1001, 1),
+    (384, 384, 64, 96), (1001, 1001, 1001, 1), (1576, 768, 768, 3), (1576, 3072, 768, 1), (1576, 768, 3072, 1),
+    (6304, 768, 768, 3), (6304, 3072, 768, 1), (6304, 768, 3072, 1),
 )  # fmt: skip
 
 # ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the largest on; `--tiles` times each.
-PANELS = (3, 8, 4, 5, 6, 7)
+PANELS = (3, 8, 9, 10, 4, 5, 6, 7)
 # In channels last: images, channels, height and width, filters, kernel, stride
 LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),
@@ -359,6 +360,12 @@ def bench_standard(r: Runner, copy: float) -> None:
         return plan("whole", i64(8), i32(1), i32(whole_cases.OPS.index(op)), i32(2), int64s([0, 0]),
                     shapes(of, of, of, [0]))  # fmt: skip
 
+    def over_channels(C: int) -> tuple[str, Plan, list[torch.Tensor], int]:
+        images = P // C
+        made = plan("layer_norm_2d", no, i64(images), i64(C), i64(H * W), ctypes.c_float(1e-5))
+        part = x[: images * C]
+        return f"FusedLayerNorm2d, {C} channels", made, [part, *torch.rand(2, C, device="cuda")], part.nbytes
+
     def quantize(back: int) -> Plan:
         return plan("quantize", i32(3), no, no, ctypes.c_int(back), int64s([1, total, 1, -1]))
 
@@ -406,6 +413,7 @@ def bench_standard(r: Runner, copy: float) -> None:
         ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], 4 * P),
         ("ReduceMean, columns", plan("reduce", i32(1), i32(3), columns), [x], 256 * H * W),
         ("ReduceLogSumExp, first and last", plan("reduce", i32(1), i32(9), int64s([3, P, H, W, 1, 0, 1])), [x], 4 * H),
+        *map(over_channels, (96, 256, 768)),
         ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 8 * P),
         ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 512 * H * W),
         ("MaxPool 2x2", plan("pool", half, i32(0), pooled, i64(0)), [x], size // 4),

@@ -12,8 +12,14 @@ from graphopt.ops import OPS
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# N, C, pixels: one pixel, tails of a work-group, whole ones, fewer channels than slices.
-SHAPES = ((1, 2, 1), (2, 3, 35), (1, 96, 64), (3, 17, 33), (2, 256, 49), (1, 770, 9), (2, 8, 1024))
+# N, C, pixels: one pixel, tails of a work-group, whole ones, fewer channels than slices; then more channels than few
+# registers hold, and more than any do.
+SHAPES = (
+    *((1, 2, 1), (2, 3, 35), (1, 96, 64), (3, 17, 33), (2, 128, 49), (1, 127, 7), (2, 8, 1024)),
+    *((1, 129, 1), (2, 256, 33), (1, 192, 64), (1, 250, 9), (2, 136, 31), (1, 200, 5), (1, 255, 2), (2, 160, 32)),
+    *((1, 257, 1), (2, 512, 33), (1, 400, 64), (1, 768, 9), (2, 392, 31), (1, 500, 5), (1, 767, 2), (2, 640, 32)),
+    *((1, 769, 1), (1, 776, 33), (2, 800, 31), (1, 1024, 9), (1, 771, 64), (1, 1537, 3), (2, 770, 9), (1, 896, 32)),
+)
 
 
 def case(name: str, dtype: Any, N: int, C: int, pixels: int, equal: bool = False) -> Case:

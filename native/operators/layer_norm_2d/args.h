@@ -7,6 +7,8 @@ namespace graphopt::hip {
 
 constexpr int kLayerNorm2dPixels = 32;  // of a work-group: neighbours in memory
 constexpr int kLayerNorm2dSlices = 8;   // of the channels
+// Channels of a slice that its work-item keeps.
+constexpr int kLayerNorm2dFew = 16, kLayerNorm2dSome = 32, kLayerNorm2dMany = 96;
 constexpr int kLayerNorm2dThreads = kLayerNorm2dPixels * kLayerNorm2dSlices;
 
 // Pixels of an image along x, images along y.

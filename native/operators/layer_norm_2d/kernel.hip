@@ -2,8 +2,8 @@
 // channels of a pixel, in float32.
 //
 // Bound by memory. A work-group has kLayerNorm2dPixels pixels that lie side by side, so that each of its loads is
-// of whole cache lines, and kLayerNorm2dSlices slices of the channels. X is read three times, twice of them from
-// a cache: 32 pixels of 256 channels are 32 KiB. About 8 FLOPs an element. Launch:
+// of whole cache lines, and kLayerNorm2dSlices slices of the channels. X is read once where a work-item has
+// registers for its channels, else three times, twice of them from a cache. About 8 FLOPs an element. Launch:
 // operators/layer_norm_2d/plan.cpp.
 #include "device/platform.h"
 #include "operators/layer_norm_2d/args.h"
@@ -15,7 +15,8 @@ struct LayerNorm2dLds {
   float second[kLayerNorm2dSlices][kLayerNorm2dPixels];
 };
 
-template <class T>
+// kKept: so many channels of a slice stay in registers; 0: none.
+template <class T, int kKept>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds& lds) {
   const T *gamma = args.gamma, *beta = args.beta;
   const int pixel = thread_x() % kLayerNorm2dPixels, slice = thread_x() / kLayerNorm2dPixels;
@@ -36,35 +37,59 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds& lds) {
     return total;
   };
 
+  float kept[kKept > 0 ? kKept : 1];
+  if constexpr (kKept > 0) {
+    UNROLL for (int i = 0; i < kKept; ++i) {
+      const uint32_t c = own + static_cast<uint32_t>(i) * kLayerNorm2dSlices;
+      kept[i] = c < args.C ? to_float(x[c * step]) : 0.0f;
+    }
+  }
+  // f(channel, value) of the slice
+  const auto each = [&](const auto& f) {
+    if constexpr (kKept > 0) {
+      // Or the conditions of all channels stay in registers for the next time.
+      const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
+      UNROLL for (int i = 0; i < kKept; ++i) {
+        const uint32_t c = own + static_cast<uint32_t>(i) * kLayerNorm2dSlices;
+        if (c < C) f(c, kept[i]);
+      }
+    } else {
+      for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) f(c, to_float(x[c * step]));
+    }
+  };
+
   // The first channel: with it a large mean costs no digits, and equal numbers give 0. Y may be X, so nobody
   // writes before all have read it.
   const float pivot = to_float(x[0]);
   float part = 0;
-  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) part += to_float(x[c * step]) - pivot;
+  each([&](uint32_t, float value) { part += value - pivot; });
   const float mean = pivot + sum_of(lds.first, part) / static_cast<float>(args.C);
   part = 0;
-  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) {
-    const float d = to_float(x[c * step]) - mean;
+  each([&](uint32_t, float value) {
+    const float d = value - mean;
     part += d * d;
-  }
+  });
   const float scale = rsqrt_exact(sum_of(lds.second, part) / static_cast<float>(args.C) + args.epsilon);
   if (!inside) return;
-  for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) {
-    const float value = (to_float(x[c * step]) - mean) * scale * to_float(gamma[c]) + to_float(beta[c]);
-    y[c * step] = from_float<T>(value);
-  }
+  each([&](uint32_t c, float value) {
+    y[c * step] = from_float<T>((value - mean) * scale * to_float(gamma[c]) + to_float(beta[c]));
+  });
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-KERNEL(layer_norm_2d_f32, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) {
-  SHARED(LayerNorm2dLds, lds);
-  layer_norm_2d<float>(args, lds);
-}
+#define LAYER_NORM_2D_KERNEL(T, kKept, suffix)                                              \
+  KERNEL(layer_norm_2d_##suffix, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) { \
+    SHARED(LayerNorm2dLds, lds);                                                            \
+    layer_norm_2d<T, kKept>(args, lds);                                                     \
+  }
+#define LAYER_NORM_2D_KERNELS(T, suffix)                   \
+  LAYER_NORM_2D_KERNEL(T, 0, suffix)                       \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dFew, few_##suffix)   \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dSome, some_##suffix) \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dMany, many_##suffix)
 
-KERNEL(layer_norm_2d_f16, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) {
-  SHARED(LayerNorm2dLds, lds);
-  layer_norm_2d<half_t>(args, lds);
-}
+LAYER_NORM_2D_KERNELS(float, f32)
+LAYER_NORM_2D_KERNELS(half_t, f16)

@@ -5,6 +5,18 @@
 
 namespace graphopt::gpu {
 
+namespace {
+
+const char* kernel_of(const LayerNorm2dProblem& p, bool half) {
+  const int64_t of_slice = divide_up(p.C, hip::kLayerNorm2dSlices);
+  if (of_slice <= hip::kLayerNorm2dFew) return half ? "layer_norm_2d_few_f16" : "layer_norm_2d_few_f32";
+  if (of_slice <= hip::kLayerNorm2dSome) return half ? "layer_norm_2d_some_f16" : "layer_norm_2d_some_f32";
+  if (of_slice <= hip::kLayerNorm2dMany) return half ? "layer_norm_2d_many_f16" : "layer_norm_2d_many_f32";
+  return half ? "layer_norm_2d_f16" : "layer_norm_2d_f32";
+}
+
+}  // namespace
+
 Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half) {
   Plan plan;
   if (p.N * p.C * p.pixels == 0) return plan;
@@ -21,8 +33,7 @@ Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half) {
   for (int64_t first = 0; first < p.N; first += kMostGrid) {
     args.first_image = static_cast<uint32_t>(first);
     const auto images = static_cast<uint32_t>(std::min(kMostGrid, p.N - first));
-    plan.launch(half ? "layer_norm_2d_f16" : "layer_norm_2d_f32", {groups, images}, hip::kLayerNorm2dThreads,
-                args);
+    plan.launch(kernel_of(p, half), {groups, images}, hip::kLayerNorm2dThreads, args);
   }
   return plan;
 }
