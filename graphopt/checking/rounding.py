@@ -29,7 +29,8 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.checking.tolerances import FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
+from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
+from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 
 Array = npt.NDArray[Any]
@@ -52,6 +53,8 @@ SUMS = frozenset(
 NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 # Take a mean from what they read first.
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
+# Add a number to the scores of keys that a mask hides, inside. Operator -> its mask and its bias, counted from 0.
+MASKED = {"Attention": (3, 5), "DecoderMaskedMultiHeadAttention": (3, 4), "MultiHeadAttention": (4, 5)}
 # Take the largest number from all others.
 SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
 # Approximated, with an error that is relative to 1 where the result is smaller.
@@ -396,6 +399,8 @@ class _Noise:
                     kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
                 else:
                     kind = replace(kind, sources=frozenset())
+            if node.op_type in MASKED and node.domain == "com.microsoft" and not self.still:
+                nodes += self._rounded_bias(node)
             extra: list[onnx.NodeProto] = []
             if self.steps > 1 and is_step(node, self.types) and not _searches(node):
                 before, extra = self._other_step(node, known)
@@ -478,6 +483,55 @@ class _Noise:
             if self.types.get(name, TensorProto.FLOAT) in FLOATS:
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
                 yield from self._rounding(name, node.input[i], self.types.get(name, 1), rounding, node.op_type, raw)
+
+    def _rounded_bias(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The bias of an attention, rounded on hidden keys as what is added to hide them is.
+
+        Whether scores and bias are added first, or bias and mask, is the kernel's choice. It shows in rows that see no
+        key: there all that is left of the bias is what -10000 leaves of it.
+        """
+        mask, bias = (node.input[i] if i < len(node.input) else "" for i in MASKED[node.op_type])
+        if not mask or self.types.get(bias) not in FLOATS or self.opset < CURRENT_OPSET:
+            return []
+        here = f"{_PREFIX}_{next(self.made)}"
+        nodes: list[onnx.NodeProto] = []
+
+        def add(op: str, inputs: list[str], suffix: str, **attributes: Any) -> str:
+            nodes.append(helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes))
+            return f"{here}_{suffix}"
+
+        def constant(suffix: str, type_: int, numbers: list[Any], dims: tuple[int, ...] = (1,)) -> str:
+            return add("Constant", [], suffix, value=helper.make_tensor("", type_, dims, numbers))
+
+        def integers(suffix: str, *numbers: int) -> str:
+            return constant(suffix, TensorProto.INT64, list(numbers), (len(numbers),))
+
+        # A mask is [B, T] or [B, S, T], 0 where it hides; or lengths [B], with more behind them: as [B, 1, 1 or S, T].
+        one, last = integers("one", 1), integers("last", -1)
+        keys = add("Gather", [add("Shape", [bias], "bias_shape"), last], "keys")
+        sizes = add("Shape", [mask], "sizes")
+        is_lengths = add("Equal", [add("Shape", [sizes], "rank"), one], "is_lengths")
+        batch = add("Gather", [add("Shape", [node.input[0]], "query_shape"), integers("zero", 0)], "batch")
+        whole = add("Concat", [batch, one, last, keys], "whole", axis=0)
+        shape = add("Where", [is_lengths, integers("each", -1, 1, 1, 1), whole], "shape")
+        numbers = add("Cast", [add("Reshape", [mask, shape], "numbers")], "wide", to=TensorProto.INT64)
+        numbers = add("Slice", [numbers, integers("start", 0), batch, integers("axis", 0)], "first")
+        ones = add("Expand", [one, keys], "ones")
+        position = add("CumSum", [ones, constant("along", TensorProto.INT32, [0], ())], "position")
+        hides_below = add("Where", [is_lengths, position, ones], "hides_below")
+        hidden = add("Cast", [add("Less", [numbers, hides_below], "less")], "hidden", to=TensorProto.FLOAT)
+
+        added = next((a.f for a in node.attribute if a.name == "mask_filter_value"), MASK_FILTER)
+        unit = self.unit_of(node.output[0]).unit
+        size = add("Abs", [add("Cast", [bias], "single", to=TensorProto.FLOAT)], "abs")
+        size = add("Mul", [size, constant("factor", TensorProto.FLOAT, [FACTOR])], "most")
+        size = add("Min", [size, constant("unit", TensorProto.FLOAT, [unit * abs(added)])], "size")
+        size = add("Mul", [size, hidden], "amplitude")
+        nodes += self._uniform(here, size, 1.0, TensorProto.FLOAT)
+        noise = add("Mul", [size, f"{here}_random"], "noise")
+        result = add("Add", [f"{here}_single", noise], "sum")
+        node.input[MASKED[node.op_type][1]] = add("Cast", [result], "bias", to=self.types[bias])
+        return nodes
 
     def _written_out(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """LayerNormalization over the last axis, or a sum with it, by the mean of the squares about the mean.

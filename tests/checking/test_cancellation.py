@@ -173,3 +173,70 @@ def test_what_rounding_left_is_honest(name: str) -> None:
 def test_a_fault_beside_it(name: str) -> None:
     case = CASES[name]
     assert not verify(case.model(case.before), case.model(case.fault), inputs=case.feeds)
+
+
+# Three sequences of four tokens, two heads of eight; the second sequence, or one of its queries, sees no key.
+_seen = np.array([[1, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], np.int32)
+HIDING = {
+    "keys": ("B, T", _seen),
+    "queries and keys": ("B, S, T", np.repeat(_seen[:, None], 4, axis=1)),
+    "lengths": ("B", np.array([4, 0, 2], np.int32)),
+}
+# What is added to scores, in two orders, each of which is that of some release of ONNX Runtime's kernel.
+HIDDEN_LAST, BIAS_LAST = "u = Add(t, b) z = Add(u, h)", "u = Add(b, h) z = Add(t, u)"
+
+
+def _interface(mask: str) -> str:
+    of_tokens = ", ".join(f"float[B, {n}, 16] {x}" for x, n in zip("qkv", "STT"))
+    return f"g ({of_tokens}, int32[{mask}] m, float[B, 2, S, T] b) => (float[B, S, 16] y)"
+
+
+def _masked(mask: str) -> onnx.ModelProto:
+    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> '
+    body = "y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v, , m, b)"
+    return onnx.parser.parse_model(f"{header}{_interface(mask)} {{ {body} }}")
+
+
+def _spelled_out(mask: str, sums: str, **changed: float) -> onnx.ModelProto:
+    """The same in standard operators."""
+    apart = "".join(f"{x}4 = Reshape({x}, apart) {x}h = Transpose <perm = [0, 2, 1, 3]> ({x}4) " for x in "qkv")
+    seen = "long = Unsqueeze(m, one) kept = Greater(long, positions)" if mask == "B" else "kept = Greater(m, nothing)"
+    body = (
+        f"{apart} kt = Transpose <perm = [0, 1, 3, 2]> (kh) s = MatMul(qh, kt) t = Mul(s, scale) {seen}"
+        f" seen = Unsqueeze(kept, beside) h = Where(seen, zero, hides) {sums} w = Softmax(z) o = MatMul(w, vh)"
+        " back = Transpose <perm = [0, 2, 1, 3]> (o) y = Reshape(back, whole)"
+    )
+    numbers = {"scale": 8**-0.5, "zero": 0.0, "hides": -1e4} | changed
+    constants: dict[str, Array] = {name: np.array(x, np.float32) for name, x in numbers.items()}
+    constants |= {"apart": np.array([0, 0, 2, 8]), "whole": np.array([0, 0, 16]), "one": np.array([1])}
+    constants |= {"positions": np.arange(4, dtype=np.int32), "nothing": np.array(0, np.int32)}
+    constants["beside"] = np.array([1] if mask == "B, S, T" else [1, 2])
+    return model_from_text(f"{_interface(mask)} {{ {body} }}", constants)
+
+
+def _rows(mask: Array) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    numbers = {x: rng.standard_normal((3, 4, 16)).astype(np.float32) for x in "qkv"}
+    return numbers | {"m": mask, "b": rng.standard_normal((3, 2, 4, 4)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("sums", [HIDDEN_LAST, BIAS_LAST])
+@pytest.mark.parametrize("form", HIDING)
+def test_rows_that_see_no_key_keep_what_rounding_leaves_of_their_bias(form: str, sums: str) -> None:
+    mask, numbers = HIDING[form]
+    report = verify(_masked(mask), _spelled_out(mask, sums), inputs=_rows(numbers))
+    assert report.equal and not any(row.unmeasured for row in report.rows), report.summary
+
+
+@pytest.mark.parametrize("form", HIDING)
+def test_a_fault_in_a_row_that_sees_no_key(form: str) -> None:
+    mask, numbers = HIDING[form]
+    for sums, changed in (
+        (HIDDEN_LAST, {"scale": 1.01 * 8**-0.5}),
+        (HIDDEN_LAST, {"hides": -3e38}),  # leaves nothing of the scores
+        (HIDDEN_LAST, {"hides": -1.0}),
+        (HIDDEN_LAST, {"hides": 0.0}),
+        ("z = Add(t, h)", {}),  # no bias
+        ("u = Where(seen, b, zero) i = Add(t, u) z = Add(i, h)", {}),  # no bias on hidden keys
+    ):
+        assert not verify(_masked(mask), _spelled_out(mask, sums, **changed), inputs=_rows(numbers)), (sums, changed)
