@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from graphopt.errors import InvariantError, one_line
 from graphopt.graph import inference
+from graphopt.graph.defects import FUNCTIONS_IR_VERSION, defects
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.traversal import graphs
 from graphopt.ops import DOMAIN, OPS
 
-# Functions are a part of the format from here on.
-FUNCTIONS_IR_VERSION = 8
 # The checker copies what it is shown; of larger models it is not shown the weights.
 MAX_CHECKED_BYTES = 16 * 1024 * 1024
 
@@ -71,16 +70,22 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
 
 
 def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
-    """Asks ONNX's checker.
+    """Looks for defects, and asks ONNX's checker.
 
     Args:
         before: the model as it came.
         model: what became of it.
-        proto: that as a message, where there is one: saves making it again.
+        proto: that as a message, where there is one: what will be written, and saves making it again.
 
     Raises:
-        InvariantError: the checker refuses the result, and did not refuse the model as it came.
+        InvariantError: the result has a defect that the model as it came did not have, or the checker refuses it, and
+            did not refuse the model as it came.
     """
+    found = defects(proto) if proto is not None else set()
+    new = found - defects(ir.serde.serialize_model(before())) if found else found
+    if new:
+        why = "; ".join(sorted(new))
+        raise InvariantError(f"the result is not in order, which the model was: {why}; please report this")
     if proto is not None and proto.ByteSize() <= MAX_CHECKED_BYTES and not _complaint(proto):
         return
     why = _complaint(_shown(model, proto))

@@ -1,0 +1,143 @@
+"""What no reader takes, or each reads as something else: defects of a written model, apart from ONNX's checker.
+
+The checker stops at the first thing that it does not like, so a model that came with one would hide what we do to it.
+Here each defect is a sentence of its own, and those that the model came with can be taken away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import TypeVar
+
+import onnx
+from onnx import TypeProto
+
+from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
+
+# Functions are a part of the format from here on, and may be overloaded.
+FUNCTIONS_IR_VERSION, OVERLOADS_IR_VERSION = 8, 10
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+def defects(model: onnx.ModelProto) -> set[str]:
+    """A sentence for each; weights are not read."""
+    found = set(_of_version(model))
+    opsets = {_domain(o.domain) for o in model.opset_import}
+    found |= set(_of_graph(model.graph, frozenset(), opsets, "the graph"))
+    for f in model.functions:
+        where = f"the function {f.domain}.{f.name}"
+        if _domain(f.domain) not in opsets:
+            found.add(f"no opset of '{f.domain}' is imported, of which there is a function")
+        own = {_domain(o.domain) for o in f.opset_import}
+        found |= set(_of_nodes(f.node, f.output, {*f.input}, own, where))
+        known = {*f.attribute, *(a.name for a in f.attribute_proto)}
+        found |= {f"{where} reads an attribute '{name}' that it has not" for name in _referred(f.node) - known}
+        found |= set(_of_values(f.value_info, where))
+    twice = _twice([(f.domain, f.name, f.overload) for f in model.functions])
+    return found | {f"there are two functions {domain}.{name}" for domain, name, _ in twice}
+
+
+def _of_version(model: onnx.ModelProto) -> Iterator[str]:
+    version = model.ir_version
+    listed = {value.name for value in model.graph.input} if version < FIRST_OVERRIDABLE_IR_VERSION else set()
+    if version < FIRST_OVERRIDABLE_IR_VERSION and any(t.name not in listed for t in model.graph.initializer):
+        yield f"IR version {version} lists every initializer as an input"
+    if version < FUNCTIONS_IR_VERSION and model.functions:
+        yield f"IR version {version} has no functions"
+    if version < OVERLOADS_IR_VERSION and any(f.overload for f in model.functions):
+        yield f"IR version {version} has no overloads of functions"
+    for domain in _twice([_domain(o.domain) for o in model.opset_import]):
+        yield f"the opset of '{domain}' is imported twice"
+
+
+def _of_graph(graph: onnx.GraphProto, outer: Collection[str], opsets: Collection[str], where: str) -> Iterator[str]:
+    inputs = [value.name for value in graph.input]
+    initializers = [*(t.name for t in graph.initializer), *(t.values.name for t in graph.sparse_initializer)]
+    yield from (f"two inputs of {where} are called '{name}'" for name in _twice(inputs))
+    yield from (f"two initializers of {where} are called '{name}'" for name in _twice(initializers))
+    own = {*inputs, *initializers}
+    yield from _of_nodes(graph.node, [value.name for value in graph.output], own, opsets, where, outer)
+    yield from _of_values((*graph.input, *graph.output, *graph.value_info), where)
+    for tensor in graph.initializer:
+        if tensor.data_type == 0:
+            yield f"'{tensor.name}' has the element type 0"
+        if tensor.dims and min(tensor.dims) < 0:
+            yield f"'{tensor.name}' has a negative dimension"
+
+
+def _of_nodes(
+    nodes: Iterable[onnx.NodeProto],
+    results: Iterable[str],
+    given: Collection[str],
+    opsets: Collection[str],
+    where: str,
+    outer: Collection[str] = (),
+) -> Iterator[str]:
+    """Order, names, domains and bodies, in one walk."""
+    visible = {*given, *outer, ""}
+    made, names = [*given], []
+    domains = set()
+    for node in nodes:
+        inputs, outputs = node.input, node.output
+        if not visible.issuperset(inputs):
+            yield from (f"'{n}' is read in {where} before anything makes it" for n in inputs if n not in visible)
+        domains.add(node.domain)
+        names.append(node.name)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _of_graph(body, visible, opsets, f"the body of '{node.name or node.op_type}'")
+        made += outputs
+        visible.update(outputs)
+    for domain in domains:
+        if _domain(domain) not in opsets:
+            yield f"no opset of '{domain}' is imported for {where}"
+    yield from (f"{where} gives '{name}', which nothing makes" for name in {*results} - visible)
+    yield from (f"two values of {where} are called '{name}'" for name in _twice(made) if name)
+    yield from (f"two nodes of {where} are called '{name}'" for name in _twice(names) if name)
+
+
+def _of_values(values: Iterable[onnx.ValueInfoProto], where: str) -> Iterator[str]:
+    for value in values:
+        tensor: TypeProto.Tensor | None = value.type.tensor_type
+        # Of what is no tensor this reads 0.
+        if tensor.elem_type == 0:  # type: ignore[union-attr]
+            tensor = _tensor_type(value.type)
+            if tensor is None:
+                continue
+            if tensor.elem_type == 0:
+                yield f"'{value.name}' in {where} has the element type 0"
+        for dim in tensor.shape.dim:  # type: ignore[union-attr]
+            if dim.dim_value < 0:
+                yield f"'{value.name}' in {where} has a negative dimension"
+                break
+
+
+def _tensor_type(type_: TypeProto) -> TypeProto.Tensor | None:
+    """What a value, or each element of it, is; None where that is no tensor, or not said."""
+    kind = type_.WhichOneof("value")
+    while kind in ("sequence_type", "optional_type"):
+        type_ = getattr(type_, kind).elem_type
+        kind = type_.WhichOneof("value")
+    return type_.tensor_type if kind == "tensor_type" else None
+
+
+def _referred(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Attributes of a function that its nodes read."""
+    found: set[str] = set()
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                found.add(attribute.ref_attr_name)
+            for body in (attribute.g, *attribute.graphs):
+                found |= _referred(body.node)
+    return found
+
+
+def _twice(items: Collection[Item]) -> list[Item]:
+    return [item for item, count in Counter(items).items() if count > 1] if len({*items}) < len(items) else []
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
