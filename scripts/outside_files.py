@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import queue
@@ -49,7 +50,7 @@ from onnx import TensorProto, numpy_helper
 TARGETS = "cpu,rocm,cuda,migraphx,portable"
 SIZES = (2, 1, 4)
 # Relative to the RMS of an output, by the class that the result names for itself.
-LIMITS = {"exact": 1e-5, "reassociated": 1e-4, "approximate": 5e-3, "fp16": 5e-2}
+LIMITS = {"exact": 1e-5, "reassociated": 1e-4, "approximate": 5e-3, "fp16": 5e-2, "bf16": 1e-1}
 MAX_ELEMENTS = 50_000_000
 HANGS = 300  # times the seconds of a CPU that a file may take, by the clock of a machine that others use, too
 RANDOM = {
@@ -298,22 +299,35 @@ def _allow(seconds: float) -> None:
     """SIGXCPU ends the process when it has used so many more of a CPU: what others do here decides nothing."""
     used = time.process_time()
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
+    signal.alarm(int(HANGS * seconds) + 1)
 
 
 def _serve() -> None:
+    """Answers requests in a child, and in another one where that ends: what takes time to import is imported once."""
     warnings.simplefilter("ignore")
     # The runtime prints there, from Python where a provider fails and from some kernels.
     global _answers
     _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    for module in ("graphopt.optimizer", "graphopt.checking.verify", "onnxruntime"):
+        importlib.import_module(module)
+    while child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if not code:
+            return
+        _say({"ended": code})
     for line in sys.stdin:
-        path, targets, seconds, runs = json.loads(line)
-        with tempfile.TemporaryDirectory() as folder:
-            examination = _Examination(Path(path), Path(folder))
-            for target in targets:
-                name, _, precision = target.partition("+")
-                _allow(seconds)
-                _say(examination.of(name, precision or None, runs))
+        _answer(*json.loads(line))
+    os._exit(0)
+
+
+def _answer(path: str, targets: list[str], seconds: float, runs: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        examination = _Examination(Path(path), Path(folder))
+        for target in targets:
+            name, _, precision = target.partition("+")
+            _allow(seconds)
+            _say(examination.of(name, precision or None, runs))
 
 
 # -- all files -----------------------------------------------------------------------------------------------------
@@ -351,35 +365,30 @@ def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
 
 
 class _Worker:
+    """A process that examines files one after the other, whatever they do to it."""
+
     def __init__(self, seconds: float) -> None:
-        self.process: subprocess.Popen[str] | None = None
         self.seconds = seconds
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
 
     def examine(self, path: Path, targets: list[str]) -> dict[str, tuple[str, str]]:
         found: dict[str, tuple[str, str]] = {}
         runs = True
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         while left := [t for t in targets if t not in found]:
-            if self.process is None:
-                self.process = subprocess.Popen(
-                    [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL, text=True,
-                )  # fmt: skip
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            self.process.stdin.write(json.dumps([str(path), left, self.seconds, runs]) + "\n")
-            self.process.stdin.flush()
+            print(json.dumps([str(path), left, self.seconds, runs]), file=self.process.stdin, flush=True)
             for target in left:
-                timer = threading.Timer(HANGS * self.seconds, self.process.kill)
-                timer.start()
                 whose = RESULT
-                while (line := self.process.stdout.readline()) and isinstance(said := json.loads(line), str):
+                while isinstance(said := json.loads(self.process.stdout.readline()), str):
                     whose = said
-                timer.cancel()
-                if not line:
-                    code = self.process.wait()
-                    self.process = None
+                if isinstance(said, dict):
+                    code = said["ended"]
                     runs = whose == RESULT
-                    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+                    if code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
                         slow = ("slow", f"more than {self.seconds:g} s")
                         return {**dict.fromkeys(left, slow), **found}
                     died = ("FAILED" if runs else "not run", f"{whose} ends the process with {code}")
@@ -387,6 +396,9 @@ class _Worker:
                     break
                 found[target] = (said[0], said[1])
         return found
+
+    def end(self) -> None:
+        self.process.communicate()
 
 
 def main() -> int:
@@ -426,13 +438,14 @@ def main() -> int:
             try:
                 path = files.get_nowait()
             except queue.Empty:
-                return
+                break
             results[str(path)] = found = worker.examine(path, targets)
             if kept is not None:
                 kept.write(json.dumps([str(path), found]) + "\n")
             for target, (outcome, detail) in found.items():
                 if outcome == "FAILED":
                     print(f"{path} {target}: {detail}", flush=True)
+        worker.end()
 
     threads = [threading.Thread(target=work) for _ in range(options.workers)]
     with log as kept:
