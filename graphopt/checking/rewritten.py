@@ -9,6 +9,7 @@ import onnx_ir as ir
 from graphopt.checking.rounding import Precision
 from graphopt.checking.tolerances import BRAIN, HALF, SINGLE, stored
 from graphopt.graph import traversal
+from graphopt.graph.vocabulary import MOVES, PRODUCTS
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 from graphopt.passes.pairs_of_channels import SUFFIX as PAIRS_SUFFIX
@@ -17,8 +18,8 @@ WINOGRAD = "WinogradConv"
 BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs, and attention its third as well
 ATTENTION = "FusedAttention"
 _COARSE = {ir.DataType.FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
-_PRODUCTS = frozenset(("Einsum", "MatMul"))
-_MOVES = frozenset("Cast Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
+# Nothing is computed in the precision of what they read or make.
+_PASSED_ON = MOVES | {"Cast"}
 
 
 @dataclass
@@ -112,7 +113,7 @@ def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
             continue
         seen.add(node)
         inputs = [v for v in node.inputs if v is not None]
-        if node.op_type in _PRODUCTS:
+        if node.op_type in PRODUCTS:
             found |= {str(v.name) for v in inputs}
         waiting += [v for v in inputs if v.name not in left]
     return found
@@ -136,7 +137,7 @@ def _is_used(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is None or value.is_graph_output():
         return True
-    return any(node.op_type not in _MOVES for node in (producer, *(use.node for use in value.uses())))
+    return any(node.op_type not in _PASSED_ON for node in (producer, *(use.node for use in value.uses())))
 
 
 def _is_stored(value: ir.Value) -> bool:
@@ -146,7 +147,7 @@ def _is_stored(value: ir.Value) -> bool:
         return value.is_initializer()
     if producer.op_type == "Constant":
         return True
-    moves = producer.op_type in _MOVES
+    moves = producer.op_type in _PASSED_ON
     source = producer.inputs[0] if producer.inputs else None
     return moves and source is not None and _is_stored(source)
 

@@ -32,6 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
+from graphopt.graph.vocabulary import MOVES
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +65,6 @@ FUNCTIONS = frozenset(
 )
 # One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
-MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
 # Round to a grid, choose or compare: what they read may move without any effect, or by a little and with a great one.
 # Operator -> which of its inputs do so, counted from 0.
 STEPS = {

@@ -918,6 +918,18 @@ def test_numbers_where_before_leaves_the_range_of_half_precision(after: str, equ
     assert row.reason == ("rounding noise" if equal else "infinities differ")
 
 
+@pytest.mark.parametrize("move", ["Transpose", "Flatten", "Expand({}, shape)"])
+def test_half_precision_in_which_nothing_is_computed_is_an_error(move: str) -> None:
+    """A value that is only moved there lost half of its digits for nothing."""
+    values = {"shape": np.array([1, 1])}
+    graph = "g (float[N, 64] x) => (float[M, K] y) {{ a = Tanh(x) {} }}"
+    moved = move if "{}" in move else move + "({})"
+    before = model_from_text(graph.format(f"y = {moved.format('a')}"), values)
+    after = f"h = Cast <to: int = 10> (a) m = {moved.format('h')} y = Cast <to: int = 1> (m)"
+    assert verify(before, before)
+    assert not verify(before, model_from_text(graph.format(after), values))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In no message, and with the same noise: the limits are the same numbers."""

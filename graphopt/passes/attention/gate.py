@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.engine import Shapes
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.vocabulary import MOVES, made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
 # Their results are numbers of their first operand, or 0.
-MOVES = frozenset("Expand Gather Identity Reshape Slice Squeeze Tile Transpose Trilu Unsqueeze".split())
+_KEEP_OR_CLEAR = MOVES | {"Trilu"}
 # Their result is 0 or 1 where both operands are.
 CLOSED = frozenset("Concat Max Min Mul".split())
 
@@ -35,8 +35,8 @@ def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PAT
         return False
     if node.op_type == "Cast":
         return is_zero_or_one(node.inputs[0], editor, budget - 1)
-    if node.op_type in MOVES:
-        return value is node.outputs[0] and is_zero_or_one(node.inputs[0], editor, budget - 1)
+    if node.op_type in _KEEP_OR_CLEAR:
+        return is_zero_or_one(node.inputs[0], editor, budget - 1)
     if node.op_type in CLOSED:
         return all(is_zero_or_one(v, editor, budget - 1) for v in node.inputs)
     if node.op_type == "Where":
