@@ -225,17 +225,17 @@ def _hand_out(
     """Checks the result and gives it back in the form in which the model came, or writes it."""
     work = source.model
 
-    def check_message(proto: onnx.ModelProto | None) -> None:
+    def check_message(proto: onnx.ModelProto | None = None, data: bytes | None = None) -> None:
         if report.changed:
-            checked(lambda: reading.load(model).model, work, proto)
+            checked(lambda: reading.load(model).model, work, proto, data)
 
     if options.dry_run:
-        check_message(None)
+        check_message()
         return model
     if not isinstance(model, str | os.PathLike):
         return writing.give_back(source, work if changed else None, check_message)
     if out is None:
-        check_message(None)
+        check_message()
         return work
     steps.begin()
     if changed or options.external_data is not None:

@@ -12,7 +12,7 @@ from graphopt.errors import InvariantError, one_line
 from graphopt.graph import inference
 from graphopt.graph.defects import FUNCTIONS_IR_VERSION, defects
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
-from graphopt.graph.traversal import graphs
+from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN, OPS
 
 # The checker copies what it is shown; of larger models it is not shown the weights.
@@ -65,17 +65,20 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
         raise InvariantError(f"after {after}: IR version {model.ir_version} lists every initializer as an input")
     if model.ir_version < FUNCTIONS_IR_VERSION and any(domain == DOMAIN for domain, _, _ in model.functions):
         raise InvariantError(f"after {after}: IR version {model.ir_version} has no functions")
-    for graph in graphs(model):
+    for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_graph(graph, after)
 
 
-def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
+def checked(
+    before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None, data: bytes | None = None
+) -> None:
     """Looks for defects, and asks ONNX's checker.
 
     Args:
         before: the model as it came.
         model: what became of it.
         proto: that as a message, where there is one: what will be written, and saves making it again.
+        data: the bytes of the message, where they are: the checker would write them once more.
 
     Raises:
         InvariantError: the result has a defect that the model as it came did not have, or the checker refuses it, and
@@ -86,8 +89,11 @@ def checked(before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelPr
     if new:
         why = "; ".join(sorted(new))
         raise InvariantError(f"the result is not in order, which the model was: {why}; please report this")
-    if proto is not None and proto.ByteSize() <= MAX_CHECKED_BYTES and not _complaint(proto):
-        return
+    whole = proto if data is None else data
+    if whole is not None:
+        size = len(whole) if isinstance(whole, bytes) else whole.ByteSize()
+        if size <= MAX_CHECKED_BYTES and not _complaint(whole):
+            return
     why = _complaint(_shown(model, proto))
     if why and not _complaint(_shown(before())):
         raise InvariantError(f"the result is not valid ONNX, which the model was: {why}; please report this")
@@ -103,7 +109,7 @@ def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelP
     return message
 
 
-def _complaint(message: onnx.ModelProto) -> str:
+def _complaint(message: onnx.ModelProto | bytes) -> str:
     try:
         onnx.checker.check_model(message)
     except Exception as error:  # the checker's own, and what it makes of text and numbers that it cannot hold
@@ -128,10 +134,13 @@ def _check_types(node: ir.Node, after: str) -> None:
 
 
 def _check_graph(graph: ir.Graph, after: str) -> None:
-    """Order, names and types in one walk."""
+    """Order, names and types in one walk, bodies included."""
     seen: set[ir.Node] = set()
     names: set[str] = set()
     for node in graph:
+        if node.attributes.data:
+            for body in bodies(node):
+                _check_graph(body, after)
         for value in node.inputs:
             producer = value.producer() if value is not None else None
             if value is None or producer is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -347,11 +347,10 @@ def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
     for graph in graphs:
         seen: set[ir.Node] = set()
         ordered = True
-        _require_text(what, graph.name, *[v.name for v in graph.inputs], *graph.initializers.data)
+        _require_text(what, (graph.name, *[v.name for v in graph.inputs], *graph.initializers.data))
         for node in graph:
-            _require_text(
-                what, node.op_type, node.domain, node.name, *[v.name for v in node.outputs], *node.attributes.data
-            )
+            texts = (node.op_type, node.domain, node.name, *[v.name for v in node.outputs], *node.attributes.data)
+            _require_text(what, texts)
             for value in node.inputs:
                 if value is None:
                     continue
@@ -376,11 +375,11 @@ def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
     return in_order
 
 
-def _require_text(what: str, *texts: str | None) -> None:
-    for text in texts:
-        # Protobuf gives text that is no UTF-8 as bytes.
-        if isinstance(text, bytes):
-            raise ModelLoadError(f"{what}: {text!r} is not UTF-8")
+def _require_text(what: str, texts: Collection[str | None]) -> None:
+    # Protobuf gives text that is no UTF-8 as bytes.
+    if bytes in map(type, texts):
+        text = next(text for text in texts if isinstance(text, bytes))
+        raise ModelLoadError(f"{what}: {text!r} is not UTF-8")
 
 
 @contextmanager

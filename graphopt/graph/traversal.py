@@ -88,7 +88,9 @@ def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements."""
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        return (math.prod(tensor_dims(tensor)) * element_bits(tensor.raw.data_type) + 7) // 8
+        message = tensor.raw
+        dims: list[int] = message.dims[:]
+        return (math.prod(dims) * element_bits(message.data_type) + 7) // 8
     if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
         return (tensor.raw.size * element_bits(tensor.dtype) + 7) // 8
     return tensor.nbytes

@@ -31,8 +31,8 @@ MAX_EMBEDDED_BYTES = 1_800_000_000
 MIN_EXTERNAL_BYTES = 1024
 
 
-# Looks at a model's message, where one is made, before anybody gets it.
-Check = Callable[[onnx.ModelProto | None], None]
+# Looks at a model's message, where one is made, and at its bytes, where they are, before anybody gets it.
+Check = Callable[[onnx.ModelProto | None, bytes | None], None]
 
 
 def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
@@ -43,7 +43,7 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     original = source.original
     as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
     message = _serialize(model, list(graphs(model))) if model is not None and as_message else None
-    check(message)
+    check(message, None)
     if isinstance(original, onnx.ModelProto):
         if message is not None:
             return message
@@ -65,7 +65,7 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     return graph
 
 
-def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check: Check = lambda message: None) -> None:
+def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check: Check = lambda *_: None) -> None:
     """Writes `model` to `out`, whole or not at all.
 
     Weights that the input keeps in data files stay there when `out` lies in the same folder; in another folder the
@@ -76,7 +76,7 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check
         model: the optimized model.
         out: the file to write; its folder must exist.
         external_data: True moves all large weights out of the .onnx file, False none, None where needed.
-        check: is shown the message before it is written, and may raise.
+        check: is shown what will be written, and may raise.
 
     Raises:
         ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
@@ -88,8 +88,9 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check
         if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(every):
             raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
         message = _serialize(model, every)
-        check(message)
-        files.write(out, lambda file: file.write(message.SerializeToString(deterministic=True)))
+        data = message.SerializeToString(deterministic=True)
+        check(message, data)
+        files.write(out, data)
     except OSError as error:
         for path in created:
             path.unlink(missing_ok=True)

@@ -64,7 +64,10 @@ class Gate(Pass[GateMatch, GateMatch]):
     anchors = frozenset(("", op) for op in ("Relu", "Sigmoid", "Gelu", "Erf", "Tanh"))
 
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
-        form = (None if node.op_type in WHOLE else written_form(node, editor)) or simple_form(node, editor)
+        whole = node.op_type in WHOLE
+        if whole and sole_reader(node.outputs[0], "Mul") is None:
+            return None  # as most: a form is not worth making
+        form = (None if whole else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
         product = sole_reader(form.y, "Mul")
