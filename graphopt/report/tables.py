@@ -281,7 +281,9 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         worst = max((r.error for r in passed), default=float("inf"))
         counts = f"[{colour}]{len(passed)} of {len(results)}[/]"
         inputs = str(sum(r.cases for r in results))
-        cells = [family, dtype, counts, inputs, f"{worst:.1e}", f"{results[0].limit:.0e}"]
+        limit = results[0].limit
+        digits = 0 if float(f"{limit:.0e}") == limit else 1
+        cells = [family, dtype, counts, inputs, f"{worst:.1e}", f"{limit:.{digits}e}"]
         if timed:
             cells.append(f"{sum(r.milliseconds or 0.0 for r in passed):.2f}")
         if beside_cpu:
