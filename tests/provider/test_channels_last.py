@@ -15,9 +15,11 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
+import graphopt
+from models import ZOO
 from tests.hip.case import signed
-from tests.provider.test_regions import runs
-from tests.provider.worker import Array, run
+from tests.provider.test_regions import counts, runs, since
+from tests.provider.worker import Array, new_session, run
 from tests.provider.worker import model_of as one_node
 
 # Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two letters or more and its shape: a weight.
@@ -143,6 +145,25 @@ def test_against_channels_first(name: str, worker: ProcessPoolExecutor) -> None:
             scale = np.sqrt(np.mean(y.astype(np.float64) ** 2))
             assert np.abs(a - y.astype(np.float64)).max() <= 1e-2 * scale
             assert np.abs(b - y.astype(np.float64)).max() <= 1e-2 * scale
+
+
+def opened(model: bytes, options: Mapping[str, str]) -> dict[str, int]:
+    """What regions did until the session stood."""
+    before = counts()
+    new_session(model, options)
+    return since(before)
+
+
+# How often pixels become tokens, or tokens pixels.
+TOKENS = {"resnet18": 0, "resnet50": 0, "mobilenet_v2": 0, "unet": 0, "yolo": 0, "sd_block": 2, "vit": 1}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_whole_models_change_the_layout_at_their_borders_alone(name: str, worker: ProcessPoolExecutor) -> None:
+    model = graphopt.optimize(ZOO[name](small=True), target="cuda", precision="fp16")[0]
+    images = sum(len(v.type.tensor_type.shape.dim) == 4 for v in (*model.graph.input, *model.graph.output))
+    events = worker.submit(opened, model.SerializeToString(), {"channels_last": "1"}).result()
+    assert events["compiled"] == 1 and events["relaid"] == images + TOKENS[name]
 
 
 @pytest.mark.parametrize(
