@@ -124,8 +124,11 @@ def _serialize(model: ir.Model, every: Sequence[ir.Graph]) -> onnx.ModelProto:
     """The model as a message; the initializers of its graphs lose the type and shape that their tensors have, too."""
     for graph in every:
         for value in graph.initializers.data.values():
-            if not (value.is_graph_input() or value.is_graph_output()):
-                # onnx_ir would write them into value_info, where exporters have none of them.
+            if value.is_graph_input() or value.is_graph_output():
+                continue
+            if value.doc_string or value.metadata_props:  # onnx_ir writes those into value_info
+                value.type, value.shape = _declared(value)
+            else:  # and these, where exporters have none of them
                 value.type = value.shape = None
     try:
         message = ir.serde.serialize_model(model)
@@ -143,12 +146,18 @@ def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
     """
     for body, proto in foreign_bodies(graph, message):
         for value in captures(body):
-            tensor = value.const_value
-            type_ = value.type if tensor is None else ir.TensorType(tensor.dtype)
-            shape = value.shape if tensor is None else ir.Shape(tensor_dims(tensor))
+            type_, shape = _declared(value)
             if type_ is not None:
                 described = ir.Value(name=value.name, type=type_, shape=shape)
                 ir.serde.serialize_value_into(proto.value_info.add(), described)
+
+
+def _declared(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Type and shape, of its tensor where it has one."""
+    tensor = value.const_value
+    if tensor is None:
+        return value.type, value.shape
+    return ir.TensorType(tensor.dtype), ir.Shape(tensor_dims(tensor))
 
 
 def _place_external_data(every: Sequence[ir.Graph], out: Path, external_data: bool | None, created: list[Path]) -> None:

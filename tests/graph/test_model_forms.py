@@ -74,6 +74,20 @@ def test_initializers_are_declared_once() -> None:
     assert_same_outputs(before, after, {"x": np.ones((2, 3, 4), np.float32)})
 
 
+def test_a_described_initializer_keeps_its_type(model: onnx.ModelProto) -> None:
+    """A text or a property of it needs a declaration, which names the type and shape, too."""
+    described = [w.name for w in model.graph.initializer if w.name.startswith("fc")]
+    for name in described:
+        weight = next(w for w in model.graph.initializer if w.name == name)
+        info = model.graph.value_info.add()
+        info.CopyFrom(onnx.helper.make_tensor_value_info(name, weight.data_type, weight.dims))
+        info.doc_string = "what it is"
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    found = {v.name: v for v in after.graph.value_info if v.name in described}
+    assert sorted(found) == sorted(described) and described
+    assert all(v.type.tensor_type.elem_type and v.type.tensor_type.shape.dim for v in found.values())
+
+
 def test_onnx_ir(model: onnx.ModelProto) -> None:
     given = ir.serde.deserialize_model(model)
     after, _ = graphopt.optimize(given, target="cpu", all_sites=True)
