@@ -20,11 +20,12 @@ SHAPES = (
 
 def case(
     name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool, equal: bool = False,
-    images: int = 1,
+    images: int = 1, statistics: bool = False,
 ) -> Case:  # fmt: skip
     """`equal`: a row holds one number, so that nothing but beta may come out, however small epsilon is.
 
-    `images`: as many rows of gamma and beta, each for the next rows / images rows.
+    `images`: as many rows of gamma and beta, each for the next rows / images rows. `statistics`: each row's mean and
+    inverse deviation are an output, too, behind the sum.
     """
     rng = np.random.default_rng([rows, D])
     x = (signed(rng, rows, D) + (0 if rms or residual else 5)).astype(dtype)
@@ -43,7 +44,8 @@ def case(
     epsilon = 1e-12 if equal else 1e-3
     wide = total.astype(np.float64)
     centred = wide if rms else wide - wide.mean(-1, keepdims=True)
-    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon))) * _of_rows(gamma, rows)
+    inverse = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(epsilon)))
+    y = centred * inverse * _of_rows(gamma, rows)
     if not rms:
         y = y + _of_rows(beta, rows)
 
@@ -51,12 +53,25 @@ def case(
         flags = (c_int(rms), c_int(residual), c_int(writes_sum))
         half = c_int(dtype == np.float16)
         return harness.plan(
-            "row_norm", facts, half, c_int64(rows), c_int64(D), c_float(epsilon), *flags, c_int64(images)
+            "row_norm",
+            facts,
+            half,
+            c_int64(rows),
+            c_int64(D),
+            c_float(epsilon),
+            *flags,
+            c_int64(images),
+            c_int(statistics),
         )
 
     expected = [y, wide] if writes_sum else [y]
     op = "FusedRmsNorm" if rms else "FusedLayerNorm" if images == 1 else "FusedAdaLayerNorm"
-    return Case(name, op, inputs, expected, plan, tolerance_of(dtype))
+    if not statistics:
+        return Case(name, op, inputs, expected, plan, tolerance_of(dtype))
+    mean = np.zeros_like(inverse) if rms else wide.mean(-1, keepdims=True)
+    types = (dtype, dtype, np.float32)
+    found = np.stack([mean, inverse])[..., 0]
+    return Case(name, op, inputs, [y, wide, found], plan, tolerance_of(dtype), output_dtype=types, by_row=True)
 
 
 def _of_rows(parameters: Array, rows: int) -> Array:
@@ -71,6 +86,10 @@ def cases() -> Iterator[Case]:
             rms, residual, writes_sum = i % 2 == 1, i % 3 != 0, i % 3 == 2
             kind = ("rms" if rms else "layer") + "_norm" + ("_add" if residual else "") + ("_sum" if writes_sum else "")
             yield case(f"{kind}_{suffix}-{rows}x{D}", dtype, rows, D, rms, residual, writes_sum)
+        for rows, D in ((6, 768), (5, 333), (3, 16386)):
+            rms = rows == 5
+            name = f"{'rms' if rms else 'layer'}_norm_add_sum_{suffix}-statistics-{rows}x{D}"
+            yield case(name, dtype, rows, D, rms, True, True, statistics=True)
         for rows, D, images in ((6, 768, 3), (8, 77, 2), (5, 64, 5), (4, 16386, 2)):
             residual = D % 2 == 0
             name = f"ada_layer_norm_{suffix}-{rows}x{D}-{images}"

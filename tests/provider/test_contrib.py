@@ -50,8 +50,6 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
     taken = asked = 0
     for seed in SEEDS:
         case = op.draw(np.random.default_rng(seed))
-        if {"mean", "inv_std_var"}.intersection(case.outputs):
-            continue  # the provider's norms give no statistics
         asked += 1
         if seed % 4 == 3 and not op.quantized:
             case = halved(case)

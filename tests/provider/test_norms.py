@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.hip.case import signed
 from tests.provider.test_more_ops import both, random
@@ -62,6 +62,25 @@ def row_norms(op: str, dtype: Any) -> list[Alone]:
     return nodes
 
 
+def statistics(op: str, dtype: Any) -> list[Alone]:
+    """Each row's mean, for LayerNormalization, and its inverse deviation, in float."""
+    nodes = []
+    of_mean = op == "LayerNormalization"
+    for axis in (-1, 1, 0):
+        x, gamma = random(2, 3, 8, dtype=dtype), random(8, dtype=dtype)
+        axes = tuple(range(axis % 3, 3))
+        wide = x.astype(np.float64)
+        mean = wide.mean(axes, keepdims=True)
+        inverse = 1 / np.sqrt(((wide - mean * of_mean) ** 2).mean(axes, keepdims=True) + EPSILON)
+        y = normal(x, axes, centred=of_mean) * gamma
+        kinds = [int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), TensorProto.FLOAT, TensorProto.FLOAT]
+        attributes = {"axis": axis, "epsilon": EPSILON}
+        for expected in ([y, mean, inverse], [y, None, inverse], [y, mean]) if of_mean else ([y, inverse],):
+            types = kinds[: len(expected)]
+            nodes.append(Alone(op, {"x": x, "s": gamma}, expected, attributes, "s", types))
+    return nodes
+
+
 def lp_norms(dtype: Any) -> list[Alone]:
     """LpNormalization over each axis; zeros stay zeros, as in the runtime."""
     x = random(3, 5, 7, dtype=dtype)
@@ -98,6 +117,8 @@ def test_norms(dtype: Any, worker: ProcessPoolExecutor) -> None:
             group_norm("GroupNormalization", dtype, 3, {"num_groups": 3}),
             *row_norms("LayerNormalization", dtype),
             *row_norms("RMSNormalization", dtype),
+            *statistics("LayerNormalization", dtype),
+            *statistics("SimplifiedLayerNormalization", dtype),
             *lp_norms(dtype),
             *lrns(dtype),
         ],

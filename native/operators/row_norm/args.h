@@ -11,10 +11,11 @@ constexpr int kRowNormAnyThreads = 1024;
 
 // Rows of D, a work-group for each.
 struct RowNormArgs {
-  static constexpr int kSlots = 6;
+  static constexpr int kSlots = 7;
   In x, residual;        // residual may be null
   Constant gamma, beta;  // [images, D]; beta may be null
   Out y, sum;            // sum may be null
+  Out statistics;        // float: the means of all rows, then 1 / sqrt(variance + epsilon); may be null
   uint32_t D;
   float epsilon;
   int32_t rms;      // no mean is subtracted
@@ -22,7 +23,9 @@ struct RowNormArgs {
   Divisor image;    // rows that share a gamma; of the rows from first_row on
   uint32_t first_row;
   uint32_t gamma_step;  // from one image's to the next; 0 where all share one
+  uint32_t rows;        // of all launches
+  uint32_t unused;
 };
-static_assert(is_args<RowNormArgs>(88), "one layout for all compilers");
+static_assert(is_args<RowNormArgs>(104), "one layout for all compilers");
 
 }  // namespace graphopt::hip

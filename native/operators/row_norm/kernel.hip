@@ -23,6 +23,14 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
+DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
+  float* statistics = args.statistics;
+  if (thread_x() != 0 || statistics == nullptr) return;
+  const auto row = static_cast<uint32_t>(block_x());
+  statistics[row] = mean;
+  statistics[args.rows + row] = scale;
+}
+
 // All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
 template <class T>
 DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
@@ -73,6 +81,7 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
     }
   }
   const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + args.epsilon);
+  write_statistics(args, mean, scale);
 
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) >= D) continue;
@@ -118,6 +127,7 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
   }
   const float scale =
       rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + args.epsilon);
+  write_statistics(args, mean, scale);
   for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
     const float v = value(i);
     float out = (v - mean) * scale * to_float(gamma[i]);
@@ -131,14 +141,16 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
 
 using namespace graphopt::hip;
 
-#define ROW_NORM_KERNELS(T, suffix)                                                                  \
-  KERNEL(row_norm_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum) {    \
-    SHARED(RowNormLds, lds);                                                                         \
-    row_norm<T>(args, lds);                                                                          \
-  }                                                                                                  \
-  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum) { \
-    SHARED(RowNormLds, lds);                                                                         \
-    row_norm_any<T>(args, lds);                                                                      \
+#define ROW_NORM_KERNELS(T, suffix)                                                                \
+  KERNEL(row_norm_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum,    \
+         statistics) {                                                                             \
+    SHARED(RowNormLds, lds);                                                                       \
+    row_norm<T>(args, lds);                                                                        \
+  }                                                                                                \
+  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum, \
+         statistics) {                                                                             \
+    SHARED(RowNormLds, lds);                                                                       \
+    row_norm_any<T>(args, lds);                                                                    \
   }
 
 ROW_NORM_KERNELS(float, f32)

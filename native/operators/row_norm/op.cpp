@@ -99,12 +99,37 @@ Shape without_ones_in_front(const Shape& shape, size_t rank) {
   return rest;
 }
 
-// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none.
+// Means and inverse deviations of rows as outputs: input 0's shape with ones from the axis on that rows begin with.
+struct Statistics {
+  size_t mean, deviation;  // which outputs they are; 0: none
+
+  // Adds the launch of `p`, whose first outputs are y and sum, and what becomes of the statistics.
+  void launch(const gpu::Device& device, Call& call, Program& program, RowNormProblem p, size_t axis,
+              std::initializer_list<Ref> inputs, Ref y, Ref sum) const {
+    const Tensor& x = call.input(0);
+    Shape shape = x.shape;
+    for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
+    // One that the node leaves out between others is not told from one that is asked for: its copy is not run.
+    const auto asked = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
+    p.writes_statistics = asked(mean) || asked(deviation);
+    const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
+    Ref both = p.writes_statistics ? program.reserve(2 * bytes) : Ref();
+    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device.facts()), inputs, {y, sum, both});
+    for (const size_t i : {mean, deviation}) {
+      if (asked(i)) program.copy(set_output(call, i, shape, ElementType::kFloat), both, p.D > 0 ? bytes : 0);
+      both.at += bytes;
+    }
+  }
+};
+
+// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none; outputs Y and each
+// row's mean, unless rms, and inverse deviation.
 class StandardRowNorm final : public gpu::DeviceKernel {
  public:
   StandardRowNorm(const Node& node, gpu::Device& device, bool rms)
       : DeviceKernel(device),
         rms_(rms),
+        statistics_{rms ? size_t{0} : 1, rms ? size_t{1} : 2},
         axis_(node.find_int("axis").value_or(-1)),
         epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
 
@@ -131,20 +156,24 @@ class StandardRowNorm final : public gpu::DeviceKernel {
       return repeated;
     };
     const Ref gamma = of_row(1), beta = p.has_beta ? of_row(2) : Ref();
-    program.launch(gpu::row_norm_plan(p, half, call.aligned(), device_.facts()), {Ref::input(0), gamma, beta},
-                   {y});
+    statistics_.launch(device_, call, program, p, axis, {Ref::input(0), gamma, beta}, y, Ref());
   }
 
   bool rms_;
+  Statistics statistics_;
   int64_t axis_;
   float epsilon_;
 };
 
-// Norm of input + skip + bias: inputs input, skip, gamma, (beta unless rms,) bias; outputs 0 and 3, the sum.
+// Norm of input + skip + bias: inputs input, skip, gamma, (beta unless rms,) bias; outputs the norm, each row's mean and
+// inverse deviation, and the sum.
 class SkipNorm final : public gpu::DeviceKernel {
  public:
   SkipNorm(const Node& node, gpu::Device& device, bool rms)
-      : DeviceKernel(device), rms_(rms), epsilon_(node.find_float("epsilon").value_or(1e-12f)) {}
+      : DeviceKernel(device),
+        rms_(rms),
+        statistics_{1, 2},
+        epsilon_(node.find_float("epsilon").value_or(1e-12f)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -161,7 +190,7 @@ class SkipNorm final : public gpu::DeviceKernel {
     RowNormProblem p = {
         D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, rms_, true, call.outputs.size() > 3};
     p.has_beta = !rms_ && call.has_input(beta);
-    for (size_t i = 0; i < call.outputs.size(); ++i) set_output(call, i, x.shape);
+    for (size_t i = 0; i < call.outputs.size(); i += 3) set_output(call, i, x.shape);
     Ref from = Ref::input(0), other = Ref::input(1);
     const auto add = [&](const Shape& b, Ref which) {
       const Ref sum = program.reserve(x.shape.elements() * bytes_of(x.type));
@@ -175,28 +204,21 @@ class SkipNorm final : public gpu::DeviceKernel {
       other = repeated;
     }
     const Ref b = p.has_beta ? Ref::input(beta) : Ref();
-    program.launch(gpu::row_norm_plan(p, half, call.aligned(), device_.facts()),
-                   {from, other, Ref::input(2), b}, {Ref::output(0), p.writes_sum ? Ref::output(3) : Ref()});
+    statistics_.launch(device_, call, program, p, x.shape.rank() - 1, {from, other, Ref::input(2), b},
+                       Ref::output(0), p.writes_sum ? Ref::output(3) : Ref());
   }
 
   bool rms_;
+  Statistics statistics_;
   float epsilon_;
 };
 
-std::string refuse_row_norm(const Node& node) {
+std::string refuse_row_norm(const Node& node, size_t statistics) {
   const std::string mixed = refuse_mixed_floats(node);
   if (!mixed.empty()) return mixed;
-  for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "only the first output";
-  }
-  return "";
-}
-
-std::string refuse_skip_norm(const Node& node) {
-  const std::string mixed = refuse_mixed_floats(node);
-  if (!mixed.empty()) return mixed;
-  for (size_t i = 1; i < 3 && i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "mean and deviation are no outputs";
+  for (size_t i = 1; i <= statistics; ++i) {
+    const bool asked = i < node.outputs.size() && node.outputs[i].present;
+    if (asked && node.outputs[i].type != ElementType::kFloat) return "statistics that are not float";
   }
   return "";
 }
@@ -207,13 +229,16 @@ void add_row_norm(Kernels& kernels) {
   kernels.add_cpu<RowNormOp, RowNormKernel>(Reuse::kInplace);
   kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
   const auto norm = [&](const char* name, int first, int last, bool rms) {
-    kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused(refuse_row_norm);
+    kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused([rms](const Node& node) {
+      return refuse_row_norm(node, rms ? 1 : 2);
+    });
   };
   norm("LayerNormalization", 1, 17, false);
   norm("RMSNormalization", 23, 23, true);
   norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for it
-  kernels.add_microsoft<SkipNorm>("SkipLayerNormalization", false).refused(refuse_skip_norm);
-  kernels.add_microsoft<SkipNorm>("SkipSimplifiedLayerNormalization", true).refused(refuse_skip_norm);
+  const auto skip_norm = [](const Node& node) { return refuse_row_norm(node, 2); };
+  kernels.add_microsoft<SkipNorm>("SkipLayerNormalization", false).refused(skip_norm);
+  kernels.add_microsoft<SkipNorm>("SkipSimplifiedLayerNormalization", true).refused(skip_norm);
 }
 
 }  // namespace graphopt

@@ -18,9 +18,10 @@ struct RowNormProblem {
   float epsilon = 1e-5f;
   bool rms = false;
   bool has_residual = false;
-  bool writes_sum = false;  // S = X + R is a second output
-  bool has_beta = true;     // of a LayerNorm on a GPU
-  int64_t images = 1;       // gamma and beta are [images, D]: one row for every rows / images of X
+  bool writes_sum = false;         // S = X + R is a second output
+  bool has_beta = true;            // of a LayerNorm on a GPU
+  int64_t images = 1;              // gamma and beta are [images, D]: one row for every rows / images of X
+  bool writes_statistics = false;  // of each row, on a GPU
 };
 
 // FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, whose gamma and beta are inputs of each image.
@@ -54,7 +55,8 @@ GRAPHOPT_CPU_KERNEL(void, row_norm,
 
 namespace graphopt::gpu {
 
-// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any. `aligned`: all pointers are multiples
+// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any, and if asked for in float the
+// means of all rows and 1 / sqrt(variance + epsilon) of all rows behind them. `aligned`: all pointers are multiples
 // of 16. Throws std::invalid_argument when D or the number of rows is 2^31 or more.
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
 

@@ -26,6 +26,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.rms = p.rms;
   args.threads = static_cast<int32_t>(block);
   args.image = make_divisor(p.images == 1 ? 1 : p.rows / p.images);
+  args.rows = p.writes_statistics ? to_u31(p.rows) : 0;
   args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
   if (p.images != 1) to_u31(p.rows);
   const int64_t bytes = (half ? 2 : 4) * p.D;
@@ -35,6 +36,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
     args.residual = behind(p.has_residual ? input(1) : no_buffer(), first * bytes);
     args.y = behind(output(0), first * bytes);
     args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
+    args.statistics = behind(p.writes_statistics ? output(2) : no_buffer(), first * 4);
     plan.launch(name, {count}, block, args);
   });
   return plan;
