@@ -211,7 +211,7 @@ def bench_row_norm(r: Runner, copy: float) -> None:
             half = ctypes.c_int(dtype == torch.float16)
             sizes = (ctypes.c_int64(rows), ctypes.c_int64(D), ctypes.c_float(1e-5))
             flags = (ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(1))
-            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags, ctypes.c_int64(1))
+            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags, ctypes.c_int64(1), ctypes.c_int(0))
             ms = milliseconds(r.work(plan, [x, residual, gamma, beta], [y, s]))
 
             def theirs(x: torch.Tensor = x, residual: torch.Tensor = residual, D: int = D,
@@ -367,7 +367,7 @@ def bench_standard(r: Runner, copy: float) -> None:
         return f"FusedLayerNorm2d, {C} channels", made, [part, *torch.rand(2, C, device="cuda")], part.nbytes
 
     def quantize(back: int) -> Plan:
-        return plan("quantize", i32(3), no, no, ctypes.c_int(back), int64s([1, total, 1, -1]))
+        return plan("quantize", i32(3), no, no, ctypes.c_int(back), no, int64s([1, total, 1, -1]))
 
     axes_turned = int64s([3, H, P, W, W, H * W, 1, P * W, W, 1, 0, 0])
     # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W]
@@ -416,7 +416,7 @@ def bench_standard(r: Runner, copy: float) -> None:
         *map(over_channels, (96, 256, 768)),
         ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 8 * P),
         ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 512 * H * W),
-        ("MaxPool 2x2", plan("pool", half, i32(0), pooled, i64(0)), [x], size // 4),
+        ("MaxPool 2x2", plan("pool", i32(1), i32(0), pooled, i64(0)), [x], size // 4),
         ("Resize, linear, 2x", plan("resize", half, *resized), [quarter], size),
     ]  # fmt: skip
     for name, made, inputs, written in rows:

@@ -101,6 +101,7 @@ BUILT_ON = {
     "matmul": {"elementwise", "integer_product"},
     "nonzero": {"gather"},
     "quantize": {"reduction"},
+    "quantized": {"elementwise", "movement", "pool", "quantize"},
     "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
     "scatter": {"gather"},

@@ -24,7 +24,7 @@ from graphopt.remarks import Code
 FLOAT = ir.DataType.FLOAT
 DEQUANTIZE_AXIS_OPSET = 13  # a scale for each channel
 INTEGERS = "its kernel computes with integers, the definition with floats"
-ON_PROVIDER = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QLinearConv")
+NOT_ON_PROVIDER = ("MatMulInteger16", "QLinearReduceMean")
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------
@@ -528,6 +528,9 @@ def _spec(
     refuses: str = "",
 ) -> ContribOp:
     product = name.startswith(("MatMul", "Dynamic", "QGemm"))
+    room = "integer_product" if product or name == "QLinearConv" else "quantized"
+    if name in NOT_ON_PROVIDER:
+        room = ""
     form = "MatMulInteger, Mul" if product else "DequantizeLinear, .., QuantizeLinear"
     return ContribOp(
         name,
@@ -540,7 +543,7 @@ def _spec(
         form,
         stays_on_cpu=INTEGERS,
         stays_on_gpu=INTEGERS,
-        on_provider="integer_product" if name in ON_PROVIDER else "",
+        on_provider=room,
         quantized=True,
         refuses=refuses,
     )

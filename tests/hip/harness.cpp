@@ -32,6 +32,7 @@
 #include "operators/nonzero/op.h"
 #include "operators/pool/op.h"
 #include "operators/quantize/op.h"
+#include "operators/quantized/op.h"
 #include "operators/recurrent/op.h"
 #include "operators/reduction/op.h"
 #include "operators/resize/op.h"
@@ -169,10 +170,11 @@ EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t r
 
 // `images`: as many rows of gamma and beta.
 EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D,
-                                    float epsilon, int rms, int residual, int sum, int64_t images) {
+                                    float epsilon, int rms, int residual, int sum, int64_t images,
+                                    int statistics) {
   return guarded([&] {
-    return row_norm_plan({rows, D, epsilon, rms != 0, residual != 0, sum != 0, true, images}, half != 0, true,
-                         *device);
+    return row_norm_plan({rows, D, epsilon, rms != 0, residual != 0, sum != 0, true, images, statistics != 0},
+                         half != 0, true, *device);
   });
 }
 
@@ -339,7 +341,7 @@ EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_s
 
 // `sizes`: outer, size, inner, and the places of a block; 0: a scale for each place, -1: one for all.
 EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half, int zero, int back,
-                                    const int64_t* sizes) {
+                                    int zero_first, const int64_t* sizes) {
   return guarded([&] {
     QuantizeProblem p;
     p.outer = sizes[0];
@@ -351,8 +353,36 @@ EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half
     p.half = half != 0;
     p.zero = zero != 0;
     p.back = back != 0;
+    p.zero_first = zero_first != 0;
     return quantize_plan(p, true);
   });
+}
+
+// `has`: signed, zero points of a, b and y. `shapes`: of a, b and y.
+EXPORT Plan* graphopt_quantized_plan(const DeviceFacts*, int32_t op, int32_t kind, float alpha,
+                                     const int64_t* has, const int64_t* shapes) {
+  return guarded([&] {
+    QuantizedProblem p;
+    p.op = static_cast<QuantizedOp>(op);
+    p.act = activation(kind, alpha, 0);
+    for (bool* member : {&p.is_signed, &p.a_zero, &p.b_zero, &p.y_zero}) *member = *has++ != 0;
+    for (Shape* member : {&p.a, &p.b, &p.y}) *member = read_shape(shapes);
+    return quantized_plan(p, true);
+  });
+}
+
+// `numbers`: outer, size, inner, signed, zero points of x and y.
+EXPORT Plan* graphopt_quantized_lines_plan(const DeviceFacts*, int softmax, const int64_t* numbers) {
+  return guarded([&] {
+    QuantizedLines p;
+    for (int64_t* member : {&p.outer, &p.size, &p.inner}) *member = *numbers++;
+    for (bool* member : {&p.is_signed, &p.x_zero, &p.y_zero}) *member = *numbers++ != 0;
+    return softmax != 0 ? quantized_softmax_plan(p) : quantized_mean_plan(p);
+  });
+}
+
+EXPORT Plan* graphopt_quantized_exponentials_plan(const DeviceFacts*, int64_t size) {
+  return guarded([&] { return quantized_exponentials_plan(size); });
 }
 
 EXPORT Plan* graphopt_range_plan(const DeviceFacts*, int32_t type, double start, double step, int64_t total) {
@@ -542,7 +572,7 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how,
 
 // `numbers`: planes, then of each axis its size in Y and the members of PoolAxis.
 // `channels`: those that lie last; 0: they are planes.
-EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, const int64_t* numbers,
+EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int32_t type, int32_t mode, const int64_t* numbers,
                                 int64_t channels) {
   return guarded([&] {
     PoolProblem p;
@@ -553,7 +583,8 @@ EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int half, int32_t mode, cons
       p.out[d] = *numbers++;
       p.axes[d] = {next(), next(), next(), next(), next(), next()};
     }
-    return channels == 0 ? pool_plan(p, half != 0) : pool_channels_last_plan(p, channels, true);
+    return channels == 0 ? pool_plan(p, static_cast<ElementType>(type))
+                         : pool_channels_last_plan(p, channels, true);
   });
 }
 

@@ -26,12 +26,10 @@ def parameters(
     """Scales and zero points, as the operators take them."""
     outer, size, inner, block = sizes
     dims = (1,) if block < 0 else (size,) if block == 0 else (outer, -(-size // block), inner)
-    zero = rng.integers(-3, 4, dims) if number == np.int32 else rng.integers(*helper_range(number), dims)
+    ends, around = np.iinfo(number), 3 if number == np.int32 else 28
+    middle = (ends.min + ends.max + 1) // 2
+    zero = rng.integers(middle - around, middle + around, dims)
     return (0.02 + 0.03 * rng.random(dims)).astype(dtype), zero.astype(number)
-
-
-def helper_range(number: Any) -> tuple[int, int]:
-    return (100, 156) if number == np.uint8 else (-28, 28)
 
 
 def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
@@ -42,14 +40,19 @@ def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
     return np.repeat(values, block, 1)[:, :size]
 
 
-def quantized(x: Array, scale: Array, zero: Array) -> Array:
+def quantized(x: Array, scale: Array, zero: Array, zero_first: bool) -> Array:
     """In float32, as the operator says it: halves to even."""
+    y = x.astype(np.float32) / scale.astype(np.float32)
+    point = zero.astype(np.float32)
+    whole = np.rint(y + point) if zero_first else np.rint(y) + point
     ends = np.iinfo(zero.dtype)
-    whole = np.rint(x.astype(np.float32) / scale.astype(np.float32)) + zero.astype(np.float32)
     return np.asarray(np.clip(whole, ends.min, ends.max).astype(zero.dtype))
 
 
-def case(name: str, dtype: Any, number: Any, sizes: tuple[int, int, int, int], back: bool, has_zero: bool) -> Case:
+def case(
+    name: str, dtype: Any, number: Any, sizes: tuple[int, int, int, int], back: bool, has_zero: bool,
+    zero_first: bool = False,
+) -> Case:  # fmt: skip
     rng = np.random.default_rng([*sizes[:3], sizes[3] + 1])
     scale, zero = parameters(rng, sizes, dtype, number)
     if not has_zero:
@@ -57,30 +60,31 @@ def case(name: str, dtype: Any, number: Any, sizes: tuple[int, int, int, int], b
     scales, zeros = spread(scale, sizes), spread(zero, sizes)
     if back:
         ends = np.iinfo(number) if number != np.int32 else np.iinfo(np.int16)
-        x = rng.integers(ends.min, ends.max, sizes[:3]).astype(number)
-        if dtype == np.float16 and number == np.int32:
-            x = (x // 64).astype(number)
-        y = (x.astype(np.float64) - zeros) * scales.astype(np.float64)
+        x = rng.integers(ends.min, ends.max, sizes[:3], endpoint=True)
+        if dtype == np.float16 and number not in (np.uint8, np.int8):  # the largest would be too large
+            x = x // 64 + int(zeros.flat[0])
+        given = x.astype(number)
+        y = (given - zeros.astype(np.float64)) * scales.astype(np.float64)
     else:
-        x = (3 * signed(rng, *sizes[:3])).astype(dtype)
-        y = quantized(x, scales, zeros).astype(np.float64)
+        given = (3 * signed(rng, *sizes[:3])).astype(dtype)
+        y = quantized(given, scales, zeros, zero_first).astype(np.float64)
     kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(number)))
-    flags = (c_int(dtype == np.float16), c_int(has_zero), c_int(back))
+    flags = (c_int(dtype == np.float16), c_int(has_zero), c_int(back), c_int(zero_first))
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan("quantize", facts, c_int32(kind), *flags, int64s(sizes))
 
-    inputs = [x, scale, zero] if has_zero else [x, scale]
+    inputs = [given, scale, zero] if has_zero else [given, scale]
     op = "DequantizeLinear" if back else "QuantizeLinear"
     return Case(name, op, inputs, [y], plan, tolerance_of(dtype) if back else 0, output_dtype=dtype if back else number)
 
 
 def cases() -> Iterator[Case]:
     for dtype in (np.float32, np.float16):
-        for number in (np.uint8, np.int8, np.int32):
+        for number in (np.uint8, np.int8, np.int32, np.uint16, np.int16):
             for i, sizes in enumerate(SIZES):
                 kinds = f"{np.dtype(number).name}_{np.dtype(dtype).name}"
                 yield case(f"dequantize_{kinds}-{i}", dtype, number, sizes, True, i % 3 != 2)
                 if number != np.int32:
-                    has_zero = i % 3 != 2 or number == np.int8
-                    yield case(f"quantize_{kinds}-{i}", dtype, number, sizes, False, has_zero)
+                    has_zero = i % 3 != 2 or number in (np.int8, np.int16)
+                    yield case(f"quantize_{kinds}-{i}", dtype, number, sizes, False, has_zero, i % 4 == 1)

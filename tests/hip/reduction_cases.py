@@ -7,6 +7,7 @@ from ctypes import c_float, c_int, c_int32, c_int64
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
@@ -188,7 +189,8 @@ def pool(name: str, dtype: Any, window: Any, mode: str, channels: int = 0) -> Ca
     """`channels`: of float16 that lie last; 0: they are planes."""
     size, kernel, strides, pads, dilations = window
     planes, axes = 2 * channels or 5, len(size)
-    x = signed(np.random.default_rng(size), planes, *size, dtype=dtype)
+    x = signed(np.random.default_rng(size), planes, *size)
+    x = (40 * x if np.dtype(dtype).kind in "iu" else x).astype(np.int32 if dtype == np.uint8 else dtype).astype(dtype)
     around = [(pads[d], pads[d + axes]) for d in range(axes)]
     padded = np.pad(x.astype(np.float64), [(0, 0), *around], constant_values=np.nan)
     out = [
@@ -213,8 +215,8 @@ def pool(name: str, dtype: Any, window: Any, mode: str, channels: int = 0) -> Ca
         numbers += [out[d], size[d], kernel[d], strides[d], -pads[d], dilations[d], size[d] + pads[d + axes]]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        half = c_int(dtype == np.float16)
-        return harness.plan("pool", facts, half, c_int32(POOLS.index(mode)), int64s(numbers), c_int64(channels))
+        kind = c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+        return harness.plan("pool", facts, kind, c_int32(POOLS.index(mode)), int64s(numbers), c_int64(channels))
 
     return Case(name, mode + "Pool", [x], [y], plan, tolerance_of(dtype))
 
@@ -288,6 +290,9 @@ def cases() -> Iterator[Case]:
     for i, (shape, which) in enumerate(REDUCED[:8] + REDUCED[-12:]):
         how, byte = ("Max", "Min")[i % 2], (np.int8, np.uint8)[i // 2 % 2]
         yield reduce(f"reduce_{how.lower()}_{byte.__name__}-{i}_{which}", byte, shape, which, how)
+    for byte in (np.int8, np.uint8):
+        for i, window in enumerate(WINDOWS):
+            yield pool(f"pool_max_{byte.__name__}-{i}", byte, window, "Max")
     for how in ("L2", "LogSumExp"):
         yield overflowing(f"reduce_{how.lower()}_overflowing", how)
     for dtype in (np.float32, np.float16):

@@ -100,14 +100,15 @@ CLAIMED = set(
     """
     Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr
     BitwiseXor Cast Ceil Clip Compress Concat ConstantOfShape Conv ConvInteger ConvTranspose Cos CumSum DFT
-    DepthToSpace DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor GRU Gather
-    GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
-    GroupNormalization HardSigmoid HardSwish Identity If InstanceNormalization IsInf IsNaN LRN LSTM LeakyRelu Less
-    LessOrEqual Log LogSoftmax Loop LpNormalization MatMul MatMulInteger Max MaxPool Min Mod Mul Neg NonMaxSuppression
-    NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN Range Reciprocal
-    ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize
-    RotaryEmbedding Round STFT Scan ScatterElements ScatterND Shape Sigmoid Sign Sin Slice Softmax Softplus Softsign
-    SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+    DepthToSpace DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor GRU
+    Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
+    GroupNormalization HardSigmoid HardSwish Identity If InstanceNormalization IsInf IsNaN LRN LSTM
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Loop LpNormalization MatMul MatMulInteger Max
+    MaxPool Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul
+    QuantizeLinear RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Reshape Resize RotaryEmbedding Round STFT Scan ScatterElements ScatterND Shape
+    Sigmoid Sign Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Tan Tanh ThresholdedRelu
+    Tile TopK Transpose Trilu Unsqueeze Where Xor
     """.split()
 )
 

@@ -63,6 +63,8 @@ CASES: list[tuple[str, Inputs, dict[str, Any]]] = [
     ("MatMul", [i32(2, 5, 7).astype(np.uint32), i32(7).astype(np.uint32)], {}),
     ("DequantizeLinear", [i32(2, 3), scale(1), np.asarray(0, np.int32)], {}),
     ("QuantizeLinear", [real(2, 3), scale(1), u8()], {}),
+    ("MaxPool", [u8(*IMAGE)], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1]}),
+    ("MaxPool", [i8(2, 3, 9)], {"kernel_shape": [2], "ceil_mode": 1, "strides": [2]}),
 ]
 CONTRIB: list[tuple[str, Inputs, dict[str, Any]]] = [
     ("MatMulIntegerToFloat", [u8(2, 5, 40), i8(40, 33), scale(), scale(33), u8(), i8(33), real(33)], {}),
@@ -74,6 +76,54 @@ CONTRIB: list[tuple[str, Inputs, dict[str, Any]]] = [
         {"transB": 1},
     ),
     ("QGemm", [u8(5, 40), scale(), u8(), u8(40, 33), scale(), u8()], {"alpha": 0.5}),
+    ("QLinearAdd", [u8(3, 7, 64), scale(), u8(), u8(3, 7, 64), scale(), u8(), scale(of=2), u8()], {}),
+    ("QLinearAdd", [i8(3, 1, 17), scale(), i8(), i8(5, 1), scale(), i8(), scale(of=2), i8()], {}),
+    ("QLinearMul", [u8(3, 7, 64), scale(), u8(), u8(64), scale(), u8(), scale(of=2), u8()], {}),
+    ("QLinearMul", [i8(4099), scale(), i8(), i8(1), scale(), i8(), scale(of=2), i8()], {}),
+    ("QLinearSigmoid", [u8(3, 700), scale(of=4), u8(), np.asarray(1 / 256, np.float32), np.asarray(0, np.uint8)], {}),
+    ("QLinearSigmoid", [i8(3, 700), scale(of=4), i8(), np.asarray(1 / 256, np.float32), np.asarray(-128, np.int8)], {}),
+    ("QLinearLeakyRelu", [u8(3, 700), scale(), u8(), scale(), u8()], {"alpha": 0.2}),
+    ("QLinearLeakyRelu", [i8(3, 700), scale(), i8(), scale(1), None], {}),
+    (
+        "QLinearSoftmax",
+        [u8(5, 1000), scale(of=4), u8(), np.asarray(1 / 256, np.float32), np.asarray(0, np.uint8)],
+        {"opset": 13},
+    ),
+    (
+        "QLinearSoftmax",
+        [u8(5, 7, 2, 3), scale(of=4), None, np.asarray(1 / 255, np.float32), np.asarray(3, np.uint8)],
+        {"opset": 13, "axis": 1},
+    ),
+    (
+        "QLinearSoftmax",
+        [i8(3, 5, 7), scale(of=4), i8(), np.asarray(1 / 256, np.float32), np.asarray(-128, np.int8)],
+        {"opset": 12, "axis": 1},
+    ),
+    ("QLinearGlobalAveragePool", [u8(2, 5, 9, 8), scale(), u8(), scale(), u8()], {}),
+    ("QLinearGlobalAveragePool", [i8(2, 9, 8, 5), scale(), i8(), scale(), i8()], {"channels_last": 1}),
+    ("QLinearAveragePool", [u8(*IMAGE), scale(), u8(), scale(), u8()], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    (
+        "QLinearAveragePool",
+        [i8(2, 9, 8, 5), np.asarray(0.5, np.float32), i8(), np.asarray(0.5, np.float32), i8()],
+        {"kernel_shape": [2, 2], "strides": [2, 1], "channels_last": 1, "ceil_mode": 1},
+    ),
+    (
+        "QLinearAveragePool",
+        [u8(2, 3, 9), scale(), u8(), scale(), u8()],
+        {"kernel_shape": [4], "auto_pad": "SAME_UPPER", "count_include_pad": 1},
+    ),
+    ("QLinearAveragePool", [u8(*IMAGE), scale(), u8(), scale(), u8()], {"kernel_shape": [9, 8]}),
+    ("QLinearConcat", [scale(), u8(), u8(2, 3, 5), scale(), u8(), u8(2, 4, 5), scale(), u8()], {"axis": 1}),
+    (
+        "QLinearConcat",
+        [np.asarray(0.1, np.float32), i8(), i8(7, 16), np.asarray(0.1, np.float32), i8(), i8(2, 16), scale(), i8()],
+        {"axis": 0},
+    ),
+    (
+        "QLinearWhere",
+        [real(4, 1, 9) > 0, u8(4, 3, 9), scale(), u8(), u8(3, 1), scale(), u8(), scale(), u8()],
+        {},
+    ),
 ]
 
 
@@ -110,6 +160,48 @@ def test_the_numbers_of_the_cpu(
     for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """The runtime has no kernel of its own; sums wrap around."""
+    a, b = (RNG.integers(0, 2**31 - 1, dims).astype(dtype) for dims in ((7, 5), (7, 9)))
+    for c in (None, RNG.integers(0, 99, (9,)).astype(dtype), RNG.integers(0, 99, (5, 1)).astype(dtype)):
+        model, feeds = model_of("Gemm", [a, b, c][: 2 if c is None else 3], {"transA": 1}, "")
+        outcome = worker.submit(run, model, feeds, ALONE).result()
+        assert outcome.on_device("Gemm") == 1
+        with np.errstate(over="ignore"):
+            wanted = a.T @ b if c is None else a.T @ b + c
+        np.testing.assert_array_equal(outcome.outputs[0], wanted)
+
+
+@pytest.mark.parametrize("number", ["INT16", "UINT16"])
+@pytest.mark.parametrize("block", [0, 2])
+def test_numbers_of_16_bits(number: str, block: int, worker: ProcessPoolExecutor) -> None:
+    """Between two nodes, and as weights: blocks along an axis, or a scale for each place."""
+    code = getattr(onnx.TensorProto, number)
+    ends = np.iinfo(number.lower())
+    least, most = ends.min, ends.max
+    dims = (3, 4, 7) if block else (8,)
+    scales = helper.make_tensor("scales", onnx.TensorProto.FLOAT, dims, scale(*dims, of=10).ravel())
+    points = helper.make_tensor("points", code, dims, RNG.integers(least // 2, most // 2, dims).ravel())
+    weights = helper.make_tensor("weights", code, (3, 8, 7), RNG.integers(least, most + 1, (3, 8, 7)).ravel())
+    quantization = {"axis": 1, "block_size": block} if block else {"axis": 1}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scales", "points"], ["q"], **quantization),
+        helper.make_node("DequantizeLinear", ["q", "scales", "points"], ["y"], **quantization),
+        helper.make_node("DequantizeLinear", ["weights", "scales", "points"], ["w"], **quantization),
+        helper.make_node("Add", ["y", "w"], ["sum"]),
+    ]
+    infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (3, 8, 7)) for n in ("x", "y", "sum")]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [scales, points, weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    feeds = {"x": 3 * real(3, 8, 7)}
+    for regions in ("0", "1"):
+        outcome = worker.submit(run, model, feeds, {**ALONE, "regions": regions}).result()
+        assert not outcome.elsewhere
+        for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
+            np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +247,7 @@ def quantized(kind: str, folder: str) -> tuple[bytes, dict[str, Array]]:
 
 
 @pytest.mark.filterwarnings("ignore")  # the quantizer's own
-@pytest.mark.parametrize("kind", ["dynamic", "QDQ"])
+@pytest.mark.parametrize("kind", ["dynamic", "QDQ", "QOperator"])
 def test_no_node_of_a_quantized_model_is_left_to_the_cpu(
     kind: str, tmp_path: Path, worker: ProcessPoolExecutor
 ) -> None:

@@ -104,13 +104,7 @@ class ProductKernel : public gpu::DeviceKernel {
  protected:
   void multiply(GemmProblem p, const Call& call, Program& program) const {
     if (p.M * p.N * p.batch.elements() == 0) return;
-    const ElementType type = call.input(0).type;
-    if (is_whole(type)) {
-      gpu::IntegerProblem numbers;
-      numbers.left = numbers.right = type;
-      program.launch(gpu::integer_product_plan(p, numbers), {Ref::input(0), Ref::input(1)}, {Ref::output(0)});
-      return;
-    }
+    if (is_whole(call.input(0).type)) return multiply_whole(p, call, program);
     Product product{std::move(p), is_half(call.input(0)), call,          program,
                     device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
     program.implementation = choice_.plan(kProducts, product, call);
@@ -120,6 +114,21 @@ class ProductKernel : public gpu::DeviceKernel {
   bool transpose_a_, transpose_b_;
 
  private:
+  // With C, where there is one.
+  static void multiply_whole(const GemmProblem& p, const Call& call, Program& program) {
+    gpu::IntegerProblem numbers;
+    numbers.left = numbers.right = call.input(0).type;
+    numbers.has_bias = call.has_input(2);
+    if (numbers.has_bias) {
+      const auto strides = gpu::broadcast(call.input(2).shape, {p.M, p.N});
+      numbers.bias_m = strides[0];
+      numbers.bias_n = strides[1];
+    }
+    program.launch(gpu::integer_product_plan(p, numbers),
+                   {Ref::input(0), Ref::input(1), Ref(), Ref(), numbers.has_bias ? Ref::input(2) : Ref()},
+                   {Ref::output(0)});
+  }
+
   Choice choice_;
 };
 
@@ -165,7 +174,7 @@ class Gemm final : public ProductKernel {
     p.alpha = alpha_;
     const Shape shape = {p.M, p.N};
     const Ref y = set_output(call, 0, shape);
-    if (call.has_input(2) && shape.elements() > 0) {
+    if (call.has_input(2) && shape.elements() > 0 && !is_whole(a.type)) {
       p.beta = beta_;
       program.launch(gpu::broadcast_plan(call.input(2).shape, shape, is_half(a), call.aligned()),
                      {Ref::input(2)}, {y});
@@ -179,17 +188,23 @@ class Gemm final : public ProductKernel {
 }  // namespace
 
 void add_matmul(Kernels& kernels) {
-  const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
   const auto numbers = [](const Node& node) {
     const ElementType type = node.type();
-    const bool whole = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type;
+    const bool whole = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type &&
+                       (!node.has_input(2) || node.inputs[2].type == type);
     return whole ? std::string() : refuse_mixed_floats(node);
+  };
+  const auto gemm = [numbers](const Node& node) {
+    const auto is_one = [&](const char* factor) { return node.find_float(factor).value_or(1.0f) == 1.0f; };
+    if (is_whole(node.type()) && !(is_one("alpha") && is_one("beta")))
+      return std::string("whole numbers and a factor");
+    return numbers(node);
   };
   kernels.add_onnx<MatMul>("MatMul", 1, 13).refused(numbers).chooses(described(kProducts)).takes_rare_types();
   for (const char* name : {"FusedMatMul", "TransposeMatMul"}) {
     kernels.add_microsoft<MatMul>(name).refused(refuse_fused_matmul).chooses(described(kProducts));
   }
-  kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(floats).chooses(described(kProducts));
+  kernels.add_onnx<Gemm>("Gemm", 7, 13).refused(gemm).chooses(described(kProducts)).takes_rare_types();
 }
 
 }  // namespace graphopt

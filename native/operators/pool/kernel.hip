@@ -3,10 +3,31 @@
 //
 // Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
 // a tap. scripts/gpu_bench.py sets it beside a copy.
+#include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/pool/args.h"
 
 namespace graphopt::hip {
+
+// Every whole number of 8 bits is a float.
+DEVICE float number_of(float x) { return x; }
+DEVICE float number_of(half_t x) { return to_float(x); }
+DEVICE float number_of(uint8_t x) { return static_cast<float>(x); }
+DEVICE float number_of(int8_t x) { return static_cast<float>(x); }
+
+template <class T>
+DEVICE T pooled(float most) {
+  return from_float<T>(most);
+}
+// Of a window that lies in the padding: the least number.
+template <>
+DEVICE uint8_t pooled(float most) {
+  return saturated_byte(most, false);
+}
+template <>
+DEVICE int8_t pooled(float most) {
+  return static_cast<int8_t>(saturated_byte(most, true));
+}
 
 template <class T>
 DEVICE void pool(const PoolArgs& args) {
@@ -36,14 +57,14 @@ DEVICE void pool(const PoolArgs& args) {
           count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
           continue;
         }
-        const float v = to_float(from[(p * b.in + q) * c.in + k]);
+        const float v = number_of(from[(p * b.in + q) * c.in + k]);
         most = v > most || v != v ? v : most;
         sum += v;
         ++count;
       }
     }
   }
-  y[i] = from_float<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
+  y[i] = pooled<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
 }
 
 template <int kSize>
@@ -139,6 +160,8 @@ LRN_KERNEL(half_t, f16)
 
 POOL_KERNEL(float, f32)
 POOL_KERNEL(half_t, f16)
+POOL_KERNEL(uint8_t, u8)
+POOL_KERNEL(int8_t, i8)
 
 #define POOL_CHANNELS_LAST_KERNEL(size)                                               \
   KERNEL(pool_channels_last_##size##_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { \

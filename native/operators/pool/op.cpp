@@ -7,72 +7,63 @@
 #include "operators/window.h"
 
 namespace graphopt {
-namespace {
-
-class Pool final : public gpu::DeviceKernel {
- public:
-  Pool(const Node& node, gpu::Device& device, bool average, bool last = false)
-      : DeviceKernel(device), window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0), last_(last) {
-    if (average) {
-      const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
-      mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
-    }
+PoolWindows::PoolWindows(const Node& node, bool average)
+    : window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0) {
+  if (average) {
+    const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
+    mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
   }
+}
 
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const size_t axes = x.shape.rank() - 2;
-    if (x.shape.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
-    if (window_.kernel().empty()) throw Error("without kernel_shape");
-    window_.check(axes, window_.kernel());
-    const size_t first = last_ ? 1 : 2;
-    gpu::PoolProblem p;
-    p.planes = last_ ? x.shape[0] : x.shape[0] * x.shape[1];
-    p.mode = mode_;
-    Shape y = x.shape;
-    for (size_t i = 0; i < axes; ++i) {
-      const int64_t in = x.shape[first + i], kernel = window_.kernel()[i], stride = window_.stride(i),
-                    span = window_.span(i, kernel);
-      const Window::Padding pad = window_.padding(i, in, span);
-      const int64_t out = outputs(in, stride, span, pad);
-      gpu::to_u31(out * stride + span);
-      const size_t d = gpu::kSpatialAxes - axes + i;
-      p.out[d] = y[first + i] = out;
-      p.axes[d] = {gpu::to_i31(in),
-                   gpu::to_i31(kernel),
-                   gpu::to_i31(stride),
-                   -gpu::to_i31(pad.begin),
-                   gpu::to_i31(window_.dilation(i)),
-                   gpu::to_i31(in + pad.end)};
-    }
-    const Ref to = set_output(call, 0, y);
-    program.launch(
-        last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()) : gpu::pool_plan(p, is_half(x)),
-        {Ref::input(0)}, {to});
+gpu::PoolProblem PoolWindows::place(const Shape& x, bool last, Shape& y) const {
+  const size_t axes = x.rank() - 2;
+  if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
+  if (window_.kernel().empty()) throw Error("without kernel_shape");
+  window_.check(axes, window_.kernel());
+  const size_t first = last ? 1 : 2;
+  gpu::PoolProblem p;
+  p.planes = last ? x[0] : x[0] * x[1];
+  p.mode = mode_;
+  y = x;
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t in = x[first + i], kernel = window_.kernel()[i], stride = window_.stride(i),
+                  span = window_.span(i, kernel);
+    const Window::Padding pad = window_.padding(i, in, span);
+    const int64_t out = outputs(in, stride, span, pad);
+    gpu::to_u31(out * stride + span);
+    const size_t d = gpu::kSpatialAxes - axes + i;
+    p.out[d] = y[first + i] = out;
+    p.axes[d] = {gpu::to_i31(in),
+                 gpu::to_i31(kernel),
+                 gpu::to_i31(stride),
+                 -gpu::to_i31(pad.begin),
+                 gpu::to_i31(window_.dilation(i)),
+                 gpu::to_i31(in + pad.end)};
   }
+  return p;
+}
 
-  // The formula of the operators' specification. A window that would begin in the padding at the end is
-  // dropped.
-  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
-    const int64_t free = in + pad.begin + pad.end - span;
-    if (free < 0) throw Error("the window is larger than the padded input");
-    const int64_t n = (free + (ceil_ ? stride - 1 : 0)) / stride + 1;
-    return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
+bool PoolWindows::cover(const Shape& x) const {
+  for (size_t i = 0; i < window_.kernel().size(); ++i) {
+    const int64_t in = x[2 + i], kernel = window_.kernel()[i];
+    const Window::Padding pad = window_.padding(i, in, window_.span(i, kernel));
+    if (kernel != in || pad.begin != 0 || pad.end != 0) return false;
   }
+  return true;
+}
 
-  Window window_;
-  bool ceil_, last_;
-  gpu::PoolMode mode_ = gpu::PoolMode::kMax;
-};
+// The formula of the operators' specification. A window that would begin in the padding at the end is
+// dropped.
+int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
+  const int64_t free = in + pad.begin + pad.end - span;
+  if (free < 0) throw Error("the window is larger than the padded input");
+  const int64_t n = (free + (ceil_ ? stride - 1 : 0)) / stride + 1;
+  return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
+}
 
-std::string refuse_pool(const Node& node) {
+std::string refuse_pool_windows(const Node& node) {
   const auto& x = node.inputs.front().shape;
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
   if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
-  for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "no indices";
-  }
   const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
   if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
   if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
@@ -81,7 +72,40 @@ std::string refuse_pool(const Node& node) {
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
     if (dilated || node.find_int("ceil_mode").value_or(0) != 0) return "auto_pad with dilations or ceil_mode";
   }
-  return node.find_int("storage_order").value_or(0) == 0 ? "" : "storage_order";
+  return "";
+}
+
+namespace {
+
+class Pool final : public gpu::DeviceKernel {
+ public:
+  Pool(const Node& node, gpu::Device& device, bool average, bool last = false)
+      : DeviceKernel(device), windows_(node, average), last_(last) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    Shape y;
+    const gpu::PoolProblem p = windows_.place(x.shape, last_, y);
+    const Ref to = set_output(call, 0, y);
+    program.launch(
+        last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()) : gpu::pool_plan(p, x.type),
+        {Ref::input(0)}, {to});
+  }
+
+  PoolWindows windows_;
+  bool last_;
+};
+
+std::string refuse_pool(const Node& node, bool average) {
+  const ElementType x = node.inputs.front().type;
+  const bool is_byte = x == ElementType::kInt8 || x == ElementType::kUint8;
+  if (!is_float(x) && (average || !is_byte)) return std::string("no kernel for ") + element_type_name(x);
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "no indices";
+  }
+  if (node.find_int("storage_order").value_or(0) != 0) return "storage_order";
+  return refuse_pool_windows(node);
 }
 
 class Lrn final : public gpu::DeviceKernel {
@@ -115,9 +139,13 @@ std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "
 
 void add_pool(Kernels& kernels) {
   const auto follows = [](const Node&) { return Layout::kFollows; };
-  kernels.add_onnx<Pool>("MaxPool", 1, 22, false).refused(refuse_pool).lies(follows);
+  kernels.add_onnx<Pool>("MaxPool", 1, 22, false)
+      .refused([](const Node& node) { return refuse_pool(node, false); })
+      .lies(follows);
   kernels.has_channels_last<Pool>(false);
-  kernels.add_onnx<Pool>("AveragePool", 1, 22, true).refused(refuse_pool).lies(follows);
+  kernels.add_onnx<Pool>("AveragePool", 1, 22, true)
+      .refused([](const Node& node) { return refuse_pool(node, true); })
+      .lies(follows);
   kernels.has_channels_last<Pool>(true);
   kernels.add_onnx<Lrn>("LRN", 1, 13).refused(refuse_lrn);
 }

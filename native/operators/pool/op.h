@@ -3,6 +3,8 @@
 
 #include "device/launch.h"
 #include "operators/pool/args.h"
+#include "operators/tensor.h"
+#include "operators/window.h"
 
 namespace graphopt::gpu {
 
@@ -16,7 +18,8 @@ struct PoolProblem {
   PoolMode mode = PoolMode::kMax;
 };
 
-Plan pool_plan(const PoolProblem& p, bool half);
+// `type`: float, float16; of kMax also int8 and uint8.
+Plan pool_plan(const PoolProblem& p, ElementType type);
 // Pools two axes in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
 // multiples of 16.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
@@ -32,3 +35,27 @@ struct LrnProblem {
 Plan lrn_plan(const LrnProblem& p, bool half);
 
 }  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// The windows of a node of MaxPool or AveragePool.
+class PoolWindows {
+ public:
+  PoolWindows(const Node& node, bool average);
+  // The problem of x [N, C, ..], or [N, .., C] where channels lie last, and the shape of y. Throws Error.
+  gpu::PoolProblem place(const Shape& x, bool last, Shape& y) const;
+  // Whether one window is all of x [N, C, ..], without padding.
+  bool cover(const Shape& x) const;
+
+ private:
+  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const;
+
+  Window window_;
+  bool ceil_;
+  gpu::PoolMode mode_ = gpu::PoolMode::kMax;
+};
+
+// Why a node with windows over input 0 is left to others, whatever its type.
+std::string refuse_pool_windows(const Node& node);
+
+}  // namespace graphopt

@@ -3,7 +3,7 @@
 
 namespace graphopt::gpu {
 
-Plan pool_plan(const PoolProblem& p, bool half) {
+Plan pool_plan(const PoolProblem& p, ElementType type) {
   Plan plan;
   const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
                 total = p.planes * per_plane;
@@ -18,8 +18,11 @@ Plan pool_plan(const PoolProblem& p, bool half) {
   args.across = make_divisor(p.out[2]);
   for (size_t d = 0; d < kSpatialAxes; ++d) args.axes[d] = p.axes[d];
   args.mode = p.mode;
-  plan.launch(half ? "pool_f16" : "pool_f32", {to_u31(divide_up(total, hip::kPoolThreads))},
-              hip::kPoolThreads, args);
+  const char* name = type == ElementType::kHalf    ? "pool_f16"
+                     : type == ElementType::kInt8  ? "pool_i8"
+                     : type == ElementType::kUint8 ? "pool_u8"
+                                                   : "pool_f32";
+  plan.launch(name, {to_u31(divide_up(total, hip::kPoolThreads))}, hip::kPoolThreads, args);
   return plan;
 }
 

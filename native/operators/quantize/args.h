@@ -22,9 +22,9 @@ struct QuantizeArgs {
   Scales scales;
   Divisor inner, size, block;
   uint32_t blocks;
-  int32_t is_signed;  // of 8-bit numbers
-  int32_t vectors;    // all pointers are multiples of 16
-  int32_t unused;
+  int32_t is_signed;   // of numbers of 8 and 16 bits
+  int32_t vectors;     // all pointers are multiples of 16
+  int32_t zero_first;  // the zero point is added before rounding
 };
 static_assert(is_args<QuantizeArgs>(96), "one layout for all compilers");
 

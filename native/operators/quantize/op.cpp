@@ -115,7 +115,8 @@ class Quantize final : public gpu::DeviceKernel {
   bool back_;
 };
 
-bool is_byte(ElementType type) { return type == ElementType::kUint8 || type == ElementType::kInt8; }
+// Those that QuantizeLinear writes.
+bool is_narrow(ElementType type) { return is_whole(type) && bytes_of(type) <= 2; }
 
 std::string refuse_block(const Node& node) {
   const int64_t block = node.find_int("block_size").value_or(0);
@@ -127,9 +128,9 @@ std::string refuse_quantize(const Node& node) {
   if (!is_float(x)) return std::string("no kernel for ") + element_type_name(x);
   if (node.inputs[1].type != x) return "data and scale of two types";
   const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
-  if (node.has_input(2) ? !is_byte(node.inputs[2].type)
-                        : given != ElementType::kUndefined && !is_byte(given)) {
-    return "only to int8 and uint8";
+  if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
+                        : given != ElementType::kUndefined && !is_narrow(given)) {
+    return "only to whole numbers of 8 and 16 bits";
   }
   const auto precision = static_cast<ElementType>(node.find_int("precision").value_or(0));
   if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
@@ -139,7 +140,7 @@ std::string refuse_quantize(const Node& node) {
 
 std::string refuse_dequantize(const Node& node) {
   const ElementType x = node.inputs[0].type, scale = node.inputs[1].type;
-  if (!is_byte(x) && x != ElementType::kInt32) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_narrow(x) && x != ElementType::kInt32) return std::string("no kernel for ") + element_type_name(x);
   if (!is_float(scale)) return "only scales of float and float16";
   if (node.has_input(2) && node.inputs[2].type != x) return "data and zero point of two types";
   const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
@@ -150,8 +151,8 @@ std::string refuse_dequantize(const Node& node) {
 }  // namespace
 
 void add_quantize(Kernels& kernels) {
-  kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false).refused(refuse_quantize);
-  kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true).refused(refuse_dequantize);
+  kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false).refused(refuse_quantize).takes_rare_types();
+  kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true).refused(refuse_dequantize).takes_rare_types();
   kernels.add_onnx<DynamicQuantize>("DynamicQuantizeLinear", 11, 11).refused(refuse_dynamic);
 }
 

@@ -14,10 +14,11 @@ struct QuantizeProblem {
   int64_t outer = 1, size = 1, inner = 1;
   Scales scales = Scales::kOne;
   int64_t block = 1;                        // places of a block, of kBlocks
-  ElementType number = ElementType::kInt8;  // of x or y: kInt8, kUint8, kInt32
+  ElementType number = ElementType::kInt8;  // of x or y: kInt32 if `back`, and those of 8 and 16 bits
   bool half = false;                        // scales and the other tensor are float16
   bool zero = false;                        // there are zero points
   bool back = false;                        // DequantizeLinear
+  bool zero_first = false;                  // the zero point is added before rounding, not after it
 };
 
 // Inputs x, scale, zero point if any; output y. `aligned`: all pointers are multiples of 16. Throws

@@ -2,6 +2,23 @@
 
 namespace graphopt::gpu {
 
+namespace {
+
+const char* kernel_of(const QuantizeProblem& p) {
+  struct Names {
+    const char *quantize[2], *dequantize[2];  // of float and float16
+  };
+  static constexpr Names k8 = {{"quantize_b8_f32", "quantize_b8_f16"},
+                               {"dequantize_b8_f32", "dequantize_b8_f16"}};
+  static constexpr Names k16 = {{"quantize_b16_f32", "quantize_b16_f16"},
+                                {"dequantize_b16_f32", "dequantize_b16_f16"}};
+  static constexpr Names k32 = {{}, {"dequantize_i32_f32", "dequantize_i32_f16"}};
+  const Names& names = bytes_of(p.number) == 1 ? k8 : bytes_of(p.number) == 2 ? k16 : k32;
+  return (p.back ? names.dequantize : names.quantize)[p.half];
+}
+
+}  // namespace
+
 Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   Plan plan;
   const int64_t total = p.outer * p.size * p.inner;
@@ -17,18 +34,11 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   args.size = make_divisor(p.size);
   args.block = make_divisor(p.block);
   args.blocks = to_u31(divide_up(p.size, p.block));
-  args.is_signed = p.number == ElementType::kInt8;
+  args.is_signed = is_signed(p.number);
   args.vectors = aligned;
-  const char* name = nullptr;
-  if (!p.back) {
-    name = p.half ? "quantize_f16" : "quantize_f32";
-  } else if (p.number == ElementType::kInt32) {
-    name = p.half ? "dequantize_i32_f16" : "dequantize_i32_f32";
-  } else {
-    name = p.half ? "dequantize_b8_f16" : "dequantize_b8_f32";
-  }
+  args.zero_first = p.zero_first;
   const int64_t group = hip::kQuantizeThreads * (p.half ? 8 : 4);
-  plan.launch(name, {to_u31(divide_up(total, group))}, hip::kQuantizeThreads, args);
+  plan.launch(kernel_of(p), {to_u31(divide_up(total, group))}, hip::kQuantizeThreads, args);
   return plan;
 }
 

@@ -1,0 +1,68 @@
+// What quantized_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/activation.h"
+
+namespace graphopt::hip {
+
+constexpr int kQuantizedThreads = 256;  // with 16 numbers each
+constexpr int kQuantizedTeam = 32;      // work-items that share a line
+
+enum class QuantizedOp : int32_t {
+  kActivate,  // of one input
+  kAdd,
+  kMul,
+};
+
+// Zero points may be null: 0.
+struct QuantizedArgs {
+  static constexpr int kSlots = 9;
+  In a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero;
+  Out y;
+  uint32_t total;
+  Axes axes;
+  Strides a_strides, b_strides;
+  Activation act;
+  QuantizedOp op;
+  int32_t is_signed;
+  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16.
+  int32_t vectors;
+  int32_t unused;
+};
+static_assert(is_args<QuantizedArgs>(192), "one layout for all compilers");
+
+// Lines of x [outer, size, inner] along `size`.
+struct QuantizedMeanArgs {
+  static constexpr int kSlots = 6;
+  In x, x_scale, x_zero, y_scale, y_zero;
+  Out y;
+  uint32_t lines;
+  Divisor inner;
+  uint32_t size;
+  int32_t is_signed;
+};
+static_assert(is_args<QuantizedMeanArgs>(72), "one layout for all compilers");
+
+constexpr int kExponentials = 256;  // one for each difference of two bytes
+
+struct ExponentialsArgs {
+  static constexpr int kSlots = 2;
+  In x_scale;
+  Out table;
+  double largest;  // the exponent of the first one
+};
+static_assert(is_args<ExponentialsArgs>(24), "one layout for all compilers");
+
+struct QuantizedSoftmaxArgs {
+  static constexpr int kSlots = 5;
+  In x, table, y_scale, y_zero;
+  Out y;
+  uint32_t lines;
+  Divisor inner;
+  uint32_t size;
+  int32_t is_signed;
+};
+static_assert(is_args<QuantizedSoftmaxArgs>(64), "one layout for all compilers");
+
+}  // namespace graphopt::hip
