@@ -36,7 +36,7 @@ def rounded(y: Array, scale: Array, zero: Array) -> Array:
 
 
 def real(x: Array, scale: Array, zero: Array) -> Array:
-    return (x.astype(np.float64) - np.float64(zero[0])) * np.float64(scale[0])
+    return np.asarray((x.astype(np.float64) - np.float64(zero[0])) * np.float64(scale[0]))
 
 
 def point(rng: np.random.Generator, dtype: Any, given: bool) -> Array:
