@@ -29,7 +29,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
+from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.vocabulary import MOVES
@@ -63,6 +63,8 @@ FUNCTIONS = frozenset(
     "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
     "Tanh".split()
 )
+# So are the gates inside of these: a state of 1e-4 comes in steps of 2**-24.
+RECURRENT = frozenset("DynamicQuantizeLSTM GRU LSTM RNN".split())
 # One operand or two and nothing to sum: their error is at most that of what they read, except in a smaller precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
 # Round to a grid, choose or compare: what they read may move without any effect, or by a little and with a great one.
@@ -432,7 +434,7 @@ class _Noise:
     def _is_rounded(self, node: onnx.NodeProto, name: str) -> bool:
         if self.still:
             return False
-        if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS:
+        if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS | RECURRENT:
             return True
         if not self.unit_of(name).coarse:
             return False
@@ -676,7 +678,8 @@ class _Noise:
         unit = rounding.unit * (2.0**-29 if wide and not rounding.coarse else 1.0)
         yield from self._uniform(here, x, unit, TensorProto.DOUBLE if wide else TensorProto.FLOAT)
         size = x
-        floor = max(rounding.floor, FUNCTION_FLOOR / rounding.unit if op_type in FUNCTIONS else 0.0)
+        least = FUNCTION_FLOOR if op_type in FUNCTIONS else GATE_FLOOR if op_type in RECURRENT else 0.0
+        floor = max(rounding.floor, least / rounding.unit)
         if floor and not wide:
             self.floors.add(floor)
             yield node("Abs", [x], "abs")
