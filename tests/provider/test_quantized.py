@@ -186,7 +186,7 @@ def test_numbers_of_16_bits(number: str, block: int, worker: ProcessPoolExecutor
     scales = helper.make_tensor("scales", onnx.TensorProto.FLOAT, dims, scale(*dims, of=10).ravel())
     points = helper.make_tensor("points", code, dims, RNG.integers(least // 2, most // 2, dims).ravel())
     weights = helper.make_tensor("weights", code, (3, 8, 7), RNG.integers(least, most + 1, (3, 8, 7)).ravel())
-    quantization = {"axis": 1, "block_size": block} if block else {"axis": 1}
+    quantization: dict[str, Any] = {"axis": 1, "block_size": block} if block else {"axis": 1}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "scales", "points"], ["q"], **quantization),
         helper.make_node("DequantizeLinear", ["q", "scales", "points"], ["y"], **quantization),
