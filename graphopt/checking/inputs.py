@@ -80,6 +80,9 @@ _NO_ARRAYS = frozenset(
 )
 # Most elements of all inputs together, of one by its symbolic dimensions, and of a tensor whose shape is an input.
 ELEMENTS, SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 24, 1 << 17, 1 << 20
+# Most elements of any input: 8 GiB where they are drawn. Some tools write 2^31 - 1 for any size, and the runtimes take
+# that at its word.
+LARGEST_INPUT = 1 << 30
 # The longest that a list of integers is taken for a shape.
 LONGEST_SHAPE = 8
 
@@ -143,7 +146,7 @@ def plan(
         has_numbers: whether each floating point output of a case that the model took, by name, has a finite number.
 
     Raises:
-        VerifyError: an input is of a type that is not made here.
+        VerifyError: an input is of a type that is not made here, or too large.
     """
     _Plan(model, wishes, accepts, exhausted, has_numbers).run()
 
@@ -461,6 +464,9 @@ class _Plan:
         dtype, shape, use = _dtype(value), _shape(value, sizes), self.uses[value.name]
         if dtype.kind not in "iubfV":
             raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
+        if math.prod(shape) > LARGEST_INPUT:
+            held = f"of {[*shape]} holds {math.prod(shape):.1e} numbers"
+            raise VerifyError(f"input '{value.name}' {held}: give some of your own with --inputs, or smaller sizes")
         given = self.wishes.ranges.get(value.name)
         if given is not None:
             low, high = given

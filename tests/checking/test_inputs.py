@@ -54,6 +54,16 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
             "SequenceLength(x)",
             "is no tensor: give a value of your own with --inputs",
         ),
+        (
+            "float[2147483647]",
+            "Shape(x)",
+            "of [2147483647] holds 2.1e+09 numbers: give some of your own with --inputs, or smaller sizes",
+        ),
+        (
+            "bool[2147483647, 2147483647]",
+            "Shape(x)",
+            "of [2147483647, 2147483647] holds 4.6e+18 numbers: give some of your own with --inputs, or smaller sizes",
+        ),
     ],
 )
 def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) -> None:
