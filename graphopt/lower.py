@@ -129,7 +129,9 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     try:
         after = onnx.version_converter.convert_version(before, opset)
     except Exception as error:
-        raise OptionError(f"--opset {opset}: {one_line(error)}") from error
+        # A place in its sources and the condition that did not hold stand before what it has to say.
+        why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
+        raise OptionError(f"--opset {opset}: onnx's converter has no way there: {why}") from error
     # The converter knows the graph alone.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string
