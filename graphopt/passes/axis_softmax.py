@@ -44,6 +44,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
     equation = "Softmax(X, axis) = AxisSoftmax(X, axis), not over the last axis"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Softmax")})
+    fallback = True  # of fuse_attention
 
     def match(self, node: ir.Node, editor: Editor) -> SoftmaxMatch | None:
         x = require_input(node, 0)
