@@ -225,9 +225,6 @@ SAID_TWICE = {
     "Ahead": "loads in flight, of two kernels",
     "Alignment": "of workspace, and what hipBLASLt is told of tensors",
     "ShortPlane": "of two CPU kernels, each measured",
-    "LdsBytes": "of GPUs, and of the emulator that stands in for one",
-    "MaxRows": "accumulators that the registers hold, of two loops on the CPU",
-    "Panel": "vectors of weights beside them",
 }
 
 

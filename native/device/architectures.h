@@ -82,10 +82,9 @@ constexpr Architecture kArchitectures[] = {
 };
 // clang-format on
 
-// LDS of a work-group that kernels are written for (kLdsBytes of traits.h). gfx950 has more: what runs there
-// are the shapes of gfx942.
+// kLdsBytes of the kernels that run on an architecture.
 constexpr int kernel_lds(const Architecture& a) {
-  return a.matrix == hip::Matrix::kMma ? a.lds_bytes : 65536;
+  return a.matrix == hip::Matrix::kMma ? hip::kNvidiaLdsBytes : hip::kAmdLdsBytes;
 }
 
 }  // namespace graphopt::gpu

@@ -63,10 +63,12 @@ constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
 #endif
+// LDS of a work-group that kernels are written for. gfx950 has more: what runs there are the shapes of gfx942.
+constexpr int kAmdLdsBytes = 65536, kNvidiaLdsBytes = 232448;
 #if defined(__CUDA_ARCH__)
-constexpr int kLdsBytes = 232448;
+constexpr int kLdsBytes = kNvidiaLdsBytes;
 #else
-constexpr int kLdsBytes = 65536;  // kernel_lds of device/architectures.h
+constexpr int kLdsBytes = kAmdLdsBytes;
 #endif
 
 }  // namespace graphopt::hip

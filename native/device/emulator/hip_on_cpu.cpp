@@ -198,7 +198,7 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   if (m.threads == 0 || m.threads > static_cast<size_t>(m.kernel->max_threads))
     fail("work-group size out of bounds");
   if (m.threads % kWaveSize != 0) fail("the work-group size is no multiple of the wave size");
-  if (lds > kLdsBytes) fail("more dynamic LDS than there is");
+  if (lds > graphopt::hip::kLdsBytes) fail("more dynamic LDS than there is");
   if (m.stacks == nullptr) {
     m.fibers.resize(kMaxThreads);
     m.exchanged.resize(kMaxThreads);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "blocks/half.h"
+#include "device/traits.h"
 
 #define DEVICE inline
 #define KERNEL(name, max_threads, Args, ...)                                                    \
@@ -21,8 +22,8 @@
   static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads); \
   DEVICE void name##_body(const Args& args)
 #define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
-#define SHARED(Type, name)                                                                        \
-  static_assert(sizeof(Type) <= graphopt::hip::cpu::kLdsBytes, "more LDS than a work-group has"); \
+#define SHARED(Type, name)                                                                   \
+  static_assert(sizeof(Type) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \
   Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())
 #define DYNAMIC_SHARED(Type, name) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
 #define LARGE_SHARED(Type, name) SHARED(Type, name)
@@ -32,8 +33,6 @@ namespace graphopt::hip {
 using half_t = graphopt::half;
 
 namespace cpu {
-
-constexpr size_t kLdsBytes = 65536;
 
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;

@@ -28,19 +28,17 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-inline int64_t divide_up(int64_t x, int64_t by) { return ceil_div(x, by); }
-
 // --- Tiles ---
 
 #if defined(__AVX512F__)
-constexpr int kMaxVectors = 4;  // vectors of a tile's row: with kTileRows below, what the registers hold
+constexpr int kMaxVectors = 4;  // vectors of a row of sums: with rows_of() of them, what the registers hold
 constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 #else
 constexpr int kMaxVectors = 2;
 constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 #endif
-constexpr int kMaxRows = 8;
-constexpr int64_t kPanel = int64_t{kMaxVectors} * kWidth;
+constexpr int kMostRows = 8;
+constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
 // results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is
 // neutral.
@@ -194,7 +192,7 @@ using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, flo
 
 template <int kVectors, Result kResult, class T>
 inline Multiply<T> pick_rows(int64_t rows) {
-  static constexpr Multiply<T> table[kMaxRows] = {
+  static constexpr Multiply<T> table[kMostRows] = {
       multiply<1, kVectors, kResult, T>,
       multiply<2, kVectors, kResult, T>,
       multiply<3, kVectors, kResult, T>,
@@ -243,13 +241,13 @@ inline void transpose(Vec (&r)[kWidth]) {
   if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
 }
 
-// K^T in panels: panel j holds keys [j * kPanel, ...) as [D, width of the panel], the last panel being as
+// K^T in panels: panel j holds keys [j * kPanelFloats, ...) as [D, width of the panel], the last panel being as
 // narrow as whole vectors allow and filled up with zeros.
 template <class T>
 void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed) {
-  for (int64_t first = 0; first < n; first += kPanel) {
-    const int64_t keys = std::min(kPanel, n - first);
-    const int64_t width = (keys + kWidth - 1) / kWidth * kWidth;
+  for (int64_t first = 0; first < n; first += kPanelFloats) {
+    const int64_t keys = std::min(kPanelFloats, n - first);
+    const int64_t width = round_up(keys, kWidth);
     float* panel = packed + first * D;
     for (int64_t j = 0; j < width; j += kWidth) {
       const int64_t count = std::min<int64_t>(kWidth, keys - j);
@@ -320,9 +318,9 @@ inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
 // pack_keys in words: [D / 2, width of the panel].
 template <class T>
 void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, Word* packed) {
-  const int64_t steps = divide_up(D, 2);
-  for (int64_t first = 0; first < n; first += kPanel) {
-    const int64_t keys = std::min(kPanel, n - first), width = round_up(keys, kWidth);
+  const int64_t steps = ceil_div(D, 2);
+  for (int64_t first = 0; first < n; first += kPanelFloats) {
+    const int64_t keys = std::min(kPanelFloats, n - first), width = round_up(keys, kWidth);
     for (int64_t j = 0; j < width; j += kWidth) {
       const int64_t count = std::min<int64_t>(kWidth, keys - j);
       const T* x = k + (first + j) * row_stride;
@@ -389,7 +387,7 @@ bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
   const Words high = Words{} + 0xffff0000u;
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
-    for (int64_t j = 0; j < divide_up(n, 2); ++j) {
+    for (int64_t j = 0; j < ceil_div(n, 2); ++j) {
       const Words pair = Factors<Word>::load(v + j * width + c);
       sum += reinterpret_cast<Vec>(pair << 16) * 0.0f + reinterpret_cast<Vec>(pair & high) * 0.0f;
     }
@@ -495,29 +493,29 @@ struct Plan {
     query_width = round_up(p.D, kWidth);
     value_width = round_up(p.Dv, kWidth);
     const int64_t width = query_width + value_width;
-    block_keys = std::clamp(kBlockFloats / width / kPanel * kPanel, kPanel, kBlockKeys);
+    block_keys = std::clamp(kBlockFloats / width / kPanelFloats * kPanelFloats, kPanelFloats, kBlockKeys);
     if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
     score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
     tile_rows = kMaxTileRows * score_stride <= kScoreFloats ? kMaxTileRows : kTileRows;
     chunks = 1;
-    if (p.B * heads * divide_up(rows, kLeastItemRows) < kEnoughItems) {
+    if (p.B * heads * ceil_div(rows, kLeastItemRows) < kEnoughItems) {
       chunks = std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
     }
-    chunk_keys = round_up(divide_up(p.T, chunks), block_keys);
-    chunks = divide_up(p.T, chunk_keys);
+    chunk_keys = round_up(ceil_div(p.T, chunks), block_keys);
+    chunks = ceil_div(p.T, chunk_keys);
     lanes = std::min(most_lanes, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kLaneProducts);
-    const int64_t wanted = lanes == 1 ? 1 : divide_up(lanes * kItemsPerLane, p.B * heads * chunks);
-    item_rows = std::max(std::min(kItemFloats / width, divide_up(rows, wanted)), kLeastItemRows);
-    item_rows = std::min(rows, round_up(divide_up(rows, divide_up(rows, item_rows)), tile_rows));
-    row_items = divide_up(rows, item_rows);
+    const int64_t wanted = lanes == 1 ? 1 : ceil_div(lanes * kItemsPerLane, p.B * heads * chunks);
+    item_rows = std::max(std::min(kItemFloats / width, ceil_div(rows, wanted)), kLeastItemRows);
+    item_rows = std::min(rows, round_up(ceil_div(rows, ceil_div(rows, item_rows)), tile_rows));
+    row_items = ceil_div(rows, item_rows);
     items = p.B * heads * row_items * chunks;
     lanes = std::min(lanes, items);
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
     const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
     final_products = !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && p.softcap == 0.0f;
-    half_vector =
-        kWidth == 16 && value_width % kPanel == 48 && value_width - p.Dv >= kWidth / 2 && !values_in_place;
+    half_vector = kWidth == 16 && value_width % kPanelFloats == 48 && value_width - p.Dv >= kWidth / 2 &&
+                  !values_in_place;
     one_block = p.T <= block_keys;
     result_rows = one_block ? tile_rows : round_up(item_rows, kWidth);
   }
@@ -708,12 +706,12 @@ struct Attention {
         most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
     const auto multiply_pairs =
         most_known ? multiply_rows<Result::kMost, Word> : multiply_rows<Result::kStore, Word>;
-    for (int64_t j = 0; j < n; j += kPanel) {
-      const int64_t width = round_up(std::min(kPanel, block.n - j), kWidth);
-      const int64_t vectors = divide_up(std::min(kPanel, n - j), kWidth);
-      prefetch_rows(b, row, rows, block.first + j, std::min(kPanel, n - j));
+    for (int64_t j = 0; j < n; j += kPanelFloats) {
+      const int64_t width = round_up(std::min(kPanelFloats, block.n - j), kWidth);
+      const int64_t vectors = ceil_div(std::min(kPanelFloats, n - j), kWidth);
+      prefetch_rows(b, row, rows, block.first + j, std::min(kPanelFloats, n - j));
       if (p.bfloat16) {
-        const int64_t steps = divide_up(p.D, 2);
+        const int64_t steps = ceil_div(p.D, 2);
         multiply_pairs(rows, vectors, w.q, plan.query_width, words(w.k) + j * steps, width, steps,
                        w.scores + j, plan.score_stride, w.most);
         continue;
@@ -793,7 +791,7 @@ struct Attention {
       store(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
     if (p.bfloat16) {
-      add_values(w, rows, divide_up(n, 2), block.fresh, words(w.v), plan.value_width, out);
+      add_values(w, rows, ceil_div(n, 2), block.fresh, words(w.v), plan.value_width, out);
     } else if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
@@ -837,8 +835,8 @@ struct Attention {
   template <class V>
   void add_values(const Scratch& w, int64_t rows, int64_t n, bool fresh, const V* values, int64_t stride,
                   float* out) const {
-    for (int64_t c = 0; c < plan.value_width; c += kPanel) {
-      const int64_t vectors = divide_up(std::min(kPanel, plan.value_width - c), kWidth);
+    for (int64_t c = 0; c < plan.value_width; c += kPanelFloats) {
+      const int64_t vectors = ceil_div(std::min(kPanelFloats, plan.value_width - c), kWidth);
       int64_t i = 0;
 #if defined(__AVX512F__)
       if constexpr (!std::is_same_v<V, half>) {

@@ -2,6 +2,8 @@
 // plan (operators/attention/plan.cpp) must know too.
 #pragma once
 
+#include "device/traits.h"
+
 namespace graphopt::hip {
 
 // A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head`
@@ -58,13 +60,13 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
     }
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
-    if (head == 128 && lds_bytes > 65536) return {head, 4, plain ? 32 : 16, 64, plain, 2};
+    if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};
   }
   const int groups = wave / 8;
   const bool many = rows == AttentionRows::kMany;
-  if (lds_bytes > 65536) {
+  if (lds_bytes > kAmdLdsBytes) {
     if (head == 64)
       return many ? AttentionShape{head, 4, groups * 8, 64, true, 2, 2}
                   : AttentionShape{head, 4, groups * 4, 64, true, 3};

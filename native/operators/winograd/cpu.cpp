@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "blocks/cpu/activation.h"
-#include "blocks/cpu/simd.h"
+#include "blocks/cpu/product.h"
 #include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
 #include "device/cpu/parallel_for.h"
@@ -25,14 +25,6 @@ namespace {
 // --- Tiles
 
 constexpr int64_t L = kWidth;
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors of weights, 1 broadcast: 31 of 32 registers
-#elif defined(__AVX2__)
-constexpr int kMaxRows = 6;
-#else
-constexpr int kMaxRows = 4;
-#endif
-constexpr int kPanel = 2;
 
 // --- Algorithms
 
@@ -97,9 +89,6 @@ struct F4x4 {
     y[3] = 0.5f * a * odd_a + 2.0f * b * odd_b + m[5];
   }
 };
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // --- Weights
 
@@ -274,56 +263,42 @@ void gather_input(const ConvolutionProblem& p, const Geometry& g, const T* x, in
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
 // apart. Fetches other calls' operands into the second-level cache: at next_a what is shaped like a, and from
 // next_u on kVectors lines for each k, next_step floats further each time.
-template <int kRows, int kVectors>
-void multiply(const float* a, int64_t a_stride, const float* u, int64_t k, float* o, const float* next_a,
-              const float* next_u, int64_t next_step) {
-  Vec sum[kRows][kVectors] = {};
-  for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
-    const float* row = a;
-    const float* next_row = next_a;
-    for (const float* row_end = a + std::min(k, L); row < row_end; ++row, u += kVectors * L) {
-      __builtin_prefetch(next_row, 0, 2);
-      next_row += L;
-      Vec b[kVectors];
+template <int kVectors>
+struct MultiplyTiles {
+  template <int kRows>
+  struct Of {
+    static void run(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
+                    const float* next_a, const float* next_u, int64_t next_step) {
+      Vec sum[kRows][kVectors] = {};
+      for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
+        const float* row = a;
+        const float* next_row = next_a;
+        for (const float* row_end = a + std::min(k, L); row < row_end; ++row, u += kVectors * L) {
+          __builtin_prefetch(next_row, 0, 2);
+          next_row += L;
+          Vec b[kVectors];
 #pragma GCC unroll 2
-      for (int j = 0; j < kVectors; ++j) {
-        __builtin_prefetch(next_u + j * L, 0, 2);
-        b[j] = load_aligned(u + j * L);
+          for (int j = 0; j < kVectors; ++j) {
+            __builtin_prefetch(next_u + j * L, 0, 2);
+            b[j] = load_aligned(u + j * L);
+          }
+          next_u += next_step;
+#pragma GCC unroll 14
+          for (int i = 0; i < kRows; ++i) {
+            const Vec s = splat(row[i * L]);
+#pragma GCC unroll 2
+            for (int j = 0; j < kVectors; ++j) sum[i][j] += s * b[j];
+          }
+        }
       }
-      next_u += next_step;
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
-        const Vec s = splat(row[i * L]);
 #pragma GCC unroll 2
-        for (int j = 0; j < kVectors; ++j) sum[i][j] += s * b[j];
+        for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * L, sum[i][j]);
       }
     }
-  }
-#pragma GCC unroll 14
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * L, sum[i][j]);
-  }
-}
-
-using Multiply = void (*)(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
-                          const float* next_a, const float* next_u, int64_t next_step);
-
-template <int kVectors>
-Multiply multiply_of(int rows) {
-  static constexpr Multiply table[] = {
-      multiply<1, kVectors>,  multiply<2, kVectors>,  multiply<3, kVectors>,  multiply<4, kVectors>,
-#if defined(__AVX2__)
-      multiply<5, kVectors>,  multiply<6, kVectors>,
-#endif
-#if defined(__AVX512F__)
-      multiply<7, kVectors>,  multiply<8, kVectors>,  multiply<9, kVectors>,  multiply<10, kVectors>,
-      multiply<11, kVectors>, multiply<12, kVectors>, multiply<13, kVectors>, multiply<14, kVectors>,
-#endif
   };
-  static_assert(sizeof(table) / sizeof(table[0]) == kMaxRows);
-  return table[rows - 1];
-}
+};
 
 // o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
 // next call.
@@ -335,8 +310,8 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
   const int64_t step = vectors / parts * L;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t from = rows * i / pieces, to = rows * (i + 1) / pieces;
-    const int count = static_cast<int>(to - from);
-    const Multiply fn = vectors == kPanel ? multiply_of<kPanel>(count) : multiply_of<1>(count);
+    const auto fn = vectors == kPanel ? of_rows<MultiplyTiles<kPanel>::Of>(to - from)
+                                      : of_rows<MultiplyTiles<1>::Of>(to - from);
     fn(v + from * L, rows * L, u, k, o + from * vectors * L, i + 1 < pieces ? v + to * L : next_v,
        i < parts ? next_u + i * k * step : u, step);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "blocks/gpu/product_shape.h"
+#include "device/traits.h"
 
 namespace graphopt::hip {
 
@@ -10,11 +11,11 @@ namespace graphopt::hip {
 constexpr int kMatrixConvChannels = 32;
 
 // Channels of a step of the product; lds_bytes: of a work-group.
-constexpr int matrix_conv_depth(int lds_bytes) { return lds_bytes > 65536 ? 64 : 32; }
+constexpr int matrix_conv_depth(int lds_bytes) { return lds_bytes > kAmdLdsBytes ? 64 : 32; }
 
 // As product_columns; a device of so much LDS has the registers for 64.
 constexpr int matrix_conv_columns(int wave, int lds_bytes) {
-  return lds_bytes > 65536 ? 64 : product_columns(wave);
+  return lds_bytes > kAmdLdsBytes ? 64 : product_columns(wave);
 }
 constexpr int matrix_conv_waves(int side, int wave, int lds_bytes) {
   return 2 * side / matrix_conv_columns(wave, lds_bytes);
