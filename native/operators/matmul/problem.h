@@ -26,3 +26,15 @@ struct GemmProblem {
 };
 
 }  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// The product of A and B as of numpy's matmul, of tensors whose last two axes lie turned where it says so, and the shape
+// of the result. Throws Error.
+struct MatmulShapes {
+  gpu::GemmProblem problem;
+  Shape y;
+};
+MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b);
+
+}  // namespace graphopt

@@ -21,12 +21,4 @@ void plan_library(Product& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
 void plan_own(Product& product);
 
-// The product of A and B as of numpy's matmul, of tensors whose last two axes lie turned where it says so, and the shape
-// of the result. Throws Error.
-struct MatmulShapes {
-  gpu::GemmProblem problem;
-  Shape y;
-};
-MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b);
-
 }  // namespace graphopt
