@@ -56,6 +56,23 @@ const T* data(const Call& call, size_t i) {
   return call.inputs[i].as<const T>();
 }
 
+// The kernel of an operator of three tensors: `kRun` (problem, inputs, output, lanes, workspace) and what it wants.
+template <class Op, class T, auto kRun, auto kWorkspace>
+class CpuKernelOfThree final : public CpuKernel<Op> {
+ public:
+  using CpuKernel<Op>::CpuKernel;
+  bool run(Call& call) const override {
+    kRun(this->problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2), call.outputs[0].as<T>(),
+         *call.parallel, call.workspace);
+    return true;
+  }
+
+ private:
+  size_t workspace(const typename Op::Problem& p, size_t lanes) const override {
+    return kWorkspace(p, lanes);
+  }
+};
+
 // The kernel of a WeightedOperator that wants the weights in a layout of its own (packed.h): packed once where
 // they are constant, else by each run in its workspace.
 template <class Op, const auto& kKernels>

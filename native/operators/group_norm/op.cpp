@@ -36,20 +36,7 @@ GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
 namespace {
 
 template <class T>
-class GroupNormKernel final : public CpuKernel<GroupNormOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::group_norm(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
-                    call.outputs[0].as<T>(), *call.parallel, call.workspace);
-    return true;
-  }
-
- private:
-  size_t workspace(const GroupNormProblem& p, size_t lanes) const override {
-    return cpu::group_norm_workspace<T>(p, lanes);
-  }
-};
+using GroupNormKernel = CpuKernelOfThree<GroupNormOp, T, cpu::group_norm<T>, cpu::group_norm_workspace<T>>;
 
 void plan_own(GpuWork<GroupNormProblem>& work) {
   work.program.launch(gpu::group_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),

@@ -15,20 +15,8 @@ LayerNorm2dProblem LayerNorm2dOp::problem(const Shapes& inputs) const {
 namespace {
 
 template <class T>
-class LayerNorm2dKernel final : public CpuKernel<LayerNorm2dOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::layer_norm_2d(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
-                       call.outputs[0].as<T>(), *call.parallel, call.workspace);
-    return true;
-  }
-
- private:
-  size_t workspace(const LayerNorm2dProblem& p, size_t lanes) const override {
-    return cpu::layer_norm_2d_workspace<T>(p, lanes);
-  }
-};
+using LayerNorm2dKernel =
+    CpuKernelOfThree<LayerNorm2dOp, T, cpu::layer_norm_2d<T>, cpu::layer_norm_2d_workspace<T>>;
 
 void plan_own(GpuWork<LayerNorm2dProblem>& work) {
   work.program.launch(gpu::layer_norm_2d_plan(work.p, work.half), work.call);

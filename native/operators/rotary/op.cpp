@@ -75,20 +75,8 @@ void FusedRotaryOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class FusedRotaryKernel final : public CpuKernel<FusedRotaryOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::fused_rotary(problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2),
-                      call.outputs[0].as<T>(), *call.parallel, call.workspace);
-    return true;
-  }
-
- private:
-  size_t workspace(const FusedRotaryProblem& p, size_t lanes) const override {
-    return cpu::fused_rotary_workspace<T>(p, lanes);
-  }
-};
+using FusedRotaryKernel =
+    CpuKernelOfThree<FusedRotaryOp, T, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
 
 void plan_own(GpuWork<FusedRotaryProblem>& work) {
   work.program.launch(gpu::fused_rotary_plan(work.p, work.half), work.call);
