@@ -176,9 +176,7 @@ class Region::Values {
 
   // What a step writes: its number among the values.
   int add(const std::string& name, bool last) {
-    const auto value = region_.values_.size();
-    const auto output = outputs_.find(name);
-    region_.values_.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+    const size_t value = new_value(name, last);
     Known& known = known_[name];
     known.as[last] = {Operand::Kind::kValue, value, false};
     known.written_last = known.written_last || last;
@@ -196,9 +194,7 @@ class Region::Values {
     step.inputs.push_back(known.as[!last]);
     const Shape& shape = *value.shape;
     if (shape[1] == 1 || (shape[2] == 1 && shape[3] == 1)) step.reuse = Reuse::kAlias;
-    const auto number = region_.values_.size();
-    const auto output = outputs_.find(name);
-    region_.values_.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+    const size_t number = new_value(name, last);
     step.outputs.push_back(static_cast<int>(number));
     region_.steps_.push_back(std::move(step));
     sources.emplace_back();
@@ -231,6 +227,13 @@ class Region::Values {
     Operand as[2];  // in channels first, in channels last
     bool written_last = false;
   };
+
+  // The number of a value that the next step writes. What the region gives out is in channels first.
+  size_t new_value(const std::string& name, bool last) {
+    const auto output = outputs_.find(name);
+    region_.values_.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+    return region_.values_.size() - 1;
+  }
 
   // An input with two layouts, or one that is the same in both. An unknown rank looks like a scalar's.
   static bool fits(const GraphNode& node, size_t i, Layout layout) {
@@ -418,7 +421,6 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
       }
     }
     if (!last) continue;
-    // What the region gives out is in channels first.
     for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
       const std::string& name = nodes[i].output_names()[k];
       if (known.is_output(name)) known.get(name, false, nodes[i].outputs[k], sources);
