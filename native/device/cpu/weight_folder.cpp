@@ -119,10 +119,15 @@ uint64_t hash_of(const std::string& text, const void* data, size_t bytes) {
 }
 
 Memory allocate_lines(size_t bytes) {
-  constexpr size_t kLine = 64;
-  Memory memory(std::aligned_alloc(kLine, (std::max(bytes, size_t{1}) + kLine - 1) / kLine * kLine),
+  constexpr size_t kLine = 64, kLargePage = 2 << 20;
+  const size_t large = bytes / kLargePage * kLargePage;
+  Memory memory(std::aligned_alloc(large > 0 ? kLargePage : kLine,
+                                   (std::max(bytes, size_t{1}) + kLine - 1) / kLine * kLine),
                 std::free);
   if (memory == nullptr) throw std::bad_alloc();
+  // A product reads each weight once: in small pages it would look up an address for every 64 lines. What is no
+  // whole large page stays in small ones, so that no memory is taken for nothing. A kernel may refuse.
+  if (large > 0) madvise(memory.get(), large, MADV_HUGEPAGE);
   return memory;
 }
 

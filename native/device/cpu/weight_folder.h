@@ -18,7 +18,7 @@ namespace graphopt::cpu {
 // FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo), of a text and then of bytes.
 uint64_t hash_of(const std::string& text, const void* data, size_t bytes);
 
-// Begins at a cache line. Throws std::bad_alloc.
+// Begins at a cache line, and lies in large pages where it fills any and the system has them. Throws std::bad_alloc.
 using Memory = std::unique_ptr<void, void (*)(void*)>;
 Memory allocate_lines(size_t bytes);
 

@@ -49,6 +49,31 @@ Blocks blocks_of(const LinearProblem& p) {
   return b;
 }
 
+// Fetches `rows` rows of a panel's columns, which will be written.
+template <class T>
+inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i, y += y_stride) {
+    __builtin_prefetch(y, 1);
+    __builtin_prefetch(y + L, 1);
+  }
+}
+
+// Keeps the sums, and fetches what the next panel is multiplied by into the second-level cache meanwhile: `pace`
+// bytes for each step, at most two cache lines. A line is asked for again until the next one's turn has come, which
+// costs less than to ask whether it has.
+struct KeepAndFetch {
+  static constexpr bool kPairs = false;
+  const char* next;
+  int64_t pace;
+  Vec begin(int64_t) const { return Vec{}; }
+  void step() {
+    __builtin_prefetch(next, 0, 2);
+    if (pace > 64) __builtin_prefetch(next + 64, 0, 2);
+    next += pace;
+  }
+  void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
+};
+
 // `rows` rows of y from column n on, from their products o, which is overwritten. b, r and y are at that
 // column, r and y at the first row.
 template <class T>
@@ -105,15 +130,13 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
       const Word* v = panel_at(w, steps, panel);
       const Word* next = v + steps * vectors * L;
       const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-      // The first blocks share the fetching of the next panel, which a single one could not keep up with.
-      const int64_t fetching = std::min(end - begin, vectors), lines = vectors / fetching;
+      const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
       alignas(64) float o[kMaxRows * kPanelWidth];
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
-        const int64_t turn = i - begin;
-        multiply_rows<E>(
-            rows, vectors, s + i * slot, v, Panel{}, steps, o,
-            Keep{next + turn * steps * lines * L, turn < fetching && panel + 1 < panels ? lines : 0});
+        fetch_rows(y + row * p.N + n, p.N, rows);
+        const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
+        multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o, KeepAndFetch{ahead, pace});
         finish(p, o, rows, vectors, p.N - n, b + n, p.has_residual ? r + row * p.N + n : nullptr,
                y + row * p.N + n);
       }
