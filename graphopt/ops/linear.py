@@ -1,7 +1,6 @@
 """Linear[act][Bf16] and LinearAdd[Bf16]: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
 
-X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16.
-Without a CPU kernel: there the body runs, which is what the runtime's own fusions look for.
+X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16, whose products are added in float32.
 
 Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
 are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
@@ -46,7 +45,6 @@ def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpS
         min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET if brain else 9),
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(X W{rounded} + b{' + R' if add else ''})",
-        cpu_kernel=brain,
         gpu_kernel=not brain,
         float32_only=brain,
     )

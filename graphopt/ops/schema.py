@@ -59,8 +59,7 @@ class OpSpec:
         min_opset: the oldest default opset in which the body can be written.
         reference: `reference(*inputs, **attributes)` computes the outputs in float64 with numpy.
         summary: the equation in a line.
-        cpu_kernel: whether the library has a CPU kernel; the body runs on the CPU otherwise.
-        gpu_kernel: the same for GPUs.
+        gpu_kernel: whether the library has kernels for GPUs, as it has one for CPUs.
         float32_only: its tensors are float32; float32 or float16 otherwise.
         bfloat16: formal names of outputs in bfloat16; a node may leave the others of such an operator out.
         X_types: element types of input X, where it has others than the rest; R may be of bfloat16 then, too.
@@ -74,7 +73,6 @@ class OpSpec:
     reference: Callable[..., tuple[Array, ...]] = field(repr=False)
     summary: str
     min_opset: int = MIN_OPSET
-    cpu_kernel: bool = True
     gpu_kernel: bool = True
     float32_only: bool = False
     bfloat16: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""On GPUs a fully connected layer and what follows it become one node; elsewhere they are looked at and left.
+"""A fully connected layer and what follows it become one node, on GPUs and, where its weight is large, on CPUs.
 
     act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)        and Gemm
 
@@ -11,8 +11,8 @@ stays behind a Linear.
 
 Where it pays: our provider runs bias, activation and residual sum as kernels of their own, written-out activations as
 several; Linear is the product and one of them, or one launch of the vendor's library. On the CPU the runtime fuses them
-itself, and what remains costs about a tenth of the product (docs/measurements/norms_cpu.md), which a product of ours
-would lose to one that is tuned for every CPU.
+itself, and a product of ours is faster than its own for large weights in float32 alone (`linear_pays`), with a bias or
+without.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from graphopt.ops import OPS
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.cpu import linear_pays
 from graphopt.targets.profit import Candidate
 
 
@@ -89,7 +90,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         form, add, w = match.form, match.add, node.inputs[1]
         if _comes_as_an_input(w) and (form is not None or add is not None):
             editor.require_constant(w, "the weight", node)
-        if not editor.target.gpu_kernels or match.b is None:
+        if not _pays(match, editor):
             if form is None and add is None:
                 return None
             parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
@@ -128,7 +129,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         product, last = plan.product, plan.nodes[-1]
         x, w = require_input(product, 0), require_input(product, 1)
         b = _no_bias(plan, editor) if plan.b is None else _bias(plan, plan.b, editor)
-        if product.op_type == "Gemm" and attribute_int(product, "transB", 0):
+        if _is_transposed(product):
             w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
         if isinstance(b, np.ndarray):
             b = editor.initializer(product, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
@@ -165,6 +166,23 @@ def what_fits(match: LinearMatch, editor: Editor) -> LinearMatch:
     return match if _takes(match, editor) else replace(match, form=None, add=None)
 
 
+def _pays(match: LinearMatch, editor: Editor) -> bool:
+    if editor.target.gpu_kernels:
+        return match.b is not None
+    w = match.product.inputs[1]
+    dims = editor.shapes.dims(w)
+    if editor.target.device != "cpu" or editor.dtype(w) != ir.DataType.FLOAT or dims is None or len(dims) != 2:
+        return False
+    columns = 0 if _is_transposed(match.product) else 1
+    K, N = dims[1 - columns].value, dims[columns].value
+    return K is not None and N is not None and linear_pays(K, N)
+
+
+def _is_transposed(product: ir.Node) -> bool:
+    """Whether W is stored as [N, K]."""
+    return product.op_type == "Gemm" and bool(attribute_int(product, "transB", 0))
+
+
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
     """A constant, or one that callers may override, which `legal` refuses."""
     return editor.is_constant(value) or (value is not None and value.is_initializer())
@@ -195,8 +213,7 @@ def _takes(match: LinearMatch, editor: Editor) -> bool:
 def _no_bias(match: LinearMatch, editor: Editor) -> Array:
     w = editor.tensor(match.product.inputs[1])
     assert w is not None, "`legal` asked"
-    transposed = match.product.op_type == "Gemm" and attribute_int(match.product, "transB", 0)
-    return np.zeros(tensor_dims(w)[0 if transposed else 1], w.dtype.numpy())
+    return np.zeros(tensor_dims(w)[0 if _is_transposed(match.product) else 1], w.dtype.numpy())
 
 
 def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
@@ -207,7 +224,7 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     """
     product = match.product
     array = editor.require_constant(b, "the bias", match.bias)
-    columns = 0 if product.op_type == "Gemm" and attribute_int(product, "transB", 0) else 1
+    columns = 0 if _is_transposed(product) else 1
     dims = editor.shapes.dims(product.inputs[1])
     N = None if dims is None else dims[columns].value
     if array.shape == (N,):

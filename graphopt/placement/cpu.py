@@ -60,8 +60,7 @@ class CpuKernels:
         if self.unknown:
             return "", ""
         if node.domain == DOMAIN:
-            op = OPS.get(node.op_type)
-            return ("", "" if op is not None and op.cpu_kernel else "by its definition")
+            return ("", "" if node.op_type in OPS else "by its definition")
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = self._schema(node, opset)
         if schema is None:

@@ -181,9 +181,7 @@ def selftest(
 
     try:
         for name, spec in OPS.items():
-            if not (spec.cpu_kernel if first == CPU else spec.gpu_kernel):
-                continue
-            if not spec.cpu_kernel and first != DEVICE_PROVIDER:
+            if first != CPU and not spec.gpu_kernel:
                 continue
             if progress is not None:
                 progress(name)
@@ -218,9 +216,8 @@ def _result(
     spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], on_device: bool, bench: bool
 ) -> KernelResult:
     limit = cases[0].tolerance(dtype)
-    # Without the bodies in the model nothing but a kernel of ours can run it; of an operator without a CPU kernel the
-    # runtime knows no more than the body.
-    model, feeds = model_of(cases, OPSET, bodies=not spec.cpu_kernel)
+    # Without the bodies in the model nothing but a kernel of ours can run it.
+    model, feeds = model_of(cases, OPSET, bodies=False)
     source = model.SerializeToString()
 
     def runner(where: list[Provider], require_device: bool) -> Callable[[], list[Any]]:
@@ -256,7 +253,7 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
     spec = first_of(family)
     case = max((c for c in cases_of(spec) if c.inputs[0].ndim > 1), key=lambda c: c.inputs[0].size).cast(dtype)
     limit = case.tolerance(dtype)
-    model, feeds = mixed_model_of(case, OPSET, bodies=not spec.cpu_kernel)
+    model, feeds = mixed_model_of(case, OPSET, bodies=False)
     nodes = tuple(node.op_type for node in model.graph.node)
     try:
         threads = ON_DEVICE if providers[0] != CPU else {}
@@ -291,7 +288,7 @@ def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], 
     limit = cases[0].tolerance(dtype)
 
     def run(cases: list[Case]) -> Iterator[Any]:
-        model, feeds = model_of(cases, OPSET, bodies=not spec.cpu_kernel)
+        model, feeds = model_of(cases, OPSET, bodies=False)
         created = session(model.SerializeToString(), where, ignore_selftest=True, log_severity_level=4, **ON_DEVICE)
         return iter(created.run(None, dict(feeds)))
 

@@ -19,6 +19,11 @@ FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above w
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
 MOST_COLUMNS = 32  # of what one of 5x5 with stride 1 gives: on wider planes the runtime's blocked layout is faster
 FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
+# Linear in float32: from how many products for each output the runtime, which goes over its sums once for some of
+# them, is slower; and for how many columns at least.
+LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
+# Or from how many columns, and products for each.
+WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 _LANES = 16  # channels are padded to whole vectors
 
 
@@ -67,6 +72,15 @@ def fused_conv_doubt(C: int, group: int) -> str:
     if group == 1:
         return "the runtime's own is faster, with what follows it"
     return "" if C > 1 else "the runtime's own is faster on planes of one channel"
+
+
+def linear_pays(K: int, N: int) -> bool:
+    """Whether Linear in float32 with a weight of K x N is faster than the runtime's product, whatever the rows.
+
+    On the other weights that were measured it takes as long (docs/measurements/linear_cpu.md).
+    """
+    deep = K >= LINEAR_DEPTH and N >= LINEAR_COLUMNS
+    return deep or (N >= WIDE_LINEAR_COLUMNS and K >= WIDE_LINEAR_DEPTH)
 
 
 def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:

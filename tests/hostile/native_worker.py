@@ -25,7 +25,7 @@ from onnx.numpy_helper import to_array
 
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.cases import cases_of
-from graphopt.ops.schema import Array, Dialect
+from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 from tests.conformance.node_cases import node_cases
 
@@ -211,8 +211,6 @@ def run(example: Example, *, provider: bool) -> bool:
     graph = helper.make_graph([node], "g", infos, results, weights)
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    if example.domain and not OPS[example.op_type].cpu_kernel:
-        model.functions.append(OPS[example.op_type].function_proto(Dialect(OPSET)))
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 2

@@ -169,9 +169,43 @@ def test_a_product_of_two_activations() -> None:
         assert rewrite(model_from_text(text, {}), [FeedForward()], device=device).remarks == []
 
 
+@pytest.mark.parametrize(
+    ("K", "N", "op"),
+    [(2048, 512, "LinearRelu"), (768, 3072, "LinearRelu"), (2047, 512, ""), (2048, 511, ""), (767, 3072, "")],
+)
+@pytest.mark.parametrize("product", ["m = MatMul(x, w)  t = Add(m, b)", "t = Gemm<transB = 1>(x, w, b)"])
+def test_a_large_layer_on_a_cpu(K: int, N: int, op: str, product: str) -> None:
+    """Where a product of ours is the faster one."""
+    w = RNG.normal(size=(K, N)).astype(np.float32) / np.float32(K**0.5)
+    weights = {"w": np.ascontiguousarray(w.T) if "Gemm" in product else w, "b": RNG.normal(size=N).astype(np.float32)}
+    text = f"g (float[M, {K}] x) => (float[M, {N}] y) {{ {product}  y = Relu(t) }}"
+    model = model_from_text(text, weights)
+    result = rewrite(model, [FeedForward()], device="cpu")
+    assert result.op_types == ([op] if op else [n.op_type for n in model.graph.node])
+    assert result.codes() == ["APPLIED" if op else "NO_GAIN"]
+    for rows in (1, 15):
+        assert_same_outputs(model, result.proto, {"x": RNG.normal(size=(rows, K)).astype(np.float32)})
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("float16", "float16"), ("double", "float64")])
+def test_a_large_layer_of_another_type_on_a_cpu(kind: str, dtype: str) -> None:
+    text = f"g ({kind}[M, 2048] x) => ({kind}[M, 512] y) {{ m = MatMul(x, w)  y = Relu(m) }}"
+    result = rewrite(model_from_text(text, {"w": np.ones((2048, 512), dtype)}), [FeedForward()], device="cpu")
+    assert result.codes() == ["NO_GAIN"]
+
+
+def test_a_large_product_without_a_bias_on_a_cpu() -> None:
+    text = "g (float[M, 2048] x) => (float[M, 512] y) { y = MatMul(x, w) }"
+    w = RNG.normal(size=(2048, 512)).astype(np.float32) / np.float32(45)
+    model = model_from_text(text, {"w": w})
+    result = rewrite(model, [FeedForward()], device="cpu")
+    assert result.op_types == ["Linear"]
+    assert_same_outputs(model, result.proto, {"x": RNG.normal(size=(5, 2048)).astype(np.float32)})
+
+
 @pytest.mark.parametrize("body", [LAYERS[0][0], LAYERS[2][0], GELU, "m = MatMul(x, w)  y = Add(m, b)"])
 def test_the_runtime_fuses_a_body_as_it_fuses_the_layer(body: str, tmp_path: object) -> None:
-    """On the CPU, where the body runs, nothing is lost."""
+    """Without our library, where the body runs, nothing is lost."""
     model = three_axes(body)
     result = rewrite(model, PASSES, device="cuda")
     assert [op.startswith("Linear") for op in result.op_types] == [True]

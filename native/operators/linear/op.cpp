@@ -243,8 +243,9 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
 }  // namespace
 
 void add_linear(Kernels& kernels) {
+  kernels.add_cpu<LinearOp, LinearCpu>();
   kernels.add_cpu<LinearOp, LinearCpu>(Reuse::kNone, {ElementType::kFloat}, LinearOp::all_bfloat16());
-  kernels.add_gpu<LinearOp, LinearGpu>(Where::kProvider);
+  kernels.add_gpu<LinearOp, LinearGpu>(Where::kGpu);
   kernels.takes_siblings<LinearOp, LinearLayersGpu>();
 }
 

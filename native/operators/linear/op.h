@@ -12,8 +12,7 @@
 
 namespace graphopt {
 
-// Only those in bfloat16 have a CPU kernel: of the others the body runs, which is what the runtime's own
-// fusions know.
+// Those in bfloat16 are for the CPU alone.
 class LinearOp final : public WeightedOperator<LinearProblem> {
  public:
   explicit LinearOp(Tail tail, bool bfloat16 = false) : WeightedOperator("Linear", tail, bfloat16) {}
