@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.errors import runtime_says
+from graphopt.targets.target import parse_target
 
 Command = Callable[..., Any]
 
@@ -151,10 +152,16 @@ def test_unknown_pass(graphopt_command: Command, tmp_path: Path) -> None:
     refused(graphopt_command, tmp_path, path, 5, "unknown pass 'nonsense'", "--only", "nonsense")
 
 
-def test_unknown_target(graphopt_command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["tpu", "rocm:", "rocm:gfx1", "rocm:sm_90", "cuda:gfx942", "cpu:avx2"])
+def test_unknown_target(graphopt_command: Command, tmp_path: Path, target: str) -> None:
     path = tmp_path / "in.onnx"
     path.write_bytes(relu_model().SerializeToString())
-    refused(graphopt_command, tmp_path, path, 5, "unknown target 'tpu'", "--target", "tpu")
+    refused(graphopt_command, tmp_path, path, 5, f"unknown target '{target}'", "--target", target)
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942:sramecc+:xnack-", "gfx10-3-generic", "gfx11-generic"])
+def test_names_of_architectures(arch: str) -> None:
+    assert str(parse_target(f"rocm:{arch}")) == f"rocm:{arch}"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def explain_command(
 
         show(pages()[f"refusals/{model}"])
         return
+    if str(model).isupper() and not model.suffix and not model.exists():
+        raise OptionError(f"there is no file and no code '{model}'; the codes are {', '.join(Code.__members__)}")
     if provider is not None:
         if only or skip or code or dim or all_sites:
             raise OptionError("--provider can be combined with --input-shape and --json only")

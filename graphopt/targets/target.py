@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from graphopt.errors import OptionError
 
 DEVICES = ("cpu", "rocm", "cuda", "migraphx", "portable")
+# What AMD and NVIDIA call that for which kernels are compiled (gfx90a:xnack-, gfx9-4-generic, sm_90a).
+_ARCHITECTURES = {
+    "rocm": re.compile(r"(gfx[0-9][0-9a-f]{2,}|gfx[0-9]+(-[0-9]+)?-generic)(:[a-z]+[+-])*"),
+    "cuda": re.compile(r"sm_[0-9]{2,}a?"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,11 @@ def parse_target(text: str) -> Target:
         OptionError: for anything else.
     """
     device, _, arch = text.partition(":")
-    if device not in DEVICES or (":" in text and not arch):
+    known = device in DEVICES
+    if known and ":" in text:
+        names = _ARCHITECTURES.get(device)
+        known = names is not None and names.fullmatch(arch) is not None
+    if not known:
         raise OptionError(
             f"unknown target '{text}'; choose auto or one of {', '.join(DEVICES)} (rocm:gfx942 names an arch)"
         )
