@@ -30,9 +30,9 @@ constexpr int64_t kStripBytes = 256 << 10;  // of s for each lane: a part of a s
 constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
 constexpr int64_t kPlaneBytes = 16 << 10;   // of s for a single plane: half a first-level cache
 constexpr int64_t kPlaneVectors = 4;        // of one plane, summed together
-constexpr int64_t kGatheredBytes = 512
-                                   << 10;  // half a second-level cache: panels of weights pass beside them
-constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
+// Half a second-level cache: panels of weights pass beside them.
+constexpr int64_t kGatheredBytes = 512 << 10;
+constexpr double kFull = 0.9;  // of vectors of pixels: below, vectors of channels are better
 
 // Axes along which neighbouring elements of x make neighbouring elements of y are one.
 ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
