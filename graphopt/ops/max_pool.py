@@ -2,7 +2,8 @@
 
 X and Y [N, C, H, W], float or float16; in pairs X [N, C / 2, H, W, 2] and P, bfloat16. kernel_shape, strides and
 dilations of two numbers, pads = [top, left, bottom, right] >= 0 and smaller than the window, as of ONNX's MaxPool with
-ceil_mode = 0. For CPUs alone.
+ceil_mode = 0. A window that is larger than an axis with its pads by less than a stride lies on it once, and one that is
+larger by less than two strides not at all: so ONNX Runtime reads (size - window) / stride + 1. For CPUs alone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _POOL = f"MaxPool <{', '.join(f'{name}: ints = @{name}' for name in WINDOW)}>"
 def _planes(
     x: Array, kernel_shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Array, ...]:
-    x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], pads[2:])), constant_values=-np.inf)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations)]
-    sizes = [(n - s) // stride + 1 for n, s, stride in zip(x.shape[2:], spans, strides)]
+    room = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
+    sizes = [int(n / stride) + 1 for n, stride in zip(room, strides)]  # towards zero, as the module says
+    ends = [end + max(-n, 0) for end, n in zip(pads[2:], room)]
+    x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], ends)), constant_values=-np.inf)
     y = np.full((*x.shape[:2], *sizes), -np.inf)
     for tap in itertools.product(*map(range, kernel_shape)):
         at = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, sizes, strides)]

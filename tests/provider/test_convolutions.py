@@ -138,6 +138,10 @@ POOLS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("MaxPool", (9, 6, 8), {"kernel_shape": [3, 2, 2], "dilations": [2, 3, 1]}),
     ("AveragePool", (5, 6, 7), {"kernel_shape": [2, 3, 3], "pads": [1, 1, 0, 0, 1, 1]}),
     ("AveragePool", (5, 6, 7), {"kernel_shape": [3, 3, 3], "pads": [1] * 6, "count_include_pad": 1}),
+    # Windows that are larger than an axis: once there, or not at all.
+    ("MaxPool", (1, 8), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("MaxPool", (1, 8), {"kernel_shape": [3, 2], "strides": [2, 2]}),
+    ("MaxPool", (2, 9), {"kernel_shape": [5, 2], "strides": [2, 3], "ceil_mode": 1}),
 )
 
 

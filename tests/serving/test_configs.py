@@ -265,8 +265,8 @@ def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"datatype": "INT8", "data": [1, 2, 300]}, "out of the range"),
-        ({"datatype": "INT8", "data": [1.5, 2, 3]}, "no int8 values"),
-        ({"datatype": "FP32", "data": ["a", "b", "c"]}, "no float32 values"),
+        ({"datatype": "INT8", "data": [1.5, 2, 3]}, "not int8 values"),
+        ({"datatype": "FP32", "data": ["a", "b", "c"]}, "not float32 values"),
         ({"datatype": "FP32", "data": [1, 2]}, "do not fill"),
         ({"datatype": "BF16", "data": [1, 2, 3]}, "datatype BF16"),
         ({"datatype": "FP32", "data": [1, 2, 3], "shape": [-3]}, "no list of sizes"),
@@ -336,7 +336,7 @@ def test_bytes_that_do_not_fit(size: Any, behind: bytes, message: str) -> None:
         decode({"inputs": [given]}, behind)
     with pytest.raises(RequestError, match="are no texts"):
         decode({"inputs": [given | {"datatype": "BYTES", "parameters": {"binary_data_size": 5}}]}, b"\2\0\0\0x")
-    with pytest.raises(RequestError, match="'data', or"):
+    with pytest.raises(RequestError, match="and 'data' or"):
         decode({"inputs": [given | {"data": [1, 2, 3], "parameters": {"binary_data_size": 12}}]}, bytes(12))
     for length in ("5", "-1", "x"):
         with pytest.raises(RequestError, match=JSON_LENGTH):

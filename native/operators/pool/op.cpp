@@ -53,11 +53,12 @@ bool PoolWindows::cover(const Shape& x) const {
 }
 
 // The formula of the operators' specification. A window that would begin in the padding at the end is
-// dropped.
+// dropped. Division goes towards zero, as in ONNX Runtime: a window that is larger than the axis by less than a
+// stride lies on it once.
 int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
   const int64_t free = in + pad.begin + pad.end - span;
-  if (free < 0) throw Error("the window is larger than the padded input");
-  const int64_t n = (free + (ceil_ ? stride - 1 : 0)) / stride + 1;
+  const int64_t n = (free + (ceil_ && free > 0 ? stride - 1 : 0)) / stride + 1;
+  if (n < 0) throw Error("the window is larger than the padded input");
   return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
 }
 
