@@ -13,7 +13,7 @@ from typing import TypeVar
 import onnx
 from onnx import TypeProto
 
-from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
+from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION, ONNX_DOMAIN
 
 # Functions are a part of the format from here on, and may be overloaded.
 FUNCTIONS_IR_VERSION, OVERLOADS_IR_VERSION = 8, 10
@@ -140,4 +140,4 @@ def _twice(items: Collection[Item]) -> list[Item]:
 
 
 def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+    return "" if name == ONNX_DOMAIN else name

@@ -173,7 +173,7 @@ def _pays(match: LinearMatch, editor: Editor) -> bool:
     dims = editor.shapes.dims(w)
     if editor.target.device != "cpu" or editor.dtype(w) != ir.DataType.FLOAT or dims is None or len(dims) != 2:
         return False
-    columns = 0 if _is_transposed(match.product) else 1
+    columns = _columns(match.product)
     K, N = dims[1 - columns].value, dims[columns].value
     return K is not None and N is not None and linear_pays(K, N)
 
@@ -181,6 +181,11 @@ def _pays(match: LinearMatch, editor: Editor) -> bool:
 def _is_transposed(product: ir.Node) -> bool:
     """Whether W is stored as [N, K]."""
     return product.op_type == "Gemm" and bool(attribute_int(product, "transB", 0))
+
+
+def _columns(product: ir.Node) -> int:
+    """The axis of W along which N lies."""
+    return 0 if _is_transposed(product) else 1
 
 
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
@@ -213,7 +218,7 @@ def _takes(match: LinearMatch, editor: Editor) -> bool:
 def _no_bias(match: LinearMatch, editor: Editor) -> Array:
     w = editor.tensor(match.product.inputs[1])
     assert w is not None, "`legal` asked"
-    return np.zeros(tensor_dims(w)[0 if _is_transposed(match.product) else 1], w.dtype.numpy())
+    return np.zeros(tensor_dims(w)[_columns(match.product)], w.dtype.numpy())
 
 
 def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
@@ -224,9 +229,8 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     """
     product = match.product
     array = editor.require_constant(b, "the bias", match.bias)
-    columns = 0 if _is_transposed(product) else 1
     dims = editor.shapes.dims(product.inputs[1])
-    N = None if dims is None else dims[columns].value
+    N = None if dims is None else dims[_columns(product)].value
     if array.shape == (N,):
         return b
     rank = editor.shapes.rank(product.outputs[0])
