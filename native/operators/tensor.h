@@ -59,6 +59,7 @@ constexpr bool is_unsigned(ElementType type) {
          type == ElementType::kUint64;
 }
 constexpr bool is_whole(ElementType type) { return is_signed(type) || is_unsigned(type); }
+constexpr bool is_byte(ElementType type) { return type == ElementType::kInt8 || type == ElementType::kUint8; }
 // uint16, int16, uint32, uint64, double: of which few operators have kernels that do more than move them.
 constexpr bool is_rare(ElementType type) {
   return type == ElementType::kUint16 || type == ElementType::kInt16 || type == ElementType::kUint32 ||

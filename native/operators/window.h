@@ -47,4 +47,8 @@ class Window {
   std::vector<int64_t> kernel_, strides_, dilations_, pads_;
 };
 
+// How often a pool's window lies on an axis that is larger by `room`. Division goes towards zero, as in ONNX Runtime: a
+// window that overhangs by less than a stride lies on it once. Less than 0: it overhangs by two strides or more.
+constexpr int64_t pool_places(int64_t room, int64_t stride) { return room / stride + 1; }
+
 }  // namespace graphopt

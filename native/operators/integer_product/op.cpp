@@ -51,7 +51,6 @@ constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYSc
 constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
 constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
 
-bool is_byte(ElementType type) { return type == ElementType::kUint8 || type == ElementType::kInt8; }
 bool has(const Node& node, size_t i) { return i != kNone && node.has_input(i); }
 bool has(const Call& call, size_t i) { return i != kNone && call.has_input(i); }
 Ref input_or_none(const Call& call, size_t i) { return has(call, i) ? Ref::input(i) : Ref(); }

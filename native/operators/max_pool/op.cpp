@@ -1,6 +1,7 @@
 #include "operators/max_pool/op.h"
 
 #include "operators/room.h"
+#include "operators/window.h"
 
 namespace graphopt {
 
@@ -25,10 +26,6 @@ void PoolOp::read(const Node& node) {
   }
 }
 
-// How often a window lies on an axis that is larger by `room`. Division goes towards zero, as in ONNX Runtime: a window
-// that overhangs by less than a stride lies on it once. Less than 0: by two strides or more.
-static int64_t places(int64_t room, int64_t stride) { return room / stride + 1; }
-
 PoolProblem PoolOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (pairs_ && (x.rank() != 5 || x[4] != 2)) {
@@ -45,7 +42,7 @@ PoolProblem PoolOp::problem(const Shapes& inputs) const {
     p.dilation[i] = dilations_[i];
     p.pad[i] = pads_[i];
     const int64_t room = p.in[i] + pads_[i] + pads_[2 + i] - (kernel_[i] - 1) * dilations_[i] - 1;
-    p.out[i] = places(room, strides_[i]);
+    p.out[i] = pool_places(room, strides_[i]);
     if (p.out[i] < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
     padded *= static_cast<double>(p.in[i] + pads_[i] + pads_[2 + i]);
   }
@@ -71,8 +68,8 @@ void PoolOp::infer(const ShapeInference& node) const {
   for (size_t i = 0; i < 2; ++i) {
     if (!y[2 + i].known() || strides[i] < 1) return;
     const int64_t room = y[2 + i].value + pads[i] + pads[2 + i] - (kernel[i] - 1) * dilations[i] - 1;
-    if (places(room, strides[i]) < 0) return;
-    y[2 + i] = Dim{places(room, strides[i]), ""};
+    if (pool_places(room, strides[i]) < 0) return;
+    y[2 + i] = Dim{pool_places(room, strides[i]), ""};
   }
   node.set_output(0, y);
 }

@@ -10,6 +10,20 @@
 #include "operators/room.h"
 
 namespace graphopt {
+
+Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
+  Shape y = call.input(first).shape;
+  y[axis] = 0;
+  for (size_t i = first; i < call.inputs.size(); i += step) {
+    Shape x = call.input(i).shape;
+    if (x.rank() != y.rank()) throw Error("inputs of different ranks");
+    y[axis] += x[axis];
+    x[axis] = y[axis];
+    if (!(x == y)) throw Error("inputs differ in another axis than the one that is joined");
+  }
+  return y;
+}
+
 namespace {
 
 using gpu::StridedCopy;
@@ -281,16 +295,8 @@ class Concat final : public gpu::DeviceKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    Shape y = call.input(0).shape;
-    const size_t axis = axis_of(axis_, y.rank());
-    y[axis] = 0;
-    for (size_t i = 0; i < call.inputs.size(); ++i) {
-      Shape x = call.input(i).shape;
-      if (x.rank() != y.rank()) throw Error("inputs of different ranks");
-      y[axis] += x[axis];
-      x[axis] = y[axis];
-      if (!(x == y)) throw Error("inputs differ in another axis than the one that is joined");
-    }
+    const size_t axis = axis_of(axis_, call.input(0).shape.rank());
+    const Shape y = joined(call, 0, 1, axis);
     const Ref out = set_output(call, 0, y);
     const std::vector<int64_t> strides = gpu::contiguous(y);
     int64_t at = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
+#include "operators/kernel.h"
 #include "operators/movement/args.h"
 
 namespace graphopt::gpu {
@@ -38,3 +39,10 @@ struct PadProblem {
 Plan pad_plan(const PadProblem& p);
 
 }  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.
+Shape joined(const Call& call, size_t first, size_t step, size_t axis);
+
+}  // namespace graphopt

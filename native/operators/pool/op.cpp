@@ -53,11 +53,10 @@ bool PoolWindows::cover(const Shape& x) const {
 }
 
 // The formula of the operators' specification. A window that would begin in the padding at the end is
-// dropped. Division goes towards zero, as in ONNX Runtime: a window that is larger than the axis by less than a
-// stride lies on it once.
+// dropped.
 int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
   const int64_t free = in + pad.begin + pad.end - span;
-  const int64_t n = (free + (ceil_ && free > 0 ? stride - 1 : 0)) / stride + 1;
+  const int64_t n = pool_places(free + (ceil_ && free > 0 ? stride - 1 : 0), stride);
   if (n < 0) throw Error("the window is larger than the padded input");
   return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
 }
@@ -100,8 +99,7 @@ class Pool final : public gpu::DeviceKernel {
 
 std::string refuse_pool(const Node& node, bool average) {
   const ElementType x = node.inputs.front().type;
-  const bool is_byte = x == ElementType::kInt8 || x == ElementType::kUint8;
-  if (!is_float(x) && (average || !is_byte)) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_float(x) && (average || !is_byte(x))) return std::string("no kernel for ") + element_type_name(x);
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i].present) return "no indices";
   }

@@ -149,16 +149,8 @@ class QuantizedConcat final : public gpu::DeviceKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    Shape shape = call.input(2).shape;
-    const size_t axis = axis_of(axis_, shape.rank());
-    shape[axis] = 0;
-    for (size_t i = 2; i < call.inputs.size(); i += 3) {
-      Shape x = call.input(i).shape;
-      if (x.rank() != shape.rank()) throw Error("inputs of different ranks");
-      shape[axis] += x[axis];
-      x[axis] = shape[axis];
-      if (!(x == shape)) throw Error("inputs differ in another axis than the one that is joined");
-    }
+    const size_t axis = axis_of(axis_, call.input(2).shape.rank());
+    const Shape shape = joined(call, 2, 3, axis);
     const Ref y = set_output(call, 0, shape, call.input(2).type);
     gpu::StridedCopy copy;
     copy.bytes = 1;
@@ -298,9 +290,7 @@ class QuantizedSoftmax final : public gpu::DeviceKernel {
 // The inputs of a node as triples from `first` on, of which the last one stands for the output.
 std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
-  if (type != ElementType::kUint8 && type != ElementType::kInt8) {
-    return std::string("no kernel for ") + element_type_name(type);
-  }
+  if (!is_byte(type)) return std::string("no kernel for ") + element_type_name(type);
   for (const Numbers& in : triples) {
     if (node.inputs[in.x].type != type) return "numbers of two types";
     if (node.inputs[in.scale].type != ElementType::kFloat) return "only scales of float";

@@ -85,8 +85,8 @@ std::string refuse_scatter(const Node& node) {
   const ElementType type = node.type();
   const bool wide = is_unsigned(type) && bytes_of(type) >= 4;
   const bool wraps = wide && (*how == ScatterHow::kAdd || *how == ScatterHow::kMul);
-  return is_float(type) || wraps || type == ElementType::kUint8 || type == ElementType::kInt8 ||
-                 type == ElementType::kInt32 || type == ElementType::kInt64
+  return is_float(type) || wraps || is_byte(type) || type == ElementType::kInt32 ||
+                 type == ElementType::kInt64
              ? ""
              : std::string("no reduction of ") + element_type_name(type);
 }
