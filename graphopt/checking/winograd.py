@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from graphopt.contrib.writer import SLICE_INPUTS_OPSET
+from graphopt.graph import inference, traversal
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"
-OLDEST_OPSET = 13
 _CHECK_DOMAIN = "graphopt.check"
 _BT = np.array(
     [
@@ -47,11 +49,12 @@ _G = np.array(
 _AT = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float64)
 
 
-def approximated(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A copy in which each WinogradConv node is defined by this algorithm; None where that cannot be written."""
+def approximated(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which each WinogradConv node is defined by this algorithm, but where that cannot be written."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    if opset < OLDEST_OPSET:
-        return None
+    # Below, Slice has its ends as attributes, and the results' size must be known.
+    dynamic = opset >= SLICE_INPUTS_OPSET
+    sizes = {} if dynamic else _sizes(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     definitions = {f.name: f for f in copy.functions if f.domain == DOMAIN}
@@ -59,7 +62,10 @@ def approximated(model: onnx.ModelProto) -> onnx.ModelProto | None:
     for node in _nodes(copy.graph):
         if node.domain != DOMAIN or not node.op_type.startswith(WINOGRAD) or node.op_type not in definitions:
             continue
+        if not dynamic and node.output[0] not in sizes:
+            continue
         given = {a.name: a for a in node.attribute}
+        size = sizes.get(node.output[0])
         function = copy.functions.add()
         function.CopyFrom(definitions[node.op_type])
         function.domain, function.name = _CHECK_DOMAIN, f"{node.op_type}_{made}"
@@ -67,13 +73,26 @@ def approximated(model: onnx.ModelProto) -> onnx.ModelProto | None:
         body = [
             n
             for old in function.node
-            for n in (_convolution(old, _pads(old, given)) if old.op_type == "Conv" else [old])
+            for n in (_convolution(old, _pads(old, given), size) if old.op_type == "Conv" else [old])
         ]
         del function.node[:]
         function.node.extend(body)
         node.domain, node.op_type = function.domain, function.name
     copy.opset_import.append(helper.make_opsetid(_CHECK_DOMAIN, 1))
     return copy
+
+
+def _sizes(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+    """Height and width of each value of rank 4 for which they are known."""
+    work = ir.serde.deserialize_model(model)
+    inference.infer(work, model)
+    found = {}
+    for value in (v for graph in traversal.graphs(work) for node in graph for v in node.outputs):
+        if value.name is not None and value.shape is not None and len(value.shape) == 4:
+            height, width = value.shape[2:]
+            if isinstance(height, int) and isinstance(width, int):
+                found[value.name] = (height, width)
+    return found
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -92,8 +111,11 @@ def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> lis
     return list(given[own.ref_attr_name].ints if own.ref_attr_name else own.ints)
 
 
-def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodeProto]:
-    """The nodes that take the place of a 3x3 Conv. X [N, C, H, W], W [M, C, 3, 3]; T tiles of 4x4 results an image."""
+def _convolution(conv: onnx.NodeProto, pads: list[int], size: tuple[int, int] | None) -> Iterator[onnx.NodeProto]:
+    """The nodes that take the place of a 3x3 Conv. X [N, C, H, W], W [M, C, 3, 3]; T tiles of 4x4 results an image.
+
+    `size` is that of the results, where it is to be a number.
+    """
     x, w, *bias = conv.input
     made = iter(range(1000))
 
@@ -104,15 +126,15 @@ def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodePro
     def constant(array: npt.NDArray[np.generic]) -> tuple[str, onnx.NodeProto]:
         return node("Constant", value=numpy_helper.from_array(array))
 
-    def ints(*values: int) -> tuple[str, onnx.NodeProto]:
-        return constant(np.array(values, np.int64))
-
     top, left, bottom, right = pads
     nodes = []
 
     def add(step: tuple[str, onnx.NodeProto]) -> str:
         nodes.append(step[1])
         return step[0]
+
+    def ints(*values: int) -> tuple[str, onnx.NodeProto]:  # below opset 9 a Constant is no integer
+        return node("Cast", add(constant(np.array(values, np.float64))), to=onnx.TensorProto.INT64)
 
     one, minus = add(ints(1)), add(ints(-1))
     shape = add(node("Shape", x))
@@ -141,9 +163,12 @@ def _convolution(conv: onnx.NodeProto, pads: list[int]) -> Iterator[onnx.NodePro
     y = add(node("ConvTranspose", product, add(constant(back)), strides=[4, 4]))
     rows, columns = (add(node("Mul", d, add(ints(4)))) for d in (down, across))
     y = add(node("Reshape", y, add(node("Concat", n, m, rows, columns, axis=0))))
-    ends = [add(node("Add", size, add(ints(a + b - 2)))) for size, a, b in ((h, top, bottom), (width, left, right))]
-    end = add(node("Concat", *ends, axis=0))
-    y = add(node("Slice", y, add(ints(0, 0)), end, add(ints(2, 3))))
+    if size is None:
+        ends = [add(node("Add", d, add(ints(a + b - 2)))) for d, a, b in ((h, top, bottom), (width, left, right))]
+        end = add(node("Concat", *ends, axis=0))
+        y = add(node("Slice", y, add(ints(0, 0)), end, add(ints(2, 3))))
+    else:
+        y = add(node("Slice", y, axes=[2, 3], starts=[0, 0], ends=list(size)))
     if not bias or not bias[0]:
         nodes.append(helper.make_node("Identity", [y], conv.output))
         return iter(nodes)
