@@ -52,6 +52,7 @@ class HonestErrors:
         wanted: its outputs by case.
         rewritten: what decides how coarse the noise is.
         half_io: inputs are rounded to float16.
+        optimized: BEFORE runs with the runtime's own optimizations alone.
     """
 
     model: Model
@@ -59,6 +60,7 @@ class HonestErrors:
     wanted: dict[str, Outputs]
     rewritten: Rewritten
     half_io: bool
+    optimized: bool = False
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _fixed: dict[tuple[Numerics, str], list[Deviation]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
@@ -173,7 +175,9 @@ class HonestErrors:
         return session
 
     def _opened(self, copy: Noisy) -> Any:
-        return open_session(copy.model, library=False, folder=self._folder, weights=copy.weights)
+        return open_session(
+            copy.model, library=False, folder=self._folder, weights=copy.weights, optimized=self.optimized
+        )
 
     @property
     def whole(self) -> onnx.ModelProto:

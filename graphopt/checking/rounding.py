@@ -374,8 +374,10 @@ class _Noise:
                         floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
                         known[value.name] = _Kind(noisy=given.noisy and floating)
                     self.graph(body, known, weights)
-                    if self.steps > 1 and _searches(node):
-                        self._other_choice(body)
+                    if _searches(node):
+                        if self.steps > 1:
+                            self._other_choice(body)
+                        self._declare_constants(body)
                     kinds += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
             noisy_kinds = [k for k in kinds if k.noisy]
             if node.op_type == "Constant":
@@ -610,16 +612,24 @@ class _Noise:
 
     def _other_choice(self, body: onnx.GraphProto) -> None:
         """Numbers that a search chooses by, moved by several units."""
-        made = {name: (node, i) for node in body.node for i, name in enumerate(node.output)}
-        for value in body.output:
-            type_ = self.types.get(value.name, value.type.tensor_type.elem_type)
-            if type_ not in FLOATS or value.name not in made:
-                continue
-            node, i = made[value.name]
-            rounding = self.unit_of(value.name)
-            rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
-            node.output[i] = f"{_PREFIX}_{next(self.made)}"
-            body.node.extend(self._rounding(node.output[i], value.name, type_, rounding, node.op_type, raw=False))
+        chosen_by = {v.name: self.types.get(v.name, v.type.tensor_type.elem_type) for v in body.output}
+        nodes: list[onnx.NodeProto] = []
+        for node in body.node:
+            nodes.append(node)
+            for i, name in enumerate(node.output):
+                if chosen_by.get(name) in FLOATS:
+                    rounding = self.unit_of(name)
+                    rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
+                    node.output[i] = f"{_PREFIX}_{next(self.made)}"
+                    nodes += self._rounding(node.output[i], name, chosen_by[name], rounding, node.op_type, raw=False)
+        del body.node[:]
+        body.node.extend(nodes)
+
+    def _declare_constants(self, body: onnx.GraphProto) -> None:
+        """What the body of an operator of its own reads outside, onnxruntime 1.22 knows by declarations alone."""
+        read = {name for node in body.node for name in node.input}
+        declared = (helper.make_tensor_value_info(t.name, t.data_type, ()) for t in self.constants())
+        body.value_info.extend(value for value in declared if value.name in read)
 
     def _terms(self, node: onnx.NodeProto, operand: int) -> int:
         shape = next((self.shapes[n] for n in node.input[1 - operand :] if n in self.shapes), ())

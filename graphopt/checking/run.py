@@ -73,7 +73,13 @@ def open_session(
 
 
 def run_cases(
-    model: Model, cases: Iterable[Case], *, library: bool, provider: str = CPU, half_io: bool = False
+    model: Model,
+    cases: Iterable[Case],
+    *,
+    library: bool,
+    provider: str = CPU,
+    half_io: bool = False,
+    optimized: bool = False,
 ) -> dict[str, Outputs | str]:
     """Case name -> outputs, or the runtime's message where it refuses the inputs.
 
@@ -83,8 +89,9 @@ def run_cases(
         library: as for `open_session`.
         provider: likewise.
         half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
+        optimized: as for `open_session`.
     """
-    session = open_session(model, library=library, provider=provider)
+    session = open_session(model, library=library, provider=provider, optimized=optimized)
     return {case.name: run_case(session, case, half_io=half_io) for case in cases}
 
 

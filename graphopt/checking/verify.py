@@ -10,8 +10,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,7 @@ def verify(
 
     AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library. With a provider it
     runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
-    in a process of their own.
+    in a process of their own. Where BEFORE runs at that level alone, both run at it (a note says so).
 
     With two `providers` BEFORE runs on the first and AFTER (which may be the same model) on the second, and nothing
     else runs. On the CPU, nodes of ours then run by their function bodies.
@@ -335,11 +336,13 @@ def verify(
 
     steps.begin()
     wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
-    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io)
+    at_default_level = pair.reference.optimized
+    ways = [replace(way, optimized=at_default_level) for way in ways]
+    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
     runs = _run_every_way(pair, ways, cases, wanted, steps)
     if not two:
         steps.begin()
-        runs += _run_at_default_level(pair, cases, wanted, report)
+        runs += [] if at_default_level else _run_at_default_level(pair, cases, wanted, report)
     steps.begin()
     _judge(pair, runs, honest, report, budget)
     steps.begin()
@@ -462,8 +465,42 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 def _run_before(
     pair: _Pair, report: VerifyReport, inputs: Any, wishes: Wishes, budget: Budget, share: float
 ) -> tuple[dict[str, Outputs], list[Case]]:
+    """BEFORE's outputs, and the cases that it takes.
+
+    Some models hold nodes that no kernel takes, and that the runtime's own optimizations remove: they run with these.
+    """
+    try:
+        return _tried(pair, report, inputs, wishes, budget, share)
+    except VerifyError as refused:
+        report.skipped.clear()
+        pair.reference = replace(pair.reference, optimized=True)
+        try:
+            found = _tried(pair, report, inputs, wishes, budget, share)
+        except VerifyError:
+            raise refused from None
+    report.notes.append("BEFORE runs at the runtime's default optimization level alone: both were compared there")
+    return found
+
+
+def _runs_before(pair: _Pair) -> Callable[[Case], Outputs | str]:
+    """Runs BEFORE on a case; with the runtime's optimizations in a process of its own.
+
+    Raises:
+        VerifyError: the runtime refuses the model.
+    """
+    library, provider = pair.reference.library, pair.reference.provider
+    if pair.reference.optimized and provider == CPU:
+        return lambda case: run_optimized(pair.before, [case], library=library)[case.name]
+    return partial(
+        run_case, open_session(pair.before, library=library, provider=provider, optimized=pair.reference.optimized)
+    )
+
+
+def _tried(
+    pair: _Pair, report: VerifyReport, inputs: Any, wishes: Wishes, budget: Budget, share: float
+) -> tuple[dict[str, Outputs], list[Case]]:
     """BEFORE's outputs, and the cases that it takes; notes outputs that a second run changes."""
-    session = open_session(pair.before, library=pair.reference.library, provider=pair.reference.provider)
+    run = _runs_before(pair)
     wanted: dict[str, Outputs] = {}
     cases: list[Case] = []
     random: set[str] = set()
@@ -473,7 +510,7 @@ def _run_before(
     def accepts(case: Case) -> bool:
         nonlocal spent
         began = time.process_time()
-        outputs = run_case(session, case)
+        outputs = run(case)
         spent += time.process_time() - began
         if isinstance(outputs, str):
             report.skipped[case.name] = outputs
@@ -482,7 +519,7 @@ def _run_before(
         wanted[case.name] = outputs
         cases.append(case)
         if len(cases) <= repeat:
-            again = run_case(session, case)
+            again = run(case)
             if not isinstance(again, str):
                 found = (deviation(a, b) for a, b in zip(outputs, again))
                 random.update(name for name, d in zip(pair.names, found) if d.structure or d.max_abs)
@@ -541,16 +578,21 @@ def _run_every_way(
 
 
 def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[_Run]:
+    if way.optimized and way.provider == CPU:
+        got = run_optimized(pair.after, cases, library=way.library, half_io=pair.half_io)
+        for outputs in got.values():
+            require_memory(outputs)
+        return [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in cases]
     began = time.process_time()
-    session = open_session(pair.after, library=way.library, provider=way.provider)
+    session = open_session(pair.after, library=way.library, provider=way.provider, optimized=way.optimized)
     pair.opening = time.process_time() - began
     runs = []
     for case in cases:
         began = time.process_time()
-        got = run_case(session, case, half_io=pair.half_io)
-        require_memory(got)
+        result = run_case(session, case, half_io=pair.half_io)
+        require_memory(result)
         pair.running = min(pair.running, time.process_time() - began)
-        runs.append(_Run(way, case, _compared(wanted[case.name], got)))
+        runs.append(_Run(way, case, _compared(wanted[case.name], result)))
     return runs
 
 
@@ -563,11 +605,7 @@ def _run_at_default_level(
 ) -> list[_Run]:
     """A few cases as users run them; what the runtime's optimizations do to BEFORE as well is not AFTER's fault."""
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
-    way = _Way(pair.rewritten.has_ours, optimized=True)
-    got = run_optimized(pair.after, few, library=way.library, half_io=pair.half_io)
-    for outputs in got.values():
-        require_memory(outputs)
-    runs = [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in few]
+    runs = _run_after(pair, _Way(pair.rewritten.has_ours, optimized=True), few, wanted)
     broken = [r for r in runs if isinstance(r.found, str) or any(_is_far(d) for d in r.found)]
     if not broken:
         return runs
@@ -611,9 +649,10 @@ def _approximation(pair: _Pair, cases: Sequence[Case]) -> dict[str, list[Deviati
         return {}
     after = pair.after_proto if isinstance(pair.after, onnx.ModelProto) else onnx.load(pair.after)
     other = approximated(after)
-    bodies = run_cases(pair.after, cases, library=False)
+    optimized = pair.reference.optimized
+    bodies = run_cases(pair.after, cases, library=False, optimized=optimized)
     try:
-        results = run_cases(other, cases, library=False)
+        results = run_cases(other, cases, library=False, optimized=optimized)
     except VerifyError:
         return {}
     found = {}
@@ -713,7 +752,8 @@ def _without_what_befalls_before(
 ) -> Sequence[_Run]:
     """The runs but those in which the runtime's own optimizations take BEFORE as far from itself as AFTER.
 
-    Its fusion of a LayerNormalization, for one, takes 1e-5 for an epsilon that is the first operand of its sum.
+    Up to 1.31 its fusion of a LayerNormalization, for one, takes 1e-5 for an epsilon that is the first operand of its
+    sum.
     """
     bad = [run for run in runs if run.way.optimized and not all(row.equal for row in rows[id(run)])]
     if not bad:
@@ -767,15 +807,14 @@ def _is_steady(measure: _Measure, run: _Run, runs: Sequence[_Run], rows: Rows) -
 
 def _unsteady(measure: _Measure, run: _Run, runs: Sequence[_Run]) -> set[tuple[str, str]]:
     """(case, output) where BEFORE itself looks different from one run to the next: of memory that nobody wrote to."""
-    reference = measure.pair.reference
-    session = open_session(measure.pair.before, library=reference.library, provider=reference.provider)
+    reference, before = measure.pair.reference, _runs_before(measure.pair)
     others = list({r.case.name: r.case for r in runs if r.case is not run.case}.values())
     found = set()
     for turn in range(SAME_RUNS):
         # What another case left in memory.
         for other in others[turn : turn + 1]:
-            run_case(session, other)
-        itself = _Run(reference, run.case, _compared(measure.honest.wanted[run.case.name], run_case(session, run.case)))
+            before(other)
+        itself = _Run(reference, run.case, _compared(measure.honest.wanted[run.case.name], before(run.case)))
         found |= {(row.case, row.name) for row in measure.rows_of(itself) if not row.equal}
     return found
 
@@ -851,7 +890,8 @@ def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[Outp
         want = honest.wanted[row.case][place]
         if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
             if single is None:
-                session = open_session(pair.after, library=run.way.library, provider=run.way.provider)
+                way = run.way
+                session = open_session(pair.after, library=way.library, provider=way.provider, optimized=way.optimized)
                 got = run_case(session, run.case, half_io=pair.half_io)
                 single = [] if isinstance(got, str) else agree_in_single(honest.whole, run.case, got)
             beyond = single
@@ -987,6 +1027,7 @@ def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case]) -> None:
 def _summary(report: VerifyReport, cases: int) -> str:
     ours = any(r.library and r.provider == CPU for r in report.rows)
     ways = "with and without the library" if ours else "as standard ONNX"
+    ways += ", at the runtime's default level" if all(r.optimized for r in report.rows) else ""
     ways += "".join(f", on {p}" for p in sorted({r.provider for r in report.rows} - {CPU}))
     text = f"{cases} input set{'s' * (cases != 1)}, {ways}, class {report.numerics}"
     if report.fixed:

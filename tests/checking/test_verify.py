@@ -19,13 +19,14 @@ from onnx import TensorProto, helper
 import graphopt
 from graphopt.checking import rounding
 from graphopt.checking.compare import deviation, difference
-from graphopt.checking.honest import guessed, types_of
+from graphopt.checking.honest import HonestErrors, guessed, types_of
 from graphopt.checking.inputs import Case, symbols
 from graphopt.checking.judge import Finding, judge
 from graphopt.checking.levels import Side, levels_part
+from graphopt.checking.rewritten import rewritten
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
-from graphopt.checking.verify import Verdict, verify
+from graphopt.checking.verify import STEP_UNITS, Verdict, verify
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.metadata import Numerics
@@ -34,6 +35,7 @@ from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.checking.cases import make_cases
 from tests.checking.planted.subjects import subjects
+from tests.contrib.nodes import RUNTIME
 from tests.rewriting import Array, model_from_text
 
 
@@ -76,7 +78,7 @@ EPSILON_FIRST = """g (float[N, 8] x) => (float[N, 8] y) {
 
 
 def test_what_the_runtime_does_to_before_as_well() -> None:
-    """Both runtimes fuse a LayerNormalization whose epsilon is the first operand of its sum with 1e-5 in its place.
+    """Fusing a LayerNormalization, onnxruntime up to 1.31 takes 1e-5 for an epsilon that is the sum's first operand.
 
     A file that has it so is no further from itself for that; one that has it so where BEFORE had it right is.
     """
@@ -87,13 +89,14 @@ def test_what_the_runtime_does_to_before_as_well() -> None:
     second = model_from_text(EPSILON_FIRST.replace("Add(epsilon, v)", "Add(v, epsilon)"), weights, 14)
     report = verify(first, first)
     assert report.equal, report.summary
-    assert "default optimization level" in report.notes[0]
+    as_written = RUNTIME >= (1, 32)
+    assert as_written or "default optimization level" in report.notes[0]
     for after in (second, graphopt.optimize(first, target="cpu", all_sites=True)[0]):
         report = verify(first, after)
         assert report.equal, report.summary
     report = verify(second, first)
-    assert not report.equal
-    assert report.worst is not None and report.worst.optimized
+    assert report.equal == as_written
+    assert as_written or (report.worst is not None and report.worst.optimized)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -589,6 +592,24 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
     weight = onnx.numpy_helper.from_array(w * np.float32(1 + 3e-3), after.graph.initializer[0].name)
     after.graph.initializer[0].CopyFrom(weight)
     assert not verify(before, after)
+
+
+def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
+    """The runtime has no Erf of float64; at its default level it reads no more of this one than its shape."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 8)).astype(np.float32), "b": np.ones(8, np.float32)}
+    text = """g (float[4, 8] x, double[4, 8] u) => (float[4, 8] y, int64[2] s) {
+        p = Erf(u) s = Shape(p)
+        m = MatMul(x, w) a = Add(m, b) y = Tanh(a) }"""
+    before = model_from_text(text, weights)
+    with pytest.raises(VerifyError, match="cannot load"):
+        run_cases(before, [], library=False)
+    report = verify(before, model_from_text(text.replace("Add(m, b)", "Add(b, m)"), weights))
+    assert report and all(row.optimized for row in report.rows)
+    assert any("default optimization level alone" in note for note in report.notes)
+    assert "at the runtime's default level" in report.summary
+    other = model_from_text(text, weights | {"b": np.full(8, 1.001, np.float32)})
+    assert verify(before, other).verdict == Verdict.DIFFERENT
 
 
 def test_a_step_of_a_quantized_value_is_honest() -> None:
@@ -1141,8 +1162,25 @@ def search(operator: str, seed: int, scale: float = 1.0) -> onnx.ModelProto:
 def test_what_a_search_chooses_by_is_rounded_too() -> None:
     before = search("BeamSearch", 5)
     after, _ = graphopt.optimize(before, precision="fp16", all_sites=True)
-    assert verify(before, after, effort="quick")
+    report = verify(before, after, effort="quick")
+    assert report and not report.not_covered, report.not_covered
     assert not verify(before, search("BeamSearch", 5, scale=1.1), effort="quick")
+
+
+def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
+    """As a T5's encoder reads its own first output."""
+    before = search("BeamSearch", 5)
+    body = next(a.g for a in before.graph.node[0].attribute if a.name == "decoder")
+    body.node.add(op_type="Identity", input=["logits"], output=["again"])
+    after, _ = graphopt.optimize(before, precision="fp16", all_sites=True)
+    change = rewritten(*map(ir.serde.deserialize_model, (before, after)))
+    case = Case("ids", {"ids": np.array([[3, 1, 4], [1, 5, 9]], np.int32)})
+    wanted = run_cases(before, [case], library=False)[case.name]
+    assert isinstance(wanted, list)
+    honest = HonestErrors(before, before, {case.name: wanted}, change, half_io=False)
+    for steps in (1.0, *STEP_UNITS):
+        honest.measure(Numerics.FP16, [case], 1, steps)
+    assert len(honest.of(Numerics.FP16, case.name, 1)) == 1 + len(STEP_UNITS)
 
 
 def test_memory_that_nobody_wrote_to_is_random() -> None:
