@@ -86,15 +86,18 @@ class HonestErrors:
         return found[output] if found else None
 
     def measure_fixed(self, numerics: Numerics, case: Case) -> None:
-        """How far BEFORE is from itself where its norms are computed another way and nothing rounds at random.
+        """How far BEFORE is from itself where nothing rounds at random.
 
-        That is the same in every draw, so FACTOR is not in it, as it is in the noise.
+        Its norms are computed another way, and weights are rounded that lie in half precision where nothing is computed
+        in it. That is the same in every draw, so FACTOR is not in it, as it is in the noise; and few draws of other
+        weights say what these do where a step follows.
         """
         proto, types = self._read_once()
-        if (numerics, case.name) in self._fixed or not has_norms(proto.graph):
+        stored = frozenset[str]() if self.rewritten.coarse else self.rewritten.stored
+        if (numerics, case.name) in self._fixed or not (has_norms(proto.graph) or stored):
             return
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
-        copy = noisy(proto, types, precision, 0, still=True)
+        copy = noisy(proto, types, precision, 0, still=True, stored=stored)
         if copy is None:
             return
         try:

@@ -39,14 +39,14 @@ class Rewritten:
         approximated: outputs behind which a kernel approximates, which its body does not.
         coarse: names of values of BEFORE that AFTER rounds to half precision; those that it no longer has count as what
             reads them.
-        coarse_weights: whether AFTER reads weights in half precision.
+        stored: names of weights that AFTER reads in half precision, or casts to it.
         has_ours: whether an output depends on a node of ours.
     """
 
     classes: dict[str, Numerics]
     approximated: frozenset[str]
     coarse: frozenset[str]
-    coarse_weights: bool
+    stored: frozenset[str]
     has_ours: bool
 
     def precision(self, numerics: Numerics, *, inputs_in_half: bool) -> Precision:
@@ -54,7 +54,7 @@ class Rewritten:
         coarse = {Numerics.FP16: HALF, Numerics.BF16: BRAIN}.get(numerics, SINGLE)
         return Precision(
             activations=lambda name: coarse if name in self.coarse else SINGLE,
-            weights=stored(coarse if self.coarse_weights else SINGLE),
+            weights=stored(coarse if self.stored else SINGLE),
             inputs=coarse if inputs_in_half or self.coarse else SINGLE,
         )
 
@@ -95,7 +95,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
             names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
         names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
     names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
-    return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), bool(stored), bool(ours))
+    return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), _sources(stored), bool(ours))
 
 
 def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
@@ -150,6 +150,18 @@ def _is_stored(value: ir.Value) -> bool:
     moves = producer.op_type in _PASSED_ON
     source = producer.inputs[0] if producer.inputs else None
     return moves and source is not None and _is_stored(source)
+
+
+def _sources(stored: set[ir.Value]) -> frozenset[str]:
+    """Names of these weights, and of what they were moved or cast from."""
+    names: set[str] = set()
+    for value in stored:
+        source: ir.Value | None = value
+        while source is not None:
+            names.add(str(source.name))
+            producer = source.producer()
+            source = producer.inputs[0] if producer is not None and producer.inputs else None
+    return frozenset(names)
 
 
 def _behind(output: ir.Value) -> _Behind:

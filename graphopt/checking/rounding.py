@@ -143,6 +143,7 @@ def noisy(
     overflows: bool = False,
     steps: float = 1.0,
     still: bool = False,
+    stored: frozenset[str] = frozenset(),
 ) -> Noisy | None:
     """A copy that rounds at random; None where it cannot be made (the opset is too old).
 
@@ -154,7 +155,8 @@ def noisy(
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
         steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
             that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
-        still: no number is moved; what is left is norms written out.
+        still: no number is moved; what is left is norms written out, and
+        stored: names of weights that are then rounded to their precision, to nearest.
     """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < OLDEST_OPSET:
@@ -163,7 +165,9 @@ def noisy(
     copy = onnx.ModelProto()
     _copy_but(model, copy, "graph")
     _copy_but(model.graph, copy.graph, "initializer")
-    weights = _Weights(rng, 0.0 if still else precision.weights.unit, precision.weights.dtype if seed == 0 else "")
+    weights = _Weights(
+        rng, precision.weights.unit, precision.weights.dtype if seed == 0 else "", still=still, stored=stored
+    )
     apart: dict[str, Array] = {}
     for tensor in model.graph.initializer:
         array = weights.array(tensor, tensor.name)
@@ -299,12 +303,16 @@ class _Weights:
         unit: relative to the weight.
         dtype: a precision that they are rounded to as well, twice as far: what is lost may have a pattern (weights that
             grow evenly), and add up where noise does not.
+        still: those of `stored` are rounded to `dtype` alone, and no other changes.
+        stored: their names.
         changed: names of those that were moved, which whole numbers and small ones are not, and of zeros.
     """
 
     rng: np.random.Generator
     unit: float
     dtype: str = ""
+    still: bool = False
+    stored: frozenset[str] = frozenset()
     changed: set[str] = field(default_factory=set)
 
     def is_weight(self, tensor: onnx.TensorProto) -> bool:
@@ -321,16 +329,16 @@ class _Weights:
     def array(self, tensor: onnx.TensorProto, name: str) -> Array | None:
         """The weight with its noise; None where the tensor stays as it is."""
         outside = tensor.data_location == TensorProto.EXTERNAL
-        if outside or not self.is_weight(tensor) or self.unit == 0:
+        if outside or not self.is_weight(tensor) or (self.still and name not in self.stored):
             return None
         array = numpy_helper.to_array(tensor)
-        result = moved(array, self.unit, self.rng)
+        result = array if self.still else moved(array, self.unit, self.rng)
         if result is not array or not array.any():
             self.changed.add(name)
         if self.dtype and array.dtype == np.float32:
             with np.errstate(over="ignore"):
                 lost = array.astype(np.dtype(self.dtype)).astype(np.float32) - array
-            result = result + np.where(np.isfinite(lost), 2 * lost, 0)
+            result = result + np.where(np.isfinite(lost), lost if self.still else 2 * lost, 0)
         return result
 
 

@@ -594,6 +594,23 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
     assert not verify(before, after)
 
 
+def test_weights_stored_in_half_precision_before_a_quantization() -> None:
+    """One rounding of the weights moves a quantized value that a softmax chooses by; few draws of other weights do."""
+    rng = np.random.default_rng(5)
+    values = {"w": (rng.standard_normal((8, 8, 3, 1)) / 5).astype(np.float32), "k": np.float32(60)}
+    text = """g (float[N, 8, 12, 1] x) => (float[N, 8, 12, 1] y) {
+        c = Conv <pads: ints = [1, 0, 1, 0]> (x, w)
+        q, s, z = DynamicQuantizeLinear(c) d = DequantizeLinear(q, s, z)
+        e = Mul(d, k) y = Softmax <axis: int = 1> (e) }"""
+    before = model_from_text(text, values)
+    after, _ = graphopt.optimize(before, target="cpu", precision="fp16", all_sites=True)
+    report = verify(before, after)
+    assert report.equal, report.summary
+    values["w"] = values["w"] * np.float32(1 + 2**-6)  # 32 times what is lost at most
+    other, _ = graphopt.optimize(model_from_text(text, values), target="cpu", precision="fp16", all_sites=True)
+    assert not verify(before, other)
+
+
 def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
     """The runtime has no Erf of float64; at its default level it reads no more of this one than its shape."""
     rng = np.random.default_rng(0)
