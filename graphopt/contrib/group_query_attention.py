@@ -48,8 +48,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         parts = list(w.split(query, [N * H, G * H, G * H], -1))
     q, k, v = (w.reshape(x, 0, 0, n, H) for x, n in zip(parts, (N, G, G)))
     if "q_norm_weight" in call:
-        epsilon = call.attribute("qk_norm_epsilon")
-        q, k = w.rms_norm(q, call["q_norm_weight"], epsilon), w.rms_norm(k, call["k_norm_weight"], epsilon)
+        q, k = (w.rms_norm(x, call[f"{n}_norm_weight"], _epsilon(call, n)) for n, x in (("q", q), ("k", k)))
     B, S = w.dim(query, 0), w.dim(query, 1)
     # Where each sequence's new tokens begin: 0 in the first call.
     total = w.op("Reshape", w.cast(call["total_sequence_length"], INT64), w.ints(1))
@@ -110,10 +109,18 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     return outputs
 
 
+def _epsilon(call: Call[ir.Value], x: str) -> float:
+    """Of the norm of "q" or "k"."""
+    epsilon: float = call.attribute(f"{x}_norm_epsilon", call.attribute("qk_norm_epsilon"))
+    return epsilon
+
+
 def _refuse(w: Writer, call: Call[ir.Value]) -> None:
     for name in ("k_scale", "v_scale"):
         if name in call:
             raise w.refuse(Code.QUANTIZED, "the cache is quantized")
+    if "query_seqlens" in call:
+        raise w.refuse(Code.UNSUPPORTED_OP, "the numbers of new tokens are an input")
     if call.attribute("sliding_window_cache"):
         raise w.refuse(Code.ATTRIBUTE, "a cache that drops old tokens itself has no definition")
     if call.asks_for("output_qk") and call.attribute("qk_output") == 1:
@@ -154,9 +161,10 @@ def _reference(call: Call[Array]) -> Mapping[str, Array]:
     q, k, v = (x.reshape(B, S, n, -1) for x, n in zip(parts, (N, G, G)))
     H = q.shape[-1]
     if "q_norm_weight" in call:
+        both = call.attribute("qk_norm_epsilon")
         q, k = (
-            x / np.sqrt((x**2).mean(-1, keepdims=True) + call.attribute("qk_norm_epsilon")) * call[name]
-            for x, name in ((q, "q_norm_weight"), (k, "k_norm_weight"))
+            x / np.sqrt((x**2).mean(-1, keepdims=True) + call.attribute(f"{n}_norm_epsilon", both)) * weight
+            for n, x, weight in (("q", q, call["q_norm_weight"]), ("k", k, call["k_norm_weight"]))
         )
     total = int(call["total_sequence_length"].item())
     ends = call["seqlens_k"].reshape(-1).astype(int) + 1
@@ -249,7 +257,13 @@ def _draw(rng: np.random.Generator) -> Case:
         attributes.pop("smooth_softmax", None)
     outputs = ("output", "present_key", "present_value")
     # The kernel of 1.22 knows no head_sink.
-    kernel = WINDOW_AS_DEFINED if "local_window_size" in attributes or "head_sink" in inputs else (0, 0)
+    newer = "local_window_size" in attributes or "head_sink" in inputs
+    kernel: tuple[int, int] | None = WINDOW_AS_DEFINED if newer else (0, 0)
+    if rng.random() < 0.25:
+        inputs["q_norm_weight"], inputs["k_norm_weight"] = normal(rng, H), normal(rng, H)
+        kernel = None  # the runtime norms heads on GPUs alone
+        if rng.random() < 0.5:
+            attributes["q_norm_epsilon"], attributes["k_norm_epsilon"] = 0.1, 0.01
     constants = frozenset({"cos_cache", "sin_cache", "head_sink"})
     return Case(inputs, attributes, outputs, constants, dims=dims, kernel=kernel)
 
@@ -274,16 +288,19 @@ SPECS = (
             "v_scale?",
             "q_norm_weight?",
             "k_norm_weight?",
+            "query_seqlens?",
         ),
         ("output", "present_key?", "present_value?", "output_qk?"),
         {
             "causal": 1,
             "do_rotary": None,
+            "k_norm_epsilon": None,
             "k_quant_type": "NONE",
             "kv_cache_bit_width": None,
             "kv_num_heads": REQUIRED,
             "local_window_size": -1,
             "num_heads": REQUIRED,
+            "q_norm_epsilon": None,
             "qk_norm_epsilon": 1e-6,
             "qk_output": 0,
             "rotary_interleaved": None,
@@ -300,6 +317,6 @@ SPECS = (
         stays_on_gpu="its definition copies the whole cache at every step",
         on_provider="group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",
-        refuses="quantized caches; caches that drop tokens; scores before the softmax as an output",
+        refuses="quantized caches; caches that drop tokens; `query_seqlens`; scores before the softmax as an output",
     ),
 )

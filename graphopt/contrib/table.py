@@ -26,7 +26,7 @@ def kernels(op: ContribOp) -> str:
     """Which releases have a kernel of their own for CPUs: the definition's truth beside the reference."""
     if op.name in WITHOUT_KERNEL:
         return "none"
-    return "1.31.1" if op.name in WITHOUT_KERNEL_IN_1_22 else "1.22.2, 1.31.1"
+    return "1.32.0" if op.name in WITHOUT_KERNEL_IN_1_22 else "1.22.2, 1.32.0"
 
 
 def on_provider(op: ContribOp) -> str:

@@ -752,11 +752,12 @@ def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library:
     return run(proto, feeds, library=library)
 
 
-@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("opset", [23, 24, 25])
 @pytest.mark.parametrize("mask", ["", "bool", "float"])
 @pytest.mark.parametrize("heads", [4, 2])
 def test_attention_node(opset: int, mask: str, heads: int) -> None:
-    model = attention_node(opset, mask, heads, node={"softcap": 9.0, "scale": 0.4})
+    no_window = {"left_window_size": -1, "right_window_size": -1} if opset == 25 else {}
+    model = attention_node(opset, mask, heads, node={"softcap": 9.0, "scale": 0.4, **no_window})
     after = fuse(model)
     variant = {"": "", "bool": "Mask", "float": "Bias"}[mask] + ("Gqa" if heads == 2 else "")
     assert after.op_types == [f"FusedAttention{variant}{'Guard' if mask else ''}Softcap"]
@@ -797,6 +798,9 @@ def test_attention_node_takes_the_head_transposes() -> None:
         (attention_node(23, node={"scale": -1.0}), "ATTRIBUTE"),
         (attention_node(23, node={"softcap": -1.0}), "ATTRIBUTE"),
         (attention_node(23, node={"softmax_precision": TensorProto.DOUBLE}), "WRONG_DTYPE"),
+        (attention_node(25, node={"left_window_size": 1}), "ATTRIBUTE"),
+        (attention_node(25, node={"right_window_size": 0}), "ATTRIBUTE"),
+        (attention_node(26, node={"of_a_later_version": 1}), "ATTRIBUTE"),
     ],
 )
 def test_attention_nodes_that_stay(model: onnx.ModelProto, code: str) -> None:

@@ -13,6 +13,13 @@ from graphopt.graph.shapes.sizes import Size
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
+# What is read here; qk_matmul_output_mode says what an output holds that nobody may read.
+KNOWN = frozenset(
+    ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision")
+)
+# How many keys before and behind its own a query sees; -1 for all. Attention-25 and later.
+WINDOWS = ("left_window_size", "right_window_size")
+
 
 def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     """Reads Attention-23 to -26 as the function body of their specification defines them.
@@ -25,6 +32,7 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     """
     q, k, v, mask, past_key, past_value, lengths = [*node.inputs, *[None] * 7][:7]
     _require_version(node, shapes)
+    _require_known_attributes(node)
     if q is None or k is None or v is None:
         raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
     if lengths is not None:
@@ -81,6 +89,14 @@ def _require_version(node: ir.Node, shapes: Shapes) -> None:
     version = shapes.editor.opset(node)
     if not 23 <= version <= 26:
         raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
+
+
+def _require_known_attributes(node: ir.Node) -> None:
+    for name in WINDOWS:
+        if (size := attribute_int(node, name, -1)) != -1:
+            raise Refusal(Code.ATTRIBUTE, f"{name} is {size}", node)
+    if unknown := sorted(node.attributes.keys() - KNOWN - {*WINDOWS}):
+        raise Refusal(Code.ATTRIBUTE, f"Attention has no attribute {unknown[0]} that is known here", node)
 
 
 def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], shapes: Shapes) -> bool:
