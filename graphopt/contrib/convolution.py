@@ -37,10 +37,7 @@ def _define_fused(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _define_nhwc(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
-    x = call["X"]
-    rank = w.rank(x)
-    y = _conv(w, w.transpose(x, 0, rank - 1, *range(1, rank - 1)), call)
-    return {"Y": w.transpose(y, 0, *range(2, rank), 1)}
+    return {"Y": w.channels_last(_conv(w, w.channels_first(call["X"]), call))}
 
 
 def conv_reference(x: Array, call: Call[Array]) -> Array:

@@ -113,6 +113,15 @@ class Writer:
     def transpose(self, x: ir.Value, *perm: int) -> ir.Value:
         return self.op("Transpose", x, perm=perm)
 
+    def channels_first(self, x: ir.Value) -> ir.Value:
+        """[N, spatial.., C] as [N, C, spatial..]."""
+        rank = self.rank(x)
+        return self.transpose(x, 0, rank - 1, *range(1, rank - 1))
+
+    def channels_last(self, x: ir.Value) -> ir.Value:
+        """[N, C, spatial..] as [N, spatial.., C]."""
+        return self.transpose(x, 0, *range(2, self.rank(x)), 1)
+
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
