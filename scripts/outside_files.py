@@ -109,7 +109,8 @@ def _shapes(feeds: Feeds) -> str:
 
 
 def _feeds_by_use(model: onnx.ModelProto, takes: Callable[[Feeds], bool]) -> list[Feeds]:
-    from graphopt.checking.inputs import symbols, taken_feeds
+    from graphopt.checking.declared import symbols
+    from graphopt.checking.inputs import taken_feeds
     from graphopt.errors import GraphoptError
 
     try:

@@ -15,7 +15,8 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
-from graphopt.checking.inputs import Case, required_inputs
+from graphopt.checking.declared import required_inputs
+from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 

@@ -21,7 +21,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from graphopt.checking.inputs import Case, required_inputs
+from graphopt.checking.declared import required_inputs
+from graphopt.checking.inputs import Case
 from graphopt.errors import VerifyError
 
 

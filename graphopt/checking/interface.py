@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from graphopt.checking.inputs import required_inputs
+from graphopt.checking.declared import required_inputs
 
 
 def interface_difference(before: onnx.ModelProto, after: onnx.ModelProto, *, half_io: bool = False) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from graphopt.checking.inputs import Case, Feeds
+from graphopt.checking.filling import Feeds
+from graphopt.checking.inputs import Case
 from graphopt.errors import VerifyError, runtime_says
 from graphopt.runtime.sessions import CPU, cannot_load, configure, import_onnxruntime, require_provider
 

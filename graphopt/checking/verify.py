@@ -23,10 +23,11 @@ import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.coverage import is_real, not_covered
+from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.given import given_cases
 from graphopt.checking.honest import Budget, HonestErrors
-from graphopt.checking.inputs import Case, Wishes, plan, required_inputs, symbols
+from graphopt.checking.inputs import Case, Wishes, plan
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
 from graphopt.checking.levels import Side, has_levels, levels_part

@@ -22,9 +22,10 @@ import onnx
 import onnx.inliner
 
 import graphopt
+from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
-from graphopt.checking.inputs import normal_feeds, required_inputs, symbols, taken_feeds, taken_sizes
+from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
 from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session

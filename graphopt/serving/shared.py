@@ -189,7 +189,8 @@ def write_as_it_runs(model: Path, out: Path) -> None:
     """
     import numpy as np
 
-    from graphopt.checking.inputs import normal_feeds, symbols
+    from graphopt.checking.declared import symbols
+    from graphopt.checking.inputs import normal_feeds
     from graphopt.graph.reading import read_proto
     from graphopt.runtime.sessions import CPU, configure
 

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 
 from graphopt import files
-from graphopt.checking.inputs import normal_feeds, required_inputs, symbols
+from graphopt.checking.declared import required_inputs, symbols
+from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError
 from graphopt.graph.reading import data_files, read_proto
 from graphopt.runtime.sessions import CPU, library_path, session

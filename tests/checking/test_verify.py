@@ -19,8 +19,9 @@ from onnx import TensorProto, helper
 import graphopt
 from graphopt.checking import rounding
 from graphopt.checking.compare import deviation, difference
+from graphopt.checking.declared import symbols
 from graphopt.checking.honest import HonestErrors, guessed, types_of
-from graphopt.checking.inputs import Case, symbols
+from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Finding, judge
 from graphopt.checking.levels import Side, levels_part
 from graphopt.checking.rewritten import rewritten

@@ -1,0 +1,316 @@
+"""Fills an input with numbers, as its type, what a model does with it (`uses`) and the kind of the case ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from graphopt.checking.declared import dtype_of, is_given, shape_of
+from graphopt.checking.uses import Use
+from graphopt.errors import VerifyError
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Any]
+
+VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge", "far from zero")
+MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
+INTEGERS = ("last", "negative ids", "turning points")
+# Cases for integers without a known limit; a model that does limit them refuses the case.
+FREE_INTEGERS = ("large integers", "negative integers")
+LARGE_INTEGER = 1 << 20
+PROBES = ("NaN", "infinite")
+# Parts of the tables that indices may count in, where a model refuses indices into all of it.
+NARROWER = (1, 4, 16)
+# Ways to fill an input that says how large something is: which of them a model takes is learnt from the first cases.
+FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
+LARGEST_SIZE = 8
+FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
+# Low enough to hide, and still a number of float16.
+HIDDEN = -1e4
+# Most elements of one input by its symbolic dimensions, and of a tensor whose shape is an input.
+SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
+# Most elements of any input: 8 GiB where they are drawn. Some tools write 2^31 - 1 for any size, and the runtimes take
+# that at its word.
+LARGEST_INPUT = 1 << 30
+# The longest that a list of integers is taken for a shape.
+LONGEST_SHAPE = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is special about a case's numbers; "" is nothing."""
+
+    values: str = ""
+    mask: str = ""
+    integers: str = ""
+    turns: int | None = None
+
+
+def name_of(kind: Kind) -> str:
+    name = kind.values or kind.mask or kind.integers
+    return name if kind.turns is None else ", ".join(filter(None, (name, f"{kind.turns} turns")))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one set of inputs is filled.
+
+    Attributes:
+        number: of the case, from 1; what is tried in turn goes by it.
+        kind: of its numbers.
+        narrow: the part of the tables that indices count in is one by this.
+        filling: one of FILLINGS.
+    """
+
+    number: int
+    kind: Kind = field(default_factory=Kind)
+    narrow: int = NARROWER[0]
+    filling: str = FILLINGS[0]
+
+
+@dataclass
+class Filler:
+    """Fills the inputs of one model.
+
+    Attributes:
+        inputs: of the model.
+        uses: input -> what the model does with it.
+        ranges: input -> the lowest and the highest number, where the caller says them.
+        hiding: masks that hide where they are 1, as far as they are known.
+    """
+
+    inputs: Sequence[onnx.ValueInfoProto]
+    uses: Mapping[str, Use]
+    ranges: Mapping[str, tuple[float, float]]
+    hiding: frozenset[str] = frozenset()
+
+    def is_mask(self, value: onnx.ValueInfoProto) -> bool:
+        use, dtype = self.uses[value.name], dtype_of(value)
+        if value.name in self.ranges or use.low is not None:
+            return False
+        rank = len(value.type.tensor_type.shape.dim)
+        if dtype.kind in "fV":
+            return use.additive or (use.mask and rank >= 1)
+        if use.mask:
+            return rank >= 1
+        return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
+
+    def is_free(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether an integer may be any, as far as is known."""
+        use, dtype = self.uses[value.name], dtype_of(value)
+        bound = use.low is not None or use.size or use.mask or use.condition or value.name in self.ranges
+        return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
+
+    def feeds(self, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Feeds:
+        """An array for each input.
+
+        Args:
+            sizes: of every symbol.
+            attempt: how they are filled.
+            rng: of all numbers.
+
+        Raises:
+            VerifyError: an input is of a type that is not made here, or too large.
+        """
+        return {v.name: self._array(v, sizes, attempt, rng) for v in self.inputs}
+
+    def _array(
+        self, value: onnx.ValueInfoProto, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator
+    ) -> Array:
+        dtype, shape, use, kind = dtype_of(value), shape_of(value, sizes), self.uses[value.name], attempt.kind
+        if dtype.kind not in "iubfV":
+            raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
+        if math.prod(shape) > LARGEST_INPUT:
+            held = f"of {[*shape]} holds {math.prod(shape):.1e} numbers"
+            raise VerifyError(f"input '{value.name}' {held}: give some of your own with --inputs, or smaller sizes")
+        given = self.ranges.get(value.name)
+        if given is not None:
+            low, high = given
+            numbers: Array = (
+                rng.integers(int(low), int(high) + 1, shape) if dtype.kind in "iub" else rng.uniform(low, high, shape)
+            )
+            return np.asarray(numbers).astype(dtype)
+        free = kind.integers in FREE_INTEGERS and self.is_free(value)
+        if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
+            mask = _mask(shape, kind.mask, rng) ^ (value.name in self.hiding)
+            return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
+        if dtype.kind == "b":
+            return (np.full(shape, attempt.number % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
+        if use.low is not None or dtype.kind in "iu":
+            return self._integers(value, shape, sizes, attempt, rng).astype(dtype)
+        if kind.integers == "turning points":
+            points = np.array(sorted(use.turning) or [0.0])
+            near = np.abs(points) < 1e6
+            return np.asarray(
+                rng.choice(points[near] if near.any() else [0.0], shape) + rng.integers(-5, 6, shape) / 2
+            ).astype(dtype)
+        if use.scale:
+            pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
+            return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
+        return _floats(shape, kind.values, rng).astype(dtype)
+
+    def _integers(
+        self,
+        value: onnx.ValueInfoProto,
+        shape: tuple[int, ...],
+        sizes: Mapping[str, int],
+        attempt: Attempt,
+        rng: np.random.Generator,
+    ) -> Array:
+        """Integers that the type of the input holds, by what the model does with them."""
+        dtype, use, kind = dtype_of(value), self.uses[value.name], attempt.kind
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
+        if use.low is not None and use.high is not None:
+            return _indices(shape, limits, use, attempt, rng)
+        if use.turns and kind.turns is not None:
+            return np.full(shape, kind.turns)
+        if use.axes:
+            axes = np.arange(math.prod(shape)).reshape(shape)
+            return axes if attempt.number % 2 or limits.min == 0 else -1 - axes
+        if use.size:
+            if use.turns:
+                return np.full(shape, (1, 2, 3, 5, 0, 9)[attempt.number % 6])
+            return self._sizes_in(shape, use, sizes, attempt.filling, rng)
+        most = _largest_free(value)
+        if kind.integers in FREE_INTEGERS and not use.condition:
+            numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
+            lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
+            return np.asarray(numbers * rng.choice((lowest, 1), shape))
+        if use.turning:
+            return _around_turning_points(shape, limits, use, attempt, rng)
+        if use.condition:
+            return np.full(shape, attempt.number % 2)
+        if dtype.itemsize == 1:
+            return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
+        # A time step, a count, a label: small ones, and such as diffusion models take.
+        return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
+
+    def _sizes_in(
+        self, shape: tuple[int, ...], use: Use, sizes: Mapping[str, int], filling: str, rng: np.random.Generator
+    ) -> Array:
+        """Sizes, a few of them or a whole shape; what is made of them stays within the elements of an input."""
+        count = math.prod(shape)
+        others = [shape_of(v, sizes) for v in self.inputs if not self.uses[v.name].size]
+        most = max((math.prod(other) for other in others), default=1)
+        largest = int(min(LARGEST_SIZE, max(2.0, (SYMBOLIC_ELEMENTS / max(most, 1)) ** (1 / max(count, 1)))))
+        if filling == "as declared":
+            given = next((s for s in use.shapes if len(s) == count), None)
+        elif filling == "shape of another input":
+            given = next((s for s in others if len(s) == count), None)
+        elif filling == "rows of another input":
+            rows = next((s[0] for s in others if s), 1)
+            given = (rows, *rng.integers(1, largest + 1, max(count - 1, 0))) if count > 1 else None
+        elif filling == "rest":
+            given = (*np.ones(count - 1, int), -1) if use.rest and count else None
+        else:
+            words = {"one": 1, "two": 2, "three": 3}
+            given = (min(words[filling], largest),) * count if filling in words else None
+        return np.reshape(given if given is not None else rng.integers(1, largest + 1, count), shape)
+
+
+def _indices(
+    shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
+) -> Array:
+    """Indices of the table, or of the part of it that the attempt counts in."""
+    assert use.low is not None and use.high is not None
+    low, high = max(use.low, limits.min), min(max(use.high, use.low), limits.max)
+    high = low + (high - low) // attempt.narrow
+    if attempt.kind.integers == "negative ids" and use.negative and limits.min < 0:
+        least = -(use.reach or high + 1) // attempt.narrow
+        return _with_ends(rng.integers(least, high + 1, shape), least, -1, rng)
+    if attempt.kind.integers == "last":
+        return rng.integers(max(low, high - 2), high + 1, shape)
+    low = max(low, 0) if high >= 0 else low
+    return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
+
+
+def _around_turning_points(
+    shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
+) -> Array:
+    """Integers next to which something changes, and their neighbours."""
+    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
+    points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
+    if not shape:
+        # In turn each number that is asked for, then its neighbours.
+        exact = sorted(int(t) for t in use.turning if float(t).is_integer() and limits.min <= t <= limits.max)
+        choices = [*exact, *(p for p in points if p not in exact)]
+        return np.asarray(choices[(attempt.number - 1) % len(choices)])
+    if attempt.kind.integers == "turning points" or attempt.number % 2:
+        return rng.choice(points, shape)
+    return rng.integers(points[0] - 1 if points[0] > limits.min else points[0], points[-1] + 1, shape)
+
+
+def _largest_free(value: onnx.ValueInfoProto) -> int:
+    """The largest integer that is tried where nothing is known; of what may be a shape, a tensor of it is no giant."""
+    axes = value.type.tensor_type.shape.dim
+    if len(axes) == 1 and is_given(axes[0]) and 1 < axes[0].dim_value <= LONGEST_SHAPE:
+        return int(SHAPED_ELEMENTS ** (1 / axes[0].dim_value))
+    return LARGE_INTEGER
+
+
+def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
+    values = np.asarray(rng.standard_normal(shape))
+    if kind == "unit":
+        values = np.asarray(rng.random(shape))
+    if kind == "negative":
+        values = -np.abs(values)
+    if kind == "pixels":
+        values = np.floor(256 * rng.random(shape))
+    if kind == "nearly constant":
+        values = 3 + 1e-2 * values
+    if kind == "far from zero":
+        values = 20 + values
+    if kind == "rows" and shape:
+        axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
+        scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
+        values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    if kind in PROBES and values.size:
+        # Few enough that most outputs stay numbers.
+        where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
+        values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
+    return np.asarray(values * FACTORS.get(kind, 1.0))
+
+
+def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
+    """The same with both ends of the range in it."""
+    if array.size >= 2:
+        places = rng.choice(array.size, 2, replace=False)
+        array.reshape(-1)[places] = low, high
+    return array
+
+
+def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Keys along the last axis; true keeps."""
+    mask = np.ones(shape, bool)
+    if not mask.size or not shape or shape[-1] < 2:
+        return mask
+    rows = mask.reshape(-1, shape[-1])
+    length = shape[-1]
+    if kind == "first row":
+        rows[0, : length // 2] = False
+        return mask
+    # One row stays whole beside others, so that rows that were exchanged show.
+    for row in rows[1:] if len(rows) > 1 else rows:
+        n = int(rng.integers(1, length))
+        if kind == "padded left":
+            row[:n] = False
+        elif kind == "padded right":
+            row[n:] = False
+        elif kind == "padded both":
+            row[: n // 2] = False
+            row[n // 2 + max(1, (length - n // 2) // 2) :] = False
+        elif kind == "holes":
+            row[rng.random(length) < 0.4] = False
+            row[n], row[(n + 1) % length] = True, False
+        elif kind == "one key":
+            row[np.arange(length) != n] = False
+        elif kind == "padded away":
+            # A row of nothing but padding is where NaN guards and kinds of masks differ.
+            row[:] = False
+    return mask
