@@ -16,7 +16,8 @@ from tests.hip.harness import ROOT
 
 FLAGS = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib -O1 -std=c++17 -S -o - -"
 AMD = {name: row for name, row in architectures().items() if name.startswith("gfx")}
-# A kernel of few registers, one of 256, and one with as much LDS as the table says; {more} makes that more.
+# A kernel of few registers, one of 256, and one with as much LDS as the table says; {more} makes that more. Groups of a
+# wave for each SIMD: of the 1,024 work-items that are the default, ten waves of a SIMD hold two groups and no third.
 PROBE = """
 #include "device/traits.h"
 static_assert(graphopt::hip::kWave == {wave});
@@ -25,7 +26,7 @@ static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16) == {mfma});
 static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x4f32) == {full});
 static_assert((__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) ||
                __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)) == {wmma});
-#define KERNEL extern "C" __attribute__((global)) void
+#define KERNEL extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, 256))) void
 KERNEL few(int* x) {{ *x = 1; }}
 KERNEL many(int* x) {{ asm volatile("v_mov_b32 v255, 0" ::: "v255"); *x = 1; }}
 __attribute__((shared)) int lds[({lds} + {more}) / 4];
@@ -59,15 +60,15 @@ def compile_probe(arch: str, row: Row, more: int) -> subprocess.CompletedProcess
 def known() -> set[str]:
     if not clang():
         return set()
-    command = [clang(), "--target=amdgcn-amd-amdhsa", "--print-supported-cpus"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [clang(), "--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {*(done.stdout + done.stderr).split()} & {*AMD}
 
 
-if KNOWN := sorted(known()):
+if clang():
 
     @pytest.mark.once
-    @pytest.mark.parametrize("arch", KNOWN)
+    @pytest.mark.parametrize("arch", sorted(known()))
     def test_llvm_says_the_same(arch: str) -> None:
         """Waves, matrix units, LDS, and by how many waves run at once, the registers of a SIMD."""
         row = AMD[arch]
