@@ -1,14 +1,14 @@
 // Which instruction set the CPU kernels use in this process.
 //
-// The cpu.cpp of a room (operators/) is compiled once for each instruction set, with GRAPHOPT_ISA set to the
-// name of the namespace that it must define its functions in:
+// The cpu.cpp of a room (operators/), and each NAME_cpu.cpp, is compiled once for each instruction set, with
+// GRAPHOPT_ISA set to the name of the namespace that it must define its functions in:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
 //   template <class T>
 //   void name(const T* x, T* y, int64_t n) { ... }
 //   }
 //
-// and its op.h declares it, for float and half, with what picks one:
+// and the op.h or cpu.h of its room declares it, for float and half, with what picks one:
 //
 //   namespace graphopt::cpu {
 //   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))

@@ -1,0 +1,446 @@
+// A group of several channels as an implicit product. Each step of it (a pair of channels, a tap of the window) finds
+// the words of its pixels at an offset in s (strips.h). Output channels are the rows of the product, so that y is
+// written as it is computed. Where y has few pixels, vectors of them would be partly empty: there the pixels are
+// the rows, whose words are gathered first, and the channels the vectors.
+#include "operators/fused_conv/product_cpu.h"
+
+#include <type_traits>
+
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t kStripBytes = 256 << 10;  // of s for each lane: a part of a second-level cache
+constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
+// Half a second-level cache: panels of weights pass beside them.
+constexpr int64_t kGatheredBytes = 512 << 10;
+constexpr double kFull = 0.9;  // of vectors of pixels: below, vectors of channels are better
+
+// Blocks of output channels.
+int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
+// Where a block of channels begins; with an even number of channels never between the two of a pair.
+int64_t first_of(int64_t outputs, int64_t block) {
+  const int64_t together = outputs % 2 == 0 ? 2 : 1;
+  return outputs / together * block / blocks_of(outputs) * together;
+}
+
+template <class E>
+Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
+  return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
+}
+
+// s of a strip.
+template <class E>
+Word* take_strip(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
+  return workspace.take<Word>(p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
+}
+
+// Words of a block of pixels, gathered.
+template <class E>
+int64_t block_slot(const ConvolutionProblem& p) {
+  return steps_of<E>(p) * kMaxRows + L;
+}
+
+// Whether pixels that are the rows of a product have their words gathered. Where these would fill the caches, and a
+// row of y fills blocks well, each block has pixels of one row instead, whose words are neighbours in s.
+template <class E>
+bool gathers(const ConvolutionProblem& p, const Strips& strips) {
+  const Strip strip = strips.at(p, 0);
+  const int64_t columns = strip.out[2], blocks = ceil_div(strip.span(), kMaxRows);
+  const int64_t words = p.groups * blocks * block_slot<E>(p);
+  return words * 4 <= kGatheredBytes ||
+         static_cast<double>(columns) < kFull * static_cast<double>(round_up(columns, kMaxRows));
+}
+
+struct PixelBlock {
+  Pixels pixels;
+  int64_t first;  // in the order of s
+};
+
+std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& strip, bool gathered) {
+  std::vector<PixelBlock> all;
+  int64_t first = 0;
+  if (gathered) {
+    const int64_t width = ceil_div(strip.span(), ceil_div(strip.span(), kMaxRows));
+    for (const Pixels& pixels : pixels_of(p, strip, width)) {
+      all.push_back({pixels, first});
+      first += width;
+    }
+    return all;
+  }
+  const int64_t columns = strip.out[2], in_row = ceil_div(columns, kMaxRows);
+  int64_t at = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
+  for (int64_t d = 0; d < strip.out[0]; ++d) {
+    for (int64_t h = 0; h < strip.out[1]; ++h) {
+      first = (d * strip.size[1] + h) * strip.size[2];
+      for (int64_t i = 0; i < in_row; ++i) {
+        const int64_t begin = columns * i / in_row, count = columns * (i + 1) / in_row - begin;
+        all.push_back({{(1u << count) - 1, static_cast<int32_t>(count), at}, first + begin});
+        at += count;
+      }
+    }
+  }
+  return all;
+}
+
+// The words of the pixels of a strip, in blocks of rows.
+template <class E>
+Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
+  const int64_t blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
+  return workspace.take<Word>(p.groups * blocks * block_slot<E>(p));
+}
+
+// Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
+// come into the caches with the first panel.
+struct PixelPanels {
+  const Pixels* pixels;
+  int64_t vectors, from, to;
+  const Word* next;
+  int64_t next_rows;
+};
+template <class E, class F>
+struct MultiplyPanels {
+  template <int kRows>
+  struct Of {
+    static void run(const PixelPanels& of, const Word* w, const Word* s, const int64_t* offsets,
+                    int64_t steps, F finish) {
+      alignas(64) float o[kMaxRows * kPanelWidth];
+      finish.next = of.next;
+      finish.next_rows = of.next_rows;
+      for (int64_t panel = of.from; panel < of.to; ++panel, finish.next = nullptr) {
+        const int64_t j = panel * kPanel;
+        finish.pixels = of.pixels + j;
+        for (int64_t i = 0; i < kRows; ++i) finish.fetch(i);
+        if (j + 1 < of.vectors) {
+          multiply<E, kRows, kPanel>(w, s + j * L, Table{offsets}, steps, o, finish);
+          finish.activate(kRows, kPanel, o);
+        } else {
+          multiply<E, kRows, 1>(w, s + j * L, Table{offsets}, steps, o, finish);
+          finish.activate(kRows, 1, o);
+        }
+      }
+    }
+  };
+};
+
+// Vectors of pixels.
+template <class E, class F>
+void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+                       const Word* s, const Word* w, const F& image, Parallel& parallel) {
+  const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
+  const int64_t outputs = p.M, blocks = blocks_of(outputs);
+  const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
+  const int64_t passes = ceil_div(blocks, together);
+  const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+  const auto vectors = static_cast<int64_t>(pixels.size());
+  const int64_t panels = ceil_div(vectors, kPanel);
+  const int64_t parts =
+      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
+  parallel_for(parallel, p.groups * passes * parts, [&](int64_t item, size_t) {
+    const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
+    const Word* packed = s + g * pairs_of<E>(p) * strip.words;
+    const Word* group = w + g * outputs * steps;
+    PixelPanels of = {pixels.data(), vectors, panels * part / parts, panels * (part + 1) / parts, nullptr, 0};
+    // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
+    for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
+      const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
+      of.next = nullptr;
+      if (block + 1 < blocks) {
+        of.next = group + (m + rows) * steps;
+        of.next_rows = first_of(outputs, block + 2) - m - rows;
+      }
+      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets.data(), steps,
+                                                       image.at(g * outputs + m, pixels.data()));
+    }
+  });
+}
+
+// What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
+template <class F>
+void end_of_panel(const F& panel, int64_t channels, int64_t vectors, const float* o) {
+  alignas(64) float by_channel[L * L];
+  for (int64_t j = 0; j < vectors; ++j) {
+    transpose(o + j * L, vectors * L, by_channel, L);
+    const int64_t here = std::min(L, channels - j * L);
+    const F finish = panel.at(j * L, panel.pixels);
+    for (int64_t i = 0; i < here; i += F::kPairs ? 2 : 1) {
+      float* row = by_channel + i * L;
+      if constexpr (F::kPairs) {
+        finish(i, 0, load_aligned(row), load_aligned(row + L), row, row + L);
+      } else {
+        finish(i, 0, load_aligned(row), row);
+      }
+    }
+    finish.activate(here, 1, by_channel);
+  }
+}
+
+// The same where only pairs are wanted: neighbouring channels become words before they are transposed, half as many.
+template <bool kResidual, bool kSlope>
+void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, int64_t vectors,
+                  const float* o) {
+  alignas(64) Word by_pixel[L * L] = {}, by_pair[L * L], added[kResidual ? L * L : 1];
+  const int64_t pixels = panel.pixels->count, at = panel.pixels->at, pairs = channels / 2;
+  const auto numbers = [](Word* words) { return reinterpret_cast<float*>(words); };
+  if (kResidual) {
+    for (int64_t i = 0; i < L; ++i) {
+      const Words words = i < pairs ? load_words(panel.residual + i * panel.plane + at, pixels) : Words{};
+      *reinterpret_cast<AlignedWords*>(by_pair + i * L) = words;
+    }
+    transpose(numbers(by_pair), L, numbers(added), L);
+  }
+  const Vec bias = load_range(panel.bias, 0, channels),
+            next_bias = load_range(panel.bias + L, 0, channels - L);
+  for (int64_t i = 0; i < pixels; ++i) {
+    const float* sums = o + i * vectors * L;
+    Vec low = load_aligned(sums) + bias, high = vectors > 1 ? load_aligned(sums + L) + next_bias : Vec{};
+    Words words;
+    if constexpr (kResidual) {
+      const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
+      const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
+      const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
+      words = Brain::join(panel.within_bounds(even), panel.within_bounds(odd));
+    } else {
+      words = neighbours(panel.within_bounds(low), panel.within_bounds(high));
+    }
+    *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
+  }
+  transpose(numbers(by_pixel), L, numbers(by_pair), L);
+  for (int64_t i = 0; i < pairs; ++i) {
+    store_words(panel.pairs + i * panel.plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L),
+                pixels);
+  }
+}
+
+// Vectors of channels.
+template <class E, class F>
+void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+                         const Word* s, const Word* w, const F& image, Parallel& parallel, Word* gathered) {
+  const auto steps = static_cast<int64_t>(offsets.size());
+  const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
+  std::vector<PixelBlock> pixels = pixel_blocks(p, strip, gathered != nullptr);
+  const auto blocks = static_cast<int64_t>(pixels.size());
+  if (gathered != nullptr) {
+    parallel_for(parallel, p.groups * blocks, [&](int64_t item, size_t) {
+      const int64_t g = item / blocks;
+      const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
+      const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
+      Word* to = gathered + item * slot;
+      for (const int64_t offset : offsets) {
+        const Vec words = load(reinterpret_cast<const float*>(from + offset));
+        store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
+        to += here.pixels.count;
+      }
+    });
+    // As they are gathered.
+    for (PixelBlock& block : pixels) block.pixels.lanes = (1u << block.pixels.count) - 1;
+  }
+  parallel_for(parallel, p.groups * panels, [&](int64_t item, size_t) {
+    const int64_t panel = item % panels, g = item / panels;
+    const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
+    const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
+    // The first blocks share the fetching of the next panel.
+    const Word* next = v + steps * vectors * L;
+    const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
+    alignas(64) float o[L * kPanelWidth] = {};
+    for (int64_t block = 0; block < blocks; ++block) {
+      const PixelBlock& here = pixels[static_cast<size_t>(block)];
+      const int64_t rows = here.pixels.count;
+      if (rows == 0) continue;
+      const bool fetches = block < fetching && panel + 1 < panels;
+      const Keep keep{next + block * steps * lines * L, fetches ? lines : 0};
+      if (gathered != nullptr) {
+        multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
+      } else {
+        const Word* packed = s + g * pairs_of<E>(p) * strip.words + here.first;
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
+      }
+      const int64_t channels = std::min(kPanelWidth, outputs - m);
+      end_of_panel(image.at(g * outputs + m, &here.pixels), channels, vectors, o);
+    }
+  });
+}
+
+// Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
+// vectors read beyond a pair of channels is the next pair's then; the last pair is copied.
+bool reads_in_place(const ConvolutionProblem& p) {
+  bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
+  for (size_t i = 0; i < 3; ++i) {
+    same = same && p.kernel[i] == 1 && p.stride[i] == 1 && p.pad[i] == 0 && p.in[i] == p.out[i];
+  }
+  return same;
+}
+
+// x: numbers of T, or words where they lie in pairs.
+template <class E, bool kTwo, class T>
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
+                     const T* bias, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* memory) {
+  const int64_t channels = p.C, pairs = pairs_of<E>(p);
+  const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
+  Workspace workspace(memory);
+  Word* s = take_strip<E>(p, strips, workspace);
+  const bool in_place = reads_in_place(p);
+  const bool by_channel = vectors == FusedConvVectors::kChannels;
+  Word* gathered = by_channel && gathers<E>(p, strips) ? take_gathered<E>(p, strips, workspace) : nullptr;
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
+    const Strip strip = strips.at(p, begin);
+    std::vector<int64_t> offsets = step_offsets<E>(p, strip);
+    for (int64_t n = 0; n < p.N; ++n) {
+      const Word* begins = s;
+      if (in_place) {
+        const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
+        pack_pair<Single>(p, strip, words + (pairs - 1) * p.in_size(), Second{}, s);
+        begins = reinterpret_cast<const Word*>(words) +
+                 (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
+        for (int64_t pair = 0; pair + 1 < pairs; ++pair) {
+          offsets[static_cast<size_t>(pair)] = pair * p.in_size();
+        }
+        const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
+        offsets.back() = distance / static_cast<intptr_t>(sizeof(Word));
+      }
+      parallel_for(parallel, in_place ? 0 : p.groups * pairs, [&](int64_t item, size_t) {
+        Word* packed = s + item * strip.words;
+        if (p.pairs) {
+          const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
+          return pack_pair<Single>(p, strip, words, Second{}, packed);
+        }
+        const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
+        const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
+        const bool both = pair * E::kDepth + 1 < channels;
+        const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
+        pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
+      });
+      const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
+      const auto multiply_and = [&](const auto& end) {
+        if (by_channel) return multiply_by_channel<E>(p, strip, offsets, begins, w, end, parallel, gathered);
+        multiply_by_pixel<E>(p, strip, offsets, begins, w, end, parallel);
+      };
+      if constexpr (kTwo) {
+        if (finish.gives_pairs_alone()) {
+          if (residual.pairs != nullptr) {
+            multiply_and(PairsAlone<true>(finish));
+          } else if (finish.slope != 1.0f) {
+            multiply_and(PairsAlone<false, true>(finish));
+          } else {
+            multiply_and(PairsAlone<false>(finish));
+          }
+          continue;
+        }
+      }
+      multiply_and(finish);
+    }
+  }
+}
+
+// --- Weights
+
+template <class E>
+int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  const int64_t outputs = p.M, steps = steps_of<E>(p);
+  return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
+}
+
+template <class E, class T>
+void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
+  const int64_t channels = p.C, outputs = p.M, taps = p.taps();
+  const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
+  for (int64_t m = 0; m < p.y_channels(); ++m) {
+    // The channel's word of the first step, and how far it is to the next one's.
+    Word* to = words + m / outputs * size;
+    const int64_t i = m % outputs;
+    int64_t distance;
+    if (vectors == FusedConvVectors::kChannels) {
+      const int64_t panel = i / kPanelWidth;
+      to = panel_at(to, steps, panel) + i % kPanelWidth;
+      distance = panel_vectors(outputs, panel) * L;
+    } else {
+      int64_t block = i * blocks_of(outputs) / outputs;
+      while (first_of(outputs, block + 1) <= i) ++block;
+      const int64_t first = first_of(outputs, block);
+      to += first * steps + i - first;
+      distance = first_of(outputs, block + 1) - first;
+    }
+    const T* in = w + m * channels * taps;
+    const auto put = [&](Vec low, Vec high) {
+      *to = E::join(low, high)[0];
+      to += distance;
+    };
+    const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };
+    for (int64_t c = 0; c < channels; c += E::kDepth) {
+      const bool both = E::kDepth > 1 && c + 1 < channels;
+      const int64_t width = p.kernel[2];
+      if (!both && pairs_columns<E>(p)) {
+        for (int64_t row = 0; row < taps; row += width) {
+          for (int64_t w = 0; w < width; w += 2) {
+            if (w + 1 < width) put(weight(c, row + w), weight(c, row + w + 1));
+            if (w + 1 == width) put(Vec{}, weight(c, row + w));
+          }
+        }
+        continue;
+      }
+      for (int64_t tap = 0; tap < taps; ++tap) put(weight(c, tap), both ? weight(c + 1, tap) : Vec{});
+    }
+  }
+}
+
+template <class E>
+size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+  Workspace workspace(nullptr);
+  const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
+  take_strip<E>(p, strips, workspace);
+  const bool gathered = vectors == FusedConvVectors::kChannels && gathers<E>(p, strips);
+  if (gathered) take_gathered<E>(p, strips, workspace);
+  return workspace.bytes();
+}
+
+}  // namespace
+
+FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
+  if (p.in_size() == 0 || p.out_size() <= 0 || p.M < 2 * L) return FusedConvVectors::kPixels;
+  const int64_t span = Strip(p, 0, 0, p.out[0]).span();
+  const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));
+  return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
+}
+
+size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
+  return static_cast<size_t>(p.groups * words) * sizeof(Word);
+}
+
+template <class T>
+void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+  auto* words = static_cast<Word*>(weights);
+  if (p.bfloat16) return prepare_groups<Brain>(p, vectors, w, words);
+  prepare_groups<Single>(p, vectors, w, words);
+}
+
+size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+  return p.bfloat16 ? multiply_workspace<Brain>(p, vectors, lanes)
+                    : multiply_workspace<Single>(p, vectors, lanes);
+}
+
+template <class T>
+void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const void* weights,
+                  const T* b, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* workspace) {
+  const auto* w = static_cast<const Word*>(weights);
+  if (!p.bfloat16) {
+    return multiply_groups<Single, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (to.pairs != nullptr || residual.pairs != nullptr) {
+      return multiply_groups<Brain, true>(p, vectors, x, w, b, residual, to, parallel, workspace);
+    }
+  }
+  multiply_groups<Brain, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
+}
+
+template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const float*, void*);
+template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const half*, void*);
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, const void*, const void*,
+                           const float*, Residual<float>, Outputs<float>, Parallel&, void*);
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const half*,
+                           Residual<half>, Outputs<half>, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,27 @@
+// A convolution whose groups have several channels (product_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <cstddef>
+
+#include "device/cpu/parallel.h"
+#include "operators/fused_conv/cpu.h"
+#include "operators/fused_conv/finish.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+FusedConvVectors conv_product_vectors(const ConvolutionProblem& p);
+
+// Bytes of the packed weights, and of the memory of a run.
+size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors);
+size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes);
+
+// weights are zeros before.
+template <class T>
+void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights);
+
+// x: numbers of T, or words where p.pairs. Where a result or the residual lies in pairs, T is float and p.bfloat16.
+template <class T>
+void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const void* weights,
+                  const T* b, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* workspace);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
