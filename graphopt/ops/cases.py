@@ -294,6 +294,37 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
+def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X, M, O, kernel, pads, strides
+    geometries: list[tuple[tuple[int, ...], int, int, tuple[int, int], tuple[int, ...], tuple[int, int]]]
+    geometries = [
+        ((2, 5, 7, 9), 37, 11, (3, 3), (1, 1, 1, 1), (1, 1)),
+        ((1, 24, 14, 15), 48, 24, (3, 3), (1, 1, 1, 1), (2, 2)),
+        ((1, 3, 19, 21), 33, 40, (5, 5), (2, 2, 2, 2), (1, 1)),
+        ((2, 17, 12, 11), 16, 8, (5, 5), (1, 2, 2, 2), (2, 2)),
+        ((1, 4, 9, 13), 7, 5, (2, 3), (0, 1, 2, 0), (3, 2)),
+        ((1, 8, 61, 40), 96, 17, (3, 3), (1, 1, 1, 1), (1, 1)),  # some rows at a time
+        ((2, 6, 70, 36), 80, 3, (3, 3), (0, 1, 1, 1), (2, 2)),
+        ((1, 2, 150, 9), 130, 2, (1, 2), (0, 0, 0, 1), (2, 1)),
+        ((1, 1, 1, 1), 1, 1, (3, 3), (1, 1, 1, 1), (1, 1)),
+        ((0, 3, 8, 8), 4, 2, (3, 3), (1, 1, 1, 1), (1, 1)),
+    ]
+    every = spec.name in ("InvertedResidualClip", "InvertedResidualAddSilu")
+    for i, (x, M, O, kernel, pads, strides) in enumerate(geometries):  # noqa: E741
+        if not every and i % 5 != len(spec.name) % 5:
+            continue
+        inputs = [rng.normal(size=x)]
+        for shape in ((M, x[1], 1, 1), (M, 1, *kernel), (O, M, 1, 1)):
+            inputs += [rng.normal(size=shape) / np.sqrt(np.prod(shape[1:])), rng.normal(size=shape[0])]
+        if "R" in spec.inputs:
+            padded = (x[2] + pads[0] + pads[2], x[3] + pads[1] + pads[3])
+            size = [(n - k) // s + 1 for n, k, s in zip(padded, kernel, strides)]
+            inputs.append(rng.normal(size=(x[0], O, *size)))
+        window = {"pads": list(pads), "strides": list(strides), "group": M}
+        constant = i % 2 == 1 and "R" not in spec.inputs
+        yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=constant)
+
+
 def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     # X in pairs of channels, kernel_shape, pads, strides, dilations
     for x, kernel_shape, pads, strides, dilations in (
@@ -340,6 +371,7 @@ FAMILIES = {
     "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,
+    "InvertedResidual": _inverted_residual,
 }
 
 

@@ -21,6 +21,7 @@ from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.gate import Gate
+from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
 from graphopt.passes.scale_heads import ScaleHeads
@@ -39,6 +40,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FoldBatchNorm(),
     FoldAffine(),
     ScaleShift(),
+    InvertedResidual(),
     WinogradConv(),
     FusedConv(),
     FuseEpilogue(),

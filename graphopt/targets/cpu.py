@@ -24,6 +24,7 @@ FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # Or from how many columns, and products for each.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
+FEWEST_HIDDEN = 9_000  # numbers between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 
 
@@ -121,3 +122,23 @@ def bfloat16_depthwise_doubt(
     if tuple(kernel) == (5, 5) and tuple(strides) == (1, 1) and (sizes[-1] or 56) > MOST_COLUMNS:
         return f"the runtime's own is faster for 5x5 on rows of more than {MOST_COLUMNS}"
     return ""
+
+
+def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None]) -> str:
+    """Why InvertedResidual over M channels between its convolutions is slower than the runtime's three.
+
+    Args:
+        C: channels of X.
+        M: channels between the convolutions.
+        kernel: of the depthwise one.
+        sizes: height and width of X; those that are not known count as 56.
+
+    Returns:
+        "" when it is not slower.
+    """
+    if tuple(kernel) not in ((3, 3), (5, 5)):
+        return "the runtime's own are faster: only windows of 3x3 and 5x5 have a filter of their own"
+    if M < 2 * C:
+        return f"{M} channels between the convolutions, of {C} before them"
+    numbers = M * math.prod(n or 56 for n in sizes)
+    return f"{numbers} numbers between the convolutions: they fit the caches" if numbers < FEWEST_HIDDEN else ""

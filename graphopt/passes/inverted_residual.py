@@ -1,0 +1,158 @@
+"""The three convolutions of an inverted residual block are one node on CPUs.
+
+    Conv(act(Conv(act(Conv(X, W1, B1)), W2, B2)), W3, B3) + R = InvertedResidual[Add]<act>(X, W1, B1, W2, B2, W3, B3, R)
+
+of 1x1, depthwise and 1x1: MobileNetV2 (M. Sandler et al., CVPR 2018) and what is made of its blocks.
+
+Why it is legal: the operator is defined by this equation; the kernel computes some rows of all three convolutions at a
+time, and adds in another order.
+
+Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no gaps and no
+negative pads; one activation with the same numbers stands twice; what lies between the convolutions is read by nobody
+else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
+
+Where it pays: for windows of 3x3 and 5x5 over tensors of some size (docs/measurements/inverted_residual_cpu.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.forms.activation import Form, form_of
+from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import is_op, other_input
+from graphopt.metadata import Numerics
+from graphopt.ops.activation import ACTIVATIONS
+from graphopt.ops.inverted_residual import NAME
+from graphopt.passes.base import Pass
+from graphopt.passes.fused_conv import ConvMatch, conv_at, require_conv
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.cpu import inverted_residual_doubt
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class BlockMatch:
+    """The three convolutions, the activations between them, and the sum behind them."""
+
+    convs: tuple[ConvMatch, ConvMatch, ConvMatch]
+    forms: tuple[Form, Form]
+    add: ir.Node | None
+
+    @property
+    def residual(self) -> ir.Value | None:
+        return None if self.add is None else other_input(self.add, self.convs[2].node.outputs[0])
+
+    @property
+    def name(self) -> str:
+        return f"{NAME}{'' if self.add is None else 'Add'}{self.forms[0].suffix}"
+
+    @property
+    def last(self) -> ir.Node:
+        return self.convs[2].node if self.add is None else self.add
+
+
+class InvertedResidual(Pass[BlockMatch, BlockMatch]):
+    name = "inverted_residual"
+    equation = "Conv(act(Conv(act(Conv(X))))) + R -> InvertedResidual[Add]<act>(X, .., R), the second one depthwise"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Conv")})
+    fallback = True  # of none: what it refuses, others take
+
+    def match(self, node: ir.Node, editor: Editor) -> BlockMatch | None:
+        if editor.target.device != "cpu" or (first := _pointwise(node, editor)) is None:
+            return None
+        # Most convolutions of other models end here: the next but one has a filter for each channel.
+        act = form_of(node.outputs[0], editor)
+        second = None if act is None else _only_conv(act.y, editor)
+        if act is None or second is None or not second.depthwise or second.M != first.M or len(second.kernel) != 2:
+            return None
+        act2 = form_of(second.node.outputs[0], editor)
+        third = None if act2 is None else _only_conv(act2.y, editor)
+        if act2 is None or third is None or _pointwise(third.node, editor) is None:
+            return None
+        if act.suffix not in ACTIVATIONS or (act.suffix, act.attributes) != (act2.suffix, act2.attributes):
+            return None
+        return BlockMatch((first, second, third), (act, act2), _sum_behind(third.node, editor))
+
+    def legal(self, match: BlockMatch, editor: Editor) -> BlockMatch:
+        editor.require_op(match.name, match.convs[0].W, match.convs[0].node)
+        for conv in match.convs:
+            require_conv(conv, editor)
+            if (dtype := editor.dtype(conv.W)) != ir.DataType.FLOAT:
+                raise Refusal(Code.WRONG_DTYPE, f"{conv.W.name} is {dtype}", conv.node)
+            if conv.bias is not None and not editor.is_constant(conv.bias):
+                editor.require_constant(conv.bias, "the bias", conv.node)
+            if conv.node.graph is not match.last.graph:
+                raise Refusal(Code.ESCAPES, "a part of it is in another graph", conv.node)
+        if match.convs[1].attributes["dilations"] != (1, 1):
+            raise Refusal(Code.ATTRIBUTE, f"dilations {list(match.convs[1].attributes['dilations'])}", match.last)
+        for conv, form in zip(match.convs, match.forms):
+            form.require_closed()
+            y = conv.node.outputs[0]
+            if y.is_graph_output():
+                raise Refusal(Code.GRAPH_OUTPUT, f"{y.name} is a graph output", conv.node)
+            for reader in y.consumers():
+                if reader not in form.nodes:
+                    raise Refusal(Code.OTHER_USES, f"{y.name} is also read by {reader.op_type}", conv.node, reader)
+            editor.require_only_use(form.y, conv.node)
+        return match
+
+    def candidate(self, plan: BlockMatch, editor: Editor) -> Candidate:
+        first, second, third = plan.convs
+        dims = editor.shapes.dims(first.X) or ()
+        doubt = inverted_residual_doubt(first.C, first.M, second.kernel, [d.value for d in dims[2:]])
+        inputs = (first.X, first.W, second.W, third.W)
+        return editor.candidate(plan.name, inputs, plan.last.outputs[0], plan.last, doubt)
+
+    def rewrite(self, plan: BlockMatch, editor: Editor) -> str:
+        first, second, _ = plan.convs
+        inputs = [first.X]
+        for conv in plan.convs:
+            inputs += [conv.W, conv.bias or _zeros(conv, editor)]
+        if plan.residual is not None:
+            inputs.append(plan.residual)
+        window: dict[str, Any] = {name: second.attributes[name] for name in ("pads", "strides", "group")}
+        new = editor.emit(plan.name, inputs, {**window, **plan.forms[0].attributes}, anchor=plan.last)
+        old = [plan.last, *(n for form in reversed(plan.forms) for n in form.nodes), *(c.node for c in plan.convs)]
+        editor.replace(list(dict.fromkeys(old)), [new], {plan.last.outputs[0]: new.outputs[0]}, anchor=plan.last)
+        return f"{first.C} to {first.M} channels, {'x'.join(map(str, second.kernel))}, {became(len(old), plan.name)}"
+
+
+def _pointwise(node: ir.Node, editor: Editor) -> ConvMatch | None:
+    """The convolution where it is one of 1x1 windows over two axes and all channels, without a stride and pads."""
+    if not is_op(node, "Conv"):
+        return None
+    conv = conv_at(node, editor)
+    window: Mapping[str, Any] = conv.attributes
+    plain = not any(window["pads"]) and set(window["strides"]) == {1} and window["group"] == 1
+    return conv if conv.kernel == (1, 1) and plain else None
+
+
+def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
+    """The convolution that reads the value, where there is just one."""
+    readers = value.consumers()
+    if len(readers) != 1 or not is_op(readers[0], "Conv") or readers[0].inputs[0] is not value:
+        return None
+    return conv_at(readers[0], editor)
+
+
+def _sum_behind(node: ir.Node, editor: Editor) -> ir.Node | None:
+    """An Add that alone reads the node's result, with something else of the same shape."""
+    y = node.outputs[0]
+    if not editor.only_use(y):
+        return None
+    (add,) = y.consumers()
+    if not is_op(add, "Add") or add.graph is not node.graph:
+        return None
+    dims, other = editor.shapes.dims(y), editor.shapes.dims(other_input(add, y))
+    return add if dims is not None and dims == other else None
+
+
+def _zeros(conv: ConvMatch, editor: Editor) -> ir.Value:
+    return editor.initializer(conv.node, np.zeros(conv.M, np.float32), f"{conv.W.name}_zero_bias")

@@ -1,0 +1,72 @@
+// InvertedResidual[Add][act]: three convolutions, of which the middle one has a window for each channel alone:
+//
+//   Y = conv(act(depthwise(act(conv(X, W1) + B1), W2) + B2), W3) + B3 + R
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "operators/operator.h"
+
+namespace graphopt {
+
+// x [N, C, in..], y and the residual [N, O, out..], of M channels between them.
+struct InvertedResidualProblem {
+  using Axes = std::array<int64_t, 2>;
+  int64_t N = 0, C = 0, M = 0, O = 0;
+  Axes in = {0, 0}, out = {0, 0}, kernel = {1, 1}, stride = {1, 1};
+  Axes pad = {0, 0};  // at the beginning; at the end is what `out` leaves
+  bool has_residual = false;
+  Activation act;  // behind the first and the second convolution
+
+  int64_t in_size() const { return in[0] * in[1]; }
+  int64_t out_size() const { return out[0] * out[1]; }
+  int64_t taps() const { return kernel[0] * kernel[1]; }
+};
+
+// The inputs behind X: W1 [M, C, 1, 1], B1 [M], W2 [M, 1, kernel..], B2 [M], W3 [O, M, 1, 1], B3 [O] and, where it says
+// Add, R.
+class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> {
+ public:
+  static constexpr size_t kWeights = 6, kResidual = 7;
+  explicit InvertedResidualOp(Tail tail) : TailedOperator("InvertedResidual", tail) {}
+  static std::vector<InvertedResidualOp> all();
+  std::vector<Operand> inputs() const override;
+  void read(const Node& node) override;
+  // Of constants of these shapes, W1 first, without N, `in` and `out`. Throws Error.
+  Problem of_weights(const std::vector<Shape>& weights) const;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+
+ private:
+  std::vector<int64_t> pads_, strides_;
+  int64_t group_ = 1;
+};
+
+}  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float. The weights in their order, W1 first.
+template <class T>
+using InvertedResidualWeights = std::array<const T*, InvertedResidualOp::kWeights>;
+
+// Bytes of the packed weights, which hang on C, M, O and the kernel.
+GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_weights, (const InvertedResidualProblem& p), (p))
+// Writes them, at a cache line.
+GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,
+                    (const InvertedResidualProblem& p, const InvertedResidualWeights<T>& from, void* weights),
+                    (p, from, weights))
+GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_workspace, (const InvertedResidualProblem& p, size_t lanes),
+                    (p, lanes))
+// r is null unless p.has_residual. The result does not depend on the number of lanes.
+GRAPHOPT_CPU_KERNEL(void, inverted_residual,
+                    (const InvertedResidualProblem& p, const T* x, const void* weights, const T* r, T* y,
+                     Parallel& parallel, void* workspace),
+                    (p, x, weights, r, y, parallel, workspace))
+
+}  // namespace graphopt::cpu
