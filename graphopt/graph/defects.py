@@ -63,7 +63,7 @@ def _of_graph(graph: onnx.GraphProto, outer: Collection[str], opsets: Collection
     for tensor in graph.initializer:
         if tensor.data_type == 0:
             yield f"'{tensor.name}' has the element type 0"
-        if tensor.dims and min(tensor.dims) < 0:
+        if (dims := tensor.dims[:]) and min(dims) < 0:
             yield f"'{tensor.name}' has a negative dimension"
 
 
@@ -80,7 +80,7 @@ def _of_nodes(
     made, names = [*given], []
     domains = set()
     for node in nodes:
-        inputs, outputs = node.input, node.output
+        inputs, outputs = node.input[:], node.output[:]  # lists: protobuf's own iterate slowly
         if not visible.issuperset(inputs):
             yield from (f"'{n}' is read in {where} before anything makes it" for n in inputs if n not in visible)
         domains.add(node.domain)

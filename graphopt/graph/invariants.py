@@ -142,10 +142,9 @@ def _check_graph(graph: ir.Graph, after: str) -> None:
             for body in bodies(node):
                 _check_graph(body, after)
         for value in node.inputs:
-            producer = value.producer() if value is not None else None
-            if value is None or producer is None:
+            if value is None or (producer := value.producer()) is None or producer in seen:
                 continue
-            if producer.graph is graph and producer not in seen:
+            if producer.graph is graph:
                 raise InvariantError(f"after {after}: '{node.name}' reads '{value.name}' before it exists")
             if producer.graph is None:
                 raise InvariantError(f"after {after}: '{node.name}' reads from a removed node")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+# `isinstance` asks a protocol of each of onnx_ir's classes before it says no: slow where a graph has 100,000 constants.
+_EMBEDDED = (ir.serde.TensorProtoTensor, ir.Tensor)
 _GRAPH, _GRAPHS, _TENSOR = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR
 
 
@@ -46,8 +48,13 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 def external_tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.ExternalTensor]:
     for tensor in tensors(graphs):
-        if isinstance(tensor, ir.ExternalTensor):
+        if is_external(tensor):
             yield tensor
+
+
+def is_external(tensor: ir.TensorProtocol | None) -> TypeGuard[ir.ExternalTensor]:
+    """Whether the elements lie in a file of their own."""
+    return type(tensor) not in _EMBEDDED and isinstance(tensor, ir.ExternalTensor)
 
 
 def tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.TensorProtocol]:
@@ -68,7 +75,7 @@ def element_bits(data_type: int) -> int:
 
 
 # onnx_ir asks an enum for every property of a tensor and makes a Shape each time, which counts where a graph has
-# 100,000 constants. The three functions below ask the message itself.
+# 100,000 constants. The three functions below ask the message itself, and look at the very class, as above.
 _ARRAYS: dict[int, np.dtype[Any]] = {
     int(ir.DataType.FLOAT): np.dtype("<f4"),
     int(ir.DataType.FLOAT16): np.dtype("<f2"),
@@ -80,25 +87,25 @@ _ARRAYS: dict[int, np.dtype[Any]] = {
 
 def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """The dimensions of a tensor."""
-    if isinstance(tensor, ir.serde.TensorProtoTensor):
+    if type(tensor) is ir.serde.TensorProtoTensor:
         return tuple(tensor.raw.dims[:])  # a slice is a list at once; protobuf's iterator takes twice as long
     return tuple(tensor.shape.numpy())
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Bytes of a tensor's elements."""
-    if isinstance(tensor, ir.serde.TensorProtoTensor):
+    if type(tensor) is ir.serde.TensorProtoTensor:
         message = tensor.raw
         dims: list[int] = message.dims[:]
         return (math.prod(dims) * element_bits(message.data_type) + 7) // 8
-    if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+    if type(tensor) is ir.Tensor and isinstance(tensor.raw, np.ndarray):
         return (tensor.raw.size * element_bits(tensor.dtype) + 7) // 8
     return tensor.nbytes
 
 
 def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
     """A tensor's elements; not to be written to."""
-    if isinstance(tensor, ir.serde.TensorProtoTensor):
+    if type(tensor) is ir.serde.TensorProtoTensor:
         message = tensor.raw
         if (dtype := _ARRAYS.get(message.data_type)) is not None and message.HasField("raw_data"):
             array: npt.NDArray[Any] = np.frombuffer(message.raw_data, dtype)

@@ -20,6 +20,7 @@ from graphopt.graph.traversal import (
     external_tensors,
     foreign_bodies,
     graphs,
+    is_external,
     tensor_bytes,
     tensor_dims,
 )
@@ -164,12 +165,12 @@ def _place_external_data(every: Sequence[ir.Graph], out: Path, external_data: bo
     """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
     folder = files.target_of(out).parent
     values = [v for g in every for v in g.initializers.data.values() if v.const_value is not None]
-    embedded = [v for v in values if not isinstance(v.const_value, ir.ExternalTensor)]
+    embedded = [v for v in values if not is_external(v.const_value)]
     if external_data is False:
         if sum(tensor_bytes(v.const_value) for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
             raise ModelSaveError(f"{out}: the weights do not fit into one file; leave out --no-external-data")
         for value in values:
-            if isinstance(value.const_value, ir.ExternalTensor):
+            if is_external(value.const_value):
                 value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
         return
     if not _lie_in(folder, every):
@@ -220,7 +221,7 @@ def _copy_data_files(every: Sequence[ir.Graph], folder: Path, name: str, created
     for graph in every:
         for value in graph.initializers.values():
             old = value.const_value
-            if isinstance(old, ir.ExternalTensor):
+            if is_external(old):
                 value.const_value = ir.ExternalTensor(
                     copies[old.path].name,
                     old.offset,
