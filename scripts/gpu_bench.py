@@ -52,7 +52,7 @@ PRODUCTS = (
 )  # fmt: skip
 
 # ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the largest on; `--tiles` times each.
-PANELS = (3, 8, 9, 10, 4, 5, 6, 7)
+PANELS = (3, 8, 9, 10, 11, 12, 4, 5, 6, 7)
 # In channels last: images, channels, height and width, filters, kernel, stride
 LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),

@@ -63,13 +63,22 @@ def large_cases() -> Iterator[Case]:
         )):  # fmt: skip
             # Rows that see few keys are many times the RMS of all, and rounded in proportion.
             yield replace(fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p), by_row=True)
+    # Keys shared by teams of waves, which the CPU does not have.
+    teams = 2
+    for i, p in enumerate((*fused_attention_cases.BY_HEAD[64], *fused_attention_cases.BY_HEAD[128],
+                           *fused_attention_cases.SPLIT)):  # fmt: skip
+        yield fused_attention_cases.case(f"attention_teams_f16-{i}", np.float16, p, rows=teams)
+    for i, p in enumerate((Problem(515, 1030, 128, heads=2, causal=True), Problem(1000, 900, 96, heads=2, causal=True),
+                           Problem(300, 1000, 64, heads=2, rows_first=True))):  # fmt: skip
+        large = fused_attention_cases.case(f"attention_large_teams_f16-{i}", np.float16, p, rows=teams)
+        yield replace(large, by_row=True)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
 
     # The tiles of panels that the CPU does not have.
-    for name, tile in (("wide", 3), ("square", 8), ("broad", 9), ("oblong", 10)):
+    for name, tile in (("wide", 3), ("square", 8), ("broad", 9), ("oblong", 10), ("flat", 11), ("low", 12)):
         for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
             yield product_cases.gemm(f"{name}_gemm_panels-{i}", np.float16, product, tile)
         for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):

@@ -14,6 +14,8 @@
 //   LARGE_SHARED(Type, name)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
 //                               launch asks for them
 //   barrier()                   all work-items of the work-group
+//   barrier_of_part(part, threads)
+//                               the work-items of one of at most 15 parts of the work-group, whole waves; on NVIDIA
 //   wave_barrier()              all lanes of the wave; orders their accesses to LDS
 //   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
 //   UNROLL                      before a loop whose trip count is a constant; UNROLL_A_LITTLE where all of it
@@ -188,6 +190,9 @@ DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
 
 DEVICE void barrier() { __syncthreads(); }
 DEVICE void wave_barrier() { __syncwarp(); }
+DEVICE void barrier_of_part(int part, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(part + 1), "r"(threads) : "memory");
+}
 
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 

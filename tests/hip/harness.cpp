@@ -207,7 +207,7 @@ EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int6
 
 // sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask. flags: bias 1, mask
 // 2, causal 4, guard 8.
-// `rows`: 0 for few in a work-group, 1 for many, -1 for the plan's own choice.
+// `rows`: a number of AttentionRows, or -1 for the plan's own choice.
 EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, const int64_t* sizes,
                                            int flags, float scale, float softcap, float mask_value,
                                            int rows) {
@@ -238,7 +238,7 @@ EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, 
     p.softcap = softcap;
     p.mask_value = mask_value;
     std::optional<hip::AttentionRows> wanted;
-    if (rows >= 0) wanted = rows == 0 ? hip::AttentionRows::kFew : hip::AttentionRows::kMany;
+    if (rows >= 0) wanted = static_cast<hip::AttentionRows>(rows);
     return fused_attention_plan(p, half != 0, true, *device, wanted);
   });
 }

@@ -108,6 +108,26 @@ GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
   CHECK(!many("sm_90", p, true));
 }
 
+GRAPHOPT_TEST(attention_shares_keys_among_teams_where_a_unit_has_one_work_group) {
+  // 128 and 96 work-groups of 128 rows on 132 units.
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_teams_128_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_teams_96_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_teams_64_f16"));
+  // 64 of them: two splits are one work-group for each unit.
+  const Plan split = plan_on("sm_90", problem(1, 8, 1024, 1024, 128), true);
+  CHECK(has(split, "plain_teams_128_f16") && attention_of(split).grid.x == 128 && split.launches.size() == 2);
+  // Two work-groups for a unit, few keys, few rows, something between the products, another device.
+  CHECK(has(plan_on("sm_90", problem(2, 16, 1024, 1024, 128), true), "plain_128_f16"));
+  CHECK(has(plan_on("sm_90", problem(8, 8, 1024, 1024, 80), true), "plain_96_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 128, 128), true), "plain_128_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 20, 4096, 128), true), "plain_128_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 12, 512, 512, 64), true), "plain_64_f16"));
+  AttentionProblem p = problem(1, 16, 1024, 1024, 128);
+  CHECK(has(plan_on("gfx942", p, true), "plain_128_f16"));
+  p.has_bias = true;
+  CHECK(!has(plan_on("sm_90", p, true), "teams"));
+}
+
 GRAPHOPT_TEST(attention_copies_whole_vectors_beside_the_work_items) {
   // 36 elements are no whole vectors of 8: the kernel that loads any rows takes them on NVIDIA.
   CHECK(has(plan_on("sm_90", problem(1, 8, 128, 128, 40), true), "plain_64_f16"));
@@ -129,20 +149,24 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
       for (const bool half : {false, true}) {
         const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
         const DeviceFacts facts = typical_facts(arch.name);
-        for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany}) {
+        for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany, AttentionRows::kTeams}) {
           const bool copies = arch.matrix == hip::Matrix::kMma;
           const bool has_many = hip::attention_has_many(matrix, copies, static_cast<int>(D), true);
           if (rows == AttentionRows::kMany && !has_many) continue;
+          const int element = half ? 2 : 4;
+          if (rows == AttentionRows::kTeams &&
+              !hip::attention_has_teams(matrix, copies, static_cast<int>(D), true, element))
+            continue;
           // No splits: as many heads as there are compute units.
           const AttentionProblem p = problem(1, facts.compute_units, 1000, 70, D);
-          const hip::AttentionShape shape = hip::attention_shape(
-              matrix, arch.wave, kernel_lds(arch), static_cast<int>(D), half ? 2 : 4, true, rows);
+          const hip::AttentionShape shape = hip::attention_shape(matrix, arch.wave, kernel_lds(arch),
+                                                                 static_cast<int>(D), element, true, rows);
           const Plan plan = fused_attention_plan(p, half, true, facts, rows);
           CHECK(plan.launches.size() == 1 && plan.workspace.empty());
           const Launch& launch = plan.launches[0];
           CHECK(launch.grid.x == p.H * divide_up(p.S, shape.block_rows()));
-          CHECK(launch.block == static_cast<uint32_t>(shape.waves * arch.wave) && launch.block <= 256);
-          const int lds = shape.lds_bytes(matrix, copies, matrix && copies, half ? 2 : 4);
+          CHECK(launch.block == static_cast<uint32_t>(shape.all_waves() * arch.wave) && launch.block <= 256);
+          const int lds = shape.lds_bytes(matrix, copies, matrix && copies, element);
           CHECK(lds <= arch.lds_bytes && (!copies || launch.lds == static_cast<uint32_t>(lds)));
         }
       }

@@ -231,7 +231,9 @@ DEVICE TilePlace tile_place(const Divisor& across, int down) {
   KERNEL_OF(kWide, 1, 128x256_f16)      \
   KERNEL_OF(kSquare, 1, 192x192_f16)    \
   KERNEL_OF(kBroad, 1, 192x160_f16)     \
-  KERNEL_OF(kOblong, 1, 192x128_f16)
+  KERNEL_OF(kOblong, 1, 192x128_f16)    \
+  KERNEL_OF(kFlat, 1, 128x160_f16)      \
+  KERNEL_OF(kLow, 2, 96x128_f16)
 #else
 #define FOR_WIDE_PANEL_TILES(KERNEL_OF)
 #endif

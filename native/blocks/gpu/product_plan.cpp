@@ -39,6 +39,10 @@ PanelCost cost_of(hip::PanelTile tile) {
       return {0.48, 1100, 11000};
     case hip::PanelTile::kOblong:
       return {0.45, 900, 9000};
+    case hip::PanelTile::kFlat:
+      return {0.47, 900, 9000};
+    case hip::PanelTile::kLow:
+      return {0.36, 800, 8000};
     case hip::PanelTile::kLarge:
       return {0.324, 1500, 6300};
     case hip::PanelTile::kTall:
@@ -90,6 +94,8 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
                                  {ProductTile::kPanelsSquare, hip::PanelTile::kSquare},
                                  {ProductTile::kPanelsBroad, hip::PanelTile::kBroad},
                                  {ProductTile::kPanelsOblong, hip::PanelTile::kOblong},
+                                 {ProductTile::kPanelsFlat, hip::PanelTile::kFlat},
+                                 {ProductTile::kPanelsLow, hip::PanelTile::kLow},
                                  {ProductTile::kPanelsLarge, hip::PanelTile::kLarge},
                                  {ProductTile::kPanelsTall, hip::PanelTile::kTall},
                                  {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},

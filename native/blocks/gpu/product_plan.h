@@ -22,6 +22,8 @@ enum class ProductTile {
   kPanelsSquare,
   kPanelsBroad,
   kPanelsOblong,
+  kPanelsFlat,
+  kPanelsLow,
 };
 
 // A work-group's part of the product.

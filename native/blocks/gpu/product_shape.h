@@ -34,7 +34,7 @@ struct PanelShape {
     return buffers * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
   }
 };
-enum class PanelTile { kWide, kSquare, kBroad, kOblong, kLarge, kTall, kMedium, kSmall };
+enum class PanelTile { kWide, kSquare, kBroad, kOblong, kFlat, kLow, kLarge, kTall, kMedium, kSmall };
 // `copies`: memory reaches LDS without passing through registers (kCopiesToLds): several steps are on their way
 // at a time, and a wave has the registers for parts of 64 x 64.
 constexpr PanelShape panel_shape(PanelTile tile, int wave, bool copies) {
@@ -46,6 +46,8 @@ constexpr PanelShape panel_shape(PanelTile tile, int wave, bool copies) {
          : tile == PanelTile::kSquare ? PanelShape{192, 192, 48, 96, depth, buffers}
          : tile == PanelTile::kBroad  ? PanelShape{192, 160, 48, 80, depth, buffers}
          : tile == PanelTile::kOblong ? PanelShape{192, 128, 48, 64, depth, buffers}
+         : tile == PanelTile::kFlat   ? PanelShape{128, 160, 32, 80, depth, buffers}
+         : tile == PanelTile::kLow    ? PanelShape{96, 128, 48, 32, depth, buffers}
          : tile == PanelTile::kLarge  ? PanelShape{128, 128, 64, columns, depth, buffers}
          : tile == PanelTile::kTall   ? PanelShape{128, 64, 64, 32, few, copies ? 4 : 2}
          : tile == PanelTile::kMedium ? PanelShape{64, 64, 32, 32, few, copies ? 4 : 2}

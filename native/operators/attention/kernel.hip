@@ -8,10 +8,11 @@
 // A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
 // not leave the registers (tile.h), on the vector unit it passes through LDS of the wave. The next block of K
 // or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied;
-// where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead).
+// where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead). There, two
+// teams of waves can share the keys of the same rows, so that one multiplies while the other takes exponents.
 //
 // 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
-// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 333 of the 745 TFLOP/s of a large
+// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 376 of the 745 TFLOP/s of a large
 // product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
 // work-groups and fused_attention_combine_* merges their results.
 //
@@ -94,17 +95,19 @@ struct AttentionExtras {
 // kUsed: elements of a head that are not all zero, a multiple of 16.
 // kAhead: the next block is on its way while the current one is multiplied.
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
-          bool kAhead_>
+          bool kAhead_, int kTeams_>
 struct MatrixAttention {
   using Tile = hip::Tile<T>;
-  static constexpr int kHead = kHead_, kKeys = kKeys_;
-  static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
+  static constexpr int kHead = kHead_, kKeys = kKeys_, kTeams = kTeams_;
+  static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
+  static constexpr int kBlockRows = kWaves * kWaveRows;
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
   static constexpr int kSlots = kM * Tile::kRows;  // rows of a lane
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
-  static constexpr int kPacks = kKeys * kAcross / kThreads;
-  static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "whole packs and rows");
+  static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
+  static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
+                "whole packs and rows");
   // Keys of a work-item that are neighbours, where V is transposed on its way to LDS.
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
 
@@ -117,7 +120,8 @@ struct MatrixAttention {
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
   static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
-  static constexpr int kCount = kAhead          ? kQueryCount + 2 * (kKeyCount + kValueCount)
+  static_assert(kTeams == 1 || kAhead, "each team has blocks of its own under way");
+  static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
                                 : kQueryCount > kKeyCount + kValueCount ? kQueryCount
                                                                         : kKeyCount + kValueCount;
@@ -142,7 +146,7 @@ struct MatrixAttention {
   typename Tile::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
-  // Of the two blocks of kAhead that number `place`; elsewhere there is one.
+  // Of the two blocks of each team of kAhead that number `place`; elsewhere there is one.
   DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
     return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
            key * (kHead + kPad) + d;
@@ -164,10 +168,12 @@ struct MatrixAttention {
     return value_at(lds, key / 16, key % 16, d / 16, d % 16);
   }
 
-  DEVICE static int first_row_of_wave() { return wave_id() * kWaveRows; }
+  // 0 of a work-group that is one.
+  DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
+  DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
   // Row of the work-group that a slot stands for.
   DEVICE static int row(int slot) {
-    return wave_id() * kWaveRows + slot / Tile::kRows * 16 + Tile::row(slot % Tile::kRows);
+    return first_row_of_wave() + slot / Tile::kRows * 16 + Tile::row(slot % Tile::kRows);
   }
   DEVICE static float row_max(float x) { return Tile::row_max(x); }
   DEVICE static float row_sum(float x) { return Tile::row_sum(x); }
@@ -210,6 +216,50 @@ struct MatrixAttention {
     }
   }
 
+  // Of two teams each ends with half of the rows: a work-item hands the sums of the others, their highest scores and
+  // their sums of probabilities to the one of the other team that has the same rows, through the LDS behind Q. Four are
+  // one access, and neighbouring lanes meet different banks.
+  static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Tile::kRows;
+  static constexpr int kHandedSums = kKeptM * kD * Tile::kSums, kHanded = kHandedSums + 2 * kKept;
+  DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
+  DEVICE static bool keeps(int slot) { return keeps_tile(slot / Tile::kRows); }
+  DEVICE static float* handed_at(Lds& lds, int giver, int i) {
+    static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Tile::kSums % 4 == 0 &&
+                      kTeams * kHanded * kTeamThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
+                  "no more than the keys and values");
+    float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
+    return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
+  }
+  // f(m, d, i, which) for four sums of each tile that this lane keeps, or that it does not: the which-th ones handed.
+  template <class F>
+  DEVICE static void each_four(bool kept, const F& f) {
+    UNROLL for (int m = 0; m < kM; ++m) {
+      if (keeps_tile(m) != kept) continue;
+      UNROLL for (int d = 0; d < kD; ++d) {
+        UNROLL for (int i = 0; i < Tile::kSums; i += 4) f(m, d, i, (m % kKeptM * kD + d) * Tile::kSums + i);
+      }
+    }
+  }
+  DEVICE void hand_output(Lds& lds) const {
+    each_four(false, [&](int m, int d, int i, int which) {
+      Pack<float> four;
+      UNROLL for (int e = 0; e < 4; ++e) four.v[e] = output[m][d].v[i + e];
+      store_pack(handed_at(lds, team(), which), four);
+    });
+  }
+  // output = output mine[slot] + what was handed theirs[slot]
+  template <class Slots>
+  DEVICE void take_output(Lds& lds, const Slots& mine, const Slots& theirs) {
+    each_four(true, [&](int m, int d, int i, int which) {
+      const Pack<float> four = load_pack(handed_at(lds, 1 - team(), which));
+      UNROLL for (int e = 0; e < 4; ++e) {
+        const int slot = m * Tile::kRows + Tile::row_of(i + e);
+        float& sum = output[m][d].v[i + e];
+        sum = fused_multiply_add(four.v[e], theirs[slot], sum * mine[slot]);
+      }
+    });
+  }
+
   // f(column, value) for one slot.
   template <class F>
   DEVICE void each_output_of(int slot, const F& f) const {
@@ -217,6 +267,19 @@ struct MatrixAttention {
       UNROLL for (int i = 0; i < Tile::kSums; ++i) {
         if (Tile::row_of(i) != slot % Tile::kRows) continue;
         f(d * 16 + Tile::column(i), output[slot / Tile::kRows][d].v[i]);
+      }
+    }
+  }
+  // f(column, values) for neighbours of one slot.
+  template <class F>
+  DEVICE void each_few_of(int slot, const F& f) const {
+    constexpr int kCount = Tile::kTogether;
+    UNROLL for (int d = 0; d < kD; ++d) {
+      UNROLL for (int i = 0; i < Tile::kSums; i += kCount) {
+        if (Tile::row_of(i) != slot % Tile::kRows) continue;
+        Few<float, kCount> few;
+        UNROLL for (int e = 0; e < kCount; ++e) few.v[e] = output[slot / Tile::kRows][d].v[i + e];
+        f(d * 16 + Tile::column(i), few);
       }
     }
   }
@@ -237,7 +300,7 @@ struct MatrixAttention {
   }
   DEVICE static typename Tile::Left load_query(Lds& lds, int m, int d) {
     return Tile::load_left(
-        [&](int r, int k) { return query_at(lds, wave_id() * kWaveRows + m * 16 + r, d * 16 + k); });
+        [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
   }
 
   // kTogether rows of each work-item, then on by kThreads / kAcross of such.
@@ -404,6 +467,9 @@ template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
   static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
+  static constexpr int kTeams = 1;
+  DEVICE static int team() { return 0; }
+  DEVICE static bool keeps(int) { return true; }
   static constexpr int kDown = kWave / 8, kSlots = kWaveRows / kDown;
   static constexpr int kScores = kKeys / 8, kOutputs = kHead / 8;
   static constexpr int kGroup = kScores < 4 ? kScores : 4;  // neighbouring keys of a work-item
@@ -485,6 +551,15 @@ struct VectorAttention {
   template <class F>
   DEVICE void each_output_of(int slot, const F& f) const {
     UNROLL for (int i = 0; i < kOutputs; ++i) f(i / 4 * 32 + across() * 4 + i % 4, output[slot][i]);
+  }
+  // f(column, values) for neighbours of one slot.
+  template <class F>
+  DEVICE void each_few_of(int slot, const F& f) const {
+    UNROLL for (int i = 0; i < kOutputs; i += 4) {
+      Few<float, 4> few;
+      UNROLL for (int e = 0; e < 4; ++e) few.v[e] = output[slot][i + e];
+      f(i / 4 * 32 + across() * 4, few);
+    }
   }
 
   // Neighbouring work-items take 8 rows and 4 packs of each; then the next rows, then the next packs. The
@@ -835,7 +910,7 @@ struct AttentionKeys {
 // multiplied (P::kAhead).
 template <class T, class P>
 struct AttentionBlocks {
-  static constexpr int kRows = P::kThreads / P::kAcross;  // from pack to pack of a work-item
+  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // from pack to pack of a work-item
 
   const AttentionLayout& layout;
   typename P::Lds& lds;
@@ -846,13 +921,16 @@ struct AttentionBlocks {
   DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
         lds(to),
-        row(thread_x() / P::kAcross),
+        row(thread_x() % P::kTeamThreads / P::kAcross),
         d(thread_x() % P::kAcross * P::kSize),
-        left(layout.sizes.T - place.begin - row) {
+        left(layout.sizes.T - first_key(place)) {
     const T *k = args.k, *v = args.v;
-    keys = k + place.b * layout.k.b + place.head * layout.k.h + int64_t{place.begin + row} * layout.k.row + d;
-    values =
-        v + place.b * layout.v.b + place.head * layout.v.h + int64_t{place.begin + row} * layout.v.row + d;
+    const int64_t first = first_key(place);
+    keys = k + place.b * layout.k.b + place.head * layout.k.h + first * layout.k.row + d;
+    values = v + place.b * layout.v.b + place.head * layout.v.h + first * layout.v.row + d;
+  }
+  DEVICE int first_key(const AttentionPlace<P>& place) const {
+    return place.begin + P::team() * P::kKeys + row;
   }
 
   // Starts the copies of one of `parts` parts of the next block; keys beyond the last one are zeros.
@@ -867,9 +945,9 @@ struct AttentionBlocks {
                   values + static_cast<ptrdiff_t>(i * kRows) * layout.v.row, inside && d < layout.sizes.Dv);
     }
     if (part < parts - 1) return;
-    keys += int64_t{P::kKeys} * layout.k.row;
-    values += int64_t{P::kKeys} * layout.v.row;
-    left -= P::kKeys;
+    keys += int64_t{P::kTeams * P::kKeys} * layout.k.row;
+    values += int64_t{P::kTeams * P::kKeys} * layout.v.row;
+    left -= P::kTeams * P::kKeys;
   }
 };
 
@@ -1062,7 +1140,7 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
   float* statistics = extras.statistics + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const int r = P::row(slot);
-    if (place.first_row + r >= place.rows) continue;
+    if (!P::keeps(slot) || place.first_row + r >= place.rows) continue;
     statistics[2 * r] = softmax.highest[slot];
     statistics[2 * r + 1] = softmax.sum[slot];
     products.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
@@ -1078,11 +1156,15 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
   barrier();
   T* const output = P::output_at(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (!P::keeps(slot)) continue;
     const int r = P::row(slot);
     lds.sum[r] = softmax.sum[slot];
     const float inverse = 1.0f / softmax.sum[slot];
-    products.each_output_of(slot, [&](int column, float o) {
-      output[r * P::kOutputStride + column] = from_float<T>(o * inverse);
+    products.each_few_of(slot, [&](int column, const auto& few) {
+      constexpr int kCount = sizeof few.v / sizeof few.v[0];
+      Few<T, kCount> to;
+      UNROLL for (int e = 0; e < kCount; ++e) to.v[e] = from_float<T>(few.v[e] * inverse);
+      *reinterpret_cast<Few<T, kCount>*>(output + r * P::kOutputStride + column) = to;
     });
   }
   if ((flags & kAttentionFound) != 0) {
@@ -1164,6 +1246,16 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   }
 }
 
+// Between the work-items that share blocks of keys.
+template <class P>
+DEVICE void team_barrier() {
+  if constexpr (P::kTeams > 1) {
+    barrier_of_part(P::team(), P::kTeamThreads);
+  } else {
+    barrier();
+  }
+}
+
 // The same where memory reaches LDS without passing through registers and rows of K and V are whole vectors: they have
 // two places there, and a block takes one barrier.
 template <class T, class P>
@@ -1171,7 +1263,7 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
                            P& products, AttentionSoftmax<P>& softmax) {
   AttentionBlocks<T, P> blocks(args, place, lds);
   load_queries<T, P>(args.q, place, lds);
-  blocks.begin(0, 0, 1);
+  blocks.begin(2 * P::team(), 0, 1);
   remember_extras<T, P>(args, place, lds);
   wait_for_copies();
   barrier();
@@ -1179,13 +1271,14 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
   // A wave without rows leaves the units to the others.
   const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
 
-  int at = 0;
-  NO_UNROLL for (int t = place.begin; t < place.end; t += P::kKeys) {
-    if (t != place.begin) {
+  int at = 2 * P::team();
+  NO_UNROLL for (int first = place.begin; first < place.end; first += P::kTeams * P::kKeys) {
+    const int t = first + P::team() * P::kKeys;
+    if (first != place.begin) {
       wait_for_copies();
-      barrier();  // all have this block, and are done with the one before
+      team_barrier<P>();  // all have this block, and are done with the one before
     }
-    if (has_rows) {
+    if (has_rows && t < place.end) {
       typename P::Scores scores;
       products.multiply_keys(lds, scores, at, [&](int d) { blocks.begin(at ^ 1, d, P::kD); });
       finish_plain_scores<P>(scores, place, t);
@@ -1197,6 +1290,36 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
     at ^= 1;
   }
   wait_for_copies();  // of the block beyond the last one: what follows may use the same LDS
+}
+
+// Each of two teams gets what the other one has summed up of the rows that it keeps.
+template <class P>
+DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
+  static_assert(P::kTeams == 2, "one other");
+  const int team = P::team();
+  barrier();  // all are done with K and V
+  products.hand_output(lds);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (P::keeps(slot)) continue;
+    const int at = P::kHandedSums + slot % P::kKept * 2;
+    *P::handed_at(lds, team, at) = softmax.highest[slot];
+    *P::handed_at(lds, team, at + 1) = softmax.sum[slot];
+  }
+  barrier();
+  float mine[P::kSlots], theirs[P::kSlots];
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (!P::keeps(slot)) continue;
+    const int at = P::kHandedSums + slot % P::kKept * 2;
+    const float other = *P::handed_at(lds, 1 - team, at);
+    const float highest = max_float(softmax.highest[slot], other);
+    const float shift = highest == -infinity() ? 0.0f : highest;
+    mine[slot] = exp2_fast((softmax.highest[slot] - shift) * exponent);
+    theirs[slot] = exp2_fast((other - shift) * exponent);
+    softmax.highest[slot] = highest;
+    softmax.sum[slot] = fused_multiply_add(*P::handed_at(lds, 1 - team, at + 1), theirs[slot],
+                                           softmax.sum[slot] * mine[slot]);
+  }
+  products.take_output(lds, mine, theirs);
 }
 
 template <class T, class P, bool kPlain>
@@ -1211,6 +1334,7 @@ DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
     multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
   }
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
+  if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, args.layout.scores.exponent);
   if ((args.layout.scores.flags & kAttentionSplit) != 0) {
     store_split<T, P>(place, lds.extras, products, softmax);
   } else {
@@ -1325,7 +1449,7 @@ template <class T, int kHead, int kUsed, class Of, bool kMatrix>
 struct AttentionProducts {
   static constexpr AttentionShape kShape = Of::kShape;
   struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
-                                kShape.queries_in_lds, Of::kAhead> {
+                                kShape.queries_in_lds, Of::kAhead, kShape.teams> {
     static constexpr int kSharing = kShape.sharing;
     static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, Of::kAhead, sizeof(T));
   };
@@ -1385,4 +1509,8 @@ ATTENTION_KERNEL(float, 128, false, AttentionRows::kMany, fused_attention_many_1
 #if GRAPHOPT_ON_NVIDIA
 ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f16)
 ATTENTION_KERNEL_OF(half_t, 64, 48, true, AttentionRows::kMany, fused_attention_plain_many_48_f16)
+ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kFew, fused_attention_plain_96_f16)
+ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kTeams, fused_attention_plain_teams_96_f16)
+ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kTeams, fused_attention_plain_teams_64_f16)
+ATTENTION_KERNEL(half_t, 128, true, AttentionRows::kTeams, fused_attention_plain_teams_128_f16)
 #endif

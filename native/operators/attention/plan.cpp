@@ -25,10 +25,15 @@ constexpr const char* kKernels[2][2][3] = {
 constexpr const char* kManyRows[2][2] = {
     {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
     {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
-// In float16, and where no head has more elements than this.
+// In float16 on NVIDIA, and where no head has more elements than this.
 constexpr const char *kManyHalf = "fused_attention_plain_many_64_f16",
-                     *kManyHalfNarrow = "fused_attention_plain_many_48_f16";
-constexpr int64_t kNarrowHead = 48;
+                     *kManyHalfNarrow = "fused_attention_plain_many_48_f16",
+                     *kPlainHalfNarrow = "fused_attention_plain_96_f16",
+                     *kTeamsHalfNarrow = "fused_attention_plain_teams_96_f16";
+constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
+// [head], float16
+constexpr const char* kTeamsHalf[] = {"fused_attention_plain_teams_64_f16",
+                                      "fused_attention_plain_teams_128_f16"};
 
 // [half][head], few rows
 constexpr const char* kFewRows[2][3] = {
@@ -44,7 +49,7 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 // Which kernel, and what it takes at a time.
 struct Choice {
   size_t bucket = 0;  // of kAttentionHeads
-  bool matrix = false, plain = false, many = false, few = false;
+  bool matrix = false, copies = false, plain = false, many = false, teams = false, few = false;
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
@@ -63,9 +68,22 @@ AttentionShape shape_of(const Choice& c, const Architecture& arch, bool half, At
 }
 
 const char* kernel_of(const Choice& c, const AttentionProblem& p, bool half) {
-  if (!c.many) return kKernels[c.plain][half][c.bucket];
-  if (!half) return kManyRows[c.plain][c.bucket];
-  return std::max(p.D, p.Dv) <= kNarrowHead ? kManyHalfNarrow : kManyHalf;
+  const int64_t widest = std::max(p.D, p.Dv);
+  const bool narrow = c.bucket == 1 && widest <= kNarrowHeadOf128;
+  if (c.teams) return narrow ? kTeamsHalfNarrow : kTeamsHalf[c.bucket];
+  if (c.many && !half) return kManyRows[c.plain][c.bucket];
+  if (c.many) return widest <= kNarrowHead ? kManyHalfNarrow : kManyHalf;
+  return half && c.copies && c.plain && narrow ? kPlainHalfNarrow : kKernels[c.plain][half][c.bucket];
+}
+
+// Whether the keys are shared by two teams, which overlap as two work-groups on a compute unit do: where there is no
+// second one, and each team has some blocks of keys.
+bool pays_in_teams(const AttentionProblem& p, const Choice& c, const AttentionShape& shape, int64_t units) {
+  constexpr int64_t kLeastBlocks = 4;
+  const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
+  if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
+  // Narrow heads have kernels with fewer rows for fewer work-groups.
+  return c.head() > 64 || (c.many && 2 * groups > units);
 }
 
 Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
@@ -74,11 +92,11 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
   Choice c;
   c.bucket = bucket_of(std::max(p.D, p.Dv));
   c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
-  const bool copies = arch.matrix == hip::Matrix::kMma;
+  c.copies = arch.matrix == hip::Matrix::kMma;
   const int64_t pack = half ? 8 : 4;
   c.plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
   // There, blocks are copied beside the work-items in whole vectors only.
-  if (c.matrix && copies) {
+  if (c.matrix && c.copies) {
     const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
     c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
   }
@@ -89,14 +107,22 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
     return divide_up(groups, device.compute_units) * block_rows;
   };
   // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
-  c.many = hip::attention_has_many(c.matrix, copies, c.head(), c.plain) &&
+  c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // Few rows are bound by the reading of K and V.
   c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           kFewRows[half][c.bucket] != nullptr && aligned && vectors(p.k, p.D, 1, pack) &&
           vectors(p.v, p.Dv, 1, pack);
-  c.shape = shape_of(c, arch, half, c.many ? AttentionRows::kMany : AttentionRows::kFew);
+  if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
+    const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kTeams);
+    c.teams = wanted ? *wanted == AttentionRows::kTeams
+                     : !c.few && pays_in_teams(p, c, shape, device.compute_units);
+  }
+  c.shape = shape_of(c, arch, half,
+                     c.teams  ? AttentionRows::kTeams
+                     : c.many ? AttentionRows::kMany
+                              : AttentionRows::kFew);
   return c;
 }
 
@@ -143,16 +169,16 @@ Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool 
 }
 
 // Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
-// that of reading K and V, which takes several work-groups on each compute unit. A split has some blocks of
-// keys, so that it is worth its share of the merge.
+// that of reading K and V, which takes several work-groups on each compute unit; of teams one fills it. A split has
+// some blocks of keys for each team, so that it is worth its share of the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
   const int64_t blocks = divide_up(p.T, shape.keys);
   int64_t splits = 1;
   if (groups * 2 <= (few_rows ? 4 : 1) * units) {
-    splits =
-        std::min(divide_up((few_rows ? 4 : 2) * units, groups), std::max<int64_t>(blocks / kLeastBlocks, 1));
+    const int64_t wanted = shape.teams > 1 ? units / groups : divide_up((few_rows ? 4 : 2) * units, groups);
+    splits = std::min(wanted, std::max<int64_t>(blocks / (kLeastBlocks * shape.teams), 1));
   }
   const int64_t keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
@@ -284,8 +310,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     return plan;
   }
   const Architecture& arch = architecture(device.arch);
-  Launch& launch =
-      plan.launch(kernel_of(choice, p, half), {grid}, static_cast<uint32_t>(shape.waves * arch.wave), args);
+  Launch& launch = plan.launch(kernel_of(choice, p, half), {grid},
+                               static_cast<uint32_t>(shape.all_waves() * arch.wave), args);
   // device/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma) {
     launch.lds = static_cast<uint32_t>(

@@ -10,7 +10,8 @@ namespace graphopt::hip {
 // elements.
 //
 // matrix: on the matrix units. A wave holds 16-row tiles of the scores and of the output in registers, and of
-// the queries too unless they are in LDS.
+// the queries too unless they are in LDS. Each of several `teams` has so many waves, for all rows, and takes the
+// blocks of keys in turn with the others.
 // Otherwise on the vector unit: a wave is wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys /
 // 8 scores and head / 8 outputs.
 struct AttentionShape {
@@ -18,33 +19,41 @@ struct AttentionShape {
   bool queries_in_lds;
   int sharing;    // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
   int parts = 1;  // in which p passes through LDS on the vector unit
+  int teams = 1;
 
   constexpr int block_rows() const { return waves * rows; }
+  constexpr int all_waves() const { return teams * waves; }
 
   // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
 
-  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h). ahead: K and V have two places beside Q.
+  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h). ahead: beside Q, K and V have two places
+  // for each team.
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
     const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
     const int kv = k + (loads_rows ? k : head * (keys + pad));
-    const int all = ahead ? q + 2 * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
+    const int all = ahead ? q + 2 * teams * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
     return all * element + (block_rows() + head) * 4 + kExtraBytes;
   }
 };
 
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
-// How many rows a work-group takes where there is a choice: kMany multiplies faster, kFew makes more
-// work-groups.
-enum class AttentionRows { kFew, kMany };
+// How a work-group is made where there is a choice: with kMany rows it multiplies faster, with kFew there are more
+// work-groups, and of kTeams one fills a compute unit as two others do.
+enum class AttentionRows { kFew, kMany, kTeams };
 
 // Whether there is: a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in kMany, so
 // an operand that it reads from LDS serves twice the products. copies: memory reaches LDS directly (kCopiesToLds).
 constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain) {
   return matrix ? copies && plain && head == 64 : head <= 128;
+}
+
+// Whether there are teams: where memory reaches LDS directly, which two blocks of keys for each then do.
+constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
+  return matrix && copies && plain && head <= 128 && element == 2;
 }
 
 // lds_bytes: of a work-group. element: bytes of T. plain: nothing stands between the products; what does
@@ -58,8 +67,10 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
       if (element == 2) return {head, 4, 16, 32, false, 1};
       return {head, 2, 16, 16, false, 1};
     }
+    if (head == 64 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, false, 1, 1, 2};
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
+    if (head == 128 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, true, 1, 1, 2};
     if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};

@@ -73,6 +73,10 @@ const char* last_kernel_of(hip::PanelTile tile, bool apart) {
       return apart ? "conv_apart_192x160_f16" : "conv_last_192x160_f16";
     case hip::PanelTile::kOblong:
       return apart ? "conv_apart_192x128_f16" : "conv_last_192x128_f16";
+    case hip::PanelTile::kFlat:
+      return apart ? "conv_apart_128x160_f16" : "conv_last_128x160_f16";
+    case hip::PanelTile::kLow:
+      return apart ? "conv_apart_96x128_f16" : "conv_last_96x128_f16";
     case hip::PanelTile::kLarge:
       return apart ? "conv_apart_128x128_f16" : "conv_last_128x128_f16";
     case hip::PanelTile::kTall:

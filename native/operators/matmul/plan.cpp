@@ -33,6 +33,10 @@ const char* kernel_of(hip::PanelTile tile, bool right_by_k) {
       return right_by_k ? "gemm_panels_192x160_f16" : "gemm_turned_panels_192x160_f16";
     case hip::PanelTile::kOblong:
       return right_by_k ? "gemm_panels_192x128_f16" : "gemm_turned_panels_192x128_f16";
+    case hip::PanelTile::kFlat:
+      return right_by_k ? "gemm_panels_128x160_f16" : "gemm_turned_panels_128x160_f16";
+    case hip::PanelTile::kLow:
+      return right_by_k ? "gemm_panels_96x128_f16" : "gemm_turned_panels_96x128_f16";
     case hip::PanelTile::kLarge:
       return right_by_k ? "gemm_panels_128x128_f16" : "gemm_turned_panels_128x128_f16";
     case hip::PanelTile::kTall:
