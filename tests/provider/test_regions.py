@@ -387,6 +387,8 @@ TAILS = {
     "Clip": (conv(("Clip", ["c", "", "one"], ["y"])), ["y"], 1),
     "Silu": (conv(("Sigmoid", ["c"], ["s"]), ("Mul", ["s", "c"], ["y"])), ["y"], 1),
     "HardSwish": (conv(("HardSwish", ["c"], ["y"])), ["y"], 1),
+    "Gelu": (conv(("Gelu", ["c"], ["y"])), ["y"], 1),
+    "Gelu by tanh": (conv(("Gelu", ["c"], ["y"], {"approximate": "tanh"})), ["y"], 1),
     "HardSigmoid": (conv(("HardSigmoid", ["c"], ["y"], {"alpha": 0.3})), ["y"], 1),
     "Tanh": (conv(("Tanh", ["c"], ["y"])), ["y"], 1),
     "a sum with the input": (conv(("Add", ["c", "x"], ["y"])), ["y"], 1),
@@ -428,6 +430,32 @@ TAILS = {
 }
 
 
+@pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
+def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
+    """The same symbol is the same size. Different ones may still be: such a sum is a step of its own."""
+    nodes = conv(("Add", ["c", "r"], ["s"]), ("Relu", ["s"], ["y"]))
+    rng = np.random.default_rng(8)
+    weights = {"w": signed(rng, 4, 4, 3, 3), "b": signed(rng, 4)}
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [n, 4, 5, 7]) for name, n in (("x", "n"), ("r", batch))
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs,
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(w, n) for n, w in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    feeds = [{"x": signed(rng, n, 4, 5, 7), "r": signed(rng, n, 4, 5, 7)} for n in (2, 3, 2)]
+    wanted = new_session(model, devices=0)
+    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
+    assert events.get("fused", 0) == count
+    for given, (y,) in zip(feeds, got, strict=True):
+        z = wanted.run(None, given)[0]
+        assert np.abs(y - z).max() <= REASSOCIATED * np.sqrt(np.mean(np.square(z)))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("name", TAILS)
 def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
@@ -436,7 +464,7 @@ def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolE
     x, whole = (signed(rng, 2, 4, 5, 7).astype(dtype) for _ in range(2))
     constants = {"w": signed(rng, 4, 4, 3, 3).astype(dtype), "b": signed(rng, 4).astype(dtype), "whole": whole}
     constants |= {"b1": signed(rng, 4, 1, 1).astype(dtype), "one": np.asarray(1, dtype)}
-    model = model_of(nodes, {"x": x}, outputs, constants, opset=17)
+    model = model_of(nodes, {"x": x}, outputs, constants, opset=20)
     wanted, _ = worker.submit(runs, model, [{"x": x}], {"regions": "0", "min_nodes": "1"}).result()
     got, events = worker.submit(runs, model, [{"x": x}] * 3, {"min_nodes": "1"}).result()
     assert events.get("fused", 0) == count

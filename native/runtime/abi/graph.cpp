@@ -3,14 +3,19 @@
 namespace graphopt::abi {
 namespace {
 
+// Null where it is not known to be a tensor.
+const OrtTensorTypeAndShapeInfo* tensor_info(const OrtApi24* api, const OrtValueInfo* info) {
+  const OrtTypeInfo* type = nullptr;
+  check(api, GetValueInfoTypeInfo(api, info, &type));
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  if (type != nullptr) check(api, CastTypeInfoToTensorInfo(api, type, &tensor));
+  return tensor;
+}
+
 Value read_value(const OrtApi24* api, const OrtValueInfo* info) {
   Value value;
   value.present = true;
-  const OrtTypeInfo* type = nullptr;
-  check(api, GetValueInfoTypeInfo(api, info, &type));
-  if (type == nullptr) return value;
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(api, CastTypeInfoToTensorInfo(api, type, &tensor));
+  const OrtTensorTypeAndShapeInfo* tensor = tensor_info(api, info);
   if (tensor == nullptr) return value;
   check(api, GetTensorElementType(api, tensor, &value.type));
   size_t rank = 0;
@@ -94,6 +99,17 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view 
   implicit_names_ = names_of(api, values);
   is_given_ = is_given_to(api, node, provider);
   works_inside_ = is_taken_inside(api, node, provider);
+}
+
+std::vector<std::string> GraphNode::symbols(size_t i) const {
+  const OrtTensorTypeAndShapeInfo* tensor = tensor_info(api_, raw_inputs_[i]);
+  size_t rank = 0;
+  if (tensor != nullptr) check(api_, GetDimensionsCount(api_, tensor, &rank));
+  std::vector<const char*> names(rank);
+  if (rank > 0) check(api_, GetSymbolicDimensions(api_, tensor, names.data(), rank));
+  std::vector<std::string> symbols;
+  for (const char* name : names) symbols.emplace_back(name != nullptr ? name : "");
+  return symbols;
 }
 
 std::optional<Tensor> GraphNode::constant(size_t i) const {

@@ -23,6 +23,8 @@ class GraphNode final : public WithAttributes<NodeInGraph> {
   // Whether the provider was given the node before.
   bool is_given() const { return is_given_; }
 
+  // The names of the dims of a present input that are not known, "" where there is none.
+  std::vector<std::string> symbols(size_t i) const;
   // In host memory.
   std::optional<Tensor> constant(size_t i) const override;
   std::optional<Number> find_number(const char* name) const override;

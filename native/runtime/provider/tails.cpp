@@ -1,6 +1,5 @@
 #include "runtime/provider/tails.h"
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <optional>
@@ -31,6 +30,9 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   if (node.op == "Sigmoid") return Activation{A::kSigmoid};
   if (node.op == "Tanh") return Activation{A::kTanh};
   if (node.op == "HardSwish") return Activation{A::kHardSwish};
+  if (node.op == "Gelu") {
+    return Activation{node.find_string("approximate").value_or("none") == "tanh" ? A::kGeluTanh : A::kGelu};
+  }
   if (node.op == "HardSigmoid") {
     return Activation{A::kHardSigmoid, node.find_float("alpha").value_or(0.2f),
                       node.find_float("beta").value_or(0.5f)};
@@ -43,9 +45,16 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   return std::nullopt;
 }
 
-bool same_known_shape(const Value& a, const Value& b) {
+// Whether both inputs of a sum have one shape. The same symbol means the same size in a whole model.
+bool is_of_one_shape(const GraphNode& sum) {
+  const Value &a = sum.inputs[0], &b = sum.inputs[1];
   if (!a.shape || !b.shape || a.type != b.type || *a.shape != *b.shape || a.shape->rank() == 0) return false;
-  return std::all_of(a.shape->data(), a.shape->data() + a.shape->rank(), [](int64_t d) { return d > 0; });
+  const std::vector<std::string> of_a = sum.symbols(0), of_b = sum.symbols(1);
+  for (size_t d = 0; d < a.shape->rank(); ++d) {
+    const int64_t size = (*a.shape)[d];
+    if (size == 0 || (size < 0 && (of_a[d].empty() || of_a[d] != of_b[d]))) return false;
+  }
+  return true;
 }
 
 // One chain at a time.
@@ -86,7 +95,7 @@ class Search {
     const std::vector<size_t> by = readers(value);
     if (by.size() != 1 || used_[by[0]]) return;
     const GraphNode& sum = nodes_[by[0]];
-    if (sum.op != "Add" || !sum.domain().empty() || !same_known_shape(sum.inputs[0], sum.inputs[1])) return;
+    if (sum.op != "Add" || !sum.domain().empty() || !is_of_one_shape(sum)) return;
     found.sum = by[0];
     found.residual = sum.input_names()[0] == value ? 1 : 0;
     found.tail.has_residual = true;
