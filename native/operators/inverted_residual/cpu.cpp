@@ -5,7 +5,8 @@
 //
 // Vectors are channels, so that planes of 7x7 and 14x14 fill them. A pixel of the products is a number that is spread
 // over a vector: the first product takes it from planes, where neighbouring pixels are neighbours, the second from d.
-// Rows of s that the next rows of y need again are moved to its beginning.
+// A row of s takes the place of one that is not needed any more. Several lanes compute all rows of y at a time, in bands
+// that begin with what their windows reach of the one before.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -36,6 +37,7 @@ struct Plan {
   int64_t step;           // of these, for one panel at a time
   int64_t height, width;  // of s, whose rows are used again and again
   int64_t plane;          // numbers of one vector of s
+  int64_t bands;          // of rows, which different lanes may compute
 
   Plan(const Problem& p, int64_t lanes) {
     const int64_t numbers = round_up(p.M, L) * p.out[1];  // of a row of d
@@ -45,13 +47,14 @@ struct Plan {
       return ceil_div(all, ceil_div(all, std::clamp<int64_t>(most, 1, all)));
     };
     rows = p.out[0];
-    if (4 * numbers * rows > kWholeBytes) rows = parts_of(rows, kBlockBytes * lanes / (4 * numbers));
+    if (lanes == 1 && 4 * numbers * rows > kWholeBytes) rows = parts_of(rows, kBlockBytes / (4 * numbers));
     const int64_t first = std::max<int64_t>(kStepBytes / (4 * width * kPanelWidth) - p.kernel[0], 0);
     step = parts_of(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
+    bands = lanes == 1 ? 1 : std::min(ceil_div(2 * lanes, panels), ceil_div(rows, step));
   }
-  // s is of one panel for each lane where it needs to be no longer than that, or of all.
+  // s is of one panel for each lane where all rows are computed at a time, or of all panels.
   bool whole(const Problem& p) const { return rows == p.out[0]; }
   int64_t s_numbers(const Problem& p, int64_t lanes) const {
     return (whole(p) ? lanes : panels) * kPanel * plane;
@@ -295,12 +298,13 @@ struct Block {
     window<0, 0>(vector, begin, end, from);
   }
 
-  // Both, of a panel of M.
-  void hidden(int64_t panel, float* memory) const {
-    const int64_t vectors = panel_vectors(p.M, panel);
-    int64_t done = first == 0 ? 0 : std::max((first - 1) * p.stride[0] + p.kernel[0], first * p.stride[0]);
-    for (int64_t begin = 0; begin < rows; begin += plan.step) {
-      const int64_t end = std::min(rows, begin + plan.step);
+  // Both, of a panel of M and a band of rows.
+  void hidden(int64_t panel, int64_t band, float* memory) const {
+    const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
+    int64_t done = 0;  // rows of x that are in s from the block before
+    if (first > 0) done = (first - 1) * p.stride[0] + p.kernel[0];
+    for (int64_t begin = rows * band / plan.bands, end; begin < last; begin = end) {
+      end = std::min(last, begin + plan.step);
       const int64_t top = (first + begin) * p.stride[0],
                     bottom = (first + end - 1) * p.stride[0] + p.kernel[0];
       done = std::max(done, top);
@@ -427,9 +431,9 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
                            d,
                            first,
                            std::min(plan.rows, p.out[0] - first)};
-      parallel_for(parallel, plan.panels, [&](int64_t panel, size_t lane) {
-        const int64_t slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
-        block.hidden(panel, s + slot * kPanel * plan.plane);
+      parallel_for(parallel, plan.panels * plan.bands, [&](int64_t item, size_t lane) {
+        const int64_t panel = item / plan.bands, slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
+        block.hidden(panel, item % plan.bands, s + slot * kPanel * plan.plane);
       });
       const int64_t pixels = block.pixels(), parts = ceil_div(pixels, kMaxRows);
       parallel_for(parallel, parts * panels, [&](int64_t item, size_t) {
