@@ -17,7 +17,16 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
-from graphopt.checking.rounding import FLOATS, OLDEST_OPSET, Noisy, has_norms, has_steps, noisy, rounded_feeds
+from graphopt.checking.rounding import (
+    FLOATS,
+    OLDEST_OPSET,
+    Noisy,
+    has_norms,
+    has_softmax,
+    has_steps,
+    noisy,
+    rounded_feeds,
+)
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
@@ -125,6 +134,11 @@ class HonestErrors:
         """Whether BEFORE rounds to a grid, chooses or compares somewhere."""
         proto, types = self._read_once()
         return has_steps(proto.graph, types)
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether a little more or less of a number may decide which of two very different ones comes out."""
+        return self.has_steps or has_softmax(self._read_once()[0].graph)
 
     def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int, steps: float = 1.0) -> float:
         """So many more draws of each case; the seconds of all processors that it took.

@@ -38,7 +38,7 @@ class Rewritten:
         classes: of each output, by the function bodies.
         approximated: outputs behind which a kernel approximates, which its body does not.
         coarse: names of values of BEFORE that AFTER rounds to half precision; those that it no longer has count as what
-            reads them.
+            reads them, and those that BEFORE has not as what they are made of.
         stored: names of weights that AFTER reads in half precision, or casts to it.
         has_ours: whether an output depends on a node of ours.
     """
@@ -94,8 +94,32 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         if producer is not None and producer.op_type == "Cast":
             names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
         names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
+    names |= _made_of(before, rounded)
     names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
     return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), _sources(stored), bool(ours))
+
+
+def _made_of(before: ir.Model, rounded: set[ir.Value]) -> set[str]:
+    """For values of AFTER that BEFORE has not, the nearest that it has among what they are made of.
+
+    An operator of BEFORE that AFTER spells out has the numbers that AFTER rounds inside.
+    """
+    known = {str(v.name) for graph in traversal.graphs(before) for v in graph.inputs}
+    known |= {str(v.name) for graph in traversal.graphs(before) for node in graph for v in node.outputs}
+    found: set[str] = set()
+    seen: set[ir.Node] = set()
+    waiting = [v for v in rounded if str(v.name).removesuffix(PAIRS_SUFFIX) not in known]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for value in node.inputs:
+            if value is not None and value.name in known:
+                found.add(str(value.name))
+            elif value is not None:
+                waiting.append(value)
+    return found
 
 
 def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:

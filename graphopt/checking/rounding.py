@@ -56,6 +56,8 @@ NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
 # Add a number to the scores of keys that a mask hides, inside. Operator -> its mask and its bias, counted from 0.
 MASKED = {"Attention": (3, 5), "DecoderMaskedMultiHeadAttention": (3, 4), "MultiHeadAttention": (4, 5)}
+# Multiply probabilities, which lie inside, by the values that this input has or is made into.
+VALUES = {"Attention": 0, "DecoderMaskedMultiHeadAttention": 2, "MultiHeadAttention": 2}
 # Take the largest number from all others.
 SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
 # Approximated, with an error that is relative to 1 where the result is smaller.
@@ -231,6 +233,12 @@ def _searches(node: onnx.NodeProto) -> bool:
     return node.domain not in ("", "ai.onnx") and any(a.HasField("g") for a in node.attribute)
 
 
+def has_softmax(graph: onnx.GraphProto) -> bool:
+    """Whether there is a softmax: where its largest scores are far apart it chooses one number, as a step does."""
+    bodies = (a.g for node in graph.node for a in node.attribute if a.HasField("g"))
+    return any(node.op_type in SOFTMAXES | SCALED for node in graph.node) or any(map(has_softmax, bodies))
+
+
 def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
     """Whether there is such a node, in bodies too."""
     return any(
@@ -398,7 +406,7 @@ class _Noise:
                 any(k.rounded for k in kinds) or self._rounds(node),
             )
             if not self.still:
-                nodes += self._rounded_apart(node, known, weights)
+                nodes += [*self._rounded_apart(node, known, weights), *self._rounded_values(node)]
             if node.op_type in NORMS and (written := self._written_out(node)) is not None:
                 known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
                 nodes += written[:-1]
@@ -495,6 +503,19 @@ class _Noise:
             if self.types.get(name, TensorProto.FLOAT) in FLOATS:
                 node.input[i] = f"{_PREFIX}_{next(self.made)}"
                 yield from self._rounding(name, node.input[i], self.types.get(name, 1), rounding, node.op_type, raw)
+
+    def _rounded_values(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """The values of an attention in half precision, rounded once more: as if its probabilities were.
+
+        Either moves a sum of their products by as much: each product by the unit, one independent of the other.
+        """
+        place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.input)
+        for name in node.input[place : place + 1]:
+            if self.types.get(name) in FLOATS and self.unit_of(name).coarse:
+                node.input[place] = f"{_PREFIX}_{next(self.made)}"
+                coarse, more = self.unit_of(name), 2.0 if node.op_type == "Attention" else 1.0
+                rounding = replace(coarse, unit=coarse.unit * math.sqrt(more))
+                yield from self._rounding(name, node.input[place], self.types[name], rounding, node.op_type, raw=False)
 
     def _rounded_bias(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The bias of an attention, rounded on hidden keys as what is added to hide them is.

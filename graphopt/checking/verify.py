@@ -782,7 +782,7 @@ def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: 
         if not bad:
             continue
         beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
-        if beyond_luck and not measure.honest.has_steps:
+        if beyond_luck and not measure.honest.has_choices:
             if _is_steady(measure, run, runs, rows):
                 break
             continue
