@@ -9,6 +9,7 @@ from tests.checking.planted import (
     bodies,
     branches,
     exchanges,
+    exporters,
     integers,
     masks,
     mutants,
@@ -21,6 +22,6 @@ from tests.checking.planted import (
 from tests.checking.planted.registry import KINDS, Facts, Hints, plant
 
 __all__ = [
-    "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "integers", "masks", "mutants", "nodes", "outputs",
-    "plant", "tiles", "values", "weights",
+    "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "exporters", "integers", "masks", "mutants", "nodes",
+    "outputs", "plant", "tiles", "values", "weights",
 ]  # fmt: skip
