@@ -242,6 +242,16 @@ def test_a_fault_in_a_row_that_sees_no_key(form: str) -> None:
         assert not verify(_masked(mask), _spelled_out(mask, sums, **changed), inputs=_rows(numbers)), (sums, changed)
 
 
+def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
+    """Where scores lie thousands apart, a hidden key is seen again as soon as its own is larger by what hides it."""
+    mask, _ = HIDING["keys"]
+    for sums in (HIDDEN_LAST, BIAS_LAST):
+        report = verify(_masked(mask), _spelled_out(mask, sums))
+        assert report.equal, report.summary
+    for hides in (-1e3, -2e4):
+        assert not verify(_masked(mask), _spelled_out(mask, HIDDEN_LAST, hides=hides)), hides
+
+
 def _recurrent(products: int, seed: int, factor: float = 1.0) -> onnx.ModelProto:
     """An LSTM behind one product or two, whose output gate is nearly shut: states of 1e-4, in steps of 2**-24."""
     rng = np.random.default_rng(seed)
