@@ -131,6 +131,8 @@ def optimize(
     shown = out if not dry_run else None
     verify, bench = _comparisons(verify, bench, report_file, shown, in_place=in_place)
     timing = _Timing(threads, dict(dim or ()))
+    if not (bench or tune or tuning_cache is not None or max_error is not None):
+        timing.require_unused()
     options = graphopt.Options(
         target=target,
         only=only or (),
@@ -182,6 +184,15 @@ class _Timing:
 
     threads: int
     sizes: dict[str, list[int]]
+
+    def require_unused(self) -> None:
+        """Raises:
+        OptionError: something was given, and nothing asks for it.
+        """
+        given = [option for option, value in (("--dim", self.sizes), ("--threads", self.threads)) if value]
+        if given:
+            why = "; --input-shape fixes sizes in the model" if self.sizes else ""
+            raise OptionError(f"{given[0]} says what to tune and time for, with --tune, --bench or --report{why}")
 
 
 def _comparisons(

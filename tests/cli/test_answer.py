@@ -274,6 +274,16 @@ def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
     assert all(len(line) <= 80 for line in help_text.splitlines())
 
 
+@pytest.mark.parametrize(("given", "mend"), [(("--dim", "N=8"), "--input-shape"), (("--threads", "2"), "--tune")])
+def test_options_that_nothing_asks_for(
+    given: tuple[str, str], mend: str, files: tuple[Path, Path], graphopt_command: Callable[..., Any]
+) -> None:
+    """Who gives --dim for a size of the model would wait for it in vain."""
+    result = graphopt_command("optimize", *files, *given)
+    assert result.exit_code == 5 and f"{given[0]} says what to tune and time for" in result.stderr
+    assert mend in result.stderr and not files[1].exists()
+
+
 def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
     """A model through a pipe; what is printed goes elsewhere."""
     path, out = files
