@@ -3,7 +3,8 @@
 onnxruntime 1.31.1 computes a float16 product in float32 on its CPU. Its rewrite that takes a Transpose into a product
 (at the default level) moves the Cast that lies between the two to the front, finds that a batch was moved and that the
 factors differ in rank, and leaves a graph that is half changed: the process ends. A leading axis moves no number, on no
-device, and a batch behind one is nothing that the rewrite looks for.
+device, and a batch behind one is nothing that the rewrite looks for. Ranks that the runtime cannot infer count as
+different to it (1.22.2 and 1.32.0 alike): they are declared where they are the same.
 """
 
 from __future__ import annotations
@@ -22,23 +23,48 @@ from graphopt.remarks import node_label
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 PRODUCTS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
+ATTENTIONS = [(DOMAIN, name) for name in OPS if name.startswith("FusedAttention")]
 RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 
 
 def keep_ranks_apart(editor: Editor) -> None:
-    """Gives a factor whose batch a Transpose moves a leading axis, where the other factor has another rank."""
+    """Gives a factor whose batch a Transpose moves a leading axis, where the other factor has another rank.
+
+    Where both have one rank, it is declared, also for the operands of attention, whose body holds such products.
+    """
     for node in editor.nodes(PRODUCTS):
         for i in (0,) if node.domain else (0, 1):
-            factor, rank, other = node.inputs[i], *(editor.shapes.rank(node.inputs[k]) for k in (i, 1 - i))
-            transpose = made_by(factor, "Transpose")
-            if transpose is None or rank is None or rank == other or editor.dtype(transpose.inputs[0]) != HALF:
+            factor, other = node.inputs[i], editor.shapes.rank(node.inputs[1 - i])
+            cast = made_by(factor, "Cast")
+            transpose = made_by(factor if cast is None else cast.inputs[0], "Transpose")
+            if transpose is None or editor.dtype(factor) != HALF:
                 continue
-            if not _moves_batch(attribute_ints(transpose, "perm", ())):
+            perm = attribute_ints(transpose, "perm", ())
+            rank = len(perm)
+            if not _moves_batch(perm):
                 continue
-            if other is None:
+            if rank == other:
+                for value in (*node.inputs[:2], node.outputs[0]):
+                    _declare(editor, value, rank)
+            elif cast is not None:
+                continue
+            elif other is None:
                 _transpose_in_float(editor, transpose, node, i)
             else:
                 node = _raise_rank(editor, node, i, max(1, other - rank), lower=other < rank)
+
+    for node in editor.nodes(ATTENTIONS):
+        perms = [attribute_ints(node, name, ()) for name in ("q_perm", "k_perm", "v_perm")]
+        if editor.dtype(node.inputs[0]) == HALF and any(map(_moves_batch, perms)):
+            for value, perm in zip(node.inputs, perms):
+                _declare(editor, value, len(perm))
+
+
+def _declare(editor: Editor, value: ir.Value | None, rank: int) -> None:
+    """Writes down a rank that the runtime may not find: two that it does not know differ, too."""
+    if value is not None and value.producer() is not None and not value.is_graph_output():
+        value.shape = value.shape or ir.Shape([None] * rank)
+        inference.declare(editor.model, value)
 
 
 def _moves_batch(perm: Sequence[int]) -> bool:

@@ -340,6 +340,24 @@ def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, en
     assert operators(again) == names
 
 
+def test_attention_whose_heads_lie_behind_the_rows() -> None:
+    """PyTorch 1.8's Transformer: rows first, and sizes that no runtime infers, so that K's rank is not known."""
+    model = parse(
+        """g (int64[S,N] ids) => (float[a,b,c] y) {
+        e = Gather(table, ids)  shape = Shape(e)  one = Constant<value_ints=[1]>()  two = Constant<value_ints=[2]>()
+        rows = Constant<value_ints=[-1]>()  width = Constant<value_ints=[4]>()
+        n = Gather(shape, one)  heads = Mul(n, two)  split = Concat<axis=0>(rows, heads, width)
+        qp = MatMul(e, wq)  kp = MatMul(e, wk)  vp = MatMul(e, wv)
+        q = Reshape(qp, split)  k = Reshape(kp, split)  v = Reshape(vp, split)
+        qt = Transpose<perm=[1,0,2]>(q)  kt = Transpose<perm=[1,2,0]>(k)  vt = Transpose<perm=[1,0,2]>(v)
+        s = MatMul(qt, kt)  p = Softmax<axis=-1>(s)  o = MatMul(p, vt)  y = Transpose<perm=[1,0,2]>(o) }""",
+        '<ir_version: 8, opset_import: ["" : 13]>',
+        table=draw(9, 8), wq=draw(8, 8) / 4, wk=draw(8, 8) / 4, wv=draw(8, 8),
+    )  # fmt: skip
+    found = check(model, {"ids": rng.integers(0, 9, (5, 3))}, precision="fp16")
+    assert "FusedAttention" in operators(found["rocm"][0])
+
+
 def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
     """What stood in float32 on the runtime's CPU before, with its Transpose, is float16 behind our kernel."""
     model = parse(
