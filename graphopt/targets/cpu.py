@@ -24,7 +24,7 @@ FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # Or from how many columns, and products for each.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-FEWEST_HIDDEN = 9_000  # numbers between the convolutions of an inverted residual block
+FEWEST_HIDDEN = 27_000  # numbers between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 
 
@@ -138,7 +138,7 @@ def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequen
     """
     if tuple(kernel) not in ((3, 3), (5, 5)):
         return "the runtime's own are faster: only windows of 3x3 and 5x5 have a filter of their own"
-    if M < 2 * C:
+    if M < 4 * C:
         return f"{M} channels between the convolutions, of {C} before them"
     numbers = M * math.prod(n or 56 for n in sizes)
     return f"{numbers} numbers between the convolutions: they fit the caches" if numbers < FEWEST_HIDDEN else ""

@@ -24,7 +24,7 @@ def draw(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def weights(C: int = 16, M: int = 48, O: int = 16, kernel: int = 3) -> dict[str, Array]:  # noqa: E741
+def weights(C: int = 16, M: int = 64, O: int = 16, kernel: int = 3) -> dict[str, Array]:  # noqa: E741
     return {
         "W1": draw(M, C, 1, 1) / np.float32(np.sqrt(C)),
         "B1": draw(M),
@@ -41,7 +41,7 @@ def block(
     x: str = "1, 16, 40, 30",
     act: str = "Clip",
     second: str = "",
-    window: str = "group = 48, pads = [1, 1, 1, 1]",
+    window: str = "group = 64, pads = [1, 1, 1, 1]",
     tail: str = "y = Conv(d, W3, B3)",
     T: str = "float",
 ) -> str:
@@ -64,9 +64,9 @@ RESIDUAL = "e = Conv(d, W3, B3) y = Add(e, x)"
         (block("N, 16, H, V", "HardSwish"), (1, 16, 29, 31), "InvertedResidualHardSwish"),
         (block("N, 16, H, V", tail=RESIDUAL), (2, 16, 9, 5), "InvertedResidualAddClip"),
         (block("N, 16, H, V", tail=RESIDUAL), (0, 16, 9, 5), "InvertedResidualAddClip"),
-        (block(window="group = 48, pads = [0, 0, 1, 1], strides = [2, 2]"), (1, 16, 40, 30), "InvertedResidualClip"),
+        (block(window="group = 64, pads = [0, 0, 1, 1], strides = [2, 2]"), (1, 16, 40, 30), "InvertedResidualClip"),
         (
-            block(window='group = 48, auto_pad = "SAME_UPPER", strides = [2, 2]'),
+            block(window='group = 64, auto_pad = "SAME_UPPER", strides = [2, 2]'),
             (1, 16, 40, 30),
             "InvertedResidualClip",
         ),
@@ -91,8 +91,8 @@ def test_convolutions_without_biases() -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (block("1, 16, 13, 14"), "NO_GAIN"),
-        (block(window="group = 48, pads = [2, 2, 2, 2], dilations = [2, 2]"), "ATTRIBUTE"),
+        (block("1, 16, 20, 20"), "NO_GAIN"),
+        (block(window="group = 64, pads = [2, 2, 2, 2], dilations = [2, 2]"), "ATTRIBUTE"),
         (block(tail="z = Conv(d, W3, B3) y = Conv(a, W3, B3)"), "OTHER_USES"),
     ],
 )
@@ -105,7 +105,7 @@ def test_windows_of_other_sizes() -> None:
     """5x5 has a filter of its own; 7x7 is taken with `--all-sites`."""
     for kernel, name in ((5, "InvertedResidualClip"), (7, "Conv")):
         pad = kernel // 2
-        text = block(window=f"group = 48, pads = [{pad}, {pad}, {pad}, {pad}]")
+        text = block(window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
         model = model_from_text(text, weights(kernel=kernel))
         assert rewrite(model, [InvertedResidual()]).op_types[-1] == name
         after, _ = optimize(model, target="cpu", all_sites=True)
@@ -114,7 +114,7 @@ def test_windows_of_other_sizes() -> None:
 
 
 def test_channels_must_grow() -> None:
-    model = model_from_text(block(window="group = 31, pads = [1, 1, 1, 1]"), weights(M=31))
+    model = model_from_text(block(window="group = 63, pads = [1, 1, 1, 1]"), weights(M=63))
     assert rewrite(model, [InvertedResidual()]).codes() == ["NO_GAIN"]
 
 
@@ -123,7 +123,7 @@ def test_channels_must_grow() -> None:
     [
         block(second="Relu"),
         block(tail="e = Conv(d, W3, B3) f = Conv(b, W3, B3) y = Add(e, f)"),
-        block(window="group = 24, pads = [1, 1, 1, 1]"),
+        block(window="group = 32, pads = [1, 1, 1, 1]"),
         block(tail="y = Conv <pads = [1, 1, 1, 1]> (d, W3, B3)"),
         block(tail="y = Conv <strides = [2, 2]> (d, W3, B3)"),
         block().replace("Conv(x, W1", "Conv <strides = [2, 2]> (x, W1"),
@@ -132,8 +132,8 @@ def test_channels_must_grow() -> None:
 )
 def test_is_no_candidate(text: str) -> None:
     numbers = weights() | {"six": np.array(5.5, np.float32)}
-    if "group = 24" in text:
-        numbers["W2"] = draw(48, 2, 3, 3)
+    if "group = 32" in text:
+        numbers["W2"] = draw(64, 2, 3, 3)
     result = rewrite(model_from_text(text, numbers), [InvertedResidual()])
     assert result.codes() == [] and not any("Inverted" in op for op in result.op_types)
 

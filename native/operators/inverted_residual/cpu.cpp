@@ -253,7 +253,6 @@ struct Block {
     }
 #pragma GCC unroll 7
     for (int i = 0; i < kColumns; ++i) store_aligned(to + i * L, act(sum[i]));
-    if (!act.bounds) activate_block(p.act, to, to, kColumns * L);
   }
 
   // Rows [begin, end) of the second convolution, of one vector of M, from s to d.
@@ -286,6 +285,7 @@ struct Block {
       }
       for (; c < p.out[1]; ++c, next(1))
         window_at<1, kKernel, kStride>(lines, weights, bias, act, to + c * L);
+      if (!act.bounds) activate_block(p.act, to, to, static_cast<size_t>(p.out[1] * L));
     }
   }
   void window(int64_t vector, int64_t begin, int64_t end, float* from) const {
