@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -69,10 +70,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     attentions: set[ir.Node] = set()
     for old, new in zip(before.graph.outputs, after.graph.outputs):
         behind = [_behind(old), _behind(new)]
-        halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
-        for dtype in _COARSE:
-            if not any(_is_used(v) for v in halves if v.dtype == dtype):
-                halves = {v for v in halves if v.dtype != dtype}
+        halves = _used_halves(behind)
         own = {n for n in behind[1].nodes if n.domain == DOMAIN}
         brain = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
@@ -86,6 +84,20 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         ours |= own
         stored |= {v for v in halves if _is_stored(v)}
         rounded |= {v for v in halves if not _is_stored(v)}
+    names = _names_before(rounded) | _made_of(before, rounded)
+    names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
+    return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), _sources(stored), bool(ours))
+
+
+def _used_halves(behind: Sequence[_Behind]) -> set[ir.Value]:
+    """Values in half precision, of the types of which one at least is computed with."""
+    halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
+    used = {v.dtype for v in halves if _is_used(v)}
+    return {v for v in halves if v.dtype in used}
+
+
+def _names_before(rounded: Collection[ir.Value]) -> set[str]:
+    """What BEFORE calls values that AFTER rounds to half precision."""
     # A tensor that lies in pairs of channels is BEFORE's of the name in front.
     names = {str(v.name).removesuffix(PAIRS_SUFFIX) for v in rounded}
     for value in rounded:
@@ -94,9 +106,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         if producer is not None and producer.op_type == "Cast":
             names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
         names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
-    names |= _made_of(before, rounded)
-    names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
-    return Rewritten(classes, frozenset(approximated), _coarse(before, after, names), _sources(stored), bool(ours))
+    return names
 
 
 def _made_of(before: ir.Model, rounded: set[ir.Value]) -> set[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -378,65 +378,81 @@ class _Noise:
                 self.exact |= {tensor.name} if is_exact_factor(tensor) else set()
                 tensor.CopyFrom(weights.moved(tensor, tensor.name))
                 known[tensor.name] = weights.kind(tensor, tensor.name)
-        nodes = []
+        nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             self._constant(node, known, weights)
             kinds = [known.get(name, _Kind()) for name in node.input if name]
-            for attribute in node.attribute:
-                for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                    # What a body gets of its node is as noisy as what the node gets.
-                    given = _Kind(noisy=any(k.noisy for k in kinds))
-                    for value in body.input:
-                        floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
-                        known[value.name] = _Kind(noisy=given.noisy and floating)
-                    self.graph(body, known, weights)
-                    if _searches(node):
-                        if self.steps > 1:
-                            self._other_choice(body)
-                        self._declare_constants(body)
-                    kinds += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
-            noisy_kinds = [k for k in kinds if k.noisy]
-            if node.op_type == "Constant":
-                nodes.append(node)
-                continue
-            kind = _Kind(
-                bool(noisy_kinds),
-                bool(noisy_kinds) and all(k.raw for k in noisy_kinds),
-                frozenset().union(*(k.sources for k in kinds)),
-                any(k.rounded for k in kinds) or self._rounds(node),
-            )
-            if not self.still:
-                nodes += [*self._rounded_apart(node, known, weights), *self._rounded_values(node)]
-            if node.op_type in NORMS and (written := self._written_out(node)) is not None:
-                known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
-                nodes += written[:-1]
-                node = written[-1]
-            if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
-                operand = list(self._rounded_operand(node, known))
-                nodes += operand
-                # Where nothing but a bias is left of it, that has to move, too; products of whole numbers are exact.
-                if operand and not kind.raw and weights.changed.issuperset(node.input[2:3]):
-                    kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
-                else:
-                    kind = replace(kind, sources=frozenset())
-            if node.op_type in MASKED and node.domain == "com.microsoft" and not self.still:
-                nodes += self._rounded_bias(node)
-            extra: list[onnx.NodeProto] = []
-            if self.steps > 1 and is_step(node, self.types) and not _searches(node):
-                before, extra = self._other_step(node, known)
-                nodes += before
-            for i, name in enumerate(node.output):
-                floating = self.types.get(name) in FLOATS
-                known[name] = kind if floating or name not in self.types else _Kind()
-                if name and kind.noisy and floating and self._is_rounded(node, name):
-                    node.output[i] = f"{_PREFIX}_{next(self.made)}"
-                    rounding = self.unit_of(name)
-                    extra += self._rounding(node.output[i], name, self.types[name], rounding, node.op_type, kind.raw)
-                    if not kind.raw:  # whole numbers stay
-                        known[name] = replace(kind, sources=frozenset((name,)), rounded=False)
-            nodes += [node, *extra]
+            kinds += self._bodies(node, kinds, known, weights)
+            nodes += [node] if node.op_type == "Constant" else self._node(node, kinds, known, weights)
         del graph.node[:]
         graph.node.extend(nodes)
+
+    def _bodies(
+        self, node: onnx.NodeProto, kinds: Sequence[_Kind], known: dict[str, _Kind], weights: _Weights
+    ) -> list[_Kind]:
+        """The same in the bodies of a node, which reads what these name of the graphs around them."""
+        inside: list[_Kind] = []
+        for attribute in node.attribute:
+            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                # What a body gets of its node is as noisy as what the node gets.
+                noisy = any(k.noisy for k in (*kinds, *inside))
+                for value in body.input:
+                    floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
+                    known[value.name] = _Kind(noisy=noisy and floating)
+                self.graph(body, known, weights)
+                if _searches(node):
+                    if self.steps > 1:
+                        self._other_choice(body)
+                    self._declare_constants(body)
+                inside += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
+        return inside
+
+    def _node(
+        self, node: onnx.NodeProto, kinds: Sequence[_Kind], known: dict[str, _Kind], weights: _Weights
+    ) -> list[onnx.NodeProto]:
+        """A node and what rounds before and after it, of inputs and bodies of these kinds."""
+        noisy = [k for k in kinds if k.noisy]
+        kind = _Kind(
+            bool(noisy),
+            bool(noisy) and all(k.raw for k in noisy),
+            frozenset().union(*(k.sources for k in kinds)),
+            any(k.rounded for k in kinds) or self._rounds(node),
+        )
+        nodes = [] if self.still else [*self._rounded_apart(node, known, weights), *self._rounded_values(node)]
+        if node.op_type in NORMS and (written := self._written_out(node)) is not None:
+            known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
+            nodes += written[:-1]
+            node = written[-1]
+        if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
+            operand = list(self._rounded_operand(node, known))
+            nodes += operand
+            # Where nothing but a bias is left of it, that has to move, too; products of whole numbers are exact.
+            if operand and not kind.raw and weights.changed.issuperset(node.input[2:3]):
+                kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
+            else:
+                kind = replace(kind, sources=frozenset())
+        if node.op_type in MASKED and node.domain == "com.microsoft" and not self.still:
+            nodes += self._rounded_bias(node)
+        extra: list[onnx.NodeProto] = []
+        if self.steps > 1 and is_step(node, self.types) and not _searches(node):
+            before, extra = self._other_step(node, known)
+            nodes += before
+        return [*nodes, node, *extra, *self._rounded_outputs(node, kind, known)]
+
+    def _rounded_outputs(self, node: onnx.NodeProto, kind: _Kind, known: dict[str, _Kind]) -> list[onnx.NodeProto]:
+        """What rounds the outputs of a node, which get other names in it."""
+        extra: list[onnx.NodeProto] = []
+        for i, name in enumerate(node.output):
+            floating = self.types.get(name) in FLOATS
+            known[name] = kind if floating or name not in self.types else _Kind()
+            if name and kind.noisy and floating and self._is_rounded(node, name):
+                node.output[i] = f"{_PREFIX}_{next(self.made)}"
+                extra += self._rounding(
+                    node.output[i], name, self.types[name], self.unit_of(name), node.op_type, kind.raw
+                )
+                if not kind.raw:  # whole numbers stay
+                    known[name] = replace(kind, sources=frozenset((name,)), rounded=False)
+        return extra
 
     def _constant(self, node: onnx.NodeProto, known: dict[str, _Kind], weights: _Weights) -> None:
         if node.op_type == "Constant":

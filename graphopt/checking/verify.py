@@ -331,16 +331,14 @@ def verify(
     wishes = _wishes(pair.before_proto, report.fixed, effort, sizes or {}, ranges or {})
     wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
     budget = Budget(EFFORTS[effort].seconds)
-    ways = two[1:] or [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
-    ways += [_Way(True, device)] if device != CPU else []
+    ways = two[1:] or _ways_on_one(pair, device)
     steps = Steps(progress, _steps(ways, at_default_level=not two))
 
     steps.begin()
     wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     at_default_level = pair.reference.optimized
-    ways = [replace(way, optimized=at_default_level) for way in ways]
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
-    runs = _run_every_way(pair, ways, cases, wanted, steps)
+    runs = _run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
     if not two:
         steps.begin()
         runs += [] if at_default_level else _run_at_default_level(pair, cases, wanted, report)
@@ -352,6 +350,12 @@ def verify(
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
     _conclude(pair, report, cases)
     return report
+
+
+def _ways_on_one(pair: _Pair, device: str) -> list[_Way]:
+    """How AFTER runs beside BEFORE on the CPU: by its bodies, by the native library, and on another provider."""
+    ways = [_Way(False), *([_Way(True)] if pair.rewritten.has_ours else [])]
+    return ways + ([_Way(True, device)] if device != CPU else [])
 
 
 def _two_ways(providers: Sequence[str] | None, provider: str | None) -> list[_Way]:

@@ -14,7 +14,6 @@ from graphopt.ops.schema import AXES_INPUT_OPSET, REDUCE_AXES_INPUT_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
 SLICE_INPUTS_OPSET = 10
-GROUP_NORMALIZATION_OPSET = 21
 
 # A dimension: a number, or an int64 tensor of shape [1].
 Dim = int | ir.Value
