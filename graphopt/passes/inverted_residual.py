@@ -11,8 +11,8 @@ Conditions: float32; the 1x1 convolutions have one group, no stride and no pads,
 negative pads; one activation with the same numbers stands twice; what lies between the convolutions is read by nobody
 else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
 
-Where it pays: for windows of 3x3 and 5x5 over tensors of some size, and four times as many channels as
-X has between the convolutions (docs/measurements/inverted_residual_cpu.md).
+Where it pays: for windows of 3x3 and 5x5 over tensors of some size, and four times as many channels
+between the convolutions as X has (docs/measurements/inverted_residual_cpu.md).
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
     equation = "Conv(act(Conv(act(Conv(X))))) + R -> InvertedResidual[Add]<act>(X, .., R), the second one depthwise"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Conv")})
-    fallback = True  # of none: what it refuses, others take
 
     def match(self, node: ir.Node, editor: Editor) -> BlockMatch | None:
         if editor.target.device != "cpu" or (first := _pointwise(node, editor)) is None:
@@ -129,10 +128,13 @@ def _pointwise(node: ir.Node, editor: Editor) -> ConvMatch | None:
     """The convolution where it is one of 1x1 windows over two axes and all channels, without a stride and pads."""
     if not is_op(node, "Conv"):
         return None
+    sizes = editor.shapes.dims(node.inputs[1])
+    if sizes is None or [size.value for size in sizes[2:]] != [1, 1]:
+        return None
     conv = conv_at(node, editor)
     window: Mapping[str, Any] = conv.attributes
     plain = not any(window["pads"]) and set(window["strides"]) == {1} and window["group"] == 1
-    return conv if conv.kernel == (1, 1) and plain else None
+    return conv if plain else None
 
 
 def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
