@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.forms.pool import window_of
+from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PLANES
@@ -47,12 +48,7 @@ class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
         maker = x.producer() if x is not None else None
         if x is None or maker is None or maker.domain != DOMAIN or editor.target.device != "cpu":
             return None
-        if any(o.name for o in node.outputs[1:]) or attribute_int(node, "ceil_mode", 0):
-            return None
-        if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-            return None
-        window = {name: attribute_ints(node, name, usual) for name, usual in {**WINDOW, "strides": (1, 1)}.items()}
-        return PlanesMatch(node, x) if window == WINDOW else None
+        return PlanesMatch(node, x) if window_of(node) == WINDOW else None
 
     def legal(self, match: PlanesMatch, editor: Editor) -> PlanesMatch:
         if (dtype := editor.dtype(match.X)) != ir.DataType.FLOAT:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from graphopt.forms.pool import Window, window_of
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PAIRS, PLANES
@@ -39,7 +40,7 @@ class PoolMatch:
 class PoolPlan(PoolMatch):
     """`window`: the attributes of what takes its place."""
 
-    window: dict[str, tuple[int, ...]]
+    window: Window
 
 
 class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
@@ -63,21 +64,12 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         node = match.pool
         if not gives_pairs(match.maker, editor):
             raise Refusal(Code.WRONG_SHAPE, "an odd number of channels", match.maker)
-        if any(o.name for o in node.outputs[1:]):
-            raise Refusal(Code.ATTRIBUTE, "it gives indices, too", node)
-        padding = node.attributes.get_string("auto_pad", "NOTSET")
-        if padding not in ("NOTSET", "VALID") or attribute_int(node, "ceil_mode", 0):
-            raise Refusal(Code.ATTRIBUTE, "auto_pad or ceil_mode", node)
-        window = {
-            "kernel_shape": attribute_ints(node, "kernel_shape", ()),
-            "pads": attribute_ints(node, "pads", (0,) * 4) if padding == "NOTSET" else (0,) * 4,
-            "strides": attribute_ints(node, "strides", (1, 1)),
-            "dilations": attribute_ints(node, "dilations", (1, 1)),
-        }
-        sizes = [len(numbers) for numbers in window.values()]
+        window = window_of(node)
+        if window is None:
+            raise Refusal(Code.ATTRIBUTE, "indices, ceil_mode, auto_pad, or not two axes", node)
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
-        if sizes != [2, 4, 2, 2] or not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
-            raise Refusal(Code.ATTRIBUTE, "a window or pads that the kernel does not take", node)
+        if not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
+            raise Refusal(Code.ATTRIBUTE, "pads that are negative, or as large as the window", node)
         editor.require_op(PAIRS, match.maker.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 

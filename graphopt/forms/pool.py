@@ -1,0 +1,28 @@
+"""A MaxPool as our operators compute it: over two axes, without indices, padded by numbers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import attribute_int, attribute_ints
+
+Window = dict[str, tuple[int, ...]]
+
+
+def window_of(pool: ir.Node) -> Window | None:
+    """The attributes of the same pool as an operator of ours.
+
+    None where it gives indices, pads by rule or rounds its output's size up, and where it has not two axes.
+    """
+    padding = pool.attributes.get_string("auto_pad", "NOTSET")
+    if any(o.name for o in pool.outputs[1:]) or attribute_int(pool, "ceil_mode", 0):
+        return None
+    if padding not in ("NOTSET", "VALID"):
+        return None
+    window = {
+        "kernel_shape": attribute_ints(pool, "kernel_shape", ()),
+        "pads": attribute_ints(pool, "pads", (0,) * 4) if padding == "NOTSET" else (0,) * 4,
+        "strides": attribute_ints(pool, "strides", (1, 1)),
+        "dilations": attribute_ints(pool, "dilations", (1, 1)),
+    }
+    return window if [len(numbers) for numbers in window.values()] == [2, 4, 2, 2] else None
