@@ -33,6 +33,7 @@ from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyon
 from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
+from graphopt.checking.tables import OtherRows, cases_that_read, other_rows
 from graphopt.checking.unseen import unseen
 from graphopt.checking.widened import agree_in_single
 from graphopt.checking.winograd import approximated
@@ -250,6 +251,7 @@ class _Pair:
     atol: Tolerance | None
     reference: _Way
     notes: list[str]
+    tables: list[OtherRows]
     # Seconds of all processors that a session of AFTER takes, and its quickest run.
     opening: float = 0.0
     running: float = math.inf
@@ -348,6 +350,7 @@ def verify(
     report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
+        report.not_covered += [str(table) for table in pair.tables if not table.input]
     _conclude(pair, report, cases)
     return report
 
@@ -400,7 +403,10 @@ def _paired(
         change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
     reference = two[0] if two else _Way(False)
     notes = _windows(before_ir, after_ir)
-    return _Pair(before_model, before_proto, after_model, after_proto, change, half_io, rtol, atol, reference, notes)
+    before_folder, after_folder = (m.parent if isinstance(m, Path) else None for m in (before_model, after_model))
+    tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
+    sides = before_model, before_proto, after_model, after_proto
+    return _Pair(*sides, change, half_io, rtol, atol, reference, notes, tables)
 
 
 def _steps(ways: Sequence[_Way], *, at_default_level: bool) -> list[tuple[str, float]]:
@@ -542,6 +548,8 @@ def _tried(
     else:
         with about(pair.called):
             plan(_inlined(pair.before_proto), wishes, accepts, exhausted, lambda case: _has_numbers(wanted[case]))
+        for case in [*cases_that_read(pair.tables, cases)]:
+            accepts(case)
     if not wanted:
         tried = "that were made up: {}; give some that it takes with --inputs" if inputs is None else "given: {}"
         raise VerifyError(

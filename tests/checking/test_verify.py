@@ -460,6 +460,34 @@ def test_an_attention_of_one_operator_in_bfloat16(projected: bool, mask: str) ->
     assert not verify(before, after, inputs={"x": x, **({"m": seen} if mask else {})})
 
 
+LOOKED_UP = "g (int64[B, S] x) => (float[B, S, 4] y) { u = Unsqueeze(x, end) s = Squeeze(u, end) y = Gather(t, s) }"
+POSITIONS = """g (float[B, S, 4] x) => (float[B, S, 4] y) {
+    d = Shape(x) n = Gather(d, one) r = Range(zero, n, one) p = Gather(t, r) y = Add(x, p) }"""
+
+
+@pytest.mark.parametrize("text", [LOOKED_UP, POSITIONS])
+def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
+    """No input that is drawn reads it: one is made that does; where the model counts by itself, the row is named."""
+    table = np.random.default_rng(0).standard_normal((4000, 4)).astype(np.float32)
+    moved = table.copy()
+    moved[1234] += 1e-3
+    paths = [tmp_path / f"{name}.onnx" for name in ("before", "after", "close", "half")]
+    numbers = (table, moved, table * np.float32(1 + 2e-7), table.astype(np.float16).astype(np.float32))
+    for path, rows in zip(paths, numbers):
+        constants = {"t": rows, "end": np.array([-1]), "one": np.array(1), "zero": np.array(0)}
+        model = model_from_text(text, {n: a for n, a in constants.items() if f" {n}" in text or f"({n}" in text})
+        onnx.save(model, path, save_as_external_data=True, location=f"{path.stem}.data", size_threshold=1024)
+    report = verify(*paths[:2])
+    if text == LOOKED_UP:
+        assert not report
+        assert report.worst is not None and report.worst.case == "rows of 't'"
+    else:
+        assert report.not_covered == ["row 1234 of 't', which AFTER has otherwise and no input reads"]
+    report = verify(paths[0], paths[2])
+    assert report and not report.not_covered
+    assert not verify(paths[0], paths[3])
+
+
 def test_what_is_moved_into_bfloat16() -> None:
     """The operands of this attention come from a Reshape, whose own operands AFTER keeps in single precision."""
     subject = next(s for s in subjects(trained=False) if s.name == "encoder_added_2")
