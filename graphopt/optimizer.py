@@ -22,8 +22,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.options import OptionNames, Options
-from graphopt.passes.feed_forward import FeedForward
-from graphopt.passes.inverted_residual import InvertedResidual
+from graphopt.passes.base import Pass
 from graphopt.passes.plugins import installed
 from graphopt.progress import Steps
 from graphopt.remarks import Code
@@ -177,9 +176,9 @@ def _rewrite(
         report.before = model_stats(work)
         editor = Editor(work, target, EveryLegalSite() if options.all_sites else options.profit, half=half)
         steps.begin()
-        # Layers that will multiply in bfloat16 are found as the model has them.
-        later = {FeedForward.name, InvertedResidual.name} if options.precision == "bf16" else set()
-        result = pipeline.run(editor, [p for p in passes if p.name not in later], after_pass=after_pass)
+        hides = options.precision == "bf16"
+        first = [p for p in passes if not (hides and isinstance(p, Pass) and p.hides_from_bfloat16)]
+        result = pipeline.run(editor, first, after_pass=after_pass)
         if options.precision is not None:
             steps.begin()
             result.extend(_to_half_precision(editor, options, report) if half else _to_bfloat16(editor, options))

@@ -37,6 +37,8 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     anchors: ClassVar[frozenset[tuple[str, str]]]
     # Takes what others have refused: why they did stays in the report, though the node is gone.
     fallback: ClassVar[bool] = False
+    # Its nodes are of float32 and not read by `--precision bf16`, which finds layers as the model has them.
+    hides_from_bfloat16: ClassVar[bool] = False
     # Its nodes carry values of which only inference can tell types and shapes.
     makes_unknown: ClassVar[bool] = False
 

@@ -81,6 +81,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
     name = "feed_forward"
     equation = "act(MatMul(X, W) + b) -> Linear<act>;  MatMul(X, W) + b + R -> LinearAdd"
     numerics = Numerics.REASSOCIATED
+    hides_from_bfloat16 = True
     anchors = frozenset({("", "MatMul"), ("", "Gemm")})
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:

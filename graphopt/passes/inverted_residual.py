@@ -62,6 +62,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
     name = "inverted_residual"
     equation = "Conv(act(Conv(act(Conv(X))))) + R -> InvertedResidual[Add]<act>(X, .., R), the second one depthwise"
     numerics = Numerics.REASSOCIATED
+    hides_from_bfloat16 = True
     anchors = frozenset({("", "Conv")})
 
     def match(self, node: ir.Node, editor: Editor) -> BlockMatch | None:
