@@ -430,6 +430,49 @@ TAILS = {
 }
 
 
+SIZES: dict[str, tuple[list[tuple[Any, ...]], int]] = {
+    # name: (nodes behind a convolution with stride 2 of x, how many are computed with their tails)
+    "back to the size of its input": (
+        [
+            ("Conv", ["c", "w"], {"pads": [1] * 4}),
+            ("Relu", ["0"]),
+            ("Conv", ["1", "w"], {"pads": [1] * 4}),
+            ("Add", ["2", "c"]),
+        ],
+        2,
+    ),
+    "two ways to half the size": ([("Conv", ["x", "v"], {"strides": [2, 2]}), ("Add", ["0", "c"]), ("Relu", ["1"])], 1),
+    "scaled on the way": (
+        [("Mul", ["c", "scale"]), ("Conv", ["0", "v"]), ("Add", ["1", "c"])],
+        1,
+    ),
+    "another padding": ([("Conv", ["x", "v"], {"strides": [2, 2], "pads": [0, 0, 1, 1]}), ("Add", ["0", "c"])], 0),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolExecutor) -> None:
+    more, count = SIZES[name]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4, strides=[2, 2])]
+    for i, (op, ins, *attrs) in enumerate(more):
+        out = "y" if i == len(more) - 1 else str(i)
+        nodes.append(helper.make_node(op, ins, [out], **(attrs[0] if attrs else {})))
+    rng = np.random.default_rng(9)
+    weights = {"w": signed(rng, 4, 4, 3, 3), "v": signed(rng, 4, 4, 1, 1), "scale": signed(rng, 4, 1, 1)}
+    held = [onnx.numpy_helper.from_array(w, n) for n, w in weights.items() if any(n in node.input for node in nodes)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w"])
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    # The last pair of pads adds nothing where sizes are odd.
+    feeds: list[Feeds] = [{"x": signed(rng, *shape)} for shape in ((2, 4, 5, 7), (1, 4, 9, 5), (2, 4, 5, 7))]
+    wanted = new_session(model, devices=0)
+    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
+    assert events.get("fused", 0) == count
+    for given, (y,) in zip(feeds, got, strict=True):
+        z = wanted.run(None, given)[0]
+        assert np.abs(y - z).max() <= REASSOCIATED * np.sqrt(np.mean(np.square(z)))
+
+
 @pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
 def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
     """The same symbol is the same size. Different ones may still be: such a sum is a step of its own."""
@@ -447,7 +490,7 @@ def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, work
         [onnx.numpy_helper.from_array(w, n) for n, w in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    feeds = [{"x": signed(rng, n, 4, 5, 7), "r": signed(rng, n, 4, 5, 7)} for n in (2, 3, 2)]
+    feeds: list[Feeds] = [{"x": signed(rng, n, 4, 5, 7), "r": signed(rng, n, 4, 5, 7)} for n in (2, 3, 2)]
     wanted = new_session(model, devices=0)
     got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
     assert events.get("fused", 0) == count

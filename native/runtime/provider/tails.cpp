@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "blocks/half.h"
+#include "runtime/provider/sizes.h"
 
 namespace graphopt::provider {
 namespace {
@@ -45,23 +46,11 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   return std::nullopt;
 }
 
-// Whether both inputs of a sum have one shape. The same symbol means the same size in a whole model.
-bool is_of_one_shape(const GraphNode& sum) {
-  const Value &a = sum.inputs[0], &b = sum.inputs[1];
-  if (!a.shape || !b.shape || a.type != b.type || *a.shape != *b.shape || a.shape->rank() == 0) return false;
-  const std::vector<std::string> of_a = sum.symbols(0), of_b = sum.symbols(1);
-  for (size_t d = 0; d < a.shape->rank(); ++d) {
-    const int64_t size = (*a.shape)[d];
-    if (size == 0 || (size < 0 && (of_a[d].empty() || of_a[d] != of_b[d]))) return false;
-  }
-  return true;
-}
-
 // One chain at a time.
 class Search {
  public:
   Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), used_(nodes.size()) {
+      : nodes_(nodes), used_(nodes.size()), sizes_(nodes) {
     for (const std::string& name : outputs) is_output_[name] = true;
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : nodes[i].input_names()) {
@@ -95,7 +84,10 @@ class Search {
     const std::vector<size_t> by = readers(value);
     if (by.size() != 1 || used_[by[0]]) return;
     const GraphNode& sum = nodes_[by[0]];
-    if (sum.op != "Add" || !sum.domain().empty() || !is_of_one_shape(sum)) return;
+    if (sum.op != "Add" || !sum.domain().empty() || sum.inputs[0].type != sum.inputs[1].type ||
+        !sizes_.are_alike(sum)) {
+      return;
+    }
     found.sum = by[0];
     found.residual = sum.input_names()[0] == value ? 1 : 0;
     found.tail.has_residual = true;
@@ -125,6 +117,7 @@ class Search {
 
   const std::vector<GraphNode>& nodes_;
   std::vector<bool> used_;
+  Sizes sizes_;
   std::map<std::string, std::vector<size_t>> readers_;
   std::map<std::string, bool> is_output_;
 };
