@@ -26,8 +26,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "provider.md"
 TYPES = {  # ONNX's names, and the table's
     "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
+    "int4": "i4", "uint4": "u4",
 }  # fmt: skip
-NUMPY = {"float": "float32", "double": "float64"}  # where its name is another
+RESULTS = {"QuantizeLinear": 2}  # the input that has the type of what the operator gives, where that is asked for
 EXAMPLES = 12  # of an operator's tests: the first have all of its kinds
 
 
@@ -53,7 +54,8 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
     # Of Where and Compress the condition comes first.
     present = [i for i, name in enumerate(node.input) if name and i < len(formals)]
     data = next((i for i in present if allowed.get(formals[i].type_str) != {"bool"}), present[0] if present else None)
-    if data is None or dtype not in allowed.get(formals[data].type_str, set()):
+    data = RESULTS.get(node.op_type, data)
+    if data is None or data not in present or dtype not in allowed.get(formals[data].type_str, set()):
         return None
     first = formals[data].type_str
     given = dict(zip([v.name for v in model.graph.input], arrays, strict=True))
@@ -68,7 +70,7 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
         beside = array.dtype == before and before.kind == "f" and dtype in allowed.get(formal.type_str, set())
         if formal.type_str == first or beside:
             with np.errstate(all="ignore"):
-                array = array.astype(NUMPY.get(dtype, dtype))
+                array = array.astype(ir.DataType[dtype.upper()].numpy())
         value = ir.Value(
             name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)), shape=ir.Shape(array.shape)
         )

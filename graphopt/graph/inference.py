@@ -426,6 +426,8 @@ class _Merge:
 
     def graph(self, graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = True) -> None:
         types = {info.name: info.type for info in (*proto.value_info, *proto.output)}
+        if not main:
+            self._type_inputs(graph, proto)
         for i, node in enumerate(graph):
             for value in node.outputs:
                 found = types.get(value.name or "")
@@ -435,6 +437,13 @@ class _Merge:
             if self._has_bodies and (inner := bodies(node)):
                 for body, body_proto in zip(inner, _body_protos(proto.node[i])):
                     self.graph(body, body_proto, main=False)
+
+    def _type_inputs(self, body: ir.Graph, proto: onnx.GraphProto) -> None:
+        """The inputs of a body need not say their types, which the node gives them."""
+        for value, info in zip(body.inputs, proto.input):
+            element = self._tensor_type(info.type)[0]
+            if value.type is None and element is not None:
+                _put(value, ir.TensorType(element), value.shape, self._declared)
 
     def _refine(self, value: ir.Value, found: onnx.TypeProto) -> bool:
         """Whether the value's declared dimensions say more than what inference found."""

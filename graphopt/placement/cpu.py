@@ -96,7 +96,17 @@ class CpuKernels:
         graph = onnx.helper.make_graph([proto], "node", [v for v in inputs if v.name], [v for v in outputs if v.name])
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
         try:
-            model = onnx.inliner.inline_selected_functions(model, [("", node.op_type)], inline_schema_functions=True)
+            schema: Any = onnx.defs.get_schema(node.op_type, opset)
+            if schema.has_context_dependent_function and "" in proto.input:
+                # The inliner itself asks for the type of an input that is left out.
+                types = [v.type.SerializeToString() for v in inputs]
+                body = schema.get_context_dependent_function_with_opset_version(opset, proto.SerializeToString(), types)
+                model.functions.append(onnx.FunctionProto.FromString(body))
+                model = onnx.inliner.inline_local_functions(model)
+            else:
+                model = onnx.inliner.inline_selected_functions(
+                    model, [("", node.op_type)], inline_schema_functions=True
+                )
             model = onnx.shape_inference.infer_shapes(model)
         except Exception:  # onnx has no class for what it can't infer or inline
             return []
@@ -105,7 +115,6 @@ class CpuKernels:
             return []
         # The runtime takes a definition only as long as none of its operators has changed since it was written, but for
         # one that depends on the node.
-        schema: Any = onnx.defs.get_schema(node.op_type, opset)
         written = max((v for v in schema.function_opset_versions if v <= opset), default=opset)
         since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
         return [] if any(a != b for a, b in since) else nodes

@@ -11,7 +11,7 @@ inlined. So is done here; what else it fuses or drops is not foreseen, and the n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -166,6 +166,7 @@ def forecast(
     if kernels.unknown and provider == "cpu":
         raise RuntimeMissingError(f"this onnxruntime does not tell which kernels it has: {kernels.unknown}")
     editor = Editor(work, Target("cpu"))
+    _add_shapes((node for graph in traversal.graphs(work) for node in graph), editor)
     peer = peers.read(provider) if provider in peers.NAMES else None
     if peer is not None:
         found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
@@ -218,7 +219,10 @@ class _Question:
         elif self.provider == "graphopt":
             versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
             parent = parents[-1] if parents else None
-            reasons = ours.refusals(left, versions, constant, small, folded, parent, graph.outputs, self.working_inside)
+            reasons = ours.refusals(
+                left, versions, constant, small, folded, parent, graph.outputs, self.working_inside,
+                [n for n, reason in settled.items() if reason],
+            )  # fmt: skip
             reasons = [settled.get(n, reason) for n, reason in zip(left, reasons, strict=True)]
             if self._inline([n for n, reason in zip(left, reasons, strict=True) if reason]):
                 return self.place(graph, parents, dict(zip(left, reasons, strict=True)))
@@ -235,6 +239,7 @@ class _Question:
             opset = self.imports.get(node.domain, 1)
             if not self._has_a_kernel(node) and (inside := self.kernels.definition(node, opset)):
                 _replace(node, inside)
+                _add_shapes(inside, self.editor)
                 self.late.update(inside)
                 changed = True
         return changed
@@ -296,8 +301,17 @@ def _replace(node: ir.Node, inside: Sequence[ir.Node]) -> None:
                 inner.replace_input_with(i, outer[value.name])
     for value in made.values():
         value.name = f"{label}/{value.name}"
-    results = [made[v.name] for v in node.outputs]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], inside, node.outputs, results)
+    wanted = [v for v in node.outputs if v.name]  # an output that is left out has no name
+    ir.convenience.replace_nodes_and_values(graph, node, [node], inside, wanted, [made[v.name] for v in wanted])
+
+
+def _add_shapes(nodes: Iterable[ir.Node], editor: Editor) -> None:
+    """Sizes that follow from shapes which are all numbers: the runtime computes such shapes before it asks."""
+    for value in (v for node in nodes for v in node.outputs):
+        if value.shape is None and (dims := editor.shapes.dims(value)) is not None:
+            sizes = [d.value for d in dims]
+            if None not in sizes:
+                value.shape = ir.Shape(sizes)
 
 
 def _add_notes(found: Forecast) -> None:

@@ -54,6 +54,7 @@ class _Node(ctypes.Structure):
         ("outputs", ctypes.POINTER(_Value)),
         ("implicit", ctypes.POINTER(ctypes.c_char_p)),
         ("works_inside", ctypes.c_int32),
+        ("is_elsewhere", ctypes.c_int32),
     )
 
 
@@ -75,7 +76,7 @@ class _Writer:
         self._constant, self._small, self._same = constant, small, same
         self._kept: list[Any] = []
 
-    def node(self, node: ir.Node, version: int, works_inside: bool) -> _Node:
+    def node(self, node: ir.Node, version: int, works_inside: bool, is_elsewhere: bool) -> _Node:
         domain = "" if node.domain == "ai.onnx" else node.domain
         return _Node(
             node.op_type.encode(),
@@ -86,6 +87,7 @@ class _Writer:
             self._array(_Value, [self._value(v) for v in node.outputs]),
             self.names([v for body in traversal.bodies(node) for v in traversal.captures(body)]),
             works_inside,
+            is_elsewhere,
         )
 
     def names(self, values: Iterable[ir.Value]) -> Any:
@@ -145,6 +147,7 @@ def refusals(
     parent: ir.Node | None,
     outputs: Sequence[ir.Value],
     working_inside: Collection[ir.Node],
+    elsewhere: Collection[ir.Node] = (),
 ) -> list[str]:
     """Why our provider would leave each of a graph's nodes to others; "" where it takes the node.
 
@@ -157,6 +160,7 @@ def refusals(
         parent: the node whose body the graph is.
         outputs: of the graph.
         working_inside: nodes with a node in their bodies that the provider takes.
+        elsewhere: nodes that another provider has already.
 
     Raises:
         RuntimeMissingError: no native library, or one that lacks the question.
@@ -167,7 +171,7 @@ def refusals(
         raise RuntimeMissingError(f"{path} is older than this graphopt: install graphopt again")
     function.restype = ctypes.c_int
     writer = _Writer(constant, small, same)
-    written = [writer.node(n, v, n in working_inside) for n, v in zip(nodes, versions, strict=True)]
+    written = [writer.node(n, v, n in working_inside, n in elsewhere) for n, v in zip(nodes, versions, strict=True)]
     inside = parent.op_type.encode() if parent is not None else b""
     graph = _Graph((_Node * len(nodes))(*written), len(nodes), inside, writer.names(outputs))
     reasons = (ctypes.c_char_p * max(len(nodes), 1))()

@@ -41,6 +41,10 @@ const char* element_type_name(ElementType type) {
       return "int32";
     case ElementType::kInt64:
       return "int64";
+    case ElementType::kUint4:
+      return "uint4";
+    case ElementType::kInt4:
+      return "int4";
     case ElementType::kUndefined:
       break;
   }

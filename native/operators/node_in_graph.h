@@ -19,11 +19,13 @@ class NodeInGraph : public Node {
   const std::vector<std::string>& implicit_names() const { return implicit_names_; }
   // Whether the provider has taken nodes of its bodies.
   bool works_inside() const { return works_inside_; }
+  // Whether the runtime has given the node to another provider before, and gives it to nobody else.
+  bool is_elsewhere() const { return is_elsewhere_; }
 
  protected:
   std::string domain_;
   std::vector<std::string> input_names_, output_names_, implicit_names_;
-  bool works_inside_ = false;
+  bool works_inside_ = false, is_elsewhere_ = false;
   std::vector<bool> constant_;
 };
 

@@ -49,6 +49,7 @@ struct Registration {
   bool counts = false;                            // its kernel has a counter
   bool alone = false;                             // in no region: each run is another
   bool rare_types = false;                        // is_rare's are not refused for all nodes
+  bool packed_types = false;                      // is_packed's neither
   Reuse reuse = Reuse::kNone;
   Implementations implementations;  // in order of preference, where there are several
   // Why a node is left to others; empty when it is taken.
@@ -99,6 +100,10 @@ struct Registration {
   }
   Registration& takes_rare_types() {
     rare_types = true;
+    return *this;
+  }
+  Registration& takes_packed_types() {
+    packed_types = true;
     return *this;
   }
   Registration& counts_first() {

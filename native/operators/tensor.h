@@ -20,7 +20,11 @@ class Error : public std::runtime_error {
 };
 
 const char* element_type_name(ElementType type);
-// The bytes of one element; 0 for a type that we don't know.
+// Whether two elements share a byte, the first in its lower half.
+constexpr bool is_packed(ElementType type) {
+  return type == ElementType::kUint4 || type == ElementType::kInt4;
+}
+// The bytes of one element; 0 for a type that we don't know, and for one that is_packed.
 constexpr int64_t bytes_of(ElementType type) {
   switch (type) {
     case ElementType::kUint8:
@@ -40,6 +44,8 @@ constexpr int64_t bytes_of(ElementType type) {
     case ElementType::kUint64:
     case ElementType::kDouble:
       return 8;
+    case ElementType::kUint4:
+    case ElementType::kInt4:
     case ElementType::kUndefined:
       break;
   }
@@ -122,6 +128,10 @@ struct Tensor {
   Shape shape;
 
   bool present() const { return type != ElementType::kUndefined; }
+  size_t bytes() const {
+    const int64_t n = shape.elements();
+    return static_cast<size_t>(is_packed(type) ? (n + 1) / 2 : n * bytes_of(type));
+  }
   template <class T>
   T* as() const {
     return static_cast<T*>(data);

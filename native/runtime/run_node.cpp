@@ -81,7 +81,7 @@ std::vector<unsigned char> host_values(const std::vector<size_t>& host_inputs, c
   for (const size_t i : host_inputs) {
     if (i >= inputs.size() || !inputs[i].present()) continue;
     const auto* bytes = inputs[i].as<const unsigned char>();
-    values.insert(values.end(), bytes, bytes + inputs[i].shape.elements() * bytes_of(inputs[i].type));
+    values.insert(values.end(), bytes, bytes + inputs[i].bytes());
   }
   return values;
 }
@@ -135,18 +135,18 @@ class Counted {
     call.stream = stream;
     counter.plan(call);
     size_t bytes = gpu_bytes(call.workspace_bytes);
-    for (const Tensor& t : call.outputs) bytes += gpu_bytes(bytes_of(t));
+    for (const Tensor& t : call.outputs) bytes += gpu_bytes(t.bytes());
     scratch_.emplace(context, bytes);
     auto* next = static_cast<char*>(scratch_->data());
     for (Tensor& t : call.outputs) {
       t.data = next;
-      next += gpu_bytes(bytes_of(t));
+      next += gpu_bytes(t.bytes());
     }
     call.workspace = next;
     if (!counter.run(call)) throw Error("counting has failed");
     Tensor& numbers = call.outputs[0];
     host_.resize(static_cast<size_t>(numbers.shape.elements()));
-    device.copy(host_.data(), numbers.data, bytes_of(numbers), stream);
+    device.copy(host_.data(), numbers.data, numbers.bytes(), stream);
     device.synchronize(stream);
     numbers.data = host_.data();
     numbers.place = Place::kHost;
@@ -157,9 +157,6 @@ class Counted {
 
  private:
   static constexpr size_t kOutputs = 2;
-  static size_t bytes_of(const Tensor& t) {
-    return static_cast<size_t>(t.shape.elements() * graphopt::bytes_of(t.type));
-  }
   static size_t gpu_bytes(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
   std::vector<int64_t> host_;

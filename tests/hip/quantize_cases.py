@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import c_int, c_int32
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
@@ -20,16 +21,49 @@ SIZES = (
 )  # fmt: skip
 
 
+FOUR_BITS = {"int4": int(TensorProto.INT4), "uint4": int(TensorProto.UINT4)}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A type of whole numbers, in which numpy holds them: those of 4 bits in 8."""
+
+    name: str
+
+    @property
+    def bits(self) -> int:
+        return int(self.name.removeprefix("u")[3:])
+
+    @property
+    def held(self) -> Any:
+        return np.dtype(self.name.replace("t4", "t8"))
+
+    @property
+    def code(self) -> int:
+        return FOUR_BITS.get(self.name) or int(helper.np_dtype_to_tensor_dtype(self.held))
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        least = 0 if self.name[0] == "u" else -(1 << self.bits - 1)
+        return least, least + (1 << self.bits) - 1
+
+    def stored(self, x: Array) -> Array:
+        """As they lie in memory: two of 4 bits share a byte, the first one in its lower half."""
+        if self.bits != 4:
+            return x.astype(self.held)
+        nibbles = np.append(x.ravel().astype(np.int8).view(np.uint8) & 15, np.zeros(x.size % 2, np.uint8))
+        return np.asarray(nibbles[::2] | nibbles[1::2] << 4, np.uint8)
+
+
 def parameters(
-    rng: np.random.Generator, sizes: tuple[int, int, int, int], dtype: Any, number: Any
+    rng: np.random.Generator, sizes: tuple[int, int, int, int], dtype: Any, number: Number
 ) -> tuple[Array, Array]:
     """Scales and zero points, as the operators take them."""
     outer, size, inner, block = sizes
     dims = (1,) if block < 0 else (size,) if block == 0 else (outer, -(-size // block), inner)
-    ends, around = np.iinfo(number), 3 if number == np.int32 else 28
-    middle = (ends.min + ends.max + 1) // 2
-    zero = rng.integers(middle - around, middle + around, dims)
-    return (0.02 + 0.03 * rng.random(dims)).astype(dtype), zero.astype(number)
+    middle, spread = sum(number.ends) // 2, 3 if number.bits in (4, 32) else 28
+    zero = rng.integers(middle - spread, middle + spread + 1, dims)
+    return (0.02 + 0.03 * rng.random(dims)).astype(dtype), zero.astype(number.held)
 
 
 def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
@@ -40,17 +74,16 @@ def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
     return np.repeat(values, block, 1)[:, :size]
 
 
-def quantized(x: Array, scale: Array, zero: Array, zero_first: bool) -> Array:
+def quantized(x: Array, scale: Array, zero: Array, number: Number, zero_first: bool) -> Array:
     """In float32, as the operator says it: halves to even."""
     y = x.astype(np.float32) / scale.astype(np.float32)
     point = zero.astype(np.float32)
     whole = np.rint(y + point) if zero_first else np.rint(y) + point
-    ends = np.iinfo(zero.dtype)
-    return np.asarray(np.clip(whole, ends.min, ends.max).astype(zero.dtype))
+    return np.asarray(np.clip(whole, *number.ends).astype(number.held))
 
 
 def case(
-    name: str, dtype: Any, number: Any, sizes: tuple[int, int, int, int], back: bool, has_zero: bool,
+    name: str, dtype: Any, number: Number, sizes: tuple[int, int, int, int], back: bool, has_zero: bool,
     zero_first: bool = False,
 ) -> Case:  # fmt: skip
     rng = np.random.default_rng([*sizes[:3], sizes[3] + 1])
@@ -59,32 +92,32 @@ def case(
         zero = np.zeros_like(zero)
     scales, zeros = spread(scale, sizes), spread(zero, sizes)
     if back:
-        ends = np.iinfo(number) if number != np.int32 else np.iinfo(np.int16)
-        x = rng.integers(ends.min, ends.max, sizes[:3], endpoint=True)
-        if dtype == np.float16 and number not in (np.uint8, np.int8):  # the largest would be too large
+        least, most = number.ends if number.bits < 32 else (-(2**15), 2**15 - 1)
+        x = rng.integers(least, most, sizes[:3], endpoint=True)
+        if dtype == np.float16 and number.bits > 8:  # the largest would be too large
             x = x // 64 + int(zeros.flat[0])
-        given = x.astype(number)
-        y = (given - zeros.astype(np.float64)) * scales.astype(np.float64)
+        y = (x - zeros.astype(np.float64)) * scales.astype(np.float64)
+        given = number.stored(x)
     else:
         given = (3 * signed(rng, *sizes[:3])).astype(dtype)
-        y = quantized(given, scales, zeros, zero_first).astype(np.float64)
-    kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(number)))
+        y = number.stored(quantized(given, scales, zeros, number, zero_first)).astype(np.float64)
     flags = (c_int(dtype == np.float16), c_int(has_zero), c_int(back), c_int(zero_first))
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("quantize", facts, c_int32(kind), *flags, int64s(sizes))
+        return harness.plan("quantize", facts, c_int32(number.code), *flags, int64s(sizes))
 
-    inputs = [given, scale, zero] if has_zero else [given, scale]
+    inputs = [given, scale, number.stored(zero)] if has_zero else [given, scale]
     op = "DequantizeLinear" if back else "QuantizeLinear"
-    return Case(name, op, inputs, [y], plan, tolerance_of(dtype) if back else 0, output_dtype=dtype if back else number)
+    out = dtype if back else np.uint8 if number.bits == 4 else number.held
+    return Case(name, op, inputs, [y], plan, tolerance_of(dtype) if back else 0, output_dtype=out)
 
 
 def cases() -> Iterator[Case]:
     for dtype in (np.float32, np.float16):
-        for number in (np.uint8, np.int8, np.int32, np.uint16, np.int16):
+        for number in map(Number, ("uint8", "int8", "int32", "uint16", "int16", "uint4", "int4")):
             for i, sizes in enumerate(SIZES):
-                kinds = f"{np.dtype(number).name}_{np.dtype(dtype).name}"
+                kinds = f"{number.name}_{np.dtype(dtype).name}"
                 yield case(f"dequantize_{kinds}-{i}", dtype, number, sizes, True, i % 3 != 2)
-                if number != np.int32:
-                    has_zero = i % 3 != 2 or number in (np.int8, np.int16)
+                if number.bits != 32:
+                    has_zero = i % 3 != 2 or number.name[0] == "i"
                     yield case(f"quantize_{kinds}-{i}", dtype, number, sizes, False, has_zero, i % 4 == 1)

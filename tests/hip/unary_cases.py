@@ -17,6 +17,7 @@ OPS: dict[str, Callable[[Array], Array]] = {
     "Sin": np.sin,
     "Cos": np.cos,
     "Tan": np.tan,
+    "Atan": np.arctan,
     "Sign": np.sign,
     "Ceil": np.ceil,
     "Floor": np.floor,

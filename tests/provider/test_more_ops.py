@@ -566,8 +566,9 @@ def test_a_division_by_zero_ends_no_process(worker: ProcessPoolExecutor) -> None
 def test_quantization(sizes: tuple[int, int, int, int], back: bool, worker: ProcessPoolExecutor) -> None:
     """One scale, one for each place along an axis, one for each block."""
     for dtype in DTYPES:
-        for number in (np.uint8, np.int8, np.uint16, np.int16) + ((np.int32,) if back else ()):
-            case = quantize_cases.case("q", dtype, number, sizes, back, has_zero=number != np.int32)
+        for name in ["uint8", "int8", "uint16", "int16"] + ["int32"] * back:
+            number = quantize_cases.Number(name)
+            case = quantize_cases.case("q", dtype, number, sizes, back, has_zero=name != "int32")
             attributes: dict[str, Any] = {"axis": 1} if sizes[3] >= 0 else {}
             if sizes[3] > 0:
                 attributes["block_size"] = sizes[3]

@@ -175,17 +175,19 @@ def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
         np.testing.assert_array_equal(outcome.outputs[0], wanted)
 
 
-@pytest.mark.parametrize("number", ["INT16", "UINT16"])
+@pytest.mark.parametrize("number", ["INT4", "UINT4", "INT16", "UINT16"])
 @pytest.mark.parametrize("block", [0, 2])
-def test_numbers_of_16_bits(number: str, block: int, worker: ProcessPoolExecutor) -> None:
-    """Between two nodes, and as weights: blocks along an axis, or a scale for each place."""
+def test_numbers_of_4_and_16_bits(number: str, block: int, worker: ProcessPoolExecutor) -> None:
+    """Between two nodes, and as weights: blocks along an axis, or a scale for each place; an odd number of elements."""
     code = getattr(onnx.TensorProto, number)
-    ends = np.iinfo(number.lower())
-    least, most = ends.min, ends.max
-    dims = (3, 4, 7) if block else (8,)
+    ends = np.iinfo(number.lower().replace("t4", "t8"))
+    least, most = (ends.min, ends.max) if "16" in number else (-8, 7) if ends.min else (0, 15)
+    shape = (3, 5, 7)
+    dims = (3, 3, 7) if block else (5,)
     scales = helper.make_tensor("scales", onnx.TensorProto.FLOAT, dims, scale(*dims, of=10).ravel())
     points = helper.make_tensor("points", code, dims, RNG.integers(least // 2, most // 2, dims).ravel())
-    weights = helper.make_tensor("weights", code, (3, 8, 7), RNG.integers(least, most + 1, (3, 8, 7)).ravel())
+    weights = helper.make_tensor("weights", code, shape, RNG.integers(least, most + 1, shape).ravel())
+    first = helper.make_tensor("first", onnx.TensorProto.INT64, (1,), [0])
     quantization: dict[str, Any] = {"axis": 1, "block_size": block} if block else {"axis": 1}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "scales", "points"], ["q"], **quantization),
@@ -193,15 +195,27 @@ def test_numbers_of_16_bits(number: str, block: int, worker: ProcessPoolExecutor
         helper.make_node("DequantizeLinear", ["weights", "scales", "points"], ["w"], **quantization),
         helper.make_node("Add", ["y", "w"], ["sum"]),
     ]
-    infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (3, 8, 7)) for n in ("x", "y", "sum")]
-    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [scales, points, weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
-    feeds = {"x": 3 * real(3, 8, 7)}
-    for regions in ("0", "1"):
-        outcome = worker.submit(run, model, feeds, {**ALONE, "regions": regions}).result()
+    views = [
+        helper.make_node("Unsqueeze", ["q", "first"], ["more"]),
+        helper.make_node("Squeeze", ["more", "first"], ["r"]),
+    ]
+    viewed = helper.make_node("DequantizeLinear", ["r", "scales", "points"], ["y"], **quantization)
+    infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in ("x", "y", "sum")]
+
+    def model(nodes: list[onnx.NodeProto]) -> bytes:
+        graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [scales, points, weights, first])
+        imports = [helper.make_opsetid("", 21)]
+        written: bytes = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+        return written
+
+    feeds = {"x": 3 * real(*shape)}
+    wanted = worker.submit(on_cpu, model(nodes), feeds).result()
+    # The CPU has no kernels for Squeeze and Unsqueeze of 4 bits.
+    for form, regions in ((nodes, "0"), (nodes, "1"), ([nodes[0], *views, viewed, *nodes[2:]], "1")):
+        outcome = worker.submit(run, model(form), feeds, {**ALONE, "regions": regions}).result()
         assert not outcome.elsewhere
-        for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
-            np.testing.assert_array_equal(got, wanted)
+        for got, right in zip(outcome.outputs, wanted, strict=True):
+            np.testing.assert_array_equal(got, right)
 
 
 @pytest.mark.parametrize(

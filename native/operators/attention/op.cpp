@@ -414,6 +414,9 @@ std::string refuse_attention(const Node& node) {
   }
   if (node.has_input(4) != node.has_input(5)) return "past keys without values";
   if (node.has_input(6)) return "lengths of a cache";
+  for (const char* side : {"left_window_size", "right_window_size"}) {
+    if (node.find_int(side).value_or(-1) >= 0) return "a local window";
+  }
   if (node.outputs.size() > 3 && node.outputs[3].present) return "scores as an output";
   const bool one = node.outputs.size() > 1 && node.outputs[1].present,
              other = node.outputs.size() > 2 && node.outputs[2].present;
@@ -449,7 +452,7 @@ void add_attention(Kernels& kernels) {
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
                                                        FusedAttentionOp::all_bfloat16());
   kernels.add_gpu<FusedAttentionOp, GpuKernel<FusedAttentionOp, kImplementations>>(Where::kGpu);
-  kernels.add_onnx<Attention>("Attention", 23, 24).refused(refuse_attention);
+  kernels.add_onnx<Attention>("Attention", 23, 25).refused(refuse_attention);
 }
 
 }  // namespace graphopt

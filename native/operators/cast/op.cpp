@@ -30,7 +30,7 @@ std::string refuse_cast(const Node& node) {
 }  // namespace
 
 void add_cast(Kernels& kernels) {
-  kernels.add_onnx<Cast>("Cast", 6, 25).refused(refuse_cast).takes_rare_types();
+  kernels.add_onnx<Cast>("Cast", 6, 28).refused(refuse_cast).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -118,7 +118,7 @@ std::string refuse_nonzero(const Node& node) {
 
 void add_nonzero(Kernels& kernels) {
   kernels.add_onnx<NonZero>("NonZero", 9, 28).refused(refuse_nonzero).takes_rare_types().counts_first();
-  kernels.add_onnx<Compress>("Compress", 9, 11).refused(refuse_compress).takes_rare_types().counts_first();
+  kernels.add_onnx<Compress>("Compress", 9, 28).refused(refuse_compress).takes_rare_types().counts_first();
 }
 
 }  // namespace graphopt

@@ -22,7 +22,7 @@ struct QuantizeArgs {
   Scales scales;
   Divisor inner, size, block;
   uint32_t blocks;
-  int32_t is_signed;   // of numbers of 8 and 16 bits
+  int32_t is_signed;   // of numbers of 4, 8 and 16 bits
   int32_t vectors;     // all pointers are multiples of 16
   int32_t zero_first;  // the zero point is added before rounding
 };

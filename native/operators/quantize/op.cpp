@@ -116,7 +116,7 @@ class Quantize final : public gpu::DeviceKernel {
 };
 
 // Those that QuantizeLinear writes.
-bool is_narrow(ElementType type) { return is_whole(type) && bytes_of(type) <= 2; }
+bool is_narrow(ElementType type) { return is_packed(type) || (is_whole(type) && bytes_of(type) <= 2); }
 
 std::string refuse_block(const Node& node) {
   const int64_t block = node.find_int("block_size").value_or(0);
@@ -130,7 +130,7 @@ std::string refuse_quantize(const Node& node) {
   const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
   if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
                         : given != ElementType::kUndefined && !is_narrow(given)) {
-    return "only to whole numbers of 8 and 16 bits";
+    return "only to whole numbers of 4, 8 and 16 bits";
   }
   const auto precision = static_cast<ElementType>(node.find_int("precision").value_or(0));
   if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
@@ -151,8 +151,14 @@ std::string refuse_dequantize(const Node& node) {
 }  // namespace
 
 void add_quantize(Kernels& kernels) {
-  kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false).refused(refuse_quantize).takes_rare_types();
-  kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true).refused(refuse_dequantize).takes_rare_types();
+  kernels.add_onnx<Quantize>("QuantizeLinear", 10, 28, false)
+      .refused(refuse_quantize)
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<Quantize>("DequantizeLinear", 10, 28, true)
+      .refused(refuse_dequantize)
+      .takes_rare_types()
+      .takes_packed_types();
   kernels.add_onnx<DynamicQuantize>("DynamicQuantizeLinear", 11, 11).refused(refuse_dynamic);
 }
 

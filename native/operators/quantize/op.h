@@ -14,7 +14,7 @@ struct QuantizeProblem {
   int64_t outer = 1, size = 1, inner = 1;
   Scales scales = Scales::kOne;
   int64_t block = 1;                        // places of a block, of kBlocks
-  ElementType number = ElementType::kInt8;  // of x or y: kInt32 if `back`, and those of 8 and 16 bits
+  ElementType number = ElementType::kInt8;  // of x or y: kInt32 if `back`, and those of 4, 8 and 16 bits
   bool half = false;                        // scales and the other tensor are float16
   bool zero = false;                        // there are zero points
   bool back = false;                        // DequantizeLinear

@@ -113,7 +113,7 @@ std::string refuse_global_pool(const Node& node) {
 
 void add_reduction(Kernels& kernels) {
   const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
-    kernels.add_onnx<Reduce>(name, 1, 20, how).refused(refuse).reads_on_host({1}).takes_rare_types();
+    kernels.add_onnx<Reduce>(name, 1, 28, how).refused(refuse).reads_on_host({1}).takes_rare_types();
   };
   reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
   reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);

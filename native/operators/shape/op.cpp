@@ -18,7 +18,7 @@ class View : public gpu::DeviceKernel {
     if (y.elements() != x.shape.elements()) {
       throw Error("the shape " + y.text() + " does not hold the elements of " + x.shape.text());
     }
-    program.copy(set_output(call, 0, y), Ref::input(0), x.shape.elements() * bytes_of(x.type));
+    program.copy(set_output(call, 0, y), Ref::input(0), static_cast<int64_t>(x.bytes()));
   }
 
   virtual Shape shape(const Call& call) const = 0;
@@ -209,17 +209,29 @@ class SizeOf final : public Kernel {
 }  // namespace
 
 void add_shape(Kernels& kernels) {
-  kernels.add_onnx<Identity>("Identity", 1, 25).reuses(Reuse::kAlias).takes_rare_types();
+  kernels.add_onnx<Identity>("Identity", 1, 25).reuses(Reuse::kAlias).takes_rare_types().takes_packed_types();
   kernels.add_onnx<Identity>("Dropout", 7, 22)
       .refused(refuse_dropout)
       .reuses(Reuse::kAlias)
       .reads_on_host({1, 2});
-  kernels.add_onnx<Reshape>("Reshape", 5, 25).reuses(Reuse::kAlias).reads_on_host({1}).takes_rare_types();
-  kernels.add_onnx<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias).takes_rare_types();
-  kernels.add_onnx<Squeeze>("Squeeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1}).takes_rare_types();
-  kernels.add_onnx<Unsqueeze>("Unsqueeze", 1, 25).reuses(Reuse::kAlias).reads_on_host({1}).takes_rare_types();
-  kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0}).takes_rare_types();
-  kernels.add_onnx<SizeOf>("Size", 1, 25).writes_on_host({0}).takes_rare_types();
+  kernels.add_onnx<Reshape>("Reshape", 5, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<Flatten>("Flatten", 1, 25).reuses(Reuse::kAlias).takes_rare_types().takes_packed_types();
+  kernels.add_onnx<Squeeze>("Squeeze", 1, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<Unsqueeze>("Unsqueeze", 1, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
+  kernels.add_onnx<SizeOf>("Size", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
 }
 
 }  // namespace graphopt

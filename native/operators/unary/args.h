@@ -11,6 +11,7 @@ enum class UnaryOp : int32_t {
   kSin,
   kCos,
   kTan,
+  kAtan,
   kSign,
   kCeil,
   kFloor,

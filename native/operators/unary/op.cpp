@@ -59,6 +59,7 @@ void add_unary(Kernels& kernels) {
   unary("Sin", 7, 22, hip::UnaryOp::kSin);
   unary("Cos", 7, 22, hip::UnaryOp::kCos);
   unary("Tan", 7, 22, hip::UnaryOp::kTan);
+  unary("Atan", 7, 22, hip::UnaryOp::kAtan);
   unary("Ceil", 6, 13, hip::UnaryOp::kCeil);
   unary("Floor", 6, 13, hip::UnaryOp::kFloor);
   unary("Round", 11, 22, hip::UnaryOp::kRound);

@@ -42,10 +42,11 @@ bool succeeded(const OrtApi* api, OrtStatus* status) {
   return false;
 }
 
-bool is_given_to(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
+// Empty where it was given to none.
+std::string_view provider_of(const OrtApi24* api, const OrtNode* node) {
   const char* given = nullptr;
   check(api, Node_GetEpName(api, node, &given));
-  return given != nullptr && given == provider;
+  return given != nullptr ? given : "";
 }
 
 // Whether a node in one of the bodies, or in theirs, was given to this provider.
@@ -60,7 +61,7 @@ bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view 
     std::vector<const OrtNode*> nodes(n);
     check(api, Graph_GetNodes(api, body, nodes.data(), n));
     for (const OrtNode* inner : nodes) {
-      if (is_given_to(api, inner, provider) || is_taken_inside(api, inner, provider)) return true;
+      if (provider_of(api, inner) == provider || is_taken_inside(api, inner, provider)) return true;
     }
   }
   return false;
@@ -97,7 +98,9 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view 
   values.resize(n);
   if (n > 0) check(api, Node_GetImplicitInputs(api, node, values.data(), n));
   implicit_names_ = names_of(api, values);
-  is_given_ = is_given_to(api, node, provider);
+  const std::string_view given = provider_of(api, node);
+  is_given_ = given == provider;
+  is_elsewhere_ = !given.empty() && !is_given_;
   works_inside_ = is_taken_inside(api, node, provider);
 }
 

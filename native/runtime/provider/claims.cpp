@@ -211,7 +211,10 @@ std::string Claims::refuse(const NodeInGraph& node) const {
   if (op.create == nullptr && !node.works_inside()) return "nothing in its bodies runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
-    if (!value.present || (bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type)))) continue;
+    const bool taken = is_packed(value.type)
+                           ? op.packed_types
+                           : bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type));
+    if (!value.present || taken) continue;
     return value.type == ElementType::kUndefined ? "an input's type is not known"
                                                  : "no kernel for the type of an input";
   }
@@ -240,7 +243,9 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   std::set<std::string> on_host;  // values that shapes are made of
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    refusals[i] = is_disabled(node, options.disabled) ? "it is disabled" : claims.refuse(node);
+    refusals[i] = node.is_elsewhere()                   ? "another provider has it already"
+                  : is_disabled(node, options.disabled) ? "it is disabled"
+                                                        : claims.refuse(node);
     possible[i] = refusals[i].empty();
     computed[i] = possible[i] && computes_shapes(claims, node, on_host);
     if (computed[i]) refusals[i] = "it computes a shape";

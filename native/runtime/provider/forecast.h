@@ -44,6 +44,7 @@ struct Node {
   const Value *inputs, *outputs;
   const char* const* implicit;  // names of what its bodies read of the graph around it; ends with null
   int32_t works_inside;         // whether the provider takes nodes of its bodies
+  int32_t is_elsewhere;         // whether another provider has it already
 };
 
 // A graph, whose nodes are in topological order.

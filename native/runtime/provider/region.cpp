@@ -42,10 +42,6 @@ constexpr const char* kEventNames[] = {"compiled", "fused",  "planned", "launche
                                        "replayed", "copied", "refused", "dropped",  "relaid"};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)];
 
-size_t bytes_of(const Tensor& t) {
-  return static_cast<size_t>(t.shape.elements() * graphopt::bytes_of(t.type));
-}
-
 static_assert(kArenaAlignment == kSiblingAlignment);
 size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
@@ -516,7 +512,7 @@ void Region::add_constants(const std::vector<Source>& sources) {
       if (operand.last) given = relaid.emplace_back(*given).tensor;
       Tensor constant = *given;
       constant.place = place;
-      const size_t bytes = bytes_of(constant);
+      const size_t bytes = constant.bytes();
       if (place == Place::kHost) {
         auto& copy = host_blocks_.emplace_back(std::make_unique<unsigned char[]>(bytes));
         if (bytes > 0) std::memcpy(copy.get(), given->data, bytes);
@@ -543,7 +539,7 @@ void Region::add_constants(const std::vector<Source>& sources) {
   for (Tensor& constant : constants_) {
     if (constant.place == Place::kHost) continue;
     const Constant& from = on_device[next++];
-    const size_t bytes = bytes_of(constant);
+    const size_t bytes = constant.bytes();
     constant.data = static_cast<char*>(blocks_[from.block]->data()) + from.offset;
     if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, nullptr);
   }
@@ -655,7 +651,7 @@ class Region::Placement {
     if (value.output >= 0) {
       const auto output = static_cast<size_t>(value.output);
       plan_.output_shapes[output] = tensor.shape;
-      plan_.bytes[region_.inputs_ + output] = bytes_of(tensor);
+      plan_.bytes[region_.inputs_ + output] = tensor.bytes();
     }
     const Operand first = step.inputs.empty() ? Operand() : step.inputs[0];
     const int first_storage = first.kind == Operand::Kind::kValue ? storage_of_[first.index] : -1;
@@ -674,10 +670,10 @@ class Region::Placement {
     if (i > 0 && step.siblings) {
       shared = storage_of_[static_cast<size_t>(step.outputs[0])];
       offset_of_[v] = storage(shared).life.bytes;
-      storage(shared).life.bytes += round_up(bytes_of(tensor));
+      storage(shared).life.bytes += round_up(tensor.bytes());
     } else if (shared < 0) {
       shared = static_cast<int>(storages_.size());
-      const size_t bytes = bytes_of(tensor);
+      const size_t bytes = tensor.bytes();
       storages_.push_back({{step.siblings ? round_up(bytes) : bytes, s, s}, -1, step.siblings});
     }
     storage(shared).life.last = std::max(storage(shared).life.last, value.last);
@@ -708,7 +704,7 @@ class Region::Placement {
   bool is_free(int number, size_t s, const Tensor& tensor) {
     const Step& step = region_.steps_[s];
     const Storage& of = storage(number);
-    bool alone = of.life.last == s && of.output < 0 && of.life.bytes == bytes_of(tensor);
+    bool alone = of.life.last == s && of.output < 0 && of.life.bytes == tensor.bytes();
     for (size_t k = 1; k < step.inputs.size() && alone; ++k) {
       const Operand& other = step.inputs[k];
       alone = other.kind != Operand::Kind::kValue || storage_of_[other.index] != number;
@@ -733,7 +729,7 @@ class Region::Placement {
       if (fixed.base != Address::Base::kNone) plan_.slots.push_back({&tensor.data, fixed});
     } else if (storage(number).output >= 0) {
       add_slot(&tensor.data, Address::Base::kOutput, static_cast<size_t>(storage(number).output), 0);
-    } else if (bytes_of(tensor) > 0) {
+    } else if (tensor.bytes() > 0) {
       add_slot(&tensor.data, Address::Base::kArena, 0,
                arena_.offsets[storage(number).number] + offset_of_[operand.index]);
     }
@@ -789,7 +785,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       rethrow_of(describe(step, call));
     }
   }
-  for (const Tensor& t : inputs) plan.bytes.push_back(bytes_of(t));
+  for (const Tensor& t : inputs) plan.bytes.push_back(t.bytes());
   Placement(*this, plan).fill();
   count_region(RegionEvent::kPlanned);
   return plan;

@@ -84,7 +84,7 @@ class CopyKernel final : public Kernel {
 
   bool run(Call& call) const override {
     const Tensor& x = call.inputs[0];
-    const auto bytes = static_cast<size_t>(x.shape.elements() * bytes_of(x.type));
+    const size_t bytes = x.bytes();
     if (bytes == 0) return true;
     if (from_host_) {
       staging(device_).upload(call.outputs[0].data, x.data, bytes, call.stream);
