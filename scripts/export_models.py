@@ -401,25 +401,225 @@ def moonshine_encoder(batch: int, length: int) -> Case:
     )
 
 
+VITS: dict[str, Any] = {
+    "vocab_size": 38, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16,
+    "flow_size": 16, "spectrogram_bins": 9, "upsample_initial_channel": 16, "upsample_rates": [4, 4],
+    "upsample_kernel_sizes": [8, 8], "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3]],
+    "prior_encoder_num_flows": 2, "prior_encoder_num_wavenet_layers": 2, "duration_predictor_num_flows": 2,
+    "duration_predictor_filter_channels": 16, "depth_separable_num_layers": 2, "noise_scale": 0.0,
+    "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": True, "wavenet_dilation_rate": 1,
+    "speaking_rate": 0.5,
+}  # fmt: skip
+
+
 @whole("vits")
 def vits(batch: int, length: int) -> Case:
     """Text to sound: flows, a predictor of durations, a path of durations, transposed convolutions."""
-    config = {
-        "vocab_size": 38, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16,
-        "flow_size": 16, "spectrogram_bins": 9, "upsample_initial_channel": 16, "upsample_rates": [4, 4],
-        "upsample_kernel_sizes": [8, 8], "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3]],
-        "prior_encoder_num_flows": 2, "prior_encoder_num_wavenet_layers": 2, "duration_predictor_num_flows": 2,
-        "duration_predictor_filter_channels": 16, "depth_separable_num_layers": 2, "noise_scale": 0.0,
-        "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": True, "wavenet_dilation_rate": 1,
-        "speaking_rate": 0.5,
-    }  # fmt: skip
     import transformers
 
-    network = transformers.VitsModel(transformers.VitsConfig(**config))
+    network = transformers.VitsModel(transformers.VitsConfig(**VITS))
     return Case(
         outputs(network, ("input_ids", "attention_mask"), ("waveform",)),
         {"input_ids": tokens(1, length, 38), "attention_mask": padding(1, length)},
         {"input_ids": {1: "length"}, "attention_mask": {1: "length"}},
+    )
+
+
+@whole("piper")
+def piper(batch: int, length: int) -> Case:
+    """VITS as Piper exports it: several texts, their lengths, and noise, speed and noise of durations as one input."""
+    import torch
+    import transformers
+
+    network = transformers.VitsModel(transformers.VitsConfig(**VITS))
+
+    class Piper(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, ids: Any, lengths: Any, scales: Any) -> Any:
+            mask = torch.arange(ids.shape[1])[None] < lengths[:, None]
+            self.network.noise_scale, self.network.noise_scale_duration = scales[0], scales[2]
+            return self.network(ids, mask.long(), speaking_rate=1 / scales[1]).waveform[:, None, None]
+
+    return Case(
+        Piper().eval(),
+        {
+            "input": tokens(2, length, 38),
+            "input_lengths": torch.tensor([length, length - 2]),
+            "scales": torch.tensor([0.0, 2.0, 0.0]),  # without noise, or two runs would differ
+        },
+        {"input": {1: "phonemes"}},
+    )
+
+
+def styled() -> Any:
+    """Parts of StyleTTS 2: a norm and a block of convolutions whose scale and shift a vector of style gives."""
+    import torch
+
+    class StyledNorm(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, channels: int, style: int) -> None:
+            super().__init__()
+            self.norm, self.affine = (
+                torch.nn.InstanceNorm1d(channels, affine=True),
+                torch.nn.Linear(style, 2 * channels),
+            )
+
+        def forward(self, x: Any, style: Any) -> Any:
+            scale, shift = self.affine(style)[:, :, None].chunk(2, 1)
+            return (1 + scale) * self.norm(x) + shift
+
+    class StyledBlock(torch.nn.Module):  # type: ignore[misc]
+        """Two convolutions and a way past them; twice as long where it `grows`."""
+
+        def __init__(self, of: int, to: int, style: int, grows: bool = False) -> None:
+            super().__init__()
+            self.norms = torch.nn.ModuleList([StyledNorm(of, style), StyledNorm(to, style)])
+            self.convs = torch.nn.ModuleList(
+                [torch.nn.Conv1d(of, to, 3, padding=1), torch.nn.Conv1d(to, to, 3, padding=1)]
+            )
+            self.past = torch.nn.Conv1d(of, to, 1, bias=False)
+            self.grow = torch.nn.ConvTranspose1d(of, of, 3, 2, 1, 1, groups=of) if grows else None
+
+        def forward(self, x: Any, style: Any) -> Any:
+            y = torch.nn.functional.leaky_relu(self.norms[0](x, style), 0.2)
+            if self.grow is not None:
+                y, x = self.grow(y), torch.nn.functional.interpolate(x, scale_factor=2.0, mode="nearest")
+            y = self.convs[1](torch.nn.functional.leaky_relu(self.norms[1](self.convs[0](y), style), 0.2))
+            return (y + self.past(x)) * 2**-0.5
+
+    return StyledNorm, StyledBlock
+
+
+def istft_generator(channels: int, style: int, rates: tuple[int, int], size: int) -> Any:
+    """An iSTFTNet with a harmonic source: pitch -> sines -> their spectrum -> convolutions with snakes -> sound."""
+    import torch
+
+    norm, _ = styled()
+    hop = size // 4
+    k, n = torch.arange(size // 2 + 1)[:, None], torch.arange(size)[None]
+    angle = 2 * math.pi * k * n / size
+    # Frequencies 0 and the highest have no sine: a rounded one would be a phase of pi or of -pi.
+    sines = torch.where(k % (size // 2) == 0, 0.0, -torch.sin(angle))
+    waves = torch.cat((torch.cos(angle), sines))[:, None] * torch.hann_window(size)
+
+    class Snakes(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, wide: int) -> None:
+            super().__init__()
+            self.norms = torch.nn.ModuleList([norm(wide, style) for _ in range(2)])
+            self.convs = torch.nn.ModuleList([torch.nn.Conv1d(wide, wide, 3, padding=d, dilation=d) for d in (1, 3)])
+            self.rates = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1, wide, 1)) for _ in range(2)])
+
+        def forward(self, x: Any, s: Any) -> Any:
+            for adapt, conv, rate in zip(self.norms, self.convs, self.rates):
+                y = adapt(x, s)
+                x = x + conv(y + torch.sin(rate * y) ** 2 / rate)
+            return x
+
+    class Generator(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            wide = [channels // 2, channels // 4]
+            self.register_buffer("waves", waves)
+            self.mix = torch.nn.Linear(3, 1)
+            self.ups = torch.nn.ModuleList(
+                [torch.nn.ConvTranspose1d(2 * w, w, 2 * r, r, r // 2) for w, r in zip(wide, rates)]
+            )
+            steps = [rates[1], 1]
+            self.beside = torch.nn.ModuleList(
+                [torch.nn.Conv1d(size + 2, w, 2 * t, t, t // 2) if t > 1 else torch.nn.Conv1d(size + 2, w, 1)
+                 for w, t in zip(wide, steps)]
+            )  # fmt: skip
+            self.blocks = torch.nn.ModuleList([Snakes(w) for w in wide])
+            self.last = torch.nn.Conv1d(wide[-1], size + 2, 7, padding=3)
+
+        def forward(self, x: Any, pitch: Any, s: Any) -> Any:
+            fine = pitch[:, :, None] * torch.arange(1, 4) / 24000
+            phase = torch.cumsum(fine.transpose(1, 2), 2) * math.prod(rates) * hop
+            phase = torch.nn.functional.interpolate(phase, scale_factor=float(math.prod(rates) * hop), mode="linear")
+            source = torch.tanh(self.mix(torch.sin(2 * math.pi * phase).transpose(1, 2))).transpose(1, 2)
+            source = torch.nn.functional.pad(source, (size // 2, size // 2), mode="replicate")
+            real, imaginary = torch.nn.functional.conv1d(source, self.waves, stride=hop).chunk(2, 1)
+            harmonics = torch.cat((torch.sqrt(real**2 + imaginary**2 + 1e-9), torch.atan2(imaginary, real + 1e-3)), 1)
+            for i, (up, beside, block) in enumerate(zip(self.ups, self.beside, self.blocks)):
+                x = up(torch.nn.functional.leaky_relu(x, 0.1))
+                if i == 1:  # the spectrum has a frame more
+                    x = torch.nn.functional.pad(x, (1, 0), mode="reflect")
+                x = block(x + beside(harmonics), s)
+            x = self.last(torch.nn.functional.leaky_relu(x))
+            size_of, turn = torch.exp(x[:, : size // 2 + 1].clamp(max=5)), torch.sin(x[:, size // 2 + 1 :])
+            spectrum = torch.cat((size_of * torch.cos(turn), size_of * torch.sin(turn)), 1)
+            return torch.nn.functional.conv_transpose1d(spectrum, self.waves / size, stride=hop)
+
+    return Generator()
+
+
+@whole("kokoro")
+def kokoro(batch: int, length: int) -> Case:
+    """Text, a voice and a speed to sound, as Kokoro (StyleTTS 2): ALBERT, LSTMs for durations and pitch, iSTFTNet."""
+    import torch
+    import transformers
+
+    wide, style, most = 16, 8, 6
+    _, block = styled()
+    config = transformers.AlbertConfig(
+        vocab_size=38, embedding_size=wide, hidden_size=wide, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=64,
+    )  # fmt: skip
+
+    def recurrent(of: int) -> Any:
+        return torch.nn.LSTM(of, wide // 2, 1, batch_first=True, bidirectional=True)
+
+    class Kokoro(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = transformers.AlbertModel(config, add_pooling_layer=False)
+            self.embedding, self.text = torch.nn.Embedding(38, wide), torch.nn.Conv1d(wide, wide, 5, padding=2)
+            self.text_norm = torch.nn.LayerNorm(wide)
+            self.of_text, self.of_duration, self.shared = (
+                recurrent(wide),
+                recurrent(wide + style),
+                recurrent(wide + style),
+            )
+            self.duration = torch.nn.Linear(wide, most)
+            self.pitch = torch.nn.ModuleList([block(wide, wide, style), block(wide, wide, style, True)])
+            self.loudness = torch.nn.ModuleList([block(wide, wide, style), block(wide, wide, style, True)])
+            self.heads = torch.nn.ModuleList([torch.nn.Conv1d(wide, 1, 1) for _ in range(2)])
+            self.down = torch.nn.ModuleList([torch.nn.Conv1d(1, 1, 3, 2, 1) for _ in range(2)])
+            self.encode, self.decode = block(wide + 2, wide, style), block(wide + 2, wide, style, True)
+            self.generator = istft_generator(wide, style, (4, 2), 16)
+
+        def forward(self, ids: Any, voice: Any, speed: Any) -> Any:
+            sound, prosody = voice[:, :style], voice[:, style:]
+            hidden = self.bert(ids).last_hidden_state
+            beside = prosody[:, None].expand(-1, ids.shape[1], -1)
+            counts = torch.sigmoid(self.duration(self.of_duration(torch.cat((hidden, beside), 2))[0])).sum(-1) / speed
+            ends = torch.cumsum(torch.round(counts).clamp(min=1).long(), 1)
+            frames = torch.arange(ends[:, -1].max())
+            place = (frames[None, None] < ends[:, :, None]).to(hidden.dtype)
+            place = place - torch.nn.functional.pad(place, (0, 0, 1, 0))[:, :-1]  # [B, phonemes, frames]
+            text = self.text(self.embedding(ids).transpose(1, 2)).transpose(1, 2)
+            text = self.of_text(torch.nn.functional.leaky_relu(self.text_norm(text), 0.2))[0]
+            along = place.transpose(1, 2)
+            x = along @ hidden
+            beside = prosody[:, None].expand(-1, x.shape[1], -1)
+            x = self.shared(torch.cat((x, beside), 2))[0].transpose(1, 2)
+            curves = []
+            for blocks, head in zip((self.pitch, self.loudness), self.heads):
+                y = x
+                for one in blocks:
+                    y = one(y, prosody)
+                curves.append(head(y))
+            low = [down(curve) for down, curve in zip(self.down, curves)]
+            y = self.encode(torch.cat(((along @ text).transpose(1, 2), *low), 1), sound)
+            y = self.decode(torch.cat((y, *low), 1), sound)
+            return self.generator(y, 100 + 20 * curves[0][:, 0], sound)
+
+    return Case(
+        Kokoro().eval(),
+        {"input_ids": tokens(1, length, 38), "style": torch.randn(1, 2 * style), "speed": torch.ones(1)},
+        {"input_ids": {1: "phonemes"}},
     )
 
 

@@ -96,9 +96,14 @@ def _input(array: Array) -> Input:
 
 
 def crashes_the_runtime(example: Example) -> bool:
-    """Without us: onnxruntime 1.31.1, and 1.22.2 but for Split."""
+    """Without us: onnxruntime 1.31.1 and 1.32.0, and 1.22.2 but for Split, DFT and the letters of Einsum."""
     if example.op_type in ("Einsum", "Max", "Mean", "Min", "Sum"):
         return None in example.inputs
+    if example.op_type == "DFT" and example.attributes.get("inverse") and example.attributes.get("onesided"):
+        return None in example.inputs
+    equation = example.attributes.get("equation")
+    if isinstance(equation, str) and not equation.isascii():  # its Einsum never ends
+        return True
     if example.op_type == "OneHot":  # it reads the first number of a depth without any
         depth = example.inputs[1] if len(example.inputs) > 1 else None
         return depth is not None and 0 in depth.shape
@@ -213,8 +218,10 @@ def run(example: Example, *, provider: bool) -> bool:
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.register_custom_ops_library(str(library_path()))
+    # Most of a session's time is the schemas of all operators of ours, and threads that the provider has no use for.
+    options.intra_op_num_threads = 1 if provider else 2
+    if example.domain:
+        options.register_custom_ops_library(str(library_path()))
     try:
         if provider:
             # The runtime would compute nodes of constants on the CPU.
