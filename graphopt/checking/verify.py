@@ -350,7 +350,6 @@ def verify(
     report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
-        report.not_covered += [str(table) for table in pair.tables if not table.input]
     _conclude(pair, report, cases)
     return report
 
@@ -998,7 +997,7 @@ def _unseen(
     report: VerifyReport,
     effort: Effort,
 ) -> list[str]:
-    """Nodes of ours that could give zeros without any row that says so."""
+    """Nodes of ours that could give zeros, and tables that could hold others, without any row that says so."""
     compared = [name for name in pair.names if name not in report.random]
 
     def moves(case: Case, outputs: Outputs) -> bool:
@@ -1006,7 +1005,8 @@ def _unseen(
         return not all(row.equal for row in _rows(pair, run, honest, None, compared))
 
     part = Budget(effort.seconds * UNSEEN_SHARE, spent=2 * pair.opening)
-    return unseen(pair.after, pair.after_proto, cases, moves, part, pair.running)
+    tables = [str(table) for table in pair.tables if not table.input]
+    return unseen(pair.after, pair.after_proto, cases, moves, part, pair.running) + tables
 
 
 # -- concluding ----------------------------------------------------------------------------------------------------
