@@ -239,7 +239,7 @@ class _Plan:
         tried = [(name_of(kind), usual, kind) for kind in kinds]
         if self.masks and self.floats:
             # What a mask adds to hide is seen where scores lie as far apart: -1000 in place of -10000.
-            tried += [(f"large, {mask}", usual, Kind(values="large", mask=mask)) for mask in ("padded left", "holes")]
+            tried.append(("large, holes", usual, Kind(values="large", mask="holes")))
         if self.masks:
             alone = (1, *usual[1:])
             tried += [(f"{mask}, batch 1", alone, Kind(mask=mask)) for mask in ("padded right", "holes")]
