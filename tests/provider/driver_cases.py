@@ -180,6 +180,29 @@ def runs() -> dict[str, Any]:
     return {"devices": devices(), "error": error_of(new_session())}
 
 
+def late() -> dict[str, float]:
+    """Bodies that run on the device, and chains and products around them: how far each is from the CPU, of three runs.
+
+    With STAND_IN_LATE the driver does nothing before somebody waits for it.
+    """
+    from tests.provider.test_control_flow import CASES, parsed
+
+    models = {name: (parsed(text).SerializeToString(), feeds) for name, (text, feeds, _) in CASES.items()}
+    models["chain"] = MODEL, {"x": X}
+    errors = {}
+    for name, (model, feeds) in models.items():
+        want = graphopt.session(model, ["CPUExecutionProvider"]).run(None, feeds)
+        session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4)
+        assert DEVICE_PROVIDER in session.get_providers()
+        runs = [session.run(None, feeds) for _ in range(3)]
+        errors[name] = max(
+            float(np.abs(np.asarray(y, float) - w).max(initial=0))
+            for got in runs
+            for y, w in zip(got, want, strict=True)
+        )
+    return errors
+
+
 def falls_back() -> dict[str, Any]:
     """Sessions without a device, twice, and what is said when one is required."""
     chosen = runtime.default_providers()
@@ -225,6 +248,29 @@ def binds_on_each() -> list[dict[str, Any]]:
         (y,) = binding.copy_outputs_to_cpu()
         found.append({"memory": list(memory), "error": float(np.abs(y - Y).max())})
     return found
+
+
+def copies_without_a_stream() -> list[float]:
+    """How far what a run has left on the device is from the CPU's, copied to the host without a stream, while the run's
+    work is still on its way.
+    """
+    import onnxruntime as ort
+
+    session = new_session()
+    memory = runtime.memory_of(session)
+    options = ort.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    errors = []
+    for _ in range(2):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(X, *memory))
+        y = ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, *memory)
+        binding.bind_ortvalue_output("y", y)
+        session.run_with_iobinding(binding, options)
+        host = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(X))
+        ort.copy_tensors([y], [host])
+        errors.append(float(np.abs(host.numpy() - Y).max()))
+    return errors
 
 
 def split_batch() -> graphopt.DataParallel:

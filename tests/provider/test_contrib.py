@@ -55,7 +55,12 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
             case = halved(case)
         model = model_of(op, case, 17)
         feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
-        outcome = worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
+        try:
+            outcome = worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
+        except Exception:  # the runtime's exception classes share no public base
+            if case.kernel is not None:
+                raise
+            continue  # ours leaves it to the runtime, which has no kernel
         if not outcome.on_device(op.name):
             continue
         taken += 1

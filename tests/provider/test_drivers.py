@@ -41,6 +41,17 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
     assert {k: device[f"graphopt.{k}"] for k in expected} == expected
 
 
+def test_nothing_is_done_before_somebody_waits(gpu: StandIn) -> None:
+    """A real device may be behind the host by as much as it likes."""
+    errors = gpu.run("late", STAND_IN_LATE="1").value
+    assert len(errors) > 10 and max(errors.values()) < 1e-5, errors
+
+
+def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
+    """As onnxruntime up to 1.30 copies the state of a Loop without iterations: it read what was not computed yet."""
+    assert max(gpu.run("copies_without_a_stream", STAND_IN_LATE="1").value) < 1e-6
+
+
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), ("cuda", "sm_90")])
 @pytest.mark.parametrize("mode", ["", "fails", "wrong"])
 def test_a_product_with_an_epilogue(

@@ -155,6 +155,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
     const gpu::OnDevice on(device);
     void* handle = stream_handle(api, stream);
+    // Our streams do not wait for the default one, nor it for them: whatever makes what is read may be on its way.
+    if (stream == nullptr && source >= 0) device.synchronize();
     if (source < 0 && stream != nullptr) {
       staging(device).upload(out, in, bytes, handle);
     } else {

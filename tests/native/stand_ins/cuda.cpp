@@ -76,23 +76,21 @@ STAND_IN_EXPORT int cuMemFree_v2(void* memory) { return release(memory); }
 STAND_IN_EXPORT int cuMemcpyAsync(void* to, const void* from, size_t bytes, void* stream) {
   return copy(to, from, bytes, stream);
 }
-STAND_IN_EXPORT int cuCtxSynchronize() { return wait(nullptr); }
+STAND_IN_EXPORT int cuCtxSynchronize() { return wait_for_device(); }
 STAND_IN_EXPORT int cuStreamSynchronize(void* stream) { return wait(stream); }
 STAND_IN_EXPORT int cuStreamCreate(void** stream, unsigned) {
   return call([&](Driver& d) { return create(d.streams, stream); });
 }
-STAND_IN_EXPORT int cuStreamDestroy_v2(void* stream) {
-  return call([&](Driver& d) { return destroy(d.streams, stream); });
+STAND_IN_EXPORT int cuStreamDestroy_v2(void* stream) { return destroy_stream(stream); }
+STAND_IN_EXPORT int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
+  return wait_for_event(handle, stream);
 }
-STAND_IN_EXPORT int cuStreamWaitEvent(void* stream, void* handle, unsigned) { return event(handle, stream); }
 STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned) {
   return call([&](Driver& d) { return create(d.events, handle); });
 }
-STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) {
-  return call([&](Driver& d) { return destroy(d.events, handle); });
-}
-STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return event(handle, stream); }
-STAND_IN_EXPORT int cuEventQuery(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) { return destroy_event(handle); }
+STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return record(handle, stream); }
+STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
 STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int) { return begin_recording(stream); }
 STAND_IN_EXPORT int cuStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
@@ -103,4 +101,4 @@ STAND_IN_EXPORT int cuGraphInstantiateWithFlags(void** ready, void* graph, unsig
 STAND_IN_EXPORT int cuGraphLaunch(void* ready, void* stream) { return launch_graph(ready, stream); }
 STAND_IN_EXPORT int cuGraphDestroy(void* graph) { return destroy_graph(graph); }
 STAND_IN_EXPORT int cuGraphExecDestroy(void* ready) { return destroy_graph(ready); }
-STAND_IN_EXPORT int cuEventSynchronize(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int cuEventSynchronize(void* handle) { return wait_for_event(handle, nullptr); }

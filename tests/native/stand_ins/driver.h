@@ -8,6 +8,8 @@
 //                        has those of its own kind (kArchitectures). After a slash the generic target whose
 //                        code runs there too, if the driver knows generic targets.
 //   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
+//   STAND_IN_LATE        work on a stream is done when somebody waits for it and no sooner; the default stream waits
+//                        for none of ours, which are made so. Else work is done when it is enqueued.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
 // twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
@@ -94,7 +96,10 @@ struct Graph {
 struct Driver {
   std::mutex mutex;
   std::map<void*, Recording> recordings;  // by stream
-  std::map<void*, Graph> graphs;          // recorded, and made ready
+  const bool is_late = std::getenv("STAND_IN_LATE") != nullptr;
+  std::map<void*, std::vector<Work>> late;  // by stream
+  std::map<void*, void*> recorded;          // by event: its stream
+  std::map<void*, Graph> graphs;            // recorded, and made ready
   Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
@@ -116,6 +121,21 @@ struct Driver {
     launch = kernels("STAND_IN_KERNELS");
     parameters = parameters_of("STAND_IN_KERNELS");
     launch_64 = kernels("STAND_IN_KERNELS_64");
+  }
+
+  // Does what the stream has been given.
+  int finish(void* stream) {
+    const std::vector<Work> todo = std::exchange(late[stream], {});
+    for (const Work& work : todo) {
+      if (const int status = work(*this)) return status;
+    }
+    return 0;
+  }
+  int finish() {
+    for (const auto& [stream, device] : streams) {
+      if (const int status = finish(stream)) return status;
+    }
+    return 0;
   }
 
   // What ends a recording of the calling thread.
@@ -205,6 +225,7 @@ inline int release(void* memory) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
     const auto found = d.memory.find(memory);
     if (found == d.memory.end()) return memory == nullptr ? 0 : kInvalidHandle;
+    if (const int status = d.finish()) return status;
     d.in_use -= found->second;
     d.memory.erase(found);
     std::free(memory);
@@ -256,10 +277,14 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
-// Now, or when the recording that is made of the stream runs.
+// Now, or when somebody waits, or when the recording that is made of the stream runs.
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
-  if (found == d.recordings.end()) return work(d);
+  if (found == d.recordings.end()) {
+    if (!d.is_late || stream == nullptr) return work(d);
+    d.late[stream].push_back(std::move(work));
+    return 0;
+  }
   if (!found->second.valid) return kInvalidatedCapture;
   found->second.work.push_back(std::move(work));
   return 0;
@@ -292,11 +317,22 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
   });
 }
 
-// Work is done when it is enqueued.
 inline int wait(void* stream) {
   return call([&](Driver& d) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
-    return usable(d, stream) ? 0 : kInvalidHandle;
+    return usable(d, stream) ? d.finish(stream) : kInvalidHandle;
+  });
+}
+
+inline int wait_for_device() {
+  return call([&](Driver& d) { return d.disturbs_recording() ? kUnsupportedInCapture : d.finish(); });
+}
+
+inline int destroy_stream(void* stream) {
+  return call([&](Driver& d) {
+    if (const int status = d.finish(stream)) return status;
+    d.late.erase(stream);
+    return destroy(d.streams, stream);
   });
 }
 
@@ -322,6 +358,7 @@ inline int pin(void** memory, size_t bytes) {
 inline int unpin(void* memory) {
   return call([&](Driver& d) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (const int status = d.finish()) return status;
     if (d.pinned.erase(memory) == 0) return memory == nullptr ? 0 : kInvalidHandle;
     std::free(memory);
     return 0;
@@ -334,6 +371,8 @@ inline int copy(void* to, const void* from, size_t bytes, void* stream) {
     if (stream != nullptr && !known(d, from)) {
       ++d.waits;
       if (d.recordings.count(stream) > 0 && d.disturbs_recording()) return kUnsupportedInCapture;
+      if (const int status = d.finish(stream)) return status;
+      return std::memcpy(to, from, bytes), 0;
     }
     return enqueue(d, stream, [=](Driver&) { return std::memcpy(to, from, bytes), 0; });
   });
@@ -384,10 +423,12 @@ inline int launch_graph(void* ready, void* stream) {
     const auto found = d.graphs.find(ready);
     if (found == d.graphs.end() || !usable(d, stream) || found->second.device != current)
       return kInvalidHandle;
-    for (const Work& work : found->second.work) {
-      if (const int status = work(d)) return status;
-    }
-    return 0;
+    return enqueue(d, stream, [todo = found->second.work](Driver& later) {
+      for (const Work& work : todo) {
+        if (const int status = work(later)) return status;
+      }
+      return 0;
+    });
   });
 }
 
@@ -399,9 +440,28 @@ inline int destroy_graph(void* graph) {
   });
 }
 
-inline int event(void* handle, void* stream) {
-  return call(
-      [&](Driver& d) { return d.events.count(handle) > 0 && usable(d, stream) ? 0 : kInvalidHandle; });
+inline int record(void* handle, void* stream) {
+  return call([&](Driver& d) {
+    if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
+    d.recorded[handle] = stream;
+    return 0;
+  });
+}
+
+// Of a stream, or with null of the caller. What the event's stream has been given since is done as well.
+inline int wait_for_event(void* handle, void* stream) {
+  return call([&](Driver& d) {
+    if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
+    const auto found = d.recorded.find(handle);
+    return found == d.recorded.end() ? 0 : d.finish(found->second);
+  });
+}
+
+inline int destroy_event(void* handle) {
+  return call([&](Driver& d) {
+    d.recorded.erase(handle);
+    return destroy(d.events, handle);
+  });
 }
 
 }  // namespace stand_in
@@ -437,12 +497,16 @@ STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
 STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
 STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
 
-// For libraries: 1 when the work is recorded, 0 when nothing of the stream is, -1 when it can't be.
+// For libraries: 1 when the work is recorded or will be done, 0 when it is to be done now, -1 when it can't be recorded.
 STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bool refuses) {
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   const auto found = d.recordings.find(stream);
-  if (found == d.recordings.end()) return 0;
+  if (found == d.recordings.end()) {
+    if (!d.is_late || stream == nullptr) return 0;
+    d.late[stream].push_back([run = *work](stand_in::Driver&) { return run(); });
+    return 1;
+  }
   if (refuses) found->second.valid = false;
   if (!found->second.valid) return -1;
   found->second.work.push_back([run = *work](stand_in::Driver&) { return run(); });

@@ -128,23 +128,21 @@ STAND_IN_EXPORT int hipFree(void* memory) { return release(memory); }
 STAND_IN_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
   return copy(to, from, bytes, stream);
 }
-STAND_IN_EXPORT int hipDeviceSynchronize() { return wait(nullptr); }
+STAND_IN_EXPORT int hipDeviceSynchronize() { return wait_for_device(); }
 STAND_IN_EXPORT int hipStreamSynchronize(void* stream) { return wait(stream); }
 STAND_IN_EXPORT int hipStreamCreateWithFlags(void** stream, unsigned) {
   return call([&](Driver& d) { return create(d.streams, stream); });
 }
-STAND_IN_EXPORT int hipStreamDestroy(void* stream) {
-  return call([&](Driver& d) { return destroy(d.streams, stream); });
+STAND_IN_EXPORT int hipStreamDestroy(void* stream) { return destroy_stream(stream); }
+STAND_IN_EXPORT int hipStreamWaitEvent(void* stream, void* handle, unsigned) {
+  return wait_for_event(handle, stream);
 }
-STAND_IN_EXPORT int hipStreamWaitEvent(void* stream, void* handle, unsigned) { return event(handle, stream); }
 STAND_IN_EXPORT int hipEventCreateWithFlags(void** handle, unsigned) {
   return call([&](Driver& d) { return create(d.events, handle); });
 }
-STAND_IN_EXPORT int hipEventDestroy(void* handle) {
-  return call([&](Driver& d) { return destroy(d.events, handle); });
-}
-STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return event(handle, stream); }
-STAND_IN_EXPORT int hipEventQuery(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int hipEventDestroy(void* handle) { return destroy_event(handle); }
+STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return record(handle, stream); }
+STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
 STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int) { return begin_recording(stream); }
@@ -156,4 +154,4 @@ STAND_IN_EXPORT int hipGraphInstantiate(void** ready, void* graph, void**, char*
 STAND_IN_EXPORT int hipGraphLaunch(void* ready, void* stream) { return launch_graph(ready, stream); }
 STAND_IN_EXPORT int hipGraphDestroy(void* graph) { return destroy_graph(graph); }
 STAND_IN_EXPORT int hipGraphExecDestroy(void* ready) { return destroy_graph(ready); }
-STAND_IN_EXPORT int hipEventSynchronize(void* handle) { return event(handle, nullptr); }
+STAND_IN_EXPORT int hipEventSynchronize(void* handle) { return wait_for_event(handle, nullptr); }
