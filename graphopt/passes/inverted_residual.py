@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import is_op, other_input
+from graphopt.graph.vocabulary import is_op, other_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.inverted_residual import NAME
@@ -149,10 +149,8 @@ def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
 def _sum_behind(node: ir.Node, editor: Editor) -> ir.Node | None:
     """An Add that alone reads the node's result, with something else of the same shape."""
     y = node.outputs[0]
-    if not editor.only_use(y):
-        return None
-    (add,) = y.consumers()
-    if not is_op(add, "Add") or add.graph is not node.graph:
+    add = sole_reader(y, "Add")
+    if add is None or add.graph is not node.graph:
         return None
     dims, other = editor.shapes.dims(y), editor.shapes.dims(other_input(add, y))
     return add if dims is not None and dims == other else None

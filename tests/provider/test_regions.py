@@ -450,6 +450,16 @@ SIZES: dict[str, tuple[list[tuple[Any, ...]], int]] = {
 }
 
 
+def check_fused(model: bytes, feeds: list[Feeds], count: int, worker: ProcessPoolExecutor) -> None:
+    """So many convolutions have taken what follows them, and each run gives what the CPU gives."""
+    wanted = new_session(model, devices=0)
+    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
+    assert events.get("fused", 0) == count
+    for given, (y,) in zip(feeds, got, strict=True):
+        z = wanted.run(None, given)[0]
+        assert np.abs(y - z).max() <= REASSOCIATED * np.sqrt(np.mean(np.square(z)))
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolExecutor) -> None:
     more, count = SIZES[name]
@@ -465,12 +475,7 @@ def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolE
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     # The last pair of pads adds nothing where sizes are odd.
     feeds: list[Feeds] = [{"x": signed(rng, *shape)} for shape in ((2, 4, 5, 7), (1, 4, 9, 5), (2, 4, 5, 7))]
-    wanted = new_session(model, devices=0)
-    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
-    assert events.get("fused", 0) == count
-    for given, (y,) in zip(feeds, got, strict=True):
-        z = wanted.run(None, given)[0]
-        assert np.abs(y - z).max() <= REASSOCIATED * np.sqrt(np.mean(np.square(z)))
+    check_fused(model, feeds, count, worker)
 
 
 @pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
@@ -491,12 +496,7 @@ def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, work
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     feeds: list[Feeds] = [{"x": signed(rng, n, 4, 5, 7), "r": signed(rng, n, 4, 5, 7)} for n in (2, 3, 2)]
-    wanted = new_session(model, devices=0)
-    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
-    assert events.get("fused", 0) == count
-    for given, (y,) in zip(feeds, got, strict=True):
-        z = wanted.run(None, given)[0]
-        assert np.abs(y - z).max() <= REASSOCIATED * np.sqrt(np.mean(np.square(z)))
+    check_fused(model, feeds, count, worker)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
