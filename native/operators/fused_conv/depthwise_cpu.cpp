@@ -121,7 +121,6 @@ struct Filter {
   // with the weights w and next give.
   static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
                   const float* w, const float* next, Vec (&sum)[2][kStacked]) {
-    const Words high_half = Words{} + 0xffff0000u;
     if constexpr (kStride > 0) {
       constexpr int kStep = kStride * kRowsOfVector;
       std::array<Taken, kKernelW> taken;  // which the compiler sees that nothing else changes
@@ -132,7 +131,7 @@ struct Filter {
 #pragma GCC unroll 8
         for (int k = 0; k < kKernelW; ++k) {
           const Words words = taken[k].of(row, below, kStride);
-          const Vec low = reinterpret_cast<Vec>(words << 16), high = reinterpret_cast<Vec>(words & high_half);
+          const Vec low = first_of_pair(words), high = second_of_pair(words);
 #pragma GCC unroll 4
           for (int r = 0; r < kStacked; ++r) {
             const int h = i - r * kStep;
@@ -148,8 +147,8 @@ struct Filter {
         for (int64_t r = 0; r < kStacked; ++r) {
           const Word* row = rows.at(top + r * p.stride[1] + h);
           const Words words = columns[tap % p.kernel[2]].of(row, row, p.stride[2]);
-          sum[0][r] += splat(w[tap]) * reinterpret_cast<Vec>(words << 16);
-          sum[1][r] += splat(next[tap]) * reinterpret_cast<Vec>(words & high_half);
+          sum[0][r] += splat(w[tap]) * first_of_pair(words);
+          sum[1][r] += splat(next[tap]) * second_of_pair(words);
         }
       }
     }
