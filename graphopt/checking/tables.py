@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import numpy_helper
 
 from graphopt.checking.inputs import Case
+from graphopt.checking.rounding import FLOATS
 from graphopt.graph.vocabulary import MOVES
 
 # Relative to the table's largest number: what another order of folding changes, and rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
-FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16))
 # Rows that are named in a message.
 NAMED = 3
 
