@@ -576,8 +576,9 @@ class _Noise:
         size = add("Mul", [size, constant("factor", TensorProto.FLOAT, [FACTOR])], "most")
         size = add("Min", [size, constant("unit", TensorProto.FLOAT, [unit * abs(added)])], "size")
         size = add("Mul", [size, hidden], "amplitude")
-        nodes += self._uniform(here, size, 1.0, TensorProto.FLOAT)
-        noise = add("Mul", [size, f"{here}_random"], "noise")
+        drawn = f"{here}_draw"  # `_uniform` names nodes of its own after it
+        nodes += self._uniform(drawn, size, 1.0, TensorProto.FLOAT)
+        noise = add("Mul", [size, f"{drawn}_random"], "noise")
         result = add("Add", [f"{here}_single", noise], "sum")
         node.input[MASKED[node.op_type][1]] = add("Cast", [result], "bias", to=self.types[bias])
         return nodes

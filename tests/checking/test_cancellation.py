@@ -191,8 +191,8 @@ def _interface(mask: str) -> str:
     return f"g ({of_tokens}, int32[{mask}] m, float[B, 2, S, T] b) => (float[B, S, 16] y)"
 
 
-def _masked(mask: str) -> onnx.ModelProto:
-    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> '
+def _masked(mask: str, opset: int = 17) -> onnx.ModelProto:
+    header = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]> '
     body = "y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v, , m, b)"
     return onnx.parser.parse_model(f"{header}{_interface(mask)} {{ {body} }}")
 
@@ -224,8 +224,9 @@ def _rows(mask: Array) -> dict[str, Array]:
 @pytest.mark.parametrize("form", HIDING)
 def test_rows_that_see_no_key_keep_what_rounding_leaves_of_their_bias(form: str, sums: str) -> None:
     mask, numbers = HIDING[form]
-    report = verify(_masked(mask), _spelled_out(mask, sums), inputs=_rows(numbers))
-    assert report.equal and not any(row.unmeasured for row in report.rows), report.summary
+    for opset in (17, 22):  # from 22 on, noise is drawn in another way
+        report = verify(_masked(mask, opset), _spelled_out(mask, sums), inputs=_rows(numbers))
+        assert report.equal and not any(row.unmeasured for row in report.rows), report.summary
 
 
 @pytest.mark.parametrize("form", HIDING)
