@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -84,6 +84,55 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def undone_on_failure(place: Path, parts: Callable[[Path], Iterable[Path]] = lambda _: ()) -> Iterator[None]:
+    """Takes back what the block puts at `place` where it then cannot write something else.
+
+    What was there has a second name meanwhile, which takes no space on a full disk.
+
+    Args:
+        place: a file that the block may write.
+        parts: the files that such a file keeps beside itself; new ones go with it.
+
+    Raises:
+        ModelSaveError: as the block does, or as `write` does.
+    """
+    import secrets
+
+    target = target_of(place)
+    there, old = set(target.parent.iterdir()), _identity(target)
+    held = target.parent / f".graphopt-{secrets.token_hex(8)}.tmp" if target in there else None
+    try:
+        if held is not None:
+            _hold(target, held)
+        yield
+    except ModelSaveError:
+        if _identity(target) != old:
+            for new in {*parts(target)} - there:
+                new.unlink(missing_ok=True)
+            if held is not None:
+                held.replace(target)
+            else:
+                target.unlink()
+        raise
+    finally:
+        if held is not None:
+            held.unlink(missing_ok=True)
+
+
+def _hold(target: Path, held: Path) -> None:
+    """Gives a file a second name, or copies it where the file system has no such names."""
+    import shutil
+
+    try:
+        try:
+            held.hardlink_to(target)
+        except OSError:
+            shutil.copy2(target, held)
+    except OSError as error:
+        raise ModelSaveError(f"{target}: cannot be kept until all is written: {error.strerror or error}") from None
 
 
 def write_report(place: Path, text: str) -> None:

@@ -193,6 +193,25 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"file": b"old"}
 
 
+@pytest.mark.parametrize("old", ["none", "a model", "IN"])
+@pytest.mark.parametrize("weights", ["--external-data", "--no-external-data"])
+def test_a_report_that_cannot_be_written_takes_the_model_back(path: Path, old: str, weights: str) -> None:
+    """/dev/full is as a full disk, which shows where the last file is written."""
+    out, page = path.parent / "out.onnx", path.parent / "page.html"
+    page.write_text("earlier")
+    if old == "a model":
+        graphopt.optimize(path, out)
+    arguments = [path, *([path, "--in-place"] if old == "IN" else [out]), weights, "--report", page]
+    before, names = contents(path.parent), sorted(p.stat().st_ino for p in path.parent.iterdir())
+    with pytest.raises(ModelSaveError, match="/dev/full: cannot be written: No space left"):
+        command("optimize", *arguments, "--no-verify", "--no-bench", "--quiet", "--json", "/dev/full")
+    assert contents(path.parent) == before
+    assert sorted(p.stat().st_ino for p in path.parent.iterdir()) == names
+    command("optimize", *arguments, "--no-verify", "--no-bench", "--quiet", "--json", path.parent / "r.json")
+    assert page.read_text() != "earlier"
+    assert not list(path.parent.glob(".graphopt*"))
+
+
 def test_terminated(tmp_path: Path) -> None:
     """SIGTERM, which schedulers and containers send, leaves nothing half-written."""
     code = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -155,9 +157,16 @@ def optimize(
 
     tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
     limit = _limited(model, options, timing, tuning, max_error)
-    report = _optimized(model, written or out, options, tuning, limit)
-    accuracy = _verified(model, written) if verify and written is not None else None
-    times, untimed = _timed(model, written, timing) if bench and written is not None else (None, None)
+    with _all_or_nothing(out if written == out else None, json_file, report_file):
+        report = _optimized(model, written or out, options, tuning, limit)
+        accuracy = _verified(model, written) if verify and written is not None else None
+        times, untimed = _timed(model, written, timing) if bench and written is not None else (None, None)
+        if report_file is not None:
+            _write_page(report_file, report, model, written, accuracy, times)
+        if json_file is not None:
+            from graphopt.strict_json import document
+
+            streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if shown is not None and written is not None:
         streams.flush(shown, written)
     if not quiet:
@@ -166,12 +175,6 @@ def optimize(
         from graphopt.cli.github import tell
 
         tell(report, accuracy, times, model, shown)
-    if report_file is not None:
-        _write_page(report_file, report, model, written, accuracy, times)
-    if json_file is not None:
-        from graphopt.strict_json import document
-
-        streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
     if accuracy is not None:
         exit_with_verdict(accuracy.verdict)
     if untimed is not None:
@@ -315,6 +318,20 @@ def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]
         if not files.same(out, model):  # which `graphopt.optimize` judges
             places["OUT"] = out
     files.check_places(places, reads)
+
+
+@contextmanager
+def _all_or_nothing(out: Path | None, *reports: Path | None) -> Iterator[None]:
+    """Where a report cannot be written, OUT and the other report are as they were."""
+    from graphopt.graph.reading import data_files
+
+    with ExitStack() as undoing:
+        if out is not None and any(reports):
+            undoing.enter_context(files.undone_on_failure(out, data_files))
+        for place in reports:
+            if place is not None and place != streams.DASH and not files.is_stream(place):
+                undoing.enter_context(files.undone_on_failure(place))
+        yield
 
 
 def _write_page(
