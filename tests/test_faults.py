@@ -204,6 +204,40 @@ def test_interrupted_during_imports() -> None:
     assert interrupted
 
 
+# Sends the signal while Python's code runs inside the set-up of onnx's compiled module, which takes no exception.
+INSIDE_AN_EXTENSION = """
+import os, signal, sys
+import graphopt.cli
+from graphopt.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def within_extension(frame):
+    while frame is not None and frame.f_code.co_qualname != "ExtensionFileLoader.exec_module":
+        frame = frame.f_back
+    return frame is not None and frame.f_locals["module"].__name__.startswith("onnx.")
+def send(frame, event, _argument):
+    if event == "call" and within_extension(frame):
+        sys.setprofile(None)
+        print("sent", flush=True)
+        os.kill(os.getpid(), number)
+number = int(sys.argv.pop())
+sys.argv = ["graphopt", *sys.argv[1:]]
+sys.setprofile(send)
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_interrupted_inside_a_compiled_module(number: signal.Signals, expected: int, tmp_path: Path) -> None:
+    path, out = model(tmp_path, external=True), tmp_path / "out.onnx"
+    before = sorted(os.listdir(tmp_path))
+    command = [sys.executable, "-c", INSIDE_AN_EXTENSION, "optimize", str(path), str(out), str(int(number))]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.stdout.startswith("sent\n"), run.stderr
+    assert run.returncode == expected, run.stderr
+    assert "Traceback" not in run.stderr
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C at any moment of the work: exit code 130, no traceback, nothing half-written left behind."""
     path, out = model(tmp_path, external=True, channels=512), tmp_path / "out.onnx"

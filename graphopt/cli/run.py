@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
 
 import typer
 
@@ -24,7 +25,7 @@ def run() -> None:
     screen.reset()
     try:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _leave)
         signal.signal(signal.SIGTERM, _leave)
         code = app(prog_name="graphopt", standalone_mode=False)
         if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
@@ -49,7 +50,8 @@ def run() -> None:
         sys.exit(EXIT_INTERRUPTED)
     finally:
         # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for late in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(late, signal.SIG_IGN)
         streams.reset()
 
 
@@ -78,6 +80,21 @@ def _show_usage(error: Exception) -> int:
     return int(getattr(error, "exit_code", 2))
 
 
-def _leave(number: int, _frame: object) -> None:
-    """Ends the process as the signal would have, once what is half-written is gone."""
-    sys.exit(128 + number)
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends the work by an exception, so that what is half-written goes; while a module is imported, in a moment."""
+    if _importing(frame):
+        signal.signal(signal.SIGALRM, lambda _alarm, later: _leave(number, later))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    elif number == signal.SIGINT:
+        raise KeyboardInterrupt
+    else:
+        sys.exit(128 + number)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a frame belongs to an import that `run` began: compiled ones crash on an exception in their set-up."""
+    while frame is not None and frame.f_code is not run.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib."):
+            return True
+        frame = frame.f_back
+    return False
