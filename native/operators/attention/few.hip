@@ -2,7 +2,7 @@
 // nothing between the products.
 //
 // Bound by memory: K and V are read once, 16 bytes a lane, several keys at a time. A key is read by as many lanes
-// as hold a head; each such group takes every kGroups-th key with its own online softmax (kernel.hip). The groups
+// as hold a head; each such group takes every kGroups-th key with its own online softmax (softmax.h). The groups
 // merge in the wave and then through LDS. Where memory reaches LDS without passing through registers, the next
 // kStages - 1 turns of a lane are on their way to its own places there while one is computed: registers for as many
 // would leave too few waves. The keys are split among work-groups, whose results fused_attention_combine_* merges.
