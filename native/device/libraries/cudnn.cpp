@@ -1,0 +1,160 @@
+// cuDNN: convolutions on NVIDIA's GPUs.
+#include "device/libraries/dnn.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct Cudnn {
+  static constexpr const char* kName = "cuDNN";
+  static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
+  static constexpr bool kHasRelu = true;
+  static constexpr const char* kCreateTensor = "cudnnCreateTensorDescriptor";
+  static constexpr const char* kSetTensor = "cudnnSetTensorNdDescriptor";
+  struct Convolution : Described {
+    Made relu;
+    int algorithm = 0;
+  };
+  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
+  struct Performance {
+    int algorithm, status;
+    float milliseconds;
+    size_t workspace;
+    int deterministic, math, reserved[3];
+  };
+  using Find = int(void*, void*, void*, void*, void*, int, int*, Performance*);
+  using Run = int(void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
+                  const void*, void*, void*);
+
+  int (*create_)(void**);
+  int (*destroy_)(void*);
+  int (*set_stream)(void*, void*);
+  int (*create_tensor)(void**);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
+  int (*destroy_tensor)(void*);
+  int (*create_filter)(void**);
+  int (*set_filter)(void*, int, int, int, const int*);
+  int (*destroy_filter)(void*);
+  int (*create_conv)(void**);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int, int);
+  int (*set_groups)(void*, int);
+  int (*set_math)(void*, int);
+  int (*destroy_conv)(void*);
+  Find* find;  // x, w, conv, y
+  Run* forward;
+  Find* find_backward;  // w, dy, conv, dx
+  Run* backward;
+  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+  int (*create_activation)(void**);
+  int (*set_activation)(void*, int, int, double);
+  int (*destroy_activation)(void*);
+  int (*forward_with_relu)(void*, const void*, void*, const void*, void*, const void*, void*, int, void*,
+                           size_t, const void*, void*, const void*, void*, const void*, void*, void*, void*);
+
+  Cudnn(void* library, Use) {
+    resolve(library, "cudnnCreate", create_);
+    resolve(library, "cudnnDestroy", destroy_);
+    resolve(library, "cudnnSetStream", set_stream);
+    resolve(library, "cudnnCreateTensorDescriptor", create_tensor);
+    resolve(library, "cudnnSetTensorNdDescriptor", set_tensor);
+    resolve(library, "cudnnDestroyTensorDescriptor", destroy_tensor);
+    resolve(library, "cudnnCreateFilterDescriptor", create_filter);
+    resolve(library, "cudnnSetFilterNdDescriptor", set_filter);
+    resolve(library, "cudnnDestroyFilterDescriptor", destroy_filter);
+    resolve(library, "cudnnCreateConvolutionDescriptor", create_conv);
+    resolve(library, "cudnnSetConvolutionNdDescriptor", set_conv);
+    resolve(library, "cudnnSetConvolutionGroupCount", set_groups);
+    resolve(library, "cudnnSetConvolutionMathType", set_math);
+    resolve(library, "cudnnDestroyConvolutionDescriptor", destroy_conv);
+    resolve(library, "cudnnGetConvolutionForwardAlgorithm_v7", find);
+    resolve(library, "cudnnConvolutionForward", forward);
+    resolve(library, "cudnnGetConvolutionBackwardDataAlgorithm_v7", find_backward);
+    resolve(library, "cudnnConvolutionBackwardData", backward);
+    resolve(library, "cudnnAddTensor", add);
+    resolve(library, "cudnnCreateActivationDescriptor", create_activation);
+    resolve(library, "cudnnSetActivationDescriptor", set_activation);
+    resolve(library, "cudnnDestroyActivationDescriptor", destroy_activation);
+    resolve(library, "cudnnConvolutionBiasActivationForward", forward_with_relu);
+  }
+
+  Made create(void* stream) const {
+    Made handle = make(create_, "cudnnCreate", destroy_);
+    check(set_stream(handle.get(), stream), "cudnnSetStream");
+    return handle;
+  }
+
+  std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half, Device&) const {
+    constexpr int kNchw = 0, kNhwc = 1, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1,
+                  kFma = 3, kMost = 8;
+    const int type = half ? kHalf : kFloat;
+    const Arrays a(p);
+    Convolution c;
+    c.transposed = p.transposed;
+    describe_tensors(*this, type, a, p.channels_last, c);
+    c.w = make(create_filter, "cudnnCreateFilterDescriptor", destroy_filter);
+    check(set_filter(c.w.get(), type, p.channels_last ? kNhwc : kNchw, a.dims(), a.w.data()),
+          "cudnnSetFilterNdDescriptor");
+    c.conv = make(create_conv, "cudnnCreateConvolutionDescriptor", destroy_conv);
+    check(set_conv(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation,
+                   kFloat),
+          "cudnnSetConvolutionNdDescriptor");
+    check(set_groups(c.conv.get(), to_i31(p.groups)), "cudnnSetConvolutionGroupCount");
+    check(set_math(c.conv.get(), half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
+    if (has_relu(p)) {
+      constexpr int kRelu = 1, kPropagateNan = 1;
+      c.relu = make(create_activation, "cudnnCreateActivationDescriptor", destroy_activation);
+      check(set_activation(c.relu.get(), kRelu, kPropagateNan, 0.0), "cudnnSetActivationDescriptor");
+    }
+    Performance found[kMost] = {};
+    int count = 0;
+    void *const of_x = c.x.get(), *const of_w = c.w.get(), *const of_conv = c.conv.get(),
+                *const of_y = c.y.get();
+    const int status = p.transposed ? find_backward(handle, of_w, of_x, of_conv, of_y, kMost, &count, found)
+                                    : find(handle, of_x, of_w, of_conv, of_y, kMost, &count, found);
+    for (int i = 0; i < count && status == 0; ++i) {
+      // Gradients may come from an algorithm that adds in any order.
+      if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
+      // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
+      check(set_math(c.conv.get(), half ? found[i].math : kFma), "cudnnSetConvolutionMathType");
+      c.algorithm = found[i].algorithm;
+      c.workspace = found[i].workspace;
+      return c;
+    }
+    return std::nullopt;
+  }
+
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias,
+           const void* residual, void* y, void* workspace) const {
+    const float one = 1, zero = 0;
+    if (c.relu != nullptr) {
+      check(forward_with_relu(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
+                              c.workspace, residual != nullptr ? &one : &zero, c.y.get(),
+                              residual != nullptr ? residual : y, c.bias.get(), bias, c.relu.get(), c.y.get(),
+                              y),
+            "cudnnConvolutionBiasActivationForward");
+      return;
+    }
+    if (c.transposed) {
+      check(backward(handle, &one, c.w.get(), w, c.x.get(), x, c.conv.get(), c.algorithm, workspace,
+                     c.workspace, &zero, c.y.get(), y),
+            "cudnnConvolutionBackwardData");
+    } else {
+      check(forward(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
+                    c.workspace, &zero, c.y.get(), y),
+            "cudnnConvolutionForward");
+    }
+    if (bias != nullptr)
+      check(add(handle, &one, c.bias.get(), bias, &one, c.flat_y.get(), y), "cudnnAddTensor");
+  }
+};
+
+}  // namespace
+
+FoundLibrary find_cudnn(const DeviceFacts&, Use use) {
+  return find_vendor_library("cuDNN", use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+}
+
+std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<DnnOf<Cudnn>>(device, found, use);
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,296 @@
+// What cuDNN and MIOpen have in common as implementations of convolutions (cudnn.cpp, miopen.cpp): of two and
+// three spatial axes, and transposed ones, which are to a library the gradient of a convolution's input.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/driver.h"
+#include "device/libraries/libraries.h"
+#include "device/libraries/stream_lock.h"
+
+namespace graphopt::gpu {
+
+using ConvolutionKey = std::array<int64_t, 10 + 6 * kSpatialAxes>;
+
+inline bool has_relu(const ConvolutionProblem& p) { return p.act.kind == ActivationKind::kRelu; }
+
+inline ConvolutionKey key_of(const ConvolutionProblem& p, bool half) {
+  ConvolutionKey key = {p.N,        p.groups,        p.C,         p.M,           half, p.transposed,
+                        p.has_bias, p.channels_last, has_relu(p), p.has_residual};
+  size_t n = 10;
+  for (const auto* axes : {&p.in, &p.out, &p.kernel, &p.stride, &p.dilation, &p.pad}) {
+    for (const int64_t v : *axes) key[n++] = v;
+  }
+  return key;
+}
+
+// The arrays that libraries take. Two spatial axes where the first of three is not used.
+struct Arrays {
+  using Dims = std::array<int, 2 + kSpatialAxes>;
+  int axes = 3;
+  Dims x = {}, y = {}, w = {}, bias = {}, flat_y = {};  // flat_y: two spatial axes, to which bias is added
+  std::array<int, kSpatialAxes> pad = {}, stride = {}, dilation = {};
+
+  explicit Arrays(const ConvolutionProblem& p) {
+    const bool three = p.in[0] != 1 || p.out[0] != 1 || p.kernel[0] != 1;
+    axes = three ? 3 : 2;
+    const int x_channels = to_i31(p.x_channels()), y_channels = to_i31(p.y_channels());
+    x[0] = y[0] = flat_y[0] = to_i31(p.N);
+    x[1] = x_channels;
+    y[1] = flat_y[1] = y_channels;
+    // The convolution whose gradient a transposed one is goes from y's channels to x's.
+    w[0] = p.transposed ? x_channels : y_channels;
+    w[1] = to_i31(p.transposed ? p.M : p.C);
+    for (size_t i = 0; i < static_cast<size_t>(axes); ++i) {
+      const size_t d = three ? i : i + 1;
+      x[2 + i] = to_i31(p.in[d]);
+      y[2 + i] = to_i31(p.out[d]);
+      w[2 + i] = to_i31(p.kernel[d]);
+      pad[i] = to_i31(p.pad[d]);
+      stride[i] = to_i31(p.stride[d]);
+      dilation[i] = to_i31(p.dilation[d]);
+    }
+    flat_y[2] = to_i31(p.out[0] * p.out[1]);
+    flat_y[3] = to_i31(p.out[2]);
+    bias = {1, y_channels, 1, 1};
+  }
+
+  int dims() const { return 2 + axes; }
+  // The strides of a contiguous tensor [N, C, ..], whose channels may lie last.
+  static Dims strides(const Dims& shape, int dims, bool channels_last) {
+    Dims result = {};
+    int64_t elements = 1;
+    const auto add = [&](size_t d) {
+      result[d] = to_i31(elements);
+      elements *= shape[d];
+    };
+    if (channels_last) add(1);
+    for (auto d = static_cast<size_t>(dims); d-- > 2;) add(d);
+    if (!channels_last) add(1);
+    add(0);
+    return result;
+  }
+};
+
+inline void check(int status, const char* what) {
+  if (status != 0) throw std::runtime_error(std::string(what) + " failed, status " + std::to_string(status));
+}
+
+// What a library has made, and its function that destroys it.
+struct Destroy {
+  int (*function)(void*) = nullptr;
+  void operator()(void* made) const { function(made); }
+};
+using Made = std::unique_ptr<void, Destroy>;
+
+inline Made make(int (*create)(void**), const char* name, int (*destroy)(void*)) {
+  void* made = nullptr;
+  check(create(&made), name);
+  return {made, {destroy}};
+}
+
+// What both libraries make of a problem.
+struct Described {
+  Made x, w, y, bias, flat_y, conv;
+  bool transposed = false;
+  size_t workspace = 0;
+};
+
+// A tensor's descriptor, by functions that both libraries have.
+template <class Library>
+Made describe(const Library& library, int type, const Arrays::Dims& shape, int dims, bool channels_last) {
+  Made tensor = make(library.create_tensor, Library::kCreateTensor, library.destroy_tensor);
+  check(library.set_tensor(tensor.get(), type, dims, shape.data(),
+                           Arrays::strides(shape, dims, channels_last).data()),
+        Library::kSetTensor);
+  return tensor;
+}
+
+// Fills in the descriptors of all tensors but W.
+template <class Library>
+void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last, Described& c) {
+  c.x = describe(library, type, a.x, a.dims(), channels_last);
+  c.y = describe(library, type, a.y, a.dims(), channels_last);
+  c.bias = describe(library, type, a.bias, 4, channels_last);
+  c.flat_y = describe(library, type, a.flat_y, 4, channels_last);
+}
+
+// What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
+// each problem. They are kept, since making them costs more than the convolution of a small image.
+//
+// Where a library reads databases and loads or builds kernels for a problem (kBesideRuns), a thread of its
+// own does all of that, one for each stream, and has the stream's handle as long as it does: until it is
+// done, what would wait for it runs on kernels of our own.
+template <class Library>
+class DnnOf final : public Dnn {
+ public:
+  DnnOf(Device& device, const FoundLibrary& found, Use use)
+      : device_(device), library_(found.file.handle, use) {}
+
+  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
+                                       const char*& why) override {
+    Stream& of = stream_of(stream);
+    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
+    why = kBusy;
+    if (!lock.owns_lock()) return std::nullopt;
+    const Known& known = convolution_of(of, p, half, stream);
+    if (known.ready) return known.convolution->workspace;
+    why = known.why.empty() ? kBusy : known.why.c_str();  // what is there once stays
+    return std::nullopt;
+  }
+
+  bool has_relu() const override { return Library::kHasRelu; }
+
+  bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
+            const void* residual, void* y, void* workspace, void* stream) override {
+    Stream& of = stream_of(stream);
+    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    Known& known = convolution_of(of, p, half, stream);
+    if (!known.ready) return false;
+    try {
+      library_.run(of.handle.get(), *known.convolution, x, w, bias, residual, y, workspace);
+      return true;
+    } catch (const std::exception& e) {  // refused when it is to run: it stays refused
+      device_.forget_errors();
+      if (device_.is_capturing(stream)) return false;
+      refuse(known, p, e.what());
+      return false;
+    }
+  }
+
+  size_t finish_loading() override {
+    std::vector<std::shared_ptr<Stream>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [stream, of] : streams_) all.push_back(of);
+    }
+    size_t loaded = 0;
+    for (const auto& of : all) {
+      std::unique_lock<StreamLock> lock(of->lock);
+      of->idle.wait(lock, [&] { return !of->loading; });
+      loaded += std::exchange(of->loaded, 0);
+    }
+    return loaded;
+  }
+
+  void forget(void* stream) noexcept override {
+    std::shared_ptr<Stream> gone;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = streams_.find(stream);
+      if (found == streams_.end()) return;
+      gone = std::move(found->second);
+      streams_.erase(found);
+    }
+    if (gone->loader.joinable()) gone->loader.join();
+    gone->convolutions.clear();
+    gone->handle.reset();
+  }
+
+ private:
+  static constexpr const char* kBusy = "it is still loading what it has for this";
+
+  struct Known {
+    std::optional<typename Library::Convolution> convolution;
+    bool ready = false;
+    std::string why;  // it has no algorithm, or has refused it: set once
+  };
+  struct Wanted {
+    Known* known;
+    ConvolutionProblem p;
+    bool half;
+  };
+  struct Stream {
+    StreamLock lock;  // of all that follows
+    Made handle;
+    std::map<ConvolutionKey, Known> convolutions;
+    std::thread loader;
+    bool loading = false;
+    std::vector<Wanted> wanted;  // of the loader
+    size_t loaded = 0;           // since somebody asked
+    std::condition_variable_any idle;
+  };
+
+  Stream& stream_of(void* stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& slot = streams_[stream];
+    if (slot == nullptr) slot = std::make_shared<Stream>();
+    return *slot;
+  }
+
+  // The convolution of a stream whose lock is held.
+  Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
+    const ConvolutionKey key = key_of(p, half);
+    const auto found = of.convolutions.find(key);
+    if (found != of.convolutions.end()) return found->second;
+    Known& known = of.convolutions[key];
+    if (Library::kBesideRuns) {
+      of.wanted.push_back({&known, p, half});
+      start(of, stream);
+    } else {
+      prepare(of, {&known, p, half}, stream);
+    }
+    return known;
+  }
+
+  void start(Stream& of, void* stream) {
+    if (of.loading) return;
+    if (of.loader.joinable()) of.loader.join();  // it has done its last work
+    of.loading = true;
+    of.loader = std::thread([this, &of, stream] {
+      const std::lock_guard<StreamLock> lock(of.lock);
+      while (!of.wanted.empty()) {
+        const Wanted one = std::move(of.wanted.back());
+        of.wanted.pop_back();
+        prepare(of, one, stream);
+        if (one.known->ready) ++of.loaded;
+      }
+      of.loading = false;
+      raise_library_generation();
+      of.idle.notify_all();
+    });
+  }
+
+  void prepare(Stream& of, const Wanted& one, void* stream) {
+    try {
+      const OnDevice on(device_);
+      if (of.handle == nullptr) of.handle = library_.create(stream);
+      one.known->convolution = library_.prepare(of.handle.get(), one.p, one.half, device_);
+      one.known->ready = one.known->convolution.has_value();
+      if (!one.known->ready) refuse(*one.known, one.p, "has no algorithm");
+    } catch (const std::exception& e) {
+      refuse(*one.known, one.p, e.what());
+    }
+    device_.forget_errors();
+  }
+
+  void refuse(Known& known, const ConvolutionProblem& p, const std::string& why) {
+    known.convolution.reset();
+    known.ready = false;
+    known.why = std::string(Library::kName) + " " + why;
+    std::fprintf(
+        stderr,
+        "graphopt: %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own run\n",
+        known.why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.x_channels()),
+        static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
+  }
+
+  Device& device_;
+  Library library_;
+  std::mutex mutex_;
+  std::map<void*, std::shared_ptr<Stream>> streams_;
+};
+
+}  // namespace graphopt::gpu

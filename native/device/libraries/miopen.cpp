@@ -1,0 +1,224 @@
+// MIOpen: convolutions on AMD's GPUs.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "device/libraries/dnn.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct Miopen {
+  static constexpr const char* kName = "MIOpen";
+  static constexpr bool kBesideRuns = true;
+  static constexpr bool kHasRelu = false;
+  static constexpr const char* kCreateTensor = "miopenCreateTensorDescriptor";
+  static constexpr const char* kSetTensor = "miopenSetTensorDescriptor";
+  struct Convolution : Described {
+    uint64_t solution = 0;
+  };
+  // miopenConvSolution_t
+  struct Solution {
+    float milliseconds;
+    size_t workspace;
+    uint64_t id;
+    int algorithm;
+  };
+  using Find = int(void*, void*, void*, void*, void*, size_t, size_t*, Solution*);
+  using Compile = int(void*, void*, void*, void*, void*, uint64_t);
+  using Run = int(void*, void*, const void*, void*, const void*, void*, void*, void*, void*, size_t,
+                  uint64_t);
+
+  int (*create_)(void**, void*);
+  int (*destroy_)(void*);
+  int (*create_tensor)(void**);
+  int (*set_tensor)(void*, int, int, const int*, const int*);
+  int (*destroy_tensor)(void*);
+  int (*create_conv)(void**);
+  int (*set_conv)(void*, int, const int*, const int*, const int*, int);
+  int (*set_groups)(void*, int);
+  int (*set_attribute)(void*, int, int);
+  int (*destroy_conv)(void*);
+  Find* find;  // w, x, conv, y
+  Compile* compile;
+  Run* forward;
+  Find* find_backward;  // dy, w, conv, dx
+  Compile* compile_backward;
+  Run* backward;
+  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+  // miopenConvAlgoPerf_t
+  struct Performance {
+    int algorithm;
+    float milliseconds;
+    size_t workspace;
+  };
+  using WorkspaceSize = int(void*, void*, void*, void*, void*, size_t*);
+  using Measure = int(void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*,
+                      Performance*, void*, size_t, bool);
+  WorkspaceSize* workspace_size;           // w, x, conv, y
+  WorkspaceSize* workspace_size_backward;  // dy, w, conv, dx
+  Measure* measure;                        // x, w, conv, y
+  Measure* measure_backward;               // dy, w, conv, dx
+  bool measures_;
+
+  Miopen(void* library, Use use) : measures_(use == Use::kFind) {
+    resolve(library, "miopenSetConvolutionAttribute", set_attribute);
+    resolve(library, "miopenCreateWithStream", create_);
+    resolve(library, "miopenDestroy", destroy_);
+    resolve(library, "miopenCreateTensorDescriptor", create_tensor);
+    resolve(library, "miopenSetTensorDescriptor", set_tensor);
+    resolve(library, "miopenDestroyTensorDescriptor", destroy_tensor);
+    resolve(library, "miopenCreateConvolutionDescriptor", create_conv);
+    resolve(library, "miopenInitConvolutionNdDescriptor", set_conv);
+    resolve(library, "miopenSetConvolutionGroupCount", set_groups);
+    resolve(library, "miopenDestroyConvolutionDescriptor", destroy_conv);
+    resolve(library, "miopenConvolutionForwardGetSolution", find);
+    resolve(library, "miopenConvolutionForwardCompileSolution", compile);
+    resolve(library, "miopenConvolutionForwardImmediate", forward);
+    resolve(library, "miopenConvolutionBackwardDataGetSolution", find_backward);
+    resolve(library, "miopenConvolutionBackwardDataCompileSolution", compile_backward);
+    resolve(library, "miopenConvolutionBackwardDataImmediate", backward);
+    resolve(library, "miopenConvolutionForwardBias", add);
+    resolve(library, "miopenConvolutionForwardGetWorkSpaceSize", workspace_size);
+    resolve(library, "miopenConvolutionBackwardDataGetWorkSpaceSize", workspace_size_backward);
+    resolve(library, "miopenFindConvolutionForwardAlgorithm", measure);
+    resolve(library, "miopenFindConvolutionBackwardDataAlgorithm", measure_backward);
+  }
+
+  Made create(void* stream) const {
+    void* handle = nullptr;
+    check(create_(&handle, stream), "miopenCreateWithStream");
+    return {handle, {destroy_}};
+  }
+
+  // Reads MIOpen's databases, and builds the kernel where none of them has it.
+  std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half,
+                                     Device& device) const {
+    constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
+    const int type = half ? kHalf : kFloat;
+    const Arrays a(p);
+    Convolution c;
+    c.transposed = p.transposed;
+    describe_tensors(*this, type, a, p.channels_last, c);
+    c.w = describe(*this, type, a.w, a.dims(), p.channels_last);
+    c.conv = make(create_conv, "miopenCreateConvolutionDescriptor", destroy_conv);
+    check(set_conv(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
+          "miopenInitConvolutionNdDescriptor");
+    check(set_groups(c.conv.get(), to_i31(p.groups)), "miopenSetConvolutionGroupCount");
+    // float16 in bfloat16's precision is what gfx90a takes for some of these otherwise; algorithms that add
+    // in another order each time are the default.
+    constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
+    check(set_attribute(c.conv.get(), kFp16AlternativeAttribute, 0), "miopenSetConvolutionAttribute");
+    check(set_attribute(c.conv.get(), kDeterministicAttribute, 1), "miopenSetConvolutionAttribute");
+    // What is measured is in its database of the user from then on, and the best of it comes first.
+    if (measures_) measure_all(c, a, half ? 2 : 4, device);
+    Solution best = {};
+    size_t count = 0;
+    void *const of_x = c.x.get(), *const of_w = c.w.get(), *const of_conv = c.conv.get(),
+                *const of_y = c.y.get();
+    const int status = p.transposed ? find_backward(handle, of_x, of_w, of_conv, of_y, 1, &count, &best)
+                                    : find(handle, of_w, of_x, of_conv, of_y, 1, &count, &best);
+    if (status != 0 || count == 0) return std::nullopt;
+    c.solution = best.id;
+    c.workspace = best.workspace;
+    check(c.transposed ? compile_backward(handle, of_x, of_w, of_conv, of_y, c.solution)
+                       : compile(handle, of_w, of_x, of_conv, of_y, c.solution),
+          "CompileSolution");
+    return c;
+  }
+
+  // Builds and runs every algorithm of the library's, on memory and a stream of its own: that of the session
+  // may be recorded. That none runs shows when the best is asked for.
+  void measure_all(const Convolution& c, const Arrays& a, size_t element, Device& device) const {
+    const auto bytes = [&](const Arrays::Dims& shape) {
+      size_t size = element;
+      for (int d = 0; d < a.dims(); ++d) size *= static_cast<size_t>(shape[static_cast<size_t>(d)]);
+      return (size + 255) / 256 * 256;
+    };
+    const size_t x = bytes(a.x), w = bytes(a.w), y = bytes(a.y);
+    void *const of_x = c.x.get(), *const of_w = c.w.get(), *const of_conv = c.conv.get(),
+                *const of_y = c.y.get();
+    void* stream = device.create_stream();
+    Made handle;
+    void* memory = nullptr;
+    size_t workspace = 0;
+    try {
+      handle = create(stream);
+      check(c.transposed ? workspace_size_backward(handle.get(), of_x, of_w, of_conv, of_y, &workspace)
+                         : workspace_size(handle.get(), of_w, of_x, of_conv, of_y, &workspace),
+            "GetWorkSpaceSize");
+      memory = device.allocate(x + w + y + workspace);
+      char* at = static_cast<char*>(memory);
+      Performance found = {};
+      int count = 0;
+      (c.transposed ? measure_backward : measure)(handle.get(), of_x, at, of_w, at + x, of_conv, of_y,
+                                                  at + x + w, 1, &count, &found, at + x + w + y, workspace,
+                                                  false);
+      device.synchronize(stream);
+    } catch (const std::exception&) {  // no memory for it: the library's own order has to do
+      device.forget_errors();
+    }
+    if (memory != nullptr) device.free(memory);
+    handle.reset();
+    device.destroy_stream(stream);
+  }
+
+  void run(void* handle, const Convolution& c, const void* x, const void* w, const void* bias, const void*,
+           void* y, void* workspace) const {
+    const float one = 1, zero = 0;
+    if (c.transposed) {
+      check(backward(handle, c.x.get(), x, c.w.get(), w, c.conv.get(), c.y.get(), y, workspace, c.workspace,
+                     c.solution),
+            "miopenConvolutionBackwardDataImmediate");
+    } else {
+      check(forward(handle, c.w.get(), w, c.x.get(), x, c.conv.get(), c.y.get(), y, workspace, c.workspace,
+                    c.solution),
+            "miopenConvolutionForwardImmediate");
+    }
+    if (bias != nullptr)
+      check(add(handle, &one, c.bias.get(), bias, &zero, c.flat_y.get(), y), "miopenConvolutionForwardBias");
+  }
+};
+
+// MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
+// RDNA. A file is for a count of processors as the runtime gives it, in hexadecimal above 64, or for all of
+// an architecture (MIOpen's src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename), and
+// devices with XNACK have files of their own (target_properties.cpp, InitDbId).
+bool has_kernel_database(const std::string& library, const DeviceFacts& device) {
+  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");  // empty: not given (src/db_path.cpp.in)
+  const std::string folder = given != nullptr && *given != '\0'
+                                 ? std::string(given)
+                                 : folder_of(folder_of(library)) + "/share/miopen/db";
+  const bool xnack = device.features.find(":xnack+") != std::string::npos;
+  const std::string all = folder + "/" + device.arch + (xnack ? "_xnack" : "");
+  const auto processors = static_cast<unsigned>(device.multiprocessors);
+  char count[16];
+  if (processors <= 64) {
+    std::snprintf(count, sizeof count, "_%u", processors);
+  } else {
+    std::snprintf(count, sizeof count, "%x", processors);
+  }
+  return access((all + count + ".kdb").c_str(), F_OK) == 0 || access((all + ".kdb").c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+// By default only where no kernel has to be built.
+FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
+  FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
+  if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {
+    found.problem = {"no_kernels", "MIOpen would have to build its kernels for " + device.arch +
+                                       " (no package of them for its " +
+                                       std::to_string(device.multiprocessors) +
+                                       " processors is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
+                                       "it, beside the session's runs"};
+  }
+  return found;
+}
+
+std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<DnnOf<Miopen>>(device, found, use);
+}
+
+}  // namespace graphopt::gpu
