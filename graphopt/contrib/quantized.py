@@ -330,10 +330,11 @@ def spec(
     draw: Callable[[np.random.Generator], Case],
     *,
     room: str = ROOM,
+    stays: str = INTEGERS,
     form: str = BETWEEN,
     refuses: str = "",
 ) -> ContribOp:
-    """A quantized operator with one output; room: "" where our provider has no kernel."""
+    """A quantized operator with one output; room: "" where our provider has no kernel; stays: why optimize leaves it."""
     return ContribOp(
         name,
         inputs,
@@ -343,8 +344,8 @@ def spec(
         reference,
         draw,
         form,
-        stays_on_cpu=INTEGERS,
-        stays_on_gpu=INTEGERS,
+        stays_on_cpu=stays,
+        stays_on_gpu=stays,
         on_provider=room,
         quantized=True,
         refuses=refuses,
@@ -445,5 +446,6 @@ SPECS = (
         _reduce_reference,
         _draw_reduce,
         room="",
+        stays="no runtime has a kernel for it; lower reads it",
     ),
 )

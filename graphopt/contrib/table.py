@@ -33,7 +33,9 @@ def on_provider(op: ContribOp) -> str:
     """What computes it on our provider."""
     if op.on_provider:
         return f"operators/{op.on_provider}"
-    return "the CPU's kernel" if op.stays_on_gpu else "as what it is read as"
+    if not op.stays_on_gpu:
+        return "as what it is read as"
+    return "no kernel" if op.name in WITHOUT_KERNEL else "the CPU's kernel"
 
 
 def tests(op: ContribOp) -> str:
