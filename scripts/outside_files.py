@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
-Made for files that nobody here wrote, such as test suites of other projects (last results: docs/outside_files.md).
+Made for files that nobody here wrote, such as test suites of other projects (docs/measurements/outside_files.md).
 A file fails where `optimize` ends with anything but a result or a line of its own, where ONNX's checker or the runtime
 at its default level refuses a result and not the original, or where outputs differ, with the library or without it,
 with the runtime's own optimizations or without them. Inputs are those of onnx's test data layout beside the model, else

@@ -114,6 +114,19 @@ def test_links_lead_somewhere() -> None:
     assert len(PAGES) > 60 and not lost
 
 
+@pytest.mark.once
+def test_only_measurements_say_when() -> None:
+    """No dates, and no commits but those of other projects' sources, on the pages that people look things up in."""
+    said, pages = [], [p for p in PAGES if p.parent.name != "measurements" and p.name != "CHANGELOG.md"]
+    for page in pages:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            when = re.findall(r"\b20\d\d-\d\d\b", line)
+            if "github.com/" not in line:
+                when += re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", line)
+            said += [f"{page.name}:{number}: {w}" for w in when]
+    assert len(pages) > 50 and not said
+
+
 # What stands in pages and comments and is no file of this repository: made when it is built or installed, a place for a
 # name, of other projects.
 MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/weights"}

@@ -1,4 +1,4 @@
-"""What files of other projects broke (docs/outside_files.md): the smallest model of each, and of its kind.
+"""What files of other projects broke (docs/measurements/outside_files.md): the smallest model of each, and of its kind.
 
 Every one ends optimized or refused with a code, is as valid as before, loads at the runtime's default level and agrees.
 """

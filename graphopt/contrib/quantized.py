@@ -334,7 +334,7 @@ def spec(
     form: str = BETWEEN,
     refuses: str = "",
 ) -> ContribOp:
-    """A quantized operator with one output; room: "" where our provider has no kernel; stays: why optimize leaves it."""
+    """A quantized operator with one output; room: "" where our provider has no kernel; stays: why it is left."""
     return ContribOp(
         name,
         inputs,
