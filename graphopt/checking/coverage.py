@@ -15,13 +15,15 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
-from graphopt.checking.declared import required_inputs
+from graphopt.checking.declared import is_given, required_inputs, symbol_of
 from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"
+# So many dimensions of one range are named.
+NAMED = 4
 WATCHED = frozenset(("If", "Loop", "Scan"))
 
 
@@ -30,6 +32,23 @@ def not_covered(
 ) -> list[str]:
     """A sentence for each output, input and branch of BEFORE that was not put to the test."""
     return [*_outputs(proto, wanted), *_inputs(proto, cases), *_branches(model, proto, cases)]
+
+
+def sizes_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
+    """A sentence with the smallest and the largest size of each symbolic dimension; nothing is known of others."""
+    tried: dict[str, set[int]] = {}
+    for value in required_inputs(proto):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not is_given(dim):
+                shapes = (np.shape(case.feeds[value.name]) for case in cases if value.name in case.feeds)
+                tried.setdefault(symbol_of(value, axis), set()).update(shape[axis] for shape in shapes)
+    by_range: dict[str, list[str]] = {}
+    for symbol, sizes in tried.items():
+        if sizes:
+            ends = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else str(min(sizes))
+            by_range.setdefault(ends, []).append(symbol)
+    said = (f"{', '.join(symbols[:NAMED])}{', ...' * (len(symbols) > NAMED)} {n}" for n, symbols in by_range.items())
+    return [f"sizes tried: {'; '.join(said)} (--dim tries others)"] if by_range else []
 
 
 def _outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[str]:

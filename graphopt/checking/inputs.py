@@ -70,6 +70,8 @@ MORE_SIZES = (
     (3, 96, 96, 32),
 )
 LONGEST = (1, 128, 128, 576)  # as long as a frame of sound
+# Images that reach far one way and stay cheap; the last two where time is left.
+LONG_IMAGES = ((1, 64, 512, 7), (1, 512, 64, 7), (1, 64, 2048, 7), (1, 2048, 64, 7))
 # Enough rows that what is rare is met: an entry of a table, a number near a threshold.
 MANY_ROWS = 70
 # How often Loops run, beyond what most bodies need to reach their own condition.
@@ -117,6 +119,7 @@ def plan(
     accepts: Callable[[Case], bool],
     exhausted: Callable[[float], bool],
     has_numbers: Callable[[str], bool] = lambda _: True,
+    other: onnx.ModelProto | None = None,
 ) -> None:
     """Makes cases one after the other, most telling first, and learns from those that the model refuses.
 
@@ -127,11 +130,12 @@ def plan(
         exhausted: whether to stop; asked after the first few cases of each kind, with the seconds of all processors
             that the next case is likely to take beyond one like those before.
         has_numbers: whether each floating point output of a case that the model took, by name, has a finite number.
+        other: what the model is compared with: where that one bounds or compares an input, numbers are tried, too.
 
     Raises:
         VerifyError: an input is of a type that is not made here, or too large.
     """
-    _Plan(model, wishes, accepts, exhausted, has_numbers).run()
+    _Plan(model, wishes, accepts, exhausted, has_numbers, other).run()
 
 
 class _Plan:
@@ -141,12 +145,16 @@ class _Plan:
         wishes: Wishes,
         accepts: Callable[[Case], bool],
         exhausted: Callable[[float], bool],
-        has_numbers: Callable[[str], bool] = lambda _: True,
+        has_numbers: Callable[[str], bool],
+        other: onnx.ModelProto | None,
     ) -> None:
         self.model, self.wishes, self.accepts, self.exhausted = model, wishes, accepts, exhausted
         self.has_numbers = has_numbers
         self.inputs = required_inputs(model)
         self.uses = uses_of(model)
+        for name, use in uses_of(other).items() if other is not None else ():
+            if name in self.uses:
+                self.uses[name].turning |= use.turning
         self.filler = Filler(self.inputs, self.uses, wishes.ranges)
         self.roles = {s: role for s, role in symbols(model).items() if s not in wishes.fixed}
         self.one_size: int | None = None
@@ -283,6 +291,8 @@ class _Plan:
         for i, (batch, height, width, length) in enumerate(sizes):
             kind = Kind(mask=next(masks)) if masks else Kind()
             yield partial(self._try, "", (batch, height, width, min(length, self.longest or length)), kind, turn=i + 1)
+        for size in LONG_IMAGES[2:] if "image" in self.roles.values() else ():
+            yield partial(self._try, "", size)
         for name, past, length in (("empty past", 0, 7), ("decode step", 7, 1)):
             own = dict.fromkeys(self._pasts(), past)
             if own:
@@ -292,8 +302,8 @@ class _Plan:
     def _longest(self) -> None:
         """The longest sequence that the model takes, up to a bound: a table of positions ends somewhere."""
         if "length" not in self.roles.values():
-            if "image" in self.roles.values():
-                self._try("", LONGEST)
+            for size in LONG_IMAGES[:2] if "image" in self.roles.values() else ():
+                self._try("", size)
             return
         longest = LONGEST[3]
         if self._try("", LONGEST):

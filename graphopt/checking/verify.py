@@ -22,7 +22,7 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
-from graphopt.checking.coverage import is_real, not_covered
+from graphopt.checking.coverage import is_real, not_covered, sizes_tried
 from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.given import given_cases
@@ -350,6 +350,7 @@ def verify(
     report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
+    report.notes += sizes_tried(pair.before_proto, cases) if inputs is None else []
     _conclude(pair, report, cases)
     return report
 
@@ -546,7 +547,8 @@ def _tried(
             accepts(case)
     else:
         with about(pair.called):
-            plan(_inlined(pair.before_proto), wishes, accepts, exhausted, lambda case: _has_numbers(wanted[case]))
+            before, after = _inlined(pair.before_proto), pair.after_proto
+            plan(before, wishes, accepts, exhausted, lambda case: _has_numbers(wanted[case]), after)
         for case in [*cases_that_read(pair.tables, cases)]:
             accepts(case)
     if not wanted:

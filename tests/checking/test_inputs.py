@@ -248,6 +248,35 @@ def test_the_longest_that_the_model_takes() -> None:
     assert any("24" in r.case for r in report.rows if not r.equal)
 
 
+@pytest.mark.parametrize("axis", [2, 3])
+def test_pixels_far_out(axis: int) -> None:
+    """An image is tried once that is as long as a photograph is wide; the report says how far it went."""
+    text = """g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) {
+        s = Shape(x) n = Gather(s, axis) r = Range(zero, n, one) f = Less(r, most) c = Cast <to: int = 1> (f)
+        u = Unsqueeze(c, sides) y = Mul(x, u) }"""
+    numbers = {"axis": np.array(axis), "zero": np.array(0), "one": np.array(1)}
+    numbers["sides"] = np.array([0, 1, 3 if axis == 2 else 2])
+    before, after = (model_from_text(text, {**numbers, "most": np.array(most)}) for most in (1 << 40, 500))
+    report = verify(before, after)
+    assert not report
+    assert any("H 7 to 2048" in note for note in verify(before, before).notes), report.notes
+
+
+@pytest.mark.parametrize("bound", ["y = Clip(x, low, high)", "l = Greater(x, high) y = Where(l, high, x)"])
+def test_a_bound_that_only_the_result_has(bound: str) -> None:
+    """Numbers are tried next to bounds of either side, however far out."""
+    before, after = (
+        model_from_text(
+            f"g (float[N, 8] x) => (float[N, 8] y) {{ {bound} }}",
+            {"low": np.array(-1e9, np.float32), "high": np.array(high, np.float32)},
+        )
+        for high in (1e9, 5000)
+    )
+    assert verify(before, before)
+    assert not verify(before, after)
+    assert not verify(model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = Identity(x) }", {}), after)
+
+
 SIZED = {
     "a whole shape": ("float[N, C, H] x, int64[3] n", "y = CenterCropPad(x, n)"),
     "one that must keep the elements": ("float[2, 6] x, int64[2] n", "y = Reshape(x, n)"),
