@@ -37,6 +37,10 @@ TYPES: dict[int, type[np.generic]] = {
     TensorProto.DOUBLE: np.float64,
     TensorProto.INT64: np.int64,
     TensorProto.INT32: np.int32,
+    TensorProto.INT16: np.int16,
+    TensorProto.INT8: np.int8,
+    TensorProto.UINT32: np.uint32,
+    TensorProto.UINT16: np.uint16,
     TensorProto.UINT8: np.uint8,
     TensorProto.BOOL: np.bool_,
     TensorProto.STRING: np.str_,
@@ -72,6 +76,8 @@ class Input:
     def array(self) -> Array:
         if self.values is not None:
             return np.array(self.values, np.int64).astype(TYPES[self.type]).reshape(self.shape)
+        if TYPES[self.type] in (np.int8, np.uint8):  # quantized numbers; wider integers are indexes
+            return np.random.default_rng(0).integers(0, 256, self.shape).astype(TYPES[self.type])
         return np.asarray(np.random.default_rng(0).normal(size=self.shape)).astype(TYPES[self.type])
 
 
@@ -85,12 +91,13 @@ class Example:
     outputs: int
     attributes: dict[str, Any] = field(default_factory=dict)
     declared: bool = True
+    left_out: frozenset[int] = frozenset()  # of the outputs
 
 
 HEALTHY = Example("Relu", "", (Input(TensorProto.FLOAT, (2, 3)),), 1, declared=False)
 
 
-def _input(array: Array) -> Input:
+def input_of(array: Array) -> Input:
     values = tuple(map(int, array.ravel())) if array.dtype.kind in "iu" and array.size <= 64 else None
     return Input(int(helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape, values)
 
@@ -119,7 +126,10 @@ def our_examples() -> list[list[Example]]:
     for name, spec in OPS.items():
         cases = [case.cast("float32") for case in cases_of(spec)]
         found.append(
-            [Example(name, DOMAIN, tuple(map(_input, c.inputs)), len(spec.outputs), dict(c.attributes)) for c in cases]
+            [
+                Example(name, DOMAIN, tuple(map(input_of, c.inputs)), len(spec.outputs), dict(c.attributes))
+                for c in cases
+            ]
         )
     return found
 
@@ -140,7 +150,7 @@ def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
         attributes = {a.name: helper.get_attribute_value(a) for a in nodes[0].attribute}
         if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
             continue
-        inputs = tuple(_input(arrays[name]) if name else None for name in nodes[0].input)
+        inputs = tuple(input_of(arrays[name]) if name else None for name in nodes[0].input)
         example = Example(nodes[0].op_type, "", inputs, len(nodes[0].output), attributes)
         found.setdefault(example.op_type, []).append(example)
     return list(found.values())
@@ -185,13 +195,11 @@ def damaged(draw: st.DrawFn, domains: list[list[list[Example]]]) -> Example:
     return replace(valid, inputs=tuple(placed), attributes=attributes, declared=draw(st.booleans()))
 
 
-def run(example: Example, *, provider: bool) -> bool:
-    """Builds the session and runs it; False where the runtime refuses either."""
-    if crashes_the_runtime(example):
-        return False
+def model_of(example: Example) -> tuple[onnx.ModelProto, dict[str, Array]] | None:
+    """A model of the node alone, and what to feed it; None where onnx cannot write it, or it is too large."""
     inputs = {f"x{i}": x for i, x in enumerate(example.inputs) if x is not None}
     if any(np.prod(x.shape, dtype=np.float64) > LARGEST for x in inputs.values()):
-        return False
+        return None
     arrays = {name: x.array for name, x in inputs.items()}
     infos, weights = [], []
     for name, x in inputs.items():
@@ -202,20 +210,30 @@ def run(example: Example, *, provider: bool) -> bool:
             dims = x.shape if example.declared else [f"{name}_{d}" for d in range(len(x.shape))]
             infos.append(helper.make_tensor_value_info(name, x.type, dims))
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(example.inputs)]
-    outputs = [f"y{i}" for i in range(example.outputs)]
+    outputs = ["" if i in example.left_out else f"y{i}" for i in range(example.outputs)]
     kinds = [x.type for x in inputs.values()] or [TensorProto.FLOAT]
-    results = [helper.make_tensor_value_info(n, kinds[0], None) for n in outputs]
+    if example.domain == DOMAIN:
+        results = [helper.make_tensor_value_info(n, kinds[0], None) for n in outputs]
+    else:
+        results = [onnx.ValueInfoProto(name=n) for n in outputs if n]  # a type that the operator decides
     try:
         node = helper.make_node(
             example.op_type, names, outputs, "the_node", domain=example.domain, **example.attributes
         )
     except (ValueError, TypeError):  # an empty list has no type
-        return False
-    if not example.domain:
-        results = [onnx.ValueInfoProto(name=n) for n in outputs]  # a type that the operator decides
+        return None
     graph = helper.make_graph([node], "g", infos, results, weights)
-    imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    imports = [helper.make_opsetid("", OPSET)] + [helper.make_opsetid(example.domain, 1)] * bool(example.domain)
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    return model, {name: arrays[name] for name, x in inputs.items() if not x.constant}
+
+
+def run(example: Example, *, provider: bool) -> bool:
+    """Builds the session and runs it; False where the runtime refuses either."""
+    made = None if crashes_the_runtime(example) else model_of(example)
+    if made is None:
+        return False
+    model, feeds = made
     options = ort.SessionOptions()
     options.log_severity_level = 4
     # Most of a session's time is the schemas of all operators of ours, and threads that the provider has no use for.
@@ -231,7 +249,7 @@ def run(example: Example, *, provider: bool) -> bool:
             session = ort.InferenceSession(model.SerializeToString(), options)
         else:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        session.run(None, {name: arrays[name] for name, x in inputs.items() if not x.constant})
+        session.run(None, feeds)
     except (*ERRORS, RuntimeError):  # the Python interface has a RuntimeError for outputs that numpy has no type for
         return False
     return True

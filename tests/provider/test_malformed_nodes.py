@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt.placement import ours
+from tests.hostile import test_contrib_nodes
 from tests.hostile.native_worker import taken_by_the_provider
 from tests.hostile.test_native_nodes import survives
 from tests.provider.test_ops import ALONE
@@ -26,6 +27,10 @@ def test_a_malformed_node_never_takes_the_process_along(kernels: str) -> None:
     lines = survives(EXAMPLES, 1, kernels)
     count = int(lines[0].split()[0])
     assert count == len(taken_by_the_provider() - WITH_BODIES - RANDOM) > 50, "an operator without a test of ONNX's own"
+
+
+def test_a_damaged_node_of_the_runtime_is_refused_or_computed_as_the_runtime_does(kernels: str) -> None:
+    test_contrib_nodes.agrees(test_contrib_nodes.EXAMPLES, 1, kernels)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,270 @@
+"""Nodes of com.microsoft that are nearly right: what the runtime refuses or computes, so do our provider and passes.
+
+Each drawn node of the table in graphopt/contrib is damaged (or given the name of another operator of that domain), and
+then goes, in processes of their own, through the runtime's CPU kernels, through our provider, through `optimize`, and
+through its definition. A crash, a traceback, or other numbers than the runtime's are faults of ours; where the
+runtime's own kernel takes its process along, that is counted apart. Run as
+
+    python -m tests.hostile.contrib_worker EXAMPLES SEED [KERNELS]
+
+where KERNELS is a library of our kernels compiled for the CPU; without it nothing goes through the provider, which
+needs ONNX Runtime 1.24. Prints each fault, and at last how many nodes were refused, ran, and ended the runtime; the
+exit status is 1 where there is a fault.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+import graphopt
+from graphopt.contrib import CONTRIB
+from graphopt.contrib.schema import DOMAIN, formal
+from graphopt.errors import GraphoptError, one_line
+from graphopt.lower import lower
+from graphopt.ops.schema import Array
+from graphopt.runtime.sessions import library_path
+from tests.contrib.nodes import variadic
+from tests.hostile.native_worker import ERRORS, HEALTHY, MEMORY, PROVIDER, Example, damaged, input_of, model_of
+
+DRAWS = 12
+SECONDS = 60
+# Relative to the RMS of an output: far above rounding, whose test is tests/contrib, and far below a wrong number.
+TOLERANCE = {"float16": 3e-2, "float32": 1e-3, "float64": 1e-3}
+# The runtime's kernels read memory that nobody wrote, or say themselves that the schema says something else.
+STEPS = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a node in one place.
+
+    Attributes:
+        outputs: the results; None where it was refused.
+        died: the signal that ended its process, or the traceback of ours; "" where nothing did.
+        said: why it was refused.
+    """
+
+    outputs: list[Array] | None = None
+    died: str = ""
+    said: str = ""
+
+
+def alone(work: Callable[[], list[Array]]) -> Outcome:
+    """In a process of its own, so that one that crashes, hangs or takes all memory is told from one that raises."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        signal.alarm(SECONDS)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        try:
+            outcome = Outcome(work())
+        except (*ERRORS, GraphoptError, MemoryError) as error:
+            outcome = Outcome(said=one_line(error))
+        except RuntimeError as error:  # the Python interface has one for outputs that numpy has no type for
+            outcome = Outcome(said=one_line(error))
+        except Exception:
+            outcome = Outcome(died=" / ".join(traceback.format_exc().splitlines()[-7:]))
+        with os.fdopen(write, "wb") as pipe:
+            pickle.dump(outcome, pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        return Outcome(died=signal.strsignal(os.WTERMSIG(status)) or "an exit")
+    found: Outcome = pickle.loads(data)
+    return found
+
+
+def computed(model: onnx.ModelProto, feeds: Mapping[str, Array], provider: bool = False) -> list[Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if any(node.domain not in ("", DOMAIN) for node in model.graph.node):
+        options.register_custom_ops_library(str(library_path()))
+    chosen: dict[str, Any] = {"providers": ["CPUExecutionProvider"]}
+    if provider:
+        # In this process: the library refuses to be used in one that was forked behind its registration.
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
+        options.add_provider_for_devices(devices[:1], {"min_nodes": "1"})
+        chosen = {}
+    session = ort.InferenceSession(model.SerializeToString(), options, **chosen)
+    return [np.asarray(y) for y in session.run(None, dict(feeds))]
+
+
+def rewritten(
+    change: Callable[[onnx.ModelProto], onnx.ModelProto], model: onnx.ModelProto, feeds: Mapping[str, Array]
+) -> list[Array]:
+    changed = change(model)  # it may refuse the model, but raises nothing else
+    return computed(changed, feeds)
+
+
+def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
+    return graphopt.optimize(model, target="cpu")[0]
+
+
+def _defined(model: onnx.ModelProto) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = f"{folder}/model.onnx", f"{folder}/out.onnx"
+        onnx.save(model, path)
+        lower(path, out, to="standard")
+        return onnx.load(out)
+
+
+def otherwise(want: list[Array], got: list[Array]) -> str:
+    """Where the results differ; "" where they do not."""
+    for i, (a, b) in enumerate(zip(want, got, strict=True)):
+        if a.dtype == np.object_:  # one that an old release leaves out
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {i}: {b.dtype}{list(b.shape)}, the runtime's is {a.dtype}{list(a.shape)}"
+        if a.dtype.kind not in "fiub" or not a.size:
+            continue
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(x)
+        if not np.array_equal(finite, np.isfinite(y)):
+            return f"output {i}: infinite or NaN elsewhere"
+        worst = float(np.abs(x - y)[finite].max(initial=0.0))
+        rms = float(np.sqrt(np.mean(x[finite] ** 2))) if finite.any() else 0.0
+        limit = TOLERANCE[a.dtype.name] * max(rms, 1e-30) if a.dtype.kind == "f" else STEPS
+        if worst > limit:
+            return f"output {i}: {worst:g} off, {rms:g} of RMS"
+    return ""
+
+
+def typed(model: onnx.ModelProto, outputs: list[Array]) -> onnx.ModelProto:
+    """Its outputs declared with the types that came out: passes read no model whose interface has none."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for info, array in zip(copy.graph.output, outputs, strict=True):
+        if array.dtype == np.object_:
+            continue
+        info.CopyFrom(helper.make_tensor_value_info(info.name, helper.np_dtype_to_tensor_dtype(array.dtype), None))
+    return copy
+
+
+@dataclass
+class Verdict:
+    """What came of a damaged node.
+
+    Attributes:
+        runtime: "refused", "ran" or "ended", which is a crash of its own.
+        faults: of ours, a line each.
+        stricter: what we refuse and the runtime computes: it reads beyond a tensor that is too small, for example.
+    """
+
+    runtime: str
+    faults: list[str] = field(default_factory=list)
+    stricter: list[str] = field(default_factory=list)
+
+
+def judge(example: Example, provider: bool) -> Verdict:
+    made = model_of(example)
+    if made is None:
+        return Verdict("refused")
+    model, feeds = made
+    truth = alone(partial(computed, model, feeds))
+    outputs = truth.outputs
+    declared = typed(model, outputs if outputs is not None else [np.zeros(1, np.float32)] * len(model.graph.output))
+    places = {
+        "optimize": alone(partial(rewritten, _optimized, declared, feeds)),
+        "definition": alone(partial(rewritten, _defined, declared, feeds)),
+    }
+    if provider:
+        places["provider"] = alone(partial(computed, model, feeds, provider=True))
+    verdict = Verdict("ended" if truth.died else "refused" if outputs is None else "ran")
+    for place, found in places.items():
+        if found.died:
+            if found.died != truth.died:
+                verdict.faults.append(f"{place}: {found.died}")
+        elif outputs is not None and found.outputs is None:
+            verdict.stricter.append(f"{place}: {found.said}")
+        elif outputs is not None and found.outputs is not None and (off := otherwise(outputs, found.outputs)):
+            verdict.faults.append(f"{place}: {off}")
+    return verdict
+
+
+def examples() -> list[list[Example]]:
+    """Valid nodes, a list for each operator."""
+    found = []
+    for op in CONTRIB.values():
+        of_op = []
+        for number in range(DRAWS):
+            case = op.draw(np.random.default_rng(number))
+            names = [n for n in map(formal, op.inputs) if n in case.inputs or not variadic(op, n)]
+            names += [n for n in case.inputs if n not in names]
+            while names[-1] not in case.inputs:
+                names.pop()
+            inputs = tuple(input_of(case.inputs[n]) if n in case.inputs else None for n in names)
+            asked = [formal(n) in case.outputs for n in op.outputs]
+            last = max(i for i, wanted in enumerate(asked) if wanted) + 1
+            absent = frozenset(i for i in range(last) if not asked[i])
+            of_op.append(Example(op.name, op.domain, inputs, last, dict(case.attributes), left_out=absent))
+        found.append(of_op)
+    return found
+
+
+def main() -> int:
+    count, first = map(int, sys.argv[1:3])
+    kernels = sys.argv[3] if len(sys.argv) > 3 else ""
+    warnings.simplefilter("ignore")
+    if kernels:
+        os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
+    # Imports and tables that each process would make for itself.
+    model, _ = model_of(HEALTHY) or (onnx.ModelProto(), {})
+    for change in (_optimized, _defined):
+        change(typed(model, [np.zeros(1, np.float32)]))
+    others = sorted({s.name for s in runtime.get_all_operator_schema() if s.domain == DOMAIN})
+    seen: Counter[str] = Counter()
+
+    @seed(first)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(damaged([examples()]), st.integers(0, 9), st.sampled_from(others))
+    def check(example: Example, chance: int, other: str) -> None:
+        if chance == 0 and example.domain == DOMAIN:
+            example = replace(example, op_type=other)
+        verdict = judge(example, bool(kernels))
+        seen[verdict.runtime] += 1
+        seen["faults"] += bool(verdict.faults)
+        seen["stricter"] += bool(verdict.stricter)
+        for word, lines in (("fault", verdict.faults), ("stricter", verdict.stricter)):
+            for line in lines:
+                print(f"{word}, {line} | {' '.join(str(example).split())}", flush=True)
+
+    check()
+    print("done", *(f"{seen[what]} {what}" for what in ("refused", "ran", "ended", "faults", "stricter")), flush=True)
+    return int(seen["faults"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
