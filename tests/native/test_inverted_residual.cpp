@@ -78,7 +78,7 @@ void compare(const Problem& p) {
   }
   CHECK(one.back() == 77.0f);
   CHECK(worst <= 1e-5 * std::sqrt(square / static_cast<double>(std::max<size_t>(wanted.size(), 1))));
-  for (const size_t lanes : {2, 5}) CHECK(result(p, x, r, w, lanes) == one);
+  for (const size_t lanes : {2, 5, 16}) CHECK(result(p, x, r, w, lanes) == one);
 }
 
 GRAPHOPT_TEST(inverted_residual_of_odd_sizes) {

@@ -29,6 +29,9 @@ constexpr int64_t kStepBytes = 20 << 10;    // of s for a panel: most of a first
 constexpr int64_t kWholeBytes = 512 << 10;  // of d, where all rows of y are computed at a time
 constexpr int64_t kBlockBytes = 192 << 10;  // where they are not
 constexpr int64_t kWeightBytes = 384 << 10;
+constexpr int64_t kFewestRows = 4;   // of a tile of the third convolution, where several lanes share them
+constexpr int64_t kEnoughItems = 8;  // of a lane: more would divide no better
+constexpr int64_t kStoring = 4;      // what bounds and a store cost beside a multiplication
 
 // How y is computed.
 struct Plan {
@@ -38,8 +41,9 @@ struct Plan {
   int64_t height, width;  // of s, whose rows are used again and again
   int64_t plane;          // numbers of one vector of s
   int64_t bands;          // of rows, which different lanes may compute
+  int64_t lanes;
 
-  Plan(const Problem& p, int64_t lanes) {
+  Plan(const Problem& p, int64_t all_lanes) : lanes(all_lanes) {
     const int64_t numbers = round_up(p.M, L) * p.out[1];  // of a row of d
     panels = ceil_div(p.M, kPanelWidth);
     width = std::max((p.out[1] - 1) * p.stride[1] + p.kernel[1], p.pad[1] + p.in[1]);
@@ -52,14 +56,38 @@ struct Plan {
     step = parts_of(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
-    bands = lanes == 1 ? 1 : std::min(ceil_div(2 * lanes, panels), ceil_div(rows, step));
+    // The first convolution's rows that two bands reach are computed twice.
+    bands = of_least_cost(1, rows, panels, [&](int64_t n) {
+      const int64_t height_of = ceil_div(rows, n), reach = (height_of - 1) * p.stride[0] + p.kernel[0];
+      return reach * p.in[1] * (p.C + kStoring) + height_of * p.out[1] * (p.taps() + kStoring);
+    });
+  }
+  // How many tiles `pixels` pixels of the third convolution are, for panels of O.
+  int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
+    const int64_t least = ceil_div(pixels, kMaxRows);
+    return of_least_cost(least, ceil_div(pixels, kFewestRows), panels_of_y,
+                         [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // a step reads weights, too
   }
   // s is of one panel for each lane where all rows are computed at a time, or of all panels.
   bool whole(const Problem& p) const { return rows == p.out[0]; }
-  int64_t s_numbers(const Problem& p, int64_t lanes) const {
-    return (whole(p) ? lanes : panels) * kPanel * plane;
-  }
+  int64_t slots(const Problem& p) const { return whole(p) ? lanes : panels; }
+  int64_t s_numbers(const Problem& p) const { return slots(p) * kPanel * plane; }
   int64_t d_numbers(const Problem& p) const { return round_up(p.M, L) * rows * p.out[1]; }
+
+ private:
+  // Of `least` to `most` parts the number whose longest lane has the least to do, where each part of each panel
+  // costs cost(parts): many parts divide well, few repeat less.
+  template <class Cost>
+  int64_t of_least_cost(int64_t least, int64_t most, int64_t of_panels, const Cost& cost) const {
+    if (lanes == 1) return least;
+    most = std::min(most, std::max(least, ceil_div(kEnoughItems * lanes, of_panels)));
+    int64_t best = least, lowest = std::numeric_limits<int64_t>::max();
+    for (int64_t n = least; n <= most; ++n) {
+      const int64_t longest = ceil_div(of_panels * n, lanes) * cost(n);
+      if (longest < lowest) best = n, lowest = longest;
+    }
+    return best;
+  }
 };
 
 // Packed weights: panels of W1 [C][M], the window [vectors of M][taps][L], panels of W3 [M][O], and the biases.
@@ -298,6 +326,15 @@ struct Block {
     window<0, 0>(vector, begin, end, from);
   }
 
+  // Zeros beside the rows of a panel of s, which nothing is written to.
+  void clear_sides(float* to) const {
+    const int64_t inside = p.pad[1] + p.in[1];
+    for (int64_t row = 0; row < kPanel * plan.height; ++row, to += plan.width * L) {
+      std::fill_n(to, p.pad[1] * L, 0.0f);
+      std::fill_n(to + inside * L, (plan.width - inside) * L, 0.0f);
+    }
+  }
+
   // Both, of a panel of M and a band of rows.
   void hidden(int64_t panel, int64_t band, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
@@ -397,7 +434,7 @@ template <class T>
 size_t inverted_residual_workspace(const Problem& p, size_t lanes) {
   const Plan plan(p, static_cast<int64_t>(lanes));
   Workspace memory(nullptr);
-  memory.take<float>(plan.s_numbers(p, static_cast<int64_t>(lanes)));
+  memory.take<float>(plan.s_numbers(p));
   memory.take<float>(plan.d_numbers(p));
   return memory.bytes();
 }
@@ -406,14 +443,12 @@ template <class T>
 void inverted_residual(const Problem& p, const T* x, const void* weights, const T* r, T* y,
                        Parallel& parallel, void* workspace) {
   if (p.N * p.O * p.out_size() == 0) return;
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const Plan plan(p, lanes);
+  const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
   Workspace memory(workspace), packed(const_cast<void*>(weights));
-  auto* s = memory.take<float>(plan.s_numbers(p, lanes));
+  auto* s = memory.take<float>(plan.s_numbers(p));
   auto* d = memory.take<float>(plan.d_numbers(p));
   const Weights w(p, packed);
-  std::memset(s, 0,
-              static_cast<size_t>(plan.s_numbers(p, lanes)) * sizeof(float));  // the padding beside the rows
+  std::vector<char> cleared(static_cast<size_t>(plan.slots(p)));  // by the lane that uses it
   const int64_t panels = ceil_div(p.O, kPanelWidth);
   // Weights that would not stay in the cache beside d pass once.
   const bool by_panels = 4 * p.M * p.O > kWeightBytes;
@@ -433,9 +468,14 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
                            std::min(plan.rows, p.out[0] - first)};
       parallel_for(parallel, plan.panels * plan.bands, [&](int64_t item, size_t lane) {
         const int64_t panel = item / plan.bands, slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
-        block.hidden(panel, item % plan.bands, s + slot * kPanel * plan.plane);
+        float* const mine = s + slot * kPanel * plan.plane;
+        if (char& done = cleared[static_cast<size_t>(slot)]; !done) {
+          block.clear_sides(mine);
+          done = 1;
+        }
+        block.hidden(panel, item % plan.bands, mine);
       });
-      const int64_t pixels = block.pixels(), parts = ceil_div(pixels, kMaxRows);
+      const int64_t pixels = block.pixels(), parts = plan.tiles(pixels, panels);
       parallel_for(parallel, parts * panels, [&](int64_t item, size_t) {
         const int64_t part = by_panels ? item % parts : item / panels,
                       panel = by_panels ? item / parts : item % panels;
