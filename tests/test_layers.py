@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import graphopt
+from scripts.complexity import MOST_LINES
 
 ROOT = Path(graphopt.__file__).parent
 # From the bottom up: a file imports nothing of a layer above its own.
@@ -182,6 +183,36 @@ def test_a_launch_passes_one_struct() -> None:
     platform, launch = texts["device/platform.h"], texts["device/launch.h"]
     assert "#define GRAPHOPT_KERNEL(" in platform and len(re.findall(r"Launch& launch\(", launch)) == 1
     assert re.search(r"Launch& launch\([^)]*const Args& args\)", launch)
+
+
+def python_functions(path: Path) -> list[tuple[int, str]]:
+    """How many lines each function has, and where it begins."""
+    functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+    return [((n.end_lineno or 0) - n.lineno + 1, f"{path.name}:{n.lineno} {n.name}") for n in functions]
+
+
+def native_functions(path: Path) -> list[tuple[int, str]]:
+    """The same, as clang-format leaves them: from the last line that is no further in than the brace that ends it."""
+    found, begins = [], dict[int, int]()
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        inside = len(line) - len(line.lstrip())
+        if line.strip() == "}" and inside in begins:
+            head = " ".join(lines[begins[inside] : number]).partition("{")[0]
+            if "(" in head and not re.match(r"\s*((NO_)?UNROLL\w*|if|for|while|switch|do|#)\b", head):
+                found.append((number - begins[inside] + 1, f"{path.name}:{begins[inside] + 1} {head.strip()}"))
+        elif line and not line.lstrip().startswith(("#", "public:", "private:", "}", "//")):
+            begins = {depth: at for depth, at in begins.items() if depth < inside} | {inside: number}
+    return found
+
+
+@pytest.mark.once
+def test_no_function_is_too_long() -> None:
+    """scripts/complexity.py lists the most complex ones as well."""
+    python = [f for p in sorted(ROOT.rglob("*.py")) for f in python_functions(p)]
+    native = [f for p in sorted(NATIVE.rglob("*")) if p.suffix in (".h", ".cpp", ".hip") for f in native_functions(p)]
+    long = sorted((f for f in python + native if f[0] > MOST_LINES), reverse=True)
+    assert len(python) > 1500 and len(native) > 1500 and not long
 
 
 # Lines with instructions by name outside blocks/cpu: masks, blends and compressed stores of AVX-512 for which GCC's

@@ -164,9 +164,7 @@ def optimize(
         if report_file is not None:
             _write_page(report_file, report, model, written, accuracy, times)
         if json_file is not None:
-            from graphopt.strict_json import document
-
-            streams.write_text(json_file, document("optimize", _data(report, accuracy, times)) + "\n")
+            _write_data(json_file, report, accuracy, times)
     if shown is not None and written is not None:
         streams.flush(shown, written)
     if not quiet:
@@ -332,6 +330,12 @@ def _all_or_nothing(out: Path | None, *reports: Path | None) -> Iterator[None]:
             if place is not None and place != streams.DASH and not files.is_stream(place):
                 undoing.enter_context(files.undone_on_failure(place))
         yield
+
+
+def _write_data(path: Path, report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> None:
+    from graphopt.strict_json import document
+
+    streams.write_text(path, document("optimize", _data(report, accuracy, times)) + "\n")
 
 
 def _write_page(
