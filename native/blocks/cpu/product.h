@@ -48,15 +48,18 @@ struct Single {
   static Words join(Vec low, Vec) { return reinterpret_cast<Words>(low); }
 };
 
+// The lower and the upper of the two numbers that each word holds.
+inline Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
+inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
+
 struct Brain {
   static constexpr int64_t kDepth = 2;
   static Vec multiply_add(Words s, Words v, Vec sum) {
 #if defined(__AVX512BF16__)
     return _mm512_dpbf16_ps(sum, (__m512bh)s, (__m512bh)v);
 #else
-    const Words high = Words{} + 0xffff0000u;
-    sum += reinterpret_cast<Vec>(s << 16) * reinterpret_cast<Vec>(v << 16);
-    return sum + reinterpret_cast<Vec>(s & high) * reinterpret_cast<Vec>(v & high);
+    sum += first_of_pair(s) * first_of_pair(v);
+    return sum + second_of_pair(s) * second_of_pair(v);
 #endif
   }
   // The same from their values of k and of k + 1.

@@ -1,4 +1,4 @@
-// 8-bit numbers and the real ones that they stand for.
+// Numbers of few bits and the real ones that they stand for.
 #pragma once
 
 #include "device/platform.h"
@@ -16,10 +16,16 @@ DEVICE float nearest_whole(float x) {
 // A byte as a number.
 DEVICE int32_t byte_number(uint8_t x, bool is_signed) { return is_signed ? static_cast<int8_t>(x) : x; }
 
-// A whole number as a byte, what is beyond cut off.
+// A whole number in the lowest kBits bits, what is beyond cut off.
+template <int kBits>
+DEVICE uint32_t saturated(float x, bool is_signed) {
+  const float low = is_signed ? -static_cast<float>(1 << (kBits - 1)) : 0.0f;
+  const float high = low + static_cast<float>((1 << kBits) - 1);
+  const auto whole = static_cast<int32_t>(x < low ? low : x > high ? high : x);
+  return static_cast<uint32_t>(whole) & ((1u << kBits) - 1);
+}
 DEVICE uint8_t saturated_byte(float x, bool is_signed) {
-  const float low = is_signed ? -128.0f : 0.0f, high = low + 255.0f;
-  return static_cast<uint8_t>(static_cast<int32_t>(x < low ? low : x > high ? high : x));
+  return static_cast<uint8_t>(saturated<8>(x, is_signed));
 }
 
 }  // namespace graphopt::hip

@@ -384,12 +384,11 @@ bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float*
 
 bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
   bool any = false;
-  const Words high = Words{} + 0xffff0000u;
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
     for (int64_t j = 0; j < ceil_div(n, 2); ++j) {
       const Words pair = Factors<Word>::load(v + j * width + c);
-      sum += reinterpret_cast<Vec>(pair << 16) * 0.0f + reinterpret_cast<Vec>(pair & high) * 0.0f;
+      sum += first_of_pair(pair) * 0.0f + second_of_pair(pair) * 0.0f;
     }
     store(poison + c, sum);
     any |= sum_of(sum) != 0.0f;

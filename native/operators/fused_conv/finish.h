@@ -38,9 +38,6 @@ struct Residual {
   }
 };
 
-// What the words of two channels hold of the first one and of the second.
-inline Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
-inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
 inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }

@@ -44,8 +44,8 @@ void load_numbers(const T* x, int64_t n, Vec* numbers) {
 }
 void load_numbers(const uint32_t* x, int64_t n, Vec* numbers) {
   const auto words = reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
-  numbers[0] = reinterpret_cast<Vec>(words << 16);
-  numbers[1] = reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u));
+  numbers[0] = first_of_pair(words);
+  numbers[1] = second_of_pair(words);
 }
 template <class T>
 void store_numbers(T* y, const Vec* numbers, int64_t n) {

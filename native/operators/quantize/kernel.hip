@@ -22,8 +22,9 @@ struct alignas(kCount * sizeof(X)) Numbers {
 
 // Numbers of so many bits, which may be signed, as they lie in memory: X holds one, or two of 4 bits, the first in
 // the lower half.
-template <class X, int kBits>
+template <class X, int kBits_>
 struct Stored {
+  static constexpr int kBits = kBits_;
   static constexpr int kInOne = 8 * static_cast<int>(sizeof(X)) / kBits;
 
   static DEVICE int32_t number(X x, uint32_t i, bool is_signed) {
@@ -34,13 +35,6 @@ struct Stored {
   }
   static DEVICE int32_t at(const X* x, uint32_t i, bool is_signed) {
     return number(x[i / kInOne], i, is_signed);
-  }
-
-  static DEVICE uint32_t saturated(float x, bool is_signed) {
-    const float low = is_signed ? -static_cast<float>(1 << (kBits - 1)) : 0.0f;
-    const float high = low + static_cast<float>((1 << kBits) - 1);
-    const auto whole = static_cast<int32_t>(x < low ? low : x > high ? high : x);
-    return static_cast<uint32_t>(whole) & ((1u << kBits) - 1);
   }
 };
 
@@ -62,8 +56,8 @@ DEVICE uint32_t quantized(const QuantizeArgs& args, uint32_t i, T x) {
   const T* scale = args.scale;
   const uint32_t at = scale_of(args, i);
   const float y = to_float(x) / to_float(scale[at]), zero = static_cast<float>(zero_of<To, X>(args, at));
-  return To::saturated(args.zero_first != 0 ? nearest_whole(y + zero) : nearest_whole(y) + zero,
-                       args.is_signed != 0);
+  return saturated<To::kBits>(args.zero_first != 0 ? nearest_whole(y + zero) : nearest_whole(y) + zero,
+                              args.is_signed != 0);
 }
 
 template <class From, class X, class T>
