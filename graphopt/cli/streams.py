@@ -1,7 +1,7 @@
-"""`-` where one file is meant: a model from stdin, a model or a report to stdout.
+"""`-` or a pipe where one file is meant: a model from stdin or from a named pipe, a model or a report to stdout.
 
-A model is read whole into a temporary folder that goes when the process ends, and written from there: nothing half-made
-leaves the process. Weights travel inside.
+A model is read whole into a temporary folder that goes when the process ends, since we read a file several times, and
+written from there: nothing half-made leaves the process. Weights travel inside.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from graphopt import files
 from graphopt.cli import screen
@@ -17,17 +18,18 @@ from graphopt.errors import ModelLoadError, OptionError
 
 DASH = Path("-")
 _cleanup = ExitStack()
-_stdin: list[Path] = []
+# What was spooled, by its place, as messages call it.
+_spooled: dict[Path, str] = {}
 
 
 def reset() -> None:
     """Removes what was spooled."""
-    _stdin.clear()
+    _spooled.clear()
     _cleanup.close()
 
 
 def read(path: Path) -> Path:
-    """The file to read in the place of `path`; stdin for `-`.
+    """The file to read in the place of `path`; stdin for `-`. Of a pipe it waits for the end.
 
     Raises:
         ModelLoadError: there is no such file, said before anything is loaded that reads files.
@@ -36,13 +38,20 @@ def read(path: Path) -> Path:
     if path != DASH:
         if not path.exists():
             raise ModelLoadError(f"{path}: no such file")
-        return path
-    if _stdin:
+        if not path.is_fifo():
+            return path
+        with path.open("rb") as pipe:
+            return _spool(pipe, path.name, str(path))
+    if "stdin" in _spooled.values():
         raise OptionError("- stands for stdin, which can be read once")
-    place = _folder() / "stdin"
+    return _spool(sys.stdin.buffer, "stdin", "stdin")
+
+
+def _spool(stream: BinaryIO, name: str, called: str) -> Path:
+    place = _folder() / name
     with place.open("wb") as spooled:
-        shutil.copyfileobj(sys.stdin.buffer, spooled)
-    _stdin.append(place)
+        shutil.copyfileobj(stream, spooled)
+    _spooled[place] = called
     return place
 
 
@@ -71,9 +80,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def named(message: str) -> str:
-    """A message in which stdin is called so."""
-    for place in _stdin:
-        message = message.replace(str(place), "stdin")
+    """A message in which what was spooled is called as the user calls it."""
+    for place, called in _spooled.items():
+        message = message.replace(str(place), called)
     return message
 
 

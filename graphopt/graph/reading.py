@@ -165,8 +165,10 @@ def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
         progress: called with a line now and then while a large file is read.
 
     Raises:
-        ModelLoadError: missing, unreadable, empty, not a protobuf message, or no ONNX model.
+        ModelLoadError: missing, unreadable, empty, a pipe, not a protobuf message, or no ONNX model.
     """
+    if path.is_fifo():
+        raise ModelLoadError(f"{path}: is a pipe, and a model is read more than once: write it to a file first")
     try:
         data = _read(path, progress or (lambda _: None))
     except FileNotFoundError:

@@ -24,6 +24,7 @@ from rich.console import Console
 import graphopt
 from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
 from graphopt.cli import screen
+from graphopt.errors import ModelLoadError
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
 from graphopt.report.answer import answer, equality
 from graphopt.report.data import ModelStats, Report
@@ -295,6 +296,23 @@ def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
     bad = subprocess.run(command, input=b"no model", capture_output=True, check=False)
     assert bad.returncode == 3 and bad.stdout == b""
     assert bad.stderr == b"graphopt: stdin: not an ONNX model (truncated, or another format)\n"
+
+
+def test_a_model_out_of_a_pipe(tmp_path: Path) -> None:
+    """What is read a second time waits forever for who writes to a named pipe, and is empty out of <(...)."""
+    pipe, path, out = (tmp_path / name for name in ("pipe", "in.onnx", "out.onnx"))
+    os.mkfifo(pipe)
+    onnx.save(model_from_text("g (float[N] x) => (float[N] y) { y = Relu(x) }"), path)
+    command = [sys.executable, "-m", "graphopt", "optimize", str(pipe), str(out), "--target", "cpu", "-q"]
+    no_model = b"graphopt: %s: not an ONNX model (truncated, or another format)\n" % bytes(pipe)
+    for model, code, words in ((path.read_bytes(), 0, b""), (b"no model", 3, no_model)):
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            pipe.write_bytes(model)
+            _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (code, words)
+    assert out.read_bytes() == path.read_bytes()
+    with pytest.raises(ModelLoadError, match="is a pipe"):
+        graphopt.optimize(pipe, out)
 
 
 def test_what_github_shows(
