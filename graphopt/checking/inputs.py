@@ -78,6 +78,8 @@ MANY_ROWS = 70
 TURNS = (9, 33)
 # Where a number next to an integer, or between two, decides.
 DECISIONS = frozenset("Ceil Equal Floor Greater GreaterOrEqual If Less LessOrEqual Loop Mod Round Where".split())
+# Of inputs that may hide keys.
+MASK_TYPES = frozenset(getattr(onnx.TensorProto, name) for name in ("BOOL", "INT32", "INT64", "FLOAT", "FLOAT16"))
 # Most elements of all inputs together.
 ELEMENTS = 1 << 24
 
@@ -432,6 +434,13 @@ class _Plan:
             for shape, v in zip(shapes, self.inputs)
         )
         return sum(map(math.prod, shapes)) > self.wishes.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
+
+
+def masks_of(model: onnx.ModelProto) -> list[str]:
+    """Inputs that hide keys, as far as is known; functions inlined."""
+    tensors = [v for v in required_inputs(model) if v.type.HasField("tensor_type")]
+    filler = Filler(tensors, uses_of(model), {})
+    return [v.name for v in tensors if v.type.tensor_type.elem_type in MASK_TYPES and filler.is_mask(v)]
 
 
 def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Feeds:

@@ -27,9 +27,10 @@ from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.given import given_cases
 from graphopt.checking.honest import Budget, HonestErrors
-from graphopt.checking.inputs import Case, Wishes, plan
+from graphopt.checking.inputs import Case, Wishes, masks_of, plan
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
+from graphopt.checking.keyless import differing, only_where_hidden
 from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
@@ -350,8 +351,7 @@ def verify(
     report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
-    report.notes += sizes_tried(pair.before_proto, cases) if inputs is None else []
-    _conclude(pair, report, cases)
+    _conclude(pair, report, cases, wanted)
     return report
 
 
@@ -557,6 +557,7 @@ def _tried(
             f"{pair.called} runs on none of the inputs {tried.format(next(iter(report.skipped.values())))}"
         )
     report.random = [name for name in pair.names if name in random]
+    report.notes += sizes_tried(pair.before_proto, cases) if inputs is None else []
     return wanted, cases
 
 
@@ -1014,11 +1015,13 @@ def _unseen(
 # -- concluding ----------------------------------------------------------------------------------------------------
 
 
-def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case]) -> None:
+def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> None:
     if not all(row.equal for row in report.rows):
         report.verdict = Verdict.DIFFERENT
     elif report.random:
         report.verdict = Verdict.RANDOM
+    if report.verdict == Verdict.DIFFERENT:
+        report.notes += _where_hidden(pair, report, cases, wanted)
     report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
     if report.verdict == Verdict.DIFFERENT:
         farthest = max((r for r in report.rows if not r.equal), key=_severity).case
@@ -1037,6 +1040,28 @@ def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case]) -> None:
                 f"by {moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, "
                 "or a limit with --rtol"
             )
+
+
+def _where_hidden(pair: _Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[str]:
+    """A sentence where AFTER differs in nothing but queries that see no key."""
+    masks = masks_of(_inlined(pair.before_proto))
+    ways = [[row for row in report.rows if not row.equal and row.optimized == level] for level in (False, True)]
+    bad, optimized = ({(row.case, row.name): row for row in rows} for rows in ways)
+    if not masks or not bad or optimized.keys() - bad.keys():
+        return []
+    row = next(iter(bad.values()))
+    session = open_session(pair.after, library=row.library, provider=row.provider)
+    found = []
+    for case in (case for case in cases if any(name == case.name for name, _ in bad)):
+        got = run_case(session, case, half_io=pair.half_io)
+        for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
+            if (case.name, name) in bad:
+                flags = differing(np.asarray(want), np.asarray(other), bad[case.name, name].limit)
+                if flags is None:
+                    return []
+                found.append((flags, {mask: np.asarray(case.feeds[mask]) for mask in masks}))
+    why = only_where_hidden(found)
+    return [why] if why else []
 
 
 def _summary(report: VerifyReport, cases: int) -> str:
