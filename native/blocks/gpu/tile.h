@@ -64,21 +64,20 @@ struct TileByShuffles {
 
   DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
 #if GRAPHOPT_ON_CPU
-    struct Operands {
-      Left left;
-      Right right;
-    } mine = {left, right};
-    void* const* lanes = cpu::wave_exchange(&mine);
-    for (int i = 0; i < kSums; ++i) {
-      for (int k = 0; k < 16; ++k) {
-        const auto operands = [&](int line) {
-          return static_cast<const Operands*>(lanes[k / kSlots * 16 + line]);
-        };
-        sum.v[i] +=
-            operand(operands(row(0))->left.v[k % kSlots]) * operand(operands(column(i))->right.v[k % kSlots]);
+    struct Operands {  // converted once by their lane, not by each that reads them
+      float left[kSlots], right[kSlots];
+    } mine;
+    for (int i = 0; i < kSlots; ++i) {
+      mine.left[i] = operand(left.v[i]);
+      mine.right[i] = operand(right.v[i]);
+    }
+    const cpu::Exchanged<Operands> lanes(mine);
+    for (int k = 0; k < 16; ++k) {
+      const float a = lanes.of(k / kSlots * 16 + row(0)).left[k % kSlots];
+      for (int i = 0; i < kSums; ++i) {
+        sum.v[i] += a * lanes.of(k / kSlots * 16 + column(i)).right[k % kSlots];
       }
     }
-    cpu::wave_done();
 #else
     UNROLL for (int k = 0; k < 16; ++k) {
       const float a = shuffle(to_float(left.v[k % kSlots]), k / kSlots * 16 + row(0));

@@ -29,12 +29,18 @@ constexpr int kWaveSize = GRAPHOPT_WAVE;
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr size_t kMaxThreads = 1024;
 
-enum class State { kReady, kAtBarrier, kAtExchange, kAtDone, kFinished };
+enum class State { kReady, kAtBarrier, kAtExchange, kFinished };
 
-struct Fiber : WorkItem {
+struct Fiber {
   jmp_buf jump;
-  State state = State::kReady;
+  char* stack = nullptr;
   bool made = false;
+};
+
+struct Item : WorkItem {
+  State state = State::kReady;
+  Fiber* fiber = nullptr;  // that it began in
+  int exchange = 0;        // where its next one is
 };
 
 struct Kernel {
@@ -50,11 +56,16 @@ std::map<std::string, Kernel>& table() {
 }
 
 struct Machine {
+  std::vector<Item> items;
   std::vector<Fiber> fibers;
-  std::vector<void*> exchanged;  // one pointer for each work-item
-  char* stacks = nullptr;
+  std::vector<Fiber*> idle;
+  std::vector<size_t> order;  // of the items, in this pass over them
+  size_t next = 0;            // in it
+  // A lane writes into one while others still read what it wrote into the other.
+  alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
   alignas(64) char lds[kLdsBytes];
   alignas(64) char dynamic[kLdsBytes];
+  bool lds_is_clean = false, dynamic_is_clean = false;
   jmp_buf scheduler;
   const Kernel* kernel = nullptr;
   void** args = nullptr;
@@ -62,80 +73,109 @@ struct Machine {
   size_t threads = 0;
 };
 
-Machine& machine() {
-  static Machine m;
-  return m;
-}
+Machine m;
 
 [[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "hip_on_cpu: kernel %s: %s\n", machine().name, what);
+  std::fprintf(stderr, "hip_on_cpu: kernel %s: %s\n", m.name, what);
   std::abort();
 }
 
-Fiber& self() { return *static_cast<Fiber*>(current); }
+Item& self() { return *static_cast<Item*>(current); }
 
-void park(State state) {
-  Fiber& fiber = self();
-  fiber.state = state;
-  if (_setjmp(fiber.jump) == 0) _longjmp(machine().scheduler, 1);
-}
-
-// A fiber is made once and runs work-item after work-item: making one enters the kernel, too.
-void work() {
-  for (;;) {
-    machine().kernel->entry(machine().kernel->function, machine().args);
-    park(State::kFinished);
+// The next item of this pass that can run, or null at its end.
+Item* next_item() {
+  while (m.next < m.threads) {
+    Item& item = m.items[m.order[m.next++]];
+    if (item.state == State::kReady) return &item;
   }
+  return nullptr;
 }
 
-void resume(size_t i) {
-  Machine& m = machine();
-  Fiber& fiber = m.fibers[i];
-  current = &fiber;
-  if (_setjmp(m.scheduler) != 0) return;
+void work();
+
+// Leaves the running fiber, which has saved where it is, for that of an item, or for the scheduler.
+[[noreturn]] void leave_for(Item* item) {
+  if (item == nullptr) _longjmp(m.scheduler, 1);
+  current = item;
+  if (item->fiber == nullptr) {
+    item->fiber = m.idle.back();
+    m.idle.pop_back();
+  }
+  Fiber& fiber = *item->fiber;
   if (fiber.made) _longjmp(fiber.jump, 1);
   fiber.made = true;
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = m.stacks + i * kStackBytes;
+  context.uc_stack.ss_sp = fiber.stack;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, work, 0);
   setcontext(&context);
+  std::abort();
+}
+
+void park(State state) {
+  Item& item = self();
+  item.state = state;
+  if (_setjmp(item.fiber->jump) == 0) leave_for(next_item());
+}
+
+// A fiber is made once and runs work-item after work-item: making one enters the kernel, too. Items that wait for no
+// other follow each other in one fiber.
+void work() {
+  for (;;) {
+    m.kernel->entry(m.kernel->function, m.args);
+    Item& item = self();
+    item.state = State::kFinished;
+    Item* const next = next_item();
+    if (next != nullptr && next->fiber == nullptr) {
+      next->fiber = item.fiber;
+      current = next;
+      continue;
+    }
+    m.idle.push_back(item.fiber);
+    if (_setjmp(item.fiber->jump) == 0) leave_for(next);
+  }
+}
+
+// Everything that can run, once, in the order of the pass; whether anything could.
+bool run_pass() {
+  m.next = 0;
+  Item* const first = next_item();
+  if (first == nullptr) return false;
+  if (_setjmp(m.scheduler) == 0) leave_for(first);
+  return true;
 }
 
 bool all(size_t begin, size_t end, State state) {
-  const auto& f = machine().fibers;
-  return std::all_of(f.begin() + static_cast<ptrdiff_t>(begin), f.begin() + static_cast<ptrdiff_t>(end),
-                     [state](const Fiber& fiber) { return fiber.state == state; });
+  return std::all_of(m.items.begin() + static_cast<ptrdiff_t>(begin),
+                     m.items.begin() + static_cast<ptrdiff_t>(end),
+                     [state](const Item& item) { return item.state == state; });
 }
 
 void release(size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i) machine().fibers[i].state = State::kReady;
+  for (size_t i = begin; i < end; ++i) m.items[i].state = State::kReady;
 }
 
-void run_group(Dim3 block_index, std::vector<size_t>& order, const std::function<void()>& reorder) {
-  Machine& m = machine();
-  std::memset(m.lds, 0xff, sizeof m.lds);
-  std::memset(m.dynamic, 0xff, sizeof m.dynamic);
+void run_group(Dim3 block_index, const std::function<void()>& reorder) {
+  if (!m.lds_is_clean) std::memset(m.lds, 0xff, sizeof m.lds);
+  if (!m.dynamic_is_clean) std::memset(m.dynamic, 0xff, sizeof m.dynamic);
+  m.lds_is_clean = m.dynamic_is_clean = true;
   for (size_t i = 0; i < m.threads; ++i) {
-    Fiber& fiber = m.fibers[i];
-    fiber.thread = {static_cast<uint32_t>(i), 0, 0};
-    fiber.block = block_index;
-    fiber.state = State::kReady;
+    Item& item = m.items[i];
+    item.thread = {static_cast<uint32_t>(i), 0, 0};
+    item.block = block_index;
+    item.state = State::kReady;
+    item.fiber = nullptr;
+    item.exchange = 0;
   }
   const size_t wave = kWaveSize;
   for (;;) {
     reorder();
-    bool progress = false;
-    for (const size_t i : order) {
-      if (m.fibers[i].state != State::kReady) continue;
-      resume(i);
-      progress = true;
-    }
+    bool progress = run_pass();
     for (size_t w = 0; w < m.threads; w += wave) {
       const size_t end = std::min(w + wave, m.threads);
-      if (all(w, end, State::kAtExchange) || all(w, end, State::kAtDone)) {
+      if (all(w, end, State::kAtExchange)) {
         release(w, end);
         progress = true;
       }
@@ -159,19 +199,26 @@ void Registration::add(const char* name, void (*kernel)(), int max_threads, Entr
   }
 }
 
-void* static_lds() { return machine().lds; }
-void* dynamic_lds() { return machine().dynamic; }
-void wait_for_group() { park(State::kAtBarrier); }
-
-void* const* wave_exchange(void* mine) {
-  Machine& m = machine();
-  const size_t i = current->thread.x;
-  m.exchanged[i] = mine;
-  park(State::kAtExchange);
-  return m.exchanged.data() + i / kWaveSize * kWaveSize;
+void* static_lds() {
+  m.lds_is_clean = false;
+  return m.lds;
 }
+void* dynamic_lds() {
+  m.dynamic_is_clean = false;
+  return m.dynamic;
+}
+void wait_for_group() { park(State::kAtBarrier); }
+void wait_for_wave() { park(State::kAtExchange); }
 
-void wave_done() { park(State::kAtDone); }
+const char* wave_exchange(const void* mine, size_t bytes) {
+  Item& item = self();
+  const size_t lane = item.thread.x;
+  auto& lanes = m.exchanged[item.exchange];
+  item.exchange = 1 - item.exchange;
+  std::memcpy(lanes[lane], mine, bytes);
+  wait_for_wave();
+  return lanes[lane / kWaveSize * kWaveSize];
+}
 
 }  // namespace graphopt::hip::cpu
 
@@ -189,7 +236,6 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   if (found == table().end()) return 1;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  Machine& m = machine();
   m.kernel = &found->second;
   m.args = args;
   m.name = name;
@@ -199,13 +245,16 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
     fail("work-group size out of bounds");
   if (m.threads % kWaveSize != 0) fail("the work-group size is no multiple of the wave size");
   if (lds > graphopt::hip::kLdsBytes) fail("more dynamic LDS than there is");
-  if (m.stacks == nullptr) {
-    m.fibers.resize(kMaxThreads);
-    m.exchanged.resize(kMaxThreads);
+  if (m.fibers.empty()) {
     void* stacks = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED) fail("no memory for the stacks");
-    m.stacks = static_cast<char*>(stacks);
+    m.items.resize(kMaxThreads);
+    m.fibers.resize(kMaxThreads);
+    for (Fiber& fiber : m.fibers) {
+      fiber.stack = static_cast<char*>(stacks) + (&fiber - m.fibers.data()) * kStackBytes;
+      m.idle.push_back(&fiber);
+    }
   }
   std::mt19937 random(seed);
   const auto arrange = [&](std::vector<size_t>& list) {
@@ -213,14 +262,15 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
     if (order == 1) std::reverse(list.begin(), list.end());
     if (order == 2) std::shuffle(list.begin(), list.end(), random);
   };
-  std::vector<size_t> blocks(size_t{grid[0]} * grid[1] * grid[2]), items(m.threads);
+  std::vector<size_t> blocks(size_t{grid[0]} * grid[1] * grid[2]);
   arrange(blocks);
-  arrange(items);
+  m.order.resize(m.threads);
+  arrange(m.order);
   for (const size_t b : blocks) {
     const auto x = static_cast<uint32_t>(b % grid[0]), y = static_cast<uint32_t>(b / grid[0] % grid[1]),
                z = static_cast<uint32_t>(b / grid[0] / grid[1]);
-    run_group({x, y, z}, items, [&] {
-      if (order == 2) arrange(items);
+    run_group({x, y, z}, [&] {
+      if (order == 2) arrange(m.order);
     });
   }
   return 0;

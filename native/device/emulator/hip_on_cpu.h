@@ -74,10 +74,23 @@ extern WorkItem* current;
 void* static_lds();
 void* dynamic_lds();
 void wait_for_group();
-// Every lane hands over a pointer and gets the pointers of all lanes of its wave. They stay valid until the
-// second call, wave_done(), which all lanes must make too.
-void* const* wave_exchange(void* mine);
-void wave_done();
+void wait_for_wave();
+constexpr size_t kExchangeBytes = 64;  // that a lane can hand over
+// Every lane hands over some bytes and gets those of lane 0 of its wave; those of the others follow, kExchangeBytes
+// apart. They stay until the second exchange after this one.
+const char* wave_exchange(const void* mine, size_t bytes);
+
+template <class T>
+class Exchanged {
+ public:
+  explicit Exchanged(const T& mine) : lanes_(wave_exchange(&mine, sizeof mine)) {
+    static_assert(sizeof(T) <= kExchangeBytes);
+  }
+  const T& of(int lane) const { return *reinterpret_cast<const T*>(lanes_ + lane * kExchangeBytes); }
+
+ private:
+  const char* lanes_;
+};
 
 }  // namespace cpu
 
@@ -87,16 +100,10 @@ inline int block_y() { return static_cast<int>(cpu::current->block.y); }
 inline int block_z() { return static_cast<int>(cpu::current->block.z); }
 
 inline void barrier() { cpu::wait_for_group(); }
-inline void wave_barrier() {
-  cpu::wave_exchange(nullptr);
-  cpu::wave_done();
-}
+inline void wave_barrier() { cpu::wait_for_wave(); }
 
 inline uint32_t shuffle_bits(uint32_t x, int lane) {
-  void* const* lanes = cpu::wave_exchange(&x);
-  const uint32_t value = *static_cast<const uint32_t*>(lanes[lane & (GRAPHOPT_WAVE - 1)]);
-  cpu::wave_done();
-  return value;
+  return cpu::Exchanged<uint32_t>(x).of(lane & (GRAPHOPT_WAVE - 1));
 }
 
 inline uint32_t multiply_high(uint32_t a, uint32_t b) {
