@@ -1,4 +1,5 @@
-// FusedAttention on the CPU against the definition in double, over features, shapes and layouts.
+// FusedAttention on the CPU against the definition in double, over features, shapes and layouts. Most of the time goes
+// into the definition, so all instruction sets of the machine are held against it in one process.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -70,13 +71,47 @@ struct Case {
 };
 
 int failures = 0, cases = 0;
-double worst[3] = {0, 0, 0};
+double worst[4][3] = {};  // by instruction set and by type
 
 // To bfloat16 by the definition: eight significant bits, ties to even.
 double rounded(double x) {
   if (x == 0 || !std::isfinite(x)) return x;
   const double unit = std::exp2(std::floor(std::log2(std::abs(x))) - 7);
   return std::nearbyint(x / unit) * unit;
+}
+
+// One instruction set's kernel.
+template <class T>
+struct Kernel {
+  graphopt::cpu::Isa isa;
+  decltype(&graphopt::cpu::fused_attention<T>) run;
+  decltype(&graphopt::cpu::fused_attention_workspace<T>) workspace;
+};
+
+// Those of this machine, the one that sessions get among them as they get it.
+template <class T>
+std::vector<Kernel<T>> kernels() {
+  using graphopt::cpu::Isa;
+  namespace cpu = graphopt::cpu;
+  const Kernel<T> all[] = {
+#if GRAPHOPT_X86_ISAS
+      {Isa::kBaseline, cpu::isa_baseline::fused_attention<T>,
+       cpu::isa_baseline::fused_attention_workspace<T>},
+      {Isa::kAvx2, cpu::isa_avx2::fused_attention<T>, cpu::isa_avx2::fused_attention_workspace<T>},
+      {Isa::kAvx512, cpu::isa_avx512::fused_attention<T>, cpu::isa_avx512::fused_attention_workspace<T>},
+      {Isa::kAvx512Bf16, cpu::isa_avx512bf16::fused_attention<T>,
+       cpu::isa_avx512bf16::fused_attention_workspace<T>},
+#else
+      {Isa::kBaseline, cpu::isa_baseline::fused_attention<T>,
+       cpu::isa_baseline::fused_attention_workspace<T>},
+#endif
+  };
+  std::vector<Kernel<T>> found;
+  for (const Kernel<T>& kernel : all) {
+    if (kernel.isa < cpu::isa()) found.push_back(kernel);
+  }
+  found.push_back({cpu::isa(), cpu::fused_attention<T>, cpu::fused_attention_workspace<T>});
+  return found;
 }
 
 // kBrain: products of factors in bfloat16. Probabilities are not rounded in the expected numbers, since
@@ -182,48 +217,50 @@ void check(const Case& c) {
   }
   const double rms = square > 0 ? std::sqrt(square / double(finite)) : 1;
 
-  std::vector<T> first;
-  for (size_t lanes : {1, 2, 3}) {
-    std::vector<T> got(static_cast<size_t>(o.elements), static_cast<T>(77.0f));
-    graphopt::test::ThreadParallel threads(lanes);
-    graphopt::test::HeapWorkspace heap;
-    graphopt::cpu::fused_attention(p, qs.data(), ks.data(), vs.data(), bs.data(), ms.get(), got.data(),
-                                   threads,
-                                   heap.allocate(graphopt::cpu::fused_attention_workspace<T>(p, lanes)));
-    if (lanes == 1) {
-      first = got;
-    } else if (!got.empty() && std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) != 0) {
-      std::printf("FAIL %zu lanes give other bits: %s\n", lanes, c.text().c_str());
-      ++failures;
-    }
-    if (o.elements > 200000) break;
-  }
-  double error = 0;
-  int64_t differing = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double y = double(first[i]), e = expected[i];
-    if (std::isnan(e) || std::isinf(e)) {
-      differing += !(std::isnan(e) ? std::isnan(y) : y == e);
-    } else if (!std::isfinite(y)) {
-      ++differing;
-    } else {
-      error = std::max(error, std::abs(y - e) / std::max(rms, std::abs(e)));
-    }
-  }
-  const int kind = kBrain ? 2 : sizeof(T) == 2;
-  worst[kind] = std::max(worst[kind], error);
   // A probability moves by half a unit in the last place at most, and what it multiplies is no larger than
   // this.
   double largest = 0;
   for (const double x : values) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0);
   const double limit = kBrain ? 0x1p-9 * largest / rms + 1e-5 : sizeof(T) == 2 ? 2e-3 : 1e-5;
-  if (differing > 0 || error > limit) {
-    std::printf("FAIL %s: %lld special values differ, error %.2e of RMS: %s\n",
-                kBrain           ? "bf16"
-                : sizeof(T) == 2 ? "fp16"
-                                 : "fp32",
-                static_cast<long long>(differing), error, c.text().c_str());
-    ++failures;
+  for (const Kernel<T>& kernel : kernels<T>()) {
+    const char* isa = graphopt::cpu::isa_name(kernel.isa);
+    std::vector<T> first;
+    for (size_t lanes : {1, 2, 3}) {
+      std::vector<T> got(static_cast<size_t>(o.elements), static_cast<T>(77.0f));
+      graphopt::test::ThreadParallel threads(lanes);
+      graphopt::test::HeapWorkspace heap;
+      kernel.run(p, qs.data(), ks.data(), vs.data(), bs.data(), ms.get(), got.data(), threads,
+                 heap.allocate(kernel.workspace(p, lanes)));
+      if (lanes == 1) {
+        first = got;
+      } else if (!got.empty() && std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) != 0) {
+        std::printf("FAIL %s: %zu lanes give other bits: %s\n", isa, lanes, c.text().c_str());
+        ++failures;
+      }
+      if (o.elements > 200000) break;
+    }
+    double error = 0;
+    int64_t differing = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double y = double(first[i]), e = expected[i];
+      if (std::isnan(e) || std::isinf(e)) {
+        differing += !(std::isnan(e) ? std::isnan(y) : y == e);
+      } else if (!std::isfinite(y)) {
+        ++differing;
+      } else {
+        error = std::max(error, std::abs(y - e) / std::max(rms, std::abs(e)));
+      }
+    }
+    double& seen = worst[size_t(kernel.isa)][kBrain ? 2 : sizeof(T) == 2];
+    seen = std::max(seen, error);
+    if (differing > 0 || error > limit) {
+      std::printf("FAIL %s %s: %lld special values differ, error %.2e of RMS: %s\n", isa,
+                  kBrain           ? "bf16"
+                  : sizeof(T) == 2 ? "fp16"
+                                   : "fp32",
+                  static_cast<long long>(differing), error, c.text().c_str());
+      ++failures;
+    }
   }
 }
 
@@ -378,7 +415,11 @@ int main() {
   features();
   specials();
   edges();
-  std::printf("%s: %d cases, %d failures, worst error %.2e (fp32), %.2e (fp16) and %.2e (bf16) of RMS\n",
-              graphopt::cpu::isa_name(graphopt::cpu::isa()), cases, failures, worst[0], worst[1], worst[2]);
+  for (const Kernel<float>& kernel : kernels<float>()) {
+    const double* seen = worst[size_t(kernel.isa)];
+    std::printf("%s: worst error %.2e (fp32), %.2e (fp16) and %.2e (bf16) of RMS\n",
+                graphopt::cpu::isa_name(kernel.isa), seen[0], seen[1], seen[2]);
+  }
+  std::printf("%d cases, %d failures\n", cases, failures);
   return failures == 0 ? 0 : 1;
 }
