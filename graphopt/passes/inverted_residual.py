@@ -12,7 +12,7 @@ negative pads; one activation with the same numbers stands twice; what lies betw
 else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
 
 Where it pays: for windows of 3x3 and 5x5 over tensors of some size, and four times as many channels
-between the convolutions as X has (docs/measurements/inverted_residual_cpu.md).
+between the convolutions as X has, but for 3x3 with Relu (docs/measurements/inverted_residual_cpu.md).
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
     def candidate(self, plan: BlockMatch, editor: Editor) -> Candidate:
         first, second, third = plan.convs
         dims = editor.shapes.dims(first.X) or ()
-        doubt = inverted_residual_doubt(first.C, first.M, second.kernel, [d.value for d in dims[2:]])
+        sizes = [d.value for d in dims[2:]]
+        doubt = inverted_residual_doubt(first.C, first.M, second.kernel, sizes, plan.forms[0].suffix)
         inputs = (first.X, first.W, second.W, third.W)
         return editor.candidate(plan.name, inputs, plan.last.outputs[0], plan.last, doubt)
 

@@ -124,7 +124,7 @@ def bfloat16_depthwise_doubt(
     return ""
 
 
-def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None]) -> str:
+def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None], activation: str) -> str:
     """Why InvertedResidual over M channels between its convolutions is slower than the runtime's three.
 
     Args:
@@ -132,10 +132,13 @@ def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequen
         M: channels between the convolutions.
         kernel: of the depthwise one.
         sizes: height and width of X; those that are not known count as 56.
+        activation: between the convolutions.
 
     Returns:
         "" when it is not slower.
     """
+    if tuple(kernel) == (3, 3) and activation == "Relu":
+        return "the runtime's own are as fast: Relu costs them nothing"
     if tuple(kernel) not in ((3, 3), (5, 5)):
         return "the runtime's own are faster: only windows of 3x3 and 5x5 have a filter of their own"
     if M < 4 * C:

@@ -59,7 +59,7 @@ RESIDUAL = "e = Conv(d, W3, B3) y = Add(e, x)"
     [
         (block(), (1, 16, 40, 30), "InvertedResidualClip"),
         (block(tail=RESIDUAL), (1, 16, 40, 30), "InvertedResidualAddClip"),
-        (block(act="Relu", tail="e = Conv(d, W3, B3) y = Add(x, e)"), (1, 16, 40, 30), "InvertedResidualAddRelu"),
+        (block(tail="e = Conv(d, W3, B3) y = Add(x, e)"), (1, 16, 40, 30), "InvertedResidualAddClip"),
         (block("N, 16, 33, 47", "Silu"), (2, 16, 33, 47), "InvertedResidualSilu"),
         (block("N, 16, H, V", "HardSwish"), (1, 16, 29, 31), "InvertedResidualHardSwish"),
         (block("N, 16, H, V", tail=RESIDUAL), (2, 16, 9, 5), "InvertedResidualAddClip"),
@@ -92,6 +92,7 @@ def test_convolutions_without_biases() -> None:
     ("text", "code"),
     [
         (block("1, 16, 20, 20"), "NO_GAIN"),
+        (block(act="Relu"), "NO_GAIN"),
         (block(window="group = 64, pads = [2, 2, 2, 2], dilations = [2, 2]"), "ATTRIBUTE"),
         (block(tail="z = Conv(d, W3, B3) y = Conv(a, W3, B3)"), "OTHER_USES"),
     ],
@@ -102,14 +103,14 @@ def test_refusals(text: str, code: str) -> None:
 
 
 def test_windows_of_other_sizes() -> None:
-    """5x5 has a filter of its own; 7x7 is taken with `--all-sites`."""
-    for kernel, name in ((5, "InvertedResidualClip"), (7, "Conv")):
+    """5x5 has a filter of its own; 7x7, and 3x3 with Relu, are taken with `--all-sites`."""
+    for kernel, act, name in ((5, "Relu", "InvertedResidualRelu"), (7, "Clip", "Conv"), (3, "Relu", "Conv")):
         pad = kernel // 2
-        text = block(window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
+        text = block(act=act, window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
         model = model_from_text(text, weights(kernel=kernel))
         assert rewrite(model, [InvertedResidual()]).op_types[-1] == name
         after, _ = optimize(model, target="cpu", all_sites=True)
-        assert [node.op_type for node in after.graph.node] == ["InvertedResidualClip"]
+        assert [node.op_type for node in after.graph.node] == [f"InvertedResidual{act}"]
         assert_same_outputs(model, after, {"x": draw(1, 16, 40, 30)})
 
 
