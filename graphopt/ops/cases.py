@@ -174,6 +174,8 @@ def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             attributes["mask_value"] = [-10000.0, float("-inf"), -3.0][i % 3]
         if "softcap" in spec.attributes:
             attributes["softcap"] = [2.0, 30.0][i % 2]
+        if "left" in spec.attributes:
+            attributes["left"], attributes["right"] = [(2, 0), (0, 1), (1, 3), (2**31 - 1, 0)][i % 4]
         yield Case(spec, inputs, attributes)
 
 

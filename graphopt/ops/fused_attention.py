@@ -1,5 +1,9 @@
 """FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V in one node.
 
+FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window: a query sees the keys around its own place alone. As in Causal
+the last query stands at the last key; `left` and `right` are how many keys before and behind its own it sees, and what
+is longer than the sequence hides nothing. It says what Causal does with right = 0.
+
 FusedAttention[Bias][Mask][Causal][Guard]Bf16, for CPUs alone: scale Q, K, the probabilities and V are rounded to
 bfloat16, to nearest and ties to even, where they are multiplied. Products, sums, the softmax and all tensors are float;
 a kernel may round the exponentials in place of the probabilities, which are the same numbers but for a factor.
@@ -34,7 +38,8 @@ from graphopt.ops.schema import (
 )
 
 MIN_ATTENTION_OPSET = 11  # Range, and Softmax along a negative axis
-SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap")
+CONSTANT_INT_OPSET = 12  # Constant has the attribute value_int.
+SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap", "Window")
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,12 @@ class Variant:
     gqa: bool = False
     guard: bool = False
     softcap: bool = False
+    window: bool = False
     brain: bool = False
 
     @property
     def name(self) -> str:
-        flags = (self.bias, self.mask, self.causal, self.gqa, self.guard, self.softcap)
+        flags = (self.bias, self.mask, self.causal, self.gqa, self.guard, self.softcap, self.window)
         return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on) + ("Bf16" if self.brain else "")
 
 
@@ -86,20 +92,28 @@ def _body(v: Variant, dialect: Dialect) -> str:
     if v.bias:
         body += f"bias_float = Cast <to: int = 1> (bias)\ns_biased = Add({score}, bias_float)\n"
         score = "s_biased"
-    if v.causal:
+    if v.causal or v.window:
+        # The place of each query among the keys.
         body += dim("rows_1d", score, -2) + dim("cols_1d", score, -1) + ints("column", -1, 1)
         body += "rows = Squeeze(rows_1d)\ncols = Squeeze(cols_1d)\n"
         body += "zero = Constant <value: tensor = int64 {0}> ()\none = Constant <value: tensor = int64 {1}> ()\n"
         body += "i = Range(zero, rows, one)\nj = Range(zero, cols, one)\noffset = Sub(cols, rows)\n"
-        body += "last = Add(i, offset)\nlast_column = Reshape(last, column)\nbeyond = Greater(j, last_column)\n"
+        body += "last = Add(i, offset)\nlast_column = Reshape(last, column)\n"
         body += "hidden = Constant <value: tensor = float {-inf}> ()\n"
-        body += f"s_causal = Where(beyond, hidden, {score})\n"
+    if v.causal:
+        body += f"beyond = Greater(j, last_column)\ns_causal = Where(beyond, hidden, {score})\n"
         score = "s_causal"
     if v.mask:
         # The lowest float is -inf in float16.
         body += attribute("masked_t", "mask_value", dialect, "V") + "masked = Cast <to: int = 1> (masked_t)\n"
         body += f"s_masked = Where(mask, {score}, masked)\n"
         score = "s_masked"
+    if v.window:
+        body += "left_t = Constant <value_int: int = @left> ()\nright_t = Constant <value_int: int = @right> ()\n"
+        body += "from = Sub(last_column, left_t)\nto = Add(last_column, right_t)\n"
+        body += "before = Less(j, from)\nbehind = Greater(j, to)\noutside = Or(before, behind)\n"
+        body += f"s_window = Where(outside, hidden, {score})\n"
+        score = "s_window"
     body += f"p_float = Softmax <axis: int = -1> ({score})\n"
     p = "p_float"
     if v.guard:
@@ -138,6 +152,8 @@ def _spec(v: Variant) -> OpSpec:
         o_perm: Sequence[int],
         mask_value: float = 0.0,
         softcap: float = 0.0,
+        left: int = 0,
+        right: int = 0,
     ) -> tuple[Array, ...]:
         extra = list(rest)
         bias = widen(extra.pop(0)) if v.bias else None
@@ -161,6 +177,10 @@ def _spec(v: Variant) -> OpSpec:
             s = np.where(np.arange(cols) <= np.arange(rows)[:, None] + cols - rows, s, -np.inf)
         if mask is not None:
             s = np.where(mask, s, mask_value)
+        if v.window:
+            rows, cols = s.shape[-2:]
+            place = np.arange(rows)[:, None] + cols - rows
+            s = np.where((np.arange(cols) >= place - left) & (np.arange(cols) <= place + right), s, -np.inf)
         p = _softmax(s)
         if v.guard:
             p = np.where(np.isnan(p), 0.0, p)
@@ -174,13 +194,17 @@ def _spec(v: Variant) -> OpSpec:
         attributes["mask_value"] = ir.AttributeType.FLOAT
     if v.softcap:
         attributes["softcap"] = ir.AttributeType.FLOAT
+    if v.window:
+        attributes |= dict.fromkeys(("left", "right"), ir.AttributeType.INT)
     return OpSpec(
         name=v.name,
         inputs=("Q", "K", "V", *(("bias",) if v.bias else ()), *(("mask",) if v.mask else ())),
         outputs=("O",),
         attributes=attributes,
         body=lambda dialect: _body(v, dialect),
-        min_opset=max(MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET) if v.brain else MIN_ATTENTION_OPSET,
+        min_opset=max(
+            MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET if v.brain else 0, CONSTANT_INT_OPSET if v.window else 0
+        ),
         reference=reference,
         summary=f"O = softmax(scale Q K^T + ...) V{' with products in bfloat16' if v.brain else ''}",
         gpu_kernel=not v.brain,
@@ -188,5 +212,13 @@ def _spec(v: Variant) -> OpSpec:
     )
 
 
-VARIANTS = tuple(Variant(*flags) for flags in itertools.product((False, True), repeat=len(SUFFIXES)))
-SPECS = tuple(_spec(v) for v in (*VARIANTS, *(replace(v, brain=True) for v in VARIANTS if not (v.gqa or v.softcap))))
+def _has_name(v: Variant) -> bool:
+    """A window is Causal where it ends with the query's own place, and has a guard where something else hides keys."""
+    return not v.window or (not v.causal and v.guard == (v.bias or v.mask))
+
+
+ALL = (Variant(*flags) for flags in itertools.product((False, True), repeat=len(SUFFIXES)))
+VARIANTS = tuple(sorted(filter(_has_name, ALL), key=lambda v: v.window))
+SPECS = tuple(
+    _spec(v) for v in (*VARIANTS, *(replace(v, brain=True) for v in VARIANTS if not (v.gqa or v.softcap or v.window)))
+)

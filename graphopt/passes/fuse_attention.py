@@ -151,6 +151,8 @@ class FuseAttention(Pass[Attention, Attention]):
             attributes["mask_value"] = plan.mask_value
         if plan.softcap is not None:
             attributes["softcap"] = plan.softcap
+        if plan.window is not None:
+            attributes["left"], attributes["right"] = plan.window
         fused = editor.emit(plan.variant.name, inputs, attributes, anchor=plan.context)
         old = [*plan.outer, *plan.inner]
         new = [*emission.nodes, fused]

@@ -1,4 +1,4 @@
-"""FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap] on the GPU."""
+"""FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap] and those with a window on the GPU."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Problem:
     mask: str = ""
     mask_value: float = float("-inf")
     causal: bool = False
+    window: tuple[int, int] | None = None
     guard: bool = False
     softcap: float = 0.0
     scale: float = 0.0
@@ -81,6 +82,9 @@ def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask
         s = np.where(np.arange(p.T) <= np.arange(p.S)[:, None] + p.T - p.S, s, -np.inf)
     if mask is not None:
         s = np.where(mask, s, p.mask_value)
+    if p.window:
+        behind = np.arange(p.T) - (np.arange(p.S)[:, None] + p.T - p.S)
+        s = np.where((behind >= -p.window[0]) & (behind <= p.window[1]), s, -np.inf)
     with np.errstate(invalid="ignore"):
         e = np.exp(s - s.max(axis=-1, keepdims=True, initial=-np.inf))
         weights = e / e.sum(axis=-1, keepdims=True)
@@ -129,7 +133,8 @@ def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
     sizes = [p.B, p.heads, p.S, p.T, p.D, p.Dv, p.heads // p.kv_heads]
     for s in (strides(q), k_strides, strides(v), o_strides, bias_strides, mask_strides):
         sizes += s
-    flags = bool(p.bias) | bool(p.mask) << 1 | p.causal << 2 | p.guard << 3
+    sizes += p.window or (0, 0)
+    flags = bool(p.bias) | bool(p.mask) << 1 | p.causal << 2 | p.guard << 3 | bool(p.window) << 4
 
     def plan(harness: Harness, facts: int) -> Plan:
         half, values = c_int(dtype == np.float16), (c_int64 * len(sizes))(*sizes)
@@ -156,6 +161,12 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(20, 70, 64, key_major=True, Dv=16),
         Problem(40, 64, 16, causal=True, mask="ST", mask_value=-3.0, bad=2),
         Problem(70, 400, 16, sink=12.0),
+        Problem(90, 90, 32, heads=2, window=(7, 0)),
+        Problem(40, 700, 16, heads=4, kv_heads=2, window=(130, 2**31 - 1), softcap=4.0),
+        Problem(33, 50, 24, window=(0, 3), mask="ST", guard=True, hidden_rows=4, bad=2),
+        Problem(70, 1200, 8, heads=2, window=(20, 5), bad=3),
+        Problem(60, 40, 16, window=(2, 1), bias="HST", guard=True, bad=2),
+        Problem(20, 1100, 16, window=(-40, 60), bad=1),
     ),
     128: (
         Problem(17, 45, 128),
@@ -173,6 +184,8 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(18, 66, 88, bias="S", rows_first=True, scale=0.5),
         Problem(13, 37, 70, Dv=90, bias="T", mask="ST", softcap=1.5, guard=True, hidden_rows=1),
         Problem(67, 35, 128, mask="T", key_major=True),
+        Problem(66, 600, 72, heads=2, window=(30, 0), rows_first=True),
+        Problem(40, 33, 128, window=(4, 2), mask="T", mask_value=-1e4, guard=True),
     ),
     256: (
         Problem(5, 9, 256),
@@ -189,6 +202,7 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(33, 16, 144, mask="BS", B=2, mask_value=-7.0),
         Problem(8, 31, 224, Dv=160, scale=-0.1),
         Problem(10, 65, 256, softcap=50.0, guard=True, causal=True, heads=2, kv_heads=1),
+        Problem(20, 70, 144, window=(9, 1), heads=2, kv_heads=1),
     ),
 }
 # Few rows and many keys: the keys are split.
@@ -203,6 +217,9 @@ SPLIT = (
     Problem(40, 513, 136, Dv=8, causal=True, guard=True),
     Problem(600, 560, 8, causal=True, guard=True, bad=2),
     Problem(2, 1500, 16, sink=12.0),
+    Problem(1, 1300, 32, heads=2, window=(300, 0)),
+    Problem(3, 2100, 16, window=(600, 0), mask="ST", guard=True, hidden_rows=1, bad=2),
+    Problem(8, 1100, 8, heads=4, kv_heads=2, window=(5, 2**31 - 1), bad=1),
 )
 # At most four rows read K and V with nothing between the products, by sizes of head: fewer keys than a group of lanes
 # takes at a time, parts of a split, heads that share keys, several images, narrow values.

@@ -205,8 +205,8 @@ EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int6
   });
 }
 
-// sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask. flags: bias 1, mask
-// 2, causal 4, guard 8.
+// sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask, then left and right. flags:
+// bias 1, mask 2, causal 4, guard 8, window 16.
 // `rows`: a number of AttentionRows, or -1 for the plan's own choice.
 EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, const int64_t* sizes,
                                            int flags, float scale, float softcap, float mask_value,
@@ -234,6 +234,9 @@ EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, 
     p.has_mask = (flags & 2) != 0;
     p.causal = (flags & 4) != 0;
     p.guard = (flags & 8) != 0;
+    p.window = (flags & 16) != 0;
+    p.left = sizes[31];
+    p.right = sizes[32];
     p.scale = scale;
     p.softcap = softcap;
     p.mask_value = mask_value;

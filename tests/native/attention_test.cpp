@@ -46,7 +46,8 @@ int64_t at(const Strides4& s, int64_t b, int64_t h, int64_t row, int64_t col) {
 struct Case {
   int64_t B = 1, H = 1, group = 1, S = 1, T = 1, D = 8, Dv = 8;
   const char *q = "bhrc", *k = "bhrc", *v = "bhrc", *o = "bhrc", *bias = "", *mask = "";
-  bool has_bias = false, has_mask = false, causal = false, guard = false;
+  bool has_bias = false, has_mask = false, causal = false, guard = false, window = false;
+  int64_t left = 0, right = 0;
   float softcap = 0, mask_value = -kInfinity, spread = 1;
   // Positions that are overwritten: tensor, element (modulo its size), value.
   struct Poke {
@@ -61,11 +62,11 @@ struct Case {
     char buffer[400];
     std::snprintf(buffer, sizeof buffer,
                   "B%d H%d g%d S%d T%d D%d Dv%d q=%s k=%s v=%s o=%s bias=%d'%s' mask=%d'%s'%g causal=%d "
-                  "guard=%d cap=%g "
+                  "guard=%d cap=%g window=%d'%d,%d' "
                   "spread=%g pokes=%d",
                   int(B), int(H), int(group), int(S), int(T), int(D), int(Dv), q, k, v, o, has_bias, bias,
-                  has_mask, mask, double(mask_value), causal, guard, double(softcap), double(spread),
-                  int(pokes.size()));
+                  has_mask, mask, double(mask_value), causal, guard, double(softcap), window, int(left),
+                  int(right), double(spread), int(pokes.size()));
     return buffer;
   }
 };
@@ -129,6 +130,7 @@ void check(const Case& c) {
   if (c.has_bias) p.bias = bias.stride;
   if (c.has_mask) p.mask = mask.stride;
   p.has_bias = c.has_bias, p.has_mask = c.has_mask, p.causal = c.causal, p.guard = c.guard;
+  p.window = c.window, p.left = c.left, p.right = c.right;
   p.scale = 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(c.D, 1)));
   p.softcap = c.softcap, p.mask_value = c.mask_value;
 
@@ -191,6 +193,8 @@ void check(const Case& c) {
           if (c.has_bias) x += double(bs[size_t(at(p.bias, b, h, i, j))]);
           if (c.causal && j > i + c.T - c.S) x = -INFINITY;
           if (c.has_mask && !ms[size_t(at(p.mask, b, h, i, j))]) x = double(c.mask_value);
+          const int64_t behind = j - (i + c.T - c.S);
+          if (c.window && (behind < -c.left || behind > c.right)) x = -INFINITY;
           nan |= std::isnan(x);
           highest = std::max(highest, x);
           s[size_t(j)] = x;
@@ -373,6 +377,28 @@ void specials() {
   }
 }
 
+void windows() {
+  const int64_t sizes[][2] = {{1, 40}, {5, 5}, {40, 70}, {70, 40}, {30, 600}, {600, 30}, {300, 1100}};
+  const int64_t windows[][2] = {{0, 0}, {3, 1}, {100, 0}, {0, INT32_MAX}, {INT32_MAX, 7}, {-9, 12}};
+  int n = 0;
+  for (const auto& size : sizes) {
+    for (const auto& window : windows) {
+      for (int flags = 0; flags < 8; ++flags) {
+        Case c;
+        c.S = size[0], c.T = size[1], c.D = n % 2 ? 24 : 17, c.Dv = n % 3 ? 20 : 48;
+        c.group = n % 3 == 0 ? 2 : 1, c.H = 2;
+        c.window = true, c.left = window[0], c.right = window[1];
+        c.has_mask = flags & 1, c.has_bias = flags & 2, c.guard = flags & 4;
+        c.mask = "rc", c.bias = "hrc", c.mask_value = n % 2 ? -1e4f : -kInfinity;
+        if (n % 5 == 0) c.softcap = 2.0f;
+        if (n % 4 == 0) c.pokes = {{'v', 3, kInfinity}, {'v', 9973, std::nanf("")}};
+        both(c);
+        ++n;
+      }
+    }
+  }
+}
+
 void edges() {
   for (int64_t zero = 0; zero < 5; ++zero) {
     Case c;
@@ -414,6 +440,7 @@ int main() {
   shapes();
   features();
   specials();
+  windows();
   edges();
   for (const Kernel<float>& kernel : kernels<float>()) {
     const double* seen = worst[size_t(kernel.isa)];

@@ -12,13 +12,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from graphopt import pipeline
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
+from graphopt.ops import DOMAIN
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets.target import Target
+from tests.contrib.nodes import RUNTIME
 from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text, rewrite, run
 
 RNG = np.random.default_rng(11)
@@ -798,8 +801,8 @@ def test_attention_node_takes_the_head_transposes() -> None:
         (attention_node(23, node={"scale": -1.0}), "ATTRIBUTE"),
         (attention_node(23, node={"softcap": -1.0}), "ATTRIBUTE"),
         (attention_node(23, node={"softmax_precision": TensorProto.DOUBLE}), "WRONG_DTYPE"),
-        (attention_node(25, node={"left_window_size": 1}), "ATTRIBUTE"),
-        (attention_node(25, node={"right_window_size": 0}), "ATTRIBUTE"),
+        (attention_node(25, node={"left_window_size": 1}), "UNKNOWN_SHAPE"),
+        (attention_node(25, rows=7, node={"right_window_size": -2}), "ATTRIBUTE"),
         (attention_node(26, node={"of_a_later_version": 1}), "ATTRIBUTE"),
     ],
 )
@@ -808,7 +811,15 @@ def test_attention_nodes_that_stay(model: onnx.ModelProto, code: str) -> None:
 
 
 def cached_node(
-    *, packed: bool, heads: int, past: int, causal: bool = False, mask: bool = False, rows: str = "S", opset: int = 23
+    *,
+    packed: bool,
+    heads: int,
+    past: int,
+    causal: bool = False,
+    mask: bool = False,
+    rows: str = "S",
+    opset: int = 23,
+    window: tuple[int, int] = (-1, -1),
 ) -> onnx.ModelProto:
     """Attention over new keys and, with `past`, cached ones; the caches grow into outputs."""
     new = {
@@ -830,6 +841,8 @@ def cached_node(
     elif mask:
         names.append("m")
     attributes = [f"is_causal = {int(causal)}"]
+    if opset >= 25:
+        attributes += [f"left_window_size = {window[0]}", f"right_window_size = {window[1]}"]
     if packed:
         attributes += ["q_num_heads = 4", f"kv_num_heads = {heads}"]
     text = f"""g ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
@@ -876,6 +889,38 @@ def test_packed_heads_and_caches(packed: bool, heads: int, past: int, causal: bo
             np.testing.assert_allclose(o, want, atol=2e-5)
             for old, new, got in zip(("pk", "pv"), "kv", present):
                 np.testing.assert_array_equal(got, np.concatenate([feeds[old], feeds[new]], axis=2))
+
+
+@pytest.mark.parametrize("window", [(2, 0), (1, 3), (-1, 2), (0, -1), (300, 0)])
+@pytest.mark.parametrize(("causal", "mask", "past", "heads"), [(0, 0, 0, 4), (1, 0, 3, 2), (0, 1, 3, 4), (1, 1, 0, 2)])
+def test_windows(window: tuple[int, int], causal: int, mask: int, past: int, heads: int) -> None:
+    """Against ONNX's own reference, and this runtime where it knows the opset."""
+    model = cached_node(
+        packed=heads == 2, heads=heads, past=past, causal=bool(causal), mask=bool(mask), opset=25, window=window
+    )
+    S = 9
+    for value in model.graph.input:  # a mask may not be shorter than the keys
+        for dim in value.type.tensor_type.shape.dim:
+            if size := {"S": S, "P": past, "N": S + past}.get(dim.dim_param):
+                dim.dim_value = size
+    after = fuse(model)
+    fused = next(n for n in after.proto.graph.node if n.domain == DOMAIN)
+    hides = window[0] >= 0 or (window[1] >= 0 and not causal)
+    suffixes = [("Bias", mask), ("Causal", not hides), ("Gqa", heads == 2), ("Guard", mask), ("Window", hides)]
+    assert fused.op_type == "FusedAttention" + "".join(name for name, there in suffixes if there)
+    onnx.checker.check_model(after.proto)
+    feeds = {"q": draw(2, 4, S, 8), "k": draw(2, heads, S, 8), "v": draw(2, heads, S, 6)}
+    if heads == 2:
+        feeds = {n: x.transpose(0, 2, 1, 3).reshape(2, S, -1) for n, x in feeds.items()}
+    if past:
+        feeds |= {"pk": draw(2, heads, past, 8), "pv": draw(2, heads, past, 6)}
+    if mask:
+        feeds["m"] = np.where(RNG.random((2, 1, S, S + past)) < 0.7, 0.5, -np.inf).astype(np.float32)
+    want = np.asarray(list(ReferenceEvaluator(model).run(None, feeds))[0])
+    if RUNTIME >= (1, 32):
+        np.testing.assert_allclose(run(model, feeds)[0], want, atol=2e-5)
+    for library in (False, True):
+        np.testing.assert_allclose(run_anywhere(after.proto, feeds, library=library)[0], want, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,37 @@ def attention(
     scores = cap * np.tanh(scores / cap) if cap else scores
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask.astype(dtype).astype(float)
+    behind = np.arange(past + keys) - past - np.arange(S)[:, None]
     if attributes.get("is_causal"):
-        scores = np.where(np.arange(past + keys) <= past + np.arange(S)[:, None], scores, -np.inf)
+        scores = np.where(behind <= 0, scores, -np.inf)
+    if (left := attributes.get("left_window_size", -1)) >= 0:
+        scores = np.where(behind >= -left, scores, -np.inf)
+    if (right := attributes.get("right_window_size", -1)) >= 0:
+        scores = np.where(behind <= right, scores, -np.inf)
     p = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
     y = p / np.maximum(p.sum(-1, keepdims=True), 1e-300) @ wide[2]
     expected: list[Array] = [np.ascontiguousarray(y.swapaxes(1, 2)).reshape(B, S, -1) if flat else y]
     return Alone("Attention", inputs, expected + ([k, v] if presents else []), attributes)
+
+
+@both
+def test_windows(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """Of opset 25: with a cache, as many keys as queries, more and fewer."""
+    seen = np.random.default_rng(4).random((S, P + S)) < 0.6
+    check_together(
+        worker,
+        [
+            attention(dtype, keys=S, left_window_size=1),
+            attention(dtype, keys=S, left_window_size=2, right_window_size=1, heads=(4, 2), flat=True),
+            attention(dtype, left_window_size=1, right_window_size=1),
+            attention(dtype, right_window_size=0),
+            attention(dtype, keys=3, left_window_size=1, is_causal=1),
+            attention(dtype, past=P, keys=S, left_window_size=2, is_causal=1, presents=True),
+            attention(dtype, past=P, keys=S, left_window_size=2, right_window_size=3, is_causal=1, mask=seen),
+            attention(dtype, past=P, keys=S, right_window_size=1, softcap=2.0),
+        ],
+        opset=25,
+    )
 
 
 @both

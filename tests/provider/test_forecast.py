@@ -89,8 +89,10 @@ def test_beside_a_node_that_the_cpu_has(worker: ProcessPoolExecutor) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("test_attention_local_window_with_past", id="a definition of a node without some inputs"),
-        pytest.param("test_attention_local_window_gqa_rank4_mask", id="and of one without some outputs"),
+        pytest.param(
+            "test_attention_4d_causal_nonpad_continued_prefill", id="a definition of a node without some inputs"
+        ),
+        pytest.param("test_attention_local_window_ext_cache_rank3_head_mask", id="and of one without some outputs"),
         pytest.param("test_range_float_type_positive_delta_expanded", id="a body whose inputs have no types"),
         pytest.param("test_relu_expanded_ver18", id="a definition beside a node that the CPU has"),
         pytest.param("test_sce_NCd1d2d3d4d5_none_no_weight", id="a rank that follows from another input's shape"),

@@ -123,6 +123,8 @@ class Attention:
     # The Reshape that ends a view, where one does.
     back: Mapping[View, ir.Node] = field(default_factory=dict)
     causal: bool = False
+    # How many keys before and behind its own place a query sees.
+    window: tuple[int, int] | None = None
     guard: bool = False
     gqa: bool = False
     # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
@@ -147,6 +149,7 @@ class Attention:
             gqa=self.gqa,
             guard=self.guard,
             softcap=self.softcap is not None,
+            window=self.window is not None,
         )
 
 

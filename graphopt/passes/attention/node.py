@@ -19,6 +19,8 @@ KNOWN = frozenset(
 )
 # How many keys before and behind its own a query sees; -1 for all. Attention-25 and later.
 WINDOWS = ("left_window_size", "right_window_size")
+# More keys than any sequence has.
+ALL_KEYS = 2**31 - 1
 
 
 def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
@@ -61,8 +63,10 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
     scale = _scale(node, shapes.dim(q_operand.value, 3))
     causal = attribute_int(node, "is_causal", 0) == 1
-    if causal and rows != keys:
-        raise Refusal(Code.UNKNOWN_SHAPE, "causal from the top left, and S = T is not known", node)
+    window = _window(node, causal)
+    if (causal or window is not None) and rows != keys:
+        what = "causal" if causal else "a window"
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} from the top left, and S = T is not known", node)
     k_perm = k_operand.perm
     found = Attention(
         softmax=node,
@@ -77,7 +81,8 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         inner=(node,),
         scale=scale,
         softcap=softcap or None,
-        causal=causal,
+        causal=causal and window is None,
+        window=window,
         gqa=_heads(q_operand, shapes) != _heads(k_operand, shapes),
         prepared=tuple(prepared),
         packed=packed,
@@ -92,11 +97,20 @@ def _require_version(node: ir.Node, shapes: Shapes) -> None:
 
 
 def _require_known_attributes(node: ir.Node) -> None:
-    for name in WINDOWS:
-        if (size := attribute_int(node, name, -1)) != -1:
-            raise Refusal(Code.ATTRIBUTE, f"{name} is {size}", node)
     if unknown := sorted(node.attributes.keys() - KNOWN - {*WINDOWS}):
         raise Refusal(Code.ATTRIBUTE, f"Attention has no attribute {unknown[0]} that is known here", node)
+
+
+def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
+    """How many keys before and behind its own a query sees, what causality hides left out; None where there is none."""
+    sizes = [attribute_int(node, name, -1) for name in WINDOWS]
+    for name, size in zip(WINDOWS, sizes):
+        if size < -1:
+            raise Refusal(Code.ATTRIBUTE, f"{name} is {size}", node)
+    left, right = (ALL_KEYS if size == -1 else min(size, ALL_KEYS) for size in sizes)
+    if causal:
+        right = 0
+    return None if left == ALL_KEYS and (causal or right == ALL_KEYS) else (left, right)
 
 
 def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], shapes: Shapes) -> bool:

@@ -14,13 +14,15 @@ struct AttentionStrides {
 struct AttentionSizes {
   uint32_t rows;  // query rows of one key/value head: those of all query heads that read it
   int32_t S, T, D, Dv;
-  int32_t split_keys;  // keys of a work-group, a multiple of the block
+  int32_t split_keys;   // keys of a work-group, a multiple of the block
+  int32_t left, right;  // of a window: keys before and behind a query's own that it sees
 };
 
 enum AttentionFlags : int32_t {
   kAttentionCausal = 1,
   kAttentionGuard = 2,
-  kAttentionSkips = 4,    // causal, and hidden keys have probability 0 whatever the mask: they are not read
+  kAttentionSkips =
+      4,  // keys that causality or a window hides have probability 0 whatever the mask: they are not read
   kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
   kAttentionVectorK = 16,
   kAttentionVectorV = 32,
@@ -31,6 +33,7 @@ enum AttentionFlags : int32_t {
   kAttentionSoftcap = 1024,
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
   kAttentionFound = 4096,  // fused_attention_values_* has run
+  kAttentionWindow = 8192,
 };
 
 struct AttentionScores {
@@ -60,7 +63,7 @@ struct AttentionArgs {
   Constant found;  // of fused_attention_values_*; null when not needed
   AttentionLayout layout;
 };
-static_assert(is_args<AttentionArgs>(328), "one layout for all compilers");
+static_assert(is_args<AttentionArgs>(336), "one layout for all compilers");
 
 constexpr int kAttentionThreads = 256;  // of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // of fused_attention_few_*, at most
@@ -82,7 +85,7 @@ struct AttentionCombineArgs {
   float exponent;
   int32_t flags;
 };
-static_assert(is_args<AttentionCombineArgs>(152), "one layout for all compilers");
+static_assert(is_args<AttentionCombineArgs>(160), "one layout for all compilers");
 
 // Keys whose values one work-group of fused_attention_values_* looks at.
 constexpr int kAttentionValueKeys = 512;

@@ -53,6 +53,14 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
   }
 }
 
+// x with its first `count` lanes -infinity.
+inline Vec hide_first(Vec x, int64_t count) {
+  const Vec hidden = splat(-std::numeric_limits<float>::infinity());
+  IntVec lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  return lane < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
+}
+
 // y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
@@ -512,7 +520,8 @@ struct Plan {
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
     const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
-    final_products = !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && p.softcap == 0.0f;
+    final_products =
+        !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && !p.window && p.softcap == 0.0f;
     half_vector = kWidth == 16 && value_width % kPanelFloats == 48 && value_width - p.Dv >= kWidth / 2 &&
                   !values_in_place;
     one_block = p.T <= block_keys;
@@ -590,6 +599,16 @@ struct Attention {
     if (++row.s == p.S) row = {row.h + 1, 0};
   }
 
+  // The first key that a row sees, and the one behind the last: of `n` keys from `first` on.
+  struct Keys {
+    int64_t begin, end;
+  };
+  Keys window_of(Row row, int64_t first, int64_t n) const {
+    if (!p.window) return {0, n};
+    const int64_t place = row.s + p.T - p.S - first;
+    return {std::max<int64_t>(place - p.left, 0), std::clamp<int64_t>(place + p.right + 1, 0, n)};
+  }
+
   // Does to the scores of one row against keys [first, first + n) all that stands between the two products
   // but the softmax; the lanes of the result hold the highest.
   Vec finish_scores(const Scratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
@@ -615,6 +634,7 @@ struct Attention {
       }
     }
     const int64_t seen = p.causal ? std::max<int64_t>(row.s + p.T - p.S + 1 - first, 0) : padded;
+    const Keys window = window_of(row, first, padded);
     Vec most = splat(-infinity);
     const auto finish = [&](int64_t j, int64_t count) {
       Vec v = load(s + j);
@@ -629,7 +649,9 @@ struct Attention {
           v = select(part, v, splat(p.mask_value));
         }
       }
-      if (count < kWidth) v = keep_part(v, count, -infinity);
+      if (j < window.begin) v = hide_first(v, window.begin - j);
+      const int64_t end = std::min(j + count, window.end) - j;
+      if (end < kWidth) v = keep_part(v, std::max<int64_t>(end, 0), -infinity);
       store(s + j, v);
       most = larger(v, most);
     };
@@ -675,10 +697,18 @@ struct Attention {
     bool keys_packed;
   };
 
-  // How many of the block's keys `rows` rows take. Those that causality hides from all of them have probability 0,
-  // unless a finite mask_value may weigh there.
+  // How many of the block's keys `rows` rows take. Those that causality or a window hides from all of them have
+  // probability 0, unless a finite mask_value may weigh behind causality.
   int64_t keys_that_count(const Block& block, Row row, int64_t rows, const float* highest) const {
-    if (!p.causal || block.poisoned) return block.n;
+    if ((!p.causal && !p.window) || block.poisoned) return block.n;
+    if (p.window) {
+      int64_t end = 0;
+      for (int64_t i = 0; i < rows; ++i, advance(row)) {
+        const Keys window = window_of(row, block.first, block.n);
+        if (window.begin < window.end) end = std::max(end, window.end);
+      }
+      return end;
+    }
     int64_t seen = 0;
     bool negligible = true;
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
@@ -871,7 +901,7 @@ struct Attention {
       } else if (!plan.values_in_place) {
         pack_values(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, w.v);
       }
-      if (p.guard || p.causal) {
+      if (p.guard || p.causal || p.window) {
         block.poisoned = p.bfloat16 ? sum_pair_poison(words(w.v), block.n, plan.value_width, w.block_poison)
                          : plan.values_in_place
                              ? sum_poison(block.v, p.v.row, block.n, plan.value_width, w.block_poison)

@@ -41,11 +41,13 @@ DEVICE bool is_finite(T x) {
   return to_float(x) * 0.0f == 0.0f;
 }
 
-// The last key whose value in column d is not finite, or -1.
-DEVICE int last_found(const int32_t* found, int parts, int Dv, int d) {
+// The last key whose value in column d is not finite, or -1; one behind all where there is one in the first `unread`
+// parts.
+DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread) {
   int last = -1;
   for (int part = 0; part < parts; ++part) {
-    last = max_int(last, found[static_cast<size_t>(part) * static_cast<size_t>(Dv) + static_cast<size_t>(d)]);
+    const int at = found[static_cast<size_t>(part) * static_cast<size_t>(Dv) + static_cast<size_t>(d)];
+    last = max_int(last, at >= 0 && part < unread ? 0x7fffffff : at);
   }
   return last;
 }
@@ -100,7 +102,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
     const int32_t* found =
         lds.extras.found + static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
     for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
-      lds.last[d] = last_found(found, parts, sizes.Dv, d);
+      lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
     }
   }
   barrier();
@@ -304,12 +306,14 @@ DEVICE void attention_combine(const AttentionCombineArgs& args) {
   const uint32_t batch = divide(all_heads, heads), group_head = divide(r, queries);
   const uint32_t query = r - group_head * queries.d;
   const auto head = (all_heads - batch * heads.d) * divide(rows.d, queries) + group_head;
-  const int from = first_unread(sum, static_cast<int>(query) + sizes.T - sizes.S + 1, sizes.T, args.flags);
+  const int seen = static_cast<int>(query) + sizes.T - sizes.S + sizes.right + 1;
+  const int from = first_unread(sum, seen, sizes.T, args.flags);
   float y = from == 0 ? 0.0f : value / sum;
   if (found != nullptr) {
     const int parts = value_parts(sizes.T);
     found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts) * columns.d;
-    if (last_found(found, parts, sizes.Dv, column) >= from) y = not_a_number();
+    const int unread = first_read(sizes, static_cast<int>(query), args.flags) / kAttentionValueKeys;
+    if (last_found(found, parts, sizes.Dv, column, unread) >= from) y = not_a_number();
   }
   o[batch * strides.b + head * strides.h + int64_t{query} * strides.row + int64_t{column} * strides.column] =
       from_float<T>(y);

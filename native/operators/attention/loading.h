@@ -20,6 +20,13 @@ struct AttentionRow {
   int head, query;
 };
 
+// The first key that is read for a query: where its window begins, on the grid of fused_attention_values_*, so that what
+// is not read is whole parts.
+DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
+  const int from = query + sizes.T - sizes.S - sizes.left;
+  return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
+}
+
 // What a work-group computes: rows of one image and one head of K and V, over some of the keys.
 template <class P>
 struct AttentionPlace {
@@ -38,6 +45,12 @@ struct AttentionPlace {
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
   DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
+  // Of fused_attention_values_*: those before all that this work-group and others with its rows read.
+  DEVICE int unread_parts() const {
+    const AttentionRow low = row_at(first_row), high = row_or_last(P::kBlockRows - 1);
+    const int lowest = low.head == high.head ? low.query : 0;
+    return first_read(layout.sizes, lowest, layout.scores.flags) / kAttentionValueKeys;
+  }
 
   DEVICE explicit AttentionPlace(const AttentionLayout& of)
       : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
@@ -65,12 +78,14 @@ struct AttentionPlace {
     const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
     const AttentionRow low = row_at(first_row), high = row_at(last_row);
     const bool one_head = low.head == high.head;
-    ahead = sizes.T - sizes.S;
-    first_hidden = (one_head ? low.query : 0) + ahead + 1;
+    const int lowest = one_head ? low.query : 0;
+    ahead = sizes.T - sizes.S + sizes.right;
+    first_hidden = lowest + ahead + 1;
     begin = split * sizes.split_keys;
     end = min_int(begin + sizes.split_keys, sizes.T);
     if ((layout.scores.flags & kAttentionSkips) != 0) {
       end = min_int(end, (one_head ? high.query : sizes.S - 1) + ahead + 1);
+      begin = max_int(begin, first_read(sizes, lowest, layout.scores.flags));
     }
   }
 };

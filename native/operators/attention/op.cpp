@@ -97,7 +97,7 @@ Strides4 broadcast_to_scores(const char* name, const Shape& shape, const int64_t
 
 std::vector<FusedAttentionOp> FusedAttentionOp::all() {
   std::vector<FusedAttentionOp> ops;
-  for (int flags = 0; flags < 64; ++flags) {
+  for (int flags = 0; flags < 128; ++flags) {
     FusedAttentionOp op;
     op.bias_ = (flags & 1) != 0;
     op.mask_ = (flags & 2) != 0;
@@ -105,6 +105,8 @@ std::vector<FusedAttentionOp> FusedAttentionOp::all() {
     op.gqa_ = (flags & 8) != 0;
     op.guard_ = (flags & 16) != 0;
     op.softcap_ = (flags & 32) != 0;
+    op.window_ = (flags & 64) != 0;
+    if (op.window_ && (op.causal_ || op.guard_ != (op.bias_ || op.mask_))) continue;
     ops.push_back(op);
   }
   return ops;
@@ -113,7 +115,7 @@ std::vector<FusedAttentionOp> FusedAttentionOp::all() {
 std::vector<FusedAttentionOp> FusedAttentionOp::all_bfloat16() {
   std::vector<FusedAttentionOp> ops;
   for (FusedAttentionOp op : all()) {
-    if (op.gqa_ || op.softcap_) continue;
+    if (op.gqa_ || op.softcap_ || op.window_) continue;
     op.bfloat16_ = true;
     ops.push_back(op);
   }
@@ -123,7 +125,7 @@ std::vector<FusedAttentionOp> FusedAttentionOp::all_bfloat16() {
 std::string FusedAttentionOp::name() const {
   return std::string("FusedAttention") + (bias_ ? "Bias" : "") + (mask_ ? "Mask" : "") +
          (causal_ ? "Causal" : "") + (gqa_ ? "Gqa" : "") + (guard_ ? "Guard" : "") +
-         (softcap_ ? "Softcap" : "") + (bfloat16_ ? "Bf16" : "");
+         (softcap_ ? "Softcap" : "") + (window_ ? "Window" : "") + (bfloat16_ ? "Bf16" : "");
 }
 
 std::vector<Operand> FusedAttentionOp::inputs() const {
@@ -155,6 +157,11 @@ void FusedAttentionOp::read(const Node& node) {
     }
   }
   if (softcap_) softcap_value_ = node.get_float("softcap");
+  if (window_) {
+    left_ = node.get_int("left");
+    right_ = node.get_int("right");
+    if (left_ < 0 || right_ < 0) throw Error("a window of less than the query's own key");
+  }
 }
 
 struct FusedAttentionOp::Resolved {
@@ -215,6 +222,9 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const
   p.has_bias = bias_;
   p.has_mask = mask_;
   p.causal = causal_;
+  p.window = window_;
+  p.left = left_;
+  p.right = right_;
   p.guard = guard_;
   p.bfloat16 = bfloat16_;
   p.scale = scale_;
@@ -290,7 +300,11 @@ class Attention final : public gpu::DeviceKernel {
         q_heads_(node.find_int("q_num_heads").value_or(0)),
         kv_heads_(node.find_int("kv_num_heads").value_or(0)),
         scale_(node.find_float("scale")),
-        softcap_(node.find_float("softcap").value_or(0.0f)) {}
+        softcap_(node.find_float("softcap").value_or(0.0f)),
+        left_(node.find_int("left_window_size").value_or(-1)),
+        right_(node.find_int("right_window_size").value_or(-1)) {
+    if (left_ < -1 || right_ < -1) throw Error("a window of less than the query's own key");
+  }
 
  private:
   enum : size_t { kQ, kK, kV, kMask, kPastK, kPastV };
@@ -350,17 +364,25 @@ class Attention final : public gpu::DeviceKernel {
       (p.has_mask ? p.mask : p.bias) = broadcast_to_scores("attn_mask", mask.shape, scores, 4);
       p.guard = true;  // a query that sees nothing gives zeros
     }
-    if (causal_) {
-      // Query i sees keys up to past + i: those beyond the last query's are seen by none. Ours counts from the
-      // last key.
-      if (p.T - past < p.S) throw Error("fewer keys than queries, and is_causal");
-      p.causal = true;
-      p.T = past + p.S;
-    }
+    set_places(p, past);
     const Ref to = set_output(call, 0, y);
     const Ref mask = call.has_input(kMask) ? Ref::input(kMask) : Ref();
     program.launch(gpu::fused_attention_plan(p, half, call.aligned(), device_.facts()),
                    {Ref::input(kQ), from_k, from_v, mask}, {to});
+  }
+
+  // Query i stands at key past + i and sees those around it. Ours counts from the last key.
+  void set_places(AttentionProblem& p, int64_t past) const {
+    const int64_t beyond = p.T - p.S - past, all = p.S + p.T;
+    if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys beyond the last one's
+      p.causal = true;
+      p.T -= beyond;
+    } else if (causal_ || left_ >= 0 || right_ >= 0) {
+      p.window = true;
+      p.left = (left_ < 0 ? all : std::min(left_, all)) + beyond;
+      p.right = (causal_ ? 0 : right_ < 0 ? all : std::min(right_, all)) - beyond;
+      p.guard = p.guard || beyond != 0;  // a query may see none
+    }
   }
 
   static int64_t past_tokens(const Call& call, const Shape& k, const Shape& v) {
@@ -403,6 +425,7 @@ class Attention final : public gpu::DeviceKernel {
   int64_t q_heads_, kv_heads_;
   std::optional<float> scale_;
   float softcap_;
+  int64_t left_, right_;  // keys before and behind its own that a query sees; -1: all
 };
 
 std::string refuse_attention(const Node& node) {
@@ -414,9 +437,6 @@ std::string refuse_attention(const Node& node) {
   }
   if (node.has_input(4) != node.has_input(5)) return "past keys without values";
   if (node.has_input(6)) return "lengths of a cache";
-  for (const char* side : {"left_window_size", "right_window_size"}) {
-    if (node.find_int(side).value_or(-1) >= 0) return "a local window";
-  }
   if (node.outputs.size() > 3 && node.outputs[3].present) return "scores as an output";
   const bool one = node.outputs.size() > 1 && node.outputs[1].present,
              other = node.outputs.size() > 2 && node.outputs[2].present;

@@ -1,4 +1,5 @@
-// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, and
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V,
+// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, whose queries see the keys around their place, and
 // FusedAttention[Bias][Mask][Causal][Guard]Bf16, whose products have factors rounded to bfloat16.
 #pragma once
 
@@ -26,10 +27,12 @@ struct Strides4 {
 struct AttentionProblem {
   int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
   int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
+  int64_t left = 0, right = 0;
   Strides4 q, k, v, o, bias, mask;
   bool has_bias = false;
   bool has_mask = false;  // bool tensor, true keeps
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
+  bool window = false;    // iff i + T - S - left <= j <= i + T - S + right, whatever the mask says
   bool guard = false;     // NaN probabilities become 0
   // scale Q, K, the exponentials and V are rounded to bfloat16 where they are multiplied. On the CPU alone.
   bool bfloat16 = false;
@@ -54,8 +57,9 @@ class FusedAttentionOp final : public Operator<AttentionProblem> {
   Resolved resolve(const Shapes& inputs) const;
 
   bool bias_ = false, mask_ = false, causal_ = false, gqa_ = false, guard_ = false, softcap_ = false;
-  bool bfloat16_ = false;
+  bool window_ = false, bfloat16_ = false;
   float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
+  int64_t left_ = 0, right_ = 0;
   std::vector<int64_t> q_perm_, k_perm_, v_perm_, o_perm_;
 };
 

@@ -94,7 +94,7 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
   c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
   c.copies = arch.matrix == hip::Matrix::kMma;
   const int64_t pack = half ? 8 : 4;
-  c.plain = !p.has_bias && !p.has_mask && p.softcap == 0.0f && p.scale > 0.0f;
+  c.plain = !p.has_bias && !p.has_mask && !p.window && p.softcap == 0.0f && p.scale > 0.0f;
   // There, blocks are copied beside the work-items in whole vectors only.
   if (c.matrix && c.copies) {
     const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
@@ -128,7 +128,8 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
 
 hip::AttentionScores scores_of(const AttentionProblem& p, const Choice& choice, bool half, bool aligned) {
   constexpr float kLog2E = 1.44269504f;
-  const bool skips = p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity());
+  const bool skips =
+      p.window || (p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity()));
   const int64_t pack = half ? 8 : 4, keys = choice.shape.keys;
   const std::pair<bool, int32_t> flags[] = {
       {p.causal, hip::kAttentionCausal},
@@ -142,7 +143,8 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const Choice& choice, 
       {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
       {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
       {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
-      {p.guard || (skips && p.S > 1), hip::kAttentionFound},
+      {p.guard || p.window || (skips && p.S > 1), hip::kAttentionFound},
+      {p.window, hip::kAttentionWindow},
   };
   hip::AttentionScores scores{
       p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, choice.plain ? p.scale * kLog2E : kLog2E, 0};
@@ -272,8 +274,16 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                                    : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
-  const hip::AttentionSizes sizes{to_u31(rows), to_i31(p.S),  to_i31(p.T),
-                                  to_i31(p.D),  to_i31(p.Dv), to_i31(splits.keys)};
+  // What is longer than the sequences hides no more, and a place and a window are less than 2^31 together.
+  if (p.window) to_i31(p.S + p.T);
+  const hip::AttentionSizes sizes{to_u31(rows),
+                                  to_i31(p.S),
+                                  to_i31(p.T),
+                                  to_i31(p.D),
+                                  to_i31(p.Dv),
+                                  to_i31(splits.keys),
+                                  static_cast<int32_t>(std::clamp(p.left, -p.S, p.T)),
+                                  static_cast<int32_t>(std::clamp(p.right, -p.T, p.S))};
   const uint32_t grid = to_u31(groups * splits.count);
 
   const hip::AttentionLayout layout = layout_of(p, sizes, scores, row_blocks, splits.count, grid, device);

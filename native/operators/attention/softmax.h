@@ -43,6 +43,10 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
         return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
       });
     }
+    if ((flags & kAttentionWindow) != 0) {
+      const int end = row.query + place.ahead + 1 - t, begin = end - 1 - sizes.right - sizes.left;
+      P::each_of(scores, slot, [&](int key, float s) { return key >= begin && key < end ? s : -infinity(); });
+    }
     if (next > sizes.T) {
       P::each_of(scores, slot, [&](int key, float s) { return key < left ? s : -infinity(); });
     }
