@@ -11,7 +11,7 @@ from graphopt.optimizer import NEWEST_KNOWN_OPSET
 # Operator, attribute or input -> what becomes of it here.
 CONSIDERED = {
     ("Attention", "nonpad_kv_seqlen"): "refused by passes and by the provider",
-    ("Attention", "left_window_size"): "refused by passes; the provider takes no version that has it",
+    ("Attention", "left_window_size"): "Window of FusedAttention; read by the provider",
     ("Attention", "right_window_size"): "as on the left",
     ("Cast", "round_mode"): "for float8e8m0, of which nothing is computed here",
     ("CastLike", "round_mode"): "as of Cast",
