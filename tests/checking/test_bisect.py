@@ -58,6 +58,21 @@ def test_finds_the_planted_fault() -> None:
     onnx.checker.check_node(minimal.graph.node[0])
 
 
+def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
+    """The runtime has no Erf of float64, and removes this one, of which nothing but the shape is read."""
+    pool = "MaxPool <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]>"
+    model = model_from_text(
+        f"""g (float[1, 2, 8, 8] x, double[4, 8] u) => (float[1, 2, H, W] y, int64[2] s) {{
+            e = Erf(u) s = Shape(e) a = {pool} (x) y = {pool} (a) }}"""
+    )
+    for i, node in enumerate(node for node in model.graph.node if node.op_type == "MaxPool"):
+        node.name = f"MaxPool_{i + 1}"
+    result = bisect(model, target="cpu", passes=[WrongAtOneSite()])
+    assert result.culprit is not None and result.culprit.nodes == ("MaxPool_2",), result.summary
+    assert "at the runtime's default level" in result.summary
+    assert result.minimal is not None
+
+
 def test_healthy_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     model = ZOO["resnet18"](small=True)
