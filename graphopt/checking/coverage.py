@@ -22,7 +22,7 @@ from graphopt.errors import VerifyError
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"
-# So many dimensions of one range are named.
+# So many dimensions of one range, and inputs, are named.
 NAMED = 4
 WATCHED = frozenset(("If", "Loop", "Scan"))
 
@@ -49,6 +49,19 @@ def sizes_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
             by_range.setdefault(ends, []).append(symbol)
     said = (f"{', '.join(symbols[:NAMED])}{', ...' * (len(symbols) > NAMED)} {n}" for n, symbols in by_range.items())
     return [f"sizes tried: {'; '.join(said)} (--dim tries others)"] if by_range else []
+
+
+def numbers_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
+    """A sentence with the lowest and the highest number that each input was given, but for truth values."""
+    said = []
+    for value in required_inputs(proto):
+        given = (case.feeds[value.name] for case in cases if value.name in case.feeds)
+        finite = [a[np.isfinite(a)] for a in given if isinstance(a, np.ndarray) and a.dtype.kind in "fiu"]
+        ends = [end for a in finite if a.size for end in (float(a.min()), float(a.max()))]
+        if ends:
+            said.append(f"{value.name} {min(ends):.4g} to {max(ends):.4g}")
+    more = ", ..." * (len(said) > NAMED)
+    return [f"numbers tried: {', '.join(said[:NAMED])}{more} (--range tries others)"] if said else []
 
 
 def _outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[str]:

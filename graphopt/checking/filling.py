@@ -146,10 +146,7 @@ class Filler:
             return self._integers(value, shape, sizes, attempt, rng).astype(dtype)
         if kind.integers == "turning points":
             points = np.array(sorted(use.turning) or [0.0])
-            near = np.abs(points) < 1e6
-            return np.asarray(
-                rng.choice(points[near] if near.any() else [0.0], shape) + rng.integers(-5, 6, shape) / 2
-            ).astype(dtype)
+            return _near(points[np.abs(points) < 1e6], shape, rng).astype(dtype)
         if use.scale:
             pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
             return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
@@ -244,6 +241,17 @@ def _around_turning_points(
     if attempt.kind.integers == "turning points" or attempt.number % 2:
         return rng.choice(points, shape)
     return rng.integers(points[0] - 1 if points[0] > limits.min else points[0], points[-1] + 1, shape)
+
+
+def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Numbers next to these and, where there is room, each of them."""
+    points = points if points.size else np.zeros(1)
+    # Whole numbers alone are not rounded: what is decided at one of them is decided for sure.
+    parts = 1 if (points == np.rint(points)).all() else 2
+    numbers = np.asarray(rng.choice(points, shape) + rng.integers(-5, 6, shape) / parts)
+    if exact := points[: numbers.size // 2].tolist():
+        numbers.reshape(-1)[rng.choice(numbers.size, len(exact), replace=False)] = exact
+    return numbers
 
 
 def _largest_free(value: onnx.ValueInfoProto) -> int:

@@ -22,7 +22,7 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
-from graphopt.checking.coverage import is_real, not_covered, sizes_tried
+from graphopt.checking.coverage import is_real, not_covered, numbers_tried, sizes_tried
 from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.given import given_cases
@@ -557,7 +557,8 @@ def _tried(
             f"{pair.called} runs on none of the inputs {tried.format(next(iter(report.skipped.values())))}"
         )
     report.random = [name for name in pair.names if name in random]
-    report.notes += sizes_tried(pair.before_proto, cases) if inputs is None else []
+    if inputs is None:
+        report.notes += sizes_tried(pair.before_proto, cases) + numbers_tried(pair.before_proto, cases)
     return wanted, cases
 
 

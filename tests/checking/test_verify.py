@@ -1280,3 +1280,13 @@ def test_memory_that_nobody_wrote_to_is_random() -> None:
     report = verify(before, graphopt.optimize(before, precision="fp16", all_sites=True)[0])
     # What was left there may also be the same each time.
     assert report.verdict != Verdict.DIFFERENT
+
+
+def test_a_comparison_at_its_threshold() -> None:
+    """Whole numbers are not rounded, so whether the number itself counts is seen."""
+    before, after = (
+        model_from_text(f"g (float[N, 8] x) => (bool[N, 8] y) {{ y = {op}(x, k) }}", {"k": np.array(2, np.float32)})
+        for op in ("Greater", "GreaterOrEqual")
+    )
+    assert verify(before, before)
+    assert not verify(before, after)
