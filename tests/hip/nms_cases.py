@@ -20,12 +20,13 @@ SELECTIONS = (
 )  # fmt: skip
 
 
-def overlap(a: Array, b: Array) -> float:
-    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
-    if (sides <= 0).any():
-        return 0
-    both = np.prod(sides)
-    return float(both / (np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - both))
+def overlaps(box: Array, others: Array) -> Array:
+    """Of one box with each of the others."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    both = np.where((sides > 0).all(axis=1), np.prod(sides, axis=1), 0)
+    areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(box[2:] - box[:2])
+    found: Array = np.divide(both, areas - both, out=np.zeros(len(others)), where=both > 0)
+    return found
 
 
 def selected(boxes: Array, scores: Array, most: int, centred: bool, least: float | None, limit: float) -> Array:
@@ -41,7 +42,7 @@ def selected(boxes: Array, scores: Array, most: int, centred: bool, least: float
         for i in np.argsort(-scores[b, c], kind="stable"):
             if len(kept) == most or (least is not None and not scores[b, c, i] > np.float32(least)):
                 break
-            if all(overlap(corners[i], corners[k]) <= limit for k in kept):
+            if (overlaps(corners[i], corners[kept]) <= limit).all():
                 kept.append(int(i))
         rows += [[b, c, i] for i in kept]
     return np.asarray(rows, np.float64).reshape(-1, 3)

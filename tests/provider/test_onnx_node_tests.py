@@ -6,6 +6,7 @@ them, and then the provider claims more.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -38,17 +39,22 @@ def with_constant_integers(model: onnx.ModelProto, inputs: Sequence[Any]) -> tup
     return copy, left
 
 
-def as_known(model: onnx.ModelProto | None) -> onnx.ModelProto:
-    """In the newest opset that the runtime knows: a test of a newer one counts where the older gives its outputs."""
+@functools.cache
+def newest_opset() -> int:
+    """Of the runtime, which copies a thousand schemas to tell."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    newest = max(s.since_version for s in state.get_all_operator_schema() if s.domain == "")
+    return max(int(s.since_version) for s in state.get_all_operator_schema() if s.domain == "")
+
+
+def as_known(model: onnx.ModelProto | None) -> onnx.ModelProto:
+    """In the newest opset that the runtime knows: a test of a newer one counts where the older gives its outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR_VERSION)
     for imported in copy.opset_import:
         if imported.domain == "":
-            imported.version = min(imported.version, newest)
+            imported.version = min(imported.version, newest_opset())
     return copy
 
 

@@ -24,8 +24,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs in .venv-ort need not run in .venv, and what is of scripts/sweep runs there."""
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    folder = f"{Path(__file__).parent}{os.sep}"
+    here = [item for item in items if str(item.path).startswith(folder)]
     if loads_providers():
         here = [item for item in here if item.get_closest_marker("engines") and not os.environ.get(ENGINES)]
     config.hook.pytest_deselected(items=here)
-    items[:] = [item for item in items if item not in here]
+    gone = set(here)
+    items[:] = [item for item in items if item not in gone]
