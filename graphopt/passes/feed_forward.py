@@ -102,6 +102,8 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         product, w = match.product, require_input(match.product, 1)
         editor.require_op(match.name, w, product)
+        if editor.is_constant(product.inputs[0]):
+            raise Refusal(Code.NO_GAIN, "X is constant, so the runtime computes the product once", product)
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
                 if attribute_float(product, name, 1.0) != wanted:
